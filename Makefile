@@ -1,0 +1,35 @@
+# The verbs. Each does its own set-up, so that a fresh clone needs git, make and Python 3.11 and nothing else.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+BIN := .venv/bin
+SEEDS ?= 300
+
+.PHONY: help setup proto lock lint format test test-quick sim bench demo conformance clean
+
+help: ## list the verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: ## make .venv from uv.lock, compile the protos
+	@tools/bootstrap.sh dev
+
+proto: setup ## refresh the stubs in build/proto
+	@$(BIN)/python proto/build_hook.py
+
+lock: ## renew uv.lock
+	@tools/lock.sh
+
+lint: setup ## ruff, mypy --strict, import-linter, buf
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@cd proto && ../$(BIN)/buf lint
+
+format: setup ## format and fix what a tool can fix
+	@$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q . ; cd proto && ../$(BIN)/buf format -w
+
+test: setup lint ## everything CI runs: linters, unit, contract, simulation, integration
+	@$(BIN)/python tools/run_tests.py
+
+clean: ## remove what was built
+	rm -rf build .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

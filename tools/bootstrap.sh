@@ -1,0 +1,37 @@
+#!/bin/sh
+# Makes .venv from uv.lock on a machine that has only Python 3.11+: no make targets, no uv, no venv module needed.
+# uv.lock holds versions and hashes but no addresses, so packages come from whichever index pip or uv is set up for.
+set -eu
+cd "$(dirname "$0")/.."
+extra=${1:-dev}
+stamp=.venv/.stamp-$extra
+if [ -e "$stamp" ] && [ "$stamp" -nt uv.lock ] && [ "$stamp" -nt pyproject.toml ]; then exit 0; fi
+
+python=${PYTHON:-python3}
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {
+  echo "tandemmq needs Python 3.11 or newer as '$python'; install it or set PYTHON=/path/to/python3.11" >&2; exit 1; }
+
+if command -v uv >/dev/null 2>&1; then uv=uv
+else
+  uv=.tools/bin/uv
+  if [ ! -x "$uv" ]; then
+    echo "setup: installing uv into .tools" >&2
+    if "$python" -m venv .tools >/dev/null 2>&1; then .tools/bin/pip install -q uv
+    elif "$python" -m pip --version >/dev/null 2>&1; then
+      rm -rf .tools && "$python" -m pip install -q --target .tools uv
+    elif [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+      rm -rf .tools && apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null
+      "$python" -m venv .tools && .tools/bin/pip install -q uv
+    else
+      echo "setup: '$python' has neither venv nor pip; install python3-venv (or uv) and try again" >&2; exit 1
+    fi
+  fi
+fi
+
+[ -x .venv/bin/python ] || "$uv" venv -q --python "$python" .venv
+mkdir -p build
+"$uv" export -q --frozen --no-emit-project --extra "$extra" --format requirements.txt -o build/requirements.txt >/dev/null
+"$uv" pip install -q --python .venv/bin/python --require-hashes -r build/requirements.txt
+# The project itself, editable: two path entries, and the stubs in build/proto.
+"$uv" pip install -q --python .venv/bin/python --no-deps -e .
+touch "$stamp"
