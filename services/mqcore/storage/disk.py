@@ -1,0 +1,168 @@
+"""The disk as an argument: what the store asks of a file system, and what it may rely on after a crash.
+
+Paths are relative to the store's root and "/"-separated. The real disk is `broker.files.PosixDisk`; the tests have an
+in-memory twin that can tear a write, forget what was not synced and fill up. `tests/contract/test_disk.py` holds both
+to what is written here.
+
+Two kinds of crash are told apart everywhere:
+
+- the *process* is killed: every store, write and rename made before is still there (the kernel has them);
+- the *machine* loses power: what was synced is there. Of everything else any part may be there or not, a page or
+  even a sector at a time and in any order, and a file or a name that was not synced may be gone.
+
+All calls block. Every failure is a DiskError; DiskFull, its child, promises that nothing was reserved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["AppendFile", "BlockFile", "Disk", "DiskLock", "DiskUsage", "FolderEntry", "MappedSegment"]
+
+
+@dataclass(frozen=True, slots=True)
+class FolderEntry:
+    """One name in a folder."""
+
+    name: str
+    size: int
+    """Length in bytes; 0 for a folder."""
+    is_folder: bool
+    modified_ms: int
+    """Wall-clock time of the last change."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """How full the file system is that holds the store."""
+
+    used_bytes: int
+    total_bytes: int
+
+    @property
+    def used_ratio(self) -> float:
+        """0.0 is empty, 1.0 is full."""
+        return self.used_bytes / self.total_bytes if self.total_bytes else 0.0
+
+
+class MappedSegment(Protocol):
+    """A file of fixed length in memory. A store into `view` survives the process at once, the machine after `sync`."""
+
+    @property
+    def path(self) -> str:
+        """Where it is, relative to the root."""
+
+    @property
+    def size(self) -> int:
+        """Length in bytes; never changes."""
+
+    @property
+    def view(self) -> memoryview:
+        """The whole file, writable. Not to be used after `close`; slices exported before stay readable."""
+
+    def sync(self) -> None:
+        """Blocks until every store made before the call is durable. May run in a thread beside stores into `view`.
+
+        Raises DiskError, and then the state of the file is unknown.
+        """
+
+    def close(self) -> None:
+        """Lets go of the file. Slices of `view` still held elsewhere keep the memory alive until they are dropped."""
+
+
+class BlockFile(Protocol):
+    """A file of fixed length read and written by position: ConsumeQueue files."""
+
+    @property
+    def path(self) -> str:
+        """Where it is, relative to the root."""
+
+    @property
+    def size(self) -> int:
+        """Length in bytes; never changes."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes from `offset`; what was never written is zero. The range lies within the file."""
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Writes all of `data` at `offset`, within the file. DiskFull: part of it may have been written."""
+
+    def sync(self) -> None:
+        """Blocks until every write made before the call, and the file's existence, is durable."""
+
+    def close(self) -> None:
+        """Lets go of the file; twice is fine."""
+
+
+class AppendFile(Protocol):
+    """A file that only grows: journals."""
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+
+    def append(self, data: bytes) -> None:
+        """Writes all of `data` at the end. After a DiskError the tail may hold a part of it."""
+
+    def sync(self) -> None:
+        """Blocks until every append made before the call, and the file's existence, is durable."""
+
+    def close(self) -> None:
+        """Lets go of the file; twice is fine."""
+
+
+class DiskLock(Protocol):
+    """Proof that no other process works on the store."""
+
+    def release(self) -> None:
+        """Gives it up; the file stays."""
+
+
+class Disk(Protocol):
+    """The file system below one store."""
+
+    def list_folder(self, path: str) -> list[FolderEntry]:
+        """Entries sorted by name; empty when there is no such folder. Half-made files are not shown."""
+
+    def map_segment(self, path: str, size: int, *, create: bool) -> MappedSegment:
+        """Maps a file of exactly `size` bytes; SegmentSizeMismatch when the file there has another length.
+
+        With `create` a missing file is made: all zeros, its space reserved so that no later store can fail for want
+        of it, missing folders made, file and name durable. After a crash it is there whole or not at all. DiskFull
+        when there is no room. Without `create` a missing file is a DiskError.
+        """
+
+    def open_block_file(self, path: str, size: int, *, create: bool) -> BlockFile:
+        """Opens a file of exactly `size` bytes; SegmentSizeMismatch when the file there has another length.
+
+        With `create` a missing file is made, sparse and zero; it exists durably after its first `sync`.
+        Without `create` a missing file is a DiskError.
+        """
+
+    def open_append_file(self, path: str) -> AppendFile:
+        """Opens a file at its end; a missing one is made, and exists durably after its first `sync`."""
+
+    def read_file(self, path: str) -> bytes | None:
+        """The whole file, or None when it is missing."""
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Replaces the whole file, durably: after a crash it holds the old bytes or the new ones, never a mixture."""
+
+    def remove(self, path: str) -> None:
+        """Removes a file, durably; a missing one is fine."""
+
+    def remove_folder(self, path: str) -> None:
+        """Removes a folder and everything in it, durably; a missing one is fine. A crash may leave a part of it."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Moves a file, durably and at once; replaces `new`. Missing folders of `new` are made."""
+
+    def usage(self) -> DiskUsage:
+        """How full the file system is."""
+
+    def boot_id(self) -> str:
+        """Names this run of the machine. While it stays the same, everything a killed process wrote is still there."""
+
+    def lock(self, path: str) -> DiskLock:
+        """Locks byte 0 of the file as Java's FileChannel.lock does; its content is `lock`. Else StoreLocked."""

@@ -1,0 +1,68 @@
+"""What a store needs to know of the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["FlushDiskType", "StoreOptions"]
+
+_MINUTE_MS = 60_000
+_HOUR_MS = 3_600_000
+
+_ROCKETMQ_DELAY_LEVELS_MS = (
+    1_000,
+    5_000,
+    10_000,
+    30_000,
+    *(minutes * _MINUTE_MS for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+    1 * _HOUR_MS,
+    2 * _HOUR_MS,
+)
+
+
+class FlushDiskType(StrEnum):
+    """When a put waits for the disk (`flushDiskType`)."""
+
+    SYNC_FLUSH = "SYNC_FLUSH"
+    """A put is acknowledged only after fdatasync."""
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    """A put is acknowledged from the page cache; the disk follows within `flush_interval_ms`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Sizes, limits and habits of one store. The defaults are RocketMQ's."""
+
+    commit_log_file_bytes: int = 1 << 30
+    """`mappedFileSizeCommitLog`; the same in a whole broker group, fixed once the store exists."""
+    consume_queue_file_bytes: int = 6_000_000
+    """`mappedFileSizeConsumeQueue`; a multiple of 20."""
+    index_slot_count: int = 5_000_000
+    """`maxHashSlotNum`."""
+    index_entry_count: int = 20_000_000
+    """`maxIndexNum`."""
+    index_enabled: bool = True
+    """`messageIndexEnable`."""
+    max_message_bytes: int = 4 << 20
+    """`maxMessageSize`: the largest body."""
+    flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
+    flush_interval_ms: int = 500
+    """`flushIntervalCommitLog`: bound on what an ASYNC_FLUSH broker loses with its machine."""
+    delay_levels_ms: tuple[int, ...] = _ROCKETMQ_DELAY_LEVELS_MS
+    """`messageDelayLevel`: level 1 is first. The same in a whole broker group."""
+    file_reserved_hours: int = 72
+    """`fileReservedTime`: hours since a CommitLog file's last change before it expires."""
+    delete_when_hours: tuple[int, ...] = (4,)
+    """`deleteWhen`: UTC hours of the day in which expired files are deleted."""
+    disk_max_used_ratio: float = 0.75
+    """`diskMaxUsedSpaceRatio`: above it expired files are deleted at any hour."""
+    disk_clean_forcibly_ratio: float = 0.85
+    """`diskSpaceCleanForciblyRatio`: above it the oldest files are deleted before they expire."""
+    disk_warning_ratio: float = 0.90
+    """`diskSpaceWarningLevelRatio`: above it puts are refused as well."""
+
+    def __post_init__(self) -> None:
+        assert self.commit_log_file_bytes > 8, "a CommitLog file must hold its closing blank"
+        assert self.consume_queue_file_bytes % 20 == 0, "a ConsumeQueue file must hold whole entries of 20 bytes"
+        assert 0 < self.disk_max_used_ratio <= self.disk_clean_forcibly_ratio <= self.disk_warning_ratio
