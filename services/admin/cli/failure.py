@@ -1,0 +1,37 @@
+"""The one way in which a command fails: what is wrong, why, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["EXIT_FAILED", "EXIT_REFUSED", "CommandError"]
+
+# The command ran and its result is bad: a cluster is degraded, a line was not acknowledged.
+EXIT_FAILED: Final = 1
+# Nothing was done: the arguments or the configuration are wrong. Typer uses the same number for usage errors.
+EXIT_REFUSED: Final = 2
+
+
+class CommandError(Exception):
+    """The command cannot go on. `main` prints it on stderr and exits; nothing else catches it."""
+
+    def __init__(self, problem: str, *, cause: str = "", remedy: str = "", exit_code: int = EXIT_FAILED) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.cause = cause
+        self.remedy = remedy
+        self.exit_code = exit_code
+
+    def lines(self) -> list[str]:
+        """What the user reads: the problem, then cause and remedy where they are known."""
+        lines = [f"problem: {self.problem}"]
+        if self.cause:
+            lines += _continued("cause:   ", self.cause)
+        if self.remedy:
+            lines += _continued("remedy:  ", self.remedy)
+        return lines
+
+
+def _continued(label: str, text: str) -> list[str]:
+    first, *rest = text.splitlines()
+    return [label + first, *(" " * len(label) + line for line in rest)]

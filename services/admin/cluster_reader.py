@@ -1,0 +1,127 @@
+"""Reads the state of a cluster through its NameServers and brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import grpc.aio
+from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.nameserver.v1 import name_server_service_pb2 as nameserver_pb
+
+from admin.cluster_state import (
+    BrokerState,
+    BrokerStatus,
+    ClusterState,
+    ExpectedBroker,
+    MasterLinkState,
+    NameServerState,
+    SlaveState,
+)
+from admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, error_text
+
+__all__ = ["ClusterReader"]
+
+
+class ClusterReader:
+    """Asks every NameServer who lives, then every broker how it is. Not for concurrent `read` calls."""
+
+    def __init__(
+        self, channels: Channels, name_servers: Sequence[str], expected: Sequence[ExpectedBroker] = ()
+    ) -> None:
+        self._channels = channels
+        self._name_servers = tuple(name_servers)
+        self._expected = tuple(expected)
+
+    async def read(self) -> ClusterState:
+        """The state now. What does not answer is part of the result; nothing is raised. Takes at most about 6 s."""
+        answers = await asyncio.gather(*(self._ask_name_server(address) for address in self._name_servers))
+        found: dict[tuple[str, int], tuple[ExpectedBroker, bool]] = {
+            (broker.broker_name, broker.broker_id): (broker, False) for broker in self._expected
+        }
+        for _, brokers in answers:
+            found |= {(broker.broker_name, broker.broker_id): (broker, True) for broker in brokers}
+        states = await asyncio.gather(
+            *(self._ask_broker(broker, registered) for _, (broker, registered) in sorted(found.items()))
+        )
+        return ClusterState(name_servers=tuple(server for server, _ in answers), brokers=tuple(states))
+
+    async def _ask_name_server(self, address: str) -> tuple[NameServerState, list[ExpectedBroker]]:
+        try:
+            snapshot = await NameServerCalls(self._channels, address).snapshot()
+        except grpc.aio.AioRpcError as error:
+            return NameServerState(address=address, error=error_text(error), revision=0, brokers=()), []
+        except EOFError as error:
+            return NameServerState(address=address, error=str(error), revision=0, brokers=()), []
+        brokers = [_registered(broker) for broker in snapshot.brokers]
+        keys = tuple(f"{broker.broker_name}:{broker.broker_id}" for broker in brokers)
+        return NameServerState(address=address, error=None, revision=snapshot.revision, brokers=keys), brokers
+
+    async def _ask_broker(self, broker: ExpectedBroker, registered: bool) -> BrokerState:
+        status, failure = None, None
+        try:
+            status = _status(await BrokerAdminCalls(self._channels, broker.metadata_endpoint).status())
+        except grpc.aio.AioRpcError as error:
+            failure = error_text(error)
+        return BrokerState(
+            cluster=broker.cluster,
+            broker_name=broker.broker_name,
+            broker_id=broker.broker_id,
+            client_endpoint=broker.client_endpoint,
+            metadata_endpoint=broker.metadata_endpoint,
+            ha_endpoint=broker.ha_endpoint,
+            registered=registered,
+            status=status,
+            error=failure,
+        )
+
+
+def _registered(broker: nameserver_pb.RegisteredBroker) -> ExpectedBroker:
+    return ExpectedBroker(
+        cluster=broker.identity.cluster,
+        broker_name=broker.identity.broker_name,
+        broker_id=broker.identity.broker_id,
+        client_endpoint=broker.endpoints.client,
+        metadata_endpoint=broker.endpoints.metadata,
+        ha_endpoint=broker.endpoints.ha,
+    )
+
+
+def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
+    link = reply.master_link
+    return BrokerStatus(
+        role=reply.role,
+        flush_disk_type=reply.flush_disk_type,
+        version=reply.version,
+        uptime_seconds=reply.uptime_seconds,
+        min_offset=reply.min_offset,
+        end_offset=reply.end_offset,
+        flushed_offset=reply.flushed_offset,
+        dispatched_offset=reply.dispatched_offset,
+        slaves=tuple(
+            SlaveState(
+                peer=slave.peer,
+                broker_id=slave.broker_id,
+                acked_offset=slave.acked_offset,
+                lag_bytes=slave.lag_bytes,
+                in_sync=slave.in_sync,
+                verified=slave.verified,
+            )
+            for slave in reply.slaves
+        ),
+        master_link=MasterLinkState(
+            address=link.address,
+            state=link.state,
+            master_end_offset=link.master_end_offset,
+            lag_bytes=link.lag_bytes,
+        )
+        if reply.HasField("master_link")
+        else None,
+        put_counts=dict(reply.put_counts),
+        refused_counts=dict(reply.refused_counts),
+        waiting_send_count=reply.waiting_send_count,
+        resident_bytes=reply.resident_bytes,
+        client_count=reply.client_count,
+        write_refusal=reply.write_refusal,
+        kept_tails=tuple(reply.kept_tails),
+    )

@@ -1,0 +1,272 @@
+"""What a cluster looked like at one moment, and what of it an operator should care about.
+
+Values only: `cluster_reader` fills them from the planes, the CLI and the dashboard show them, and `diagnose` is the one
+health model behind both and behind the exit code of `tandemmq status`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = [
+    "BrokerState",
+    "BrokerStatus",
+    "ClusterState",
+    "ExpectedBroker",
+    "Finding",
+    "MasterLinkState",
+    "NameServerState",
+    "Severity",
+    "SlaveState",
+    "diagnose",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerState:
+    """One NameServer as asked for its routes."""
+
+    address: str
+    # None when it answered.
+    error: str | None
+    # Grows with each change of its table; not comparable between NameServers.
+    revision: int
+    # Live brokers it knows, as `name:id`.
+    brokers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveState:
+    """A slave's replication connection, as its master sees it."""
+
+    peer: str
+    # -1 until the slave has had its log compared with the master's.
+    broker_id: int
+    acked_offset: int
+    lag_bytes: int
+    in_sync: bool
+    verified: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MasterLinkState:
+    """A master, as its slave sees it."""
+
+    address: str
+    # connecting, verifying, transfer, resynchronising or waiting.
+    state: str
+    master_end_offset: int
+    lag_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """A broker's own answer. Offsets are physical, in bytes; ranges are half-open."""
+
+    role: str
+    flush_disk_type: str
+    version: str
+    uptime_seconds: int
+    min_offset: int
+    end_offset: int
+    flushed_offset: int
+    dispatched_offset: int
+    slaves: tuple[SlaveState, ...]
+    master_link: MasterLinkState | None
+    # Messages put since the start, by put status.
+    put_counts: dict[str, int]
+    # Replication connections refused since the start, by reason.
+    refused_counts: dict[str, int]
+    waiting_send_count: int
+    resident_bytes: int
+    client_count: int
+    # Empty when it takes writes.
+    write_refusal: str
+    kept_tails: tuple[str, ...]
+
+    @property
+    def put_count(self) -> int:
+        """Messages put since the start, whatever came of them."""
+        return sum(self.put_counts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """One broker: where it is, and its answer if it gave one."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    client_endpoint: str
+    metadata_endpoint: str
+    ha_endpoint: str
+    # True when at least one NameServer knows it.
+    registered: bool
+    status: BrokerStatus | None
+    # Why there is no status.
+    error: str | None
+
+    @property
+    def key(self) -> str:
+        """`name:id`, unique in a cluster."""
+        return f"{self.broker_name}:{self.broker_id}"
+
+    @property
+    def is_master(self) -> bool:
+        """True for the group's master by its id."""
+        return self.broker_id == 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedBroker:
+    """A broker that should be there, known from the cluster's own files rather than from a NameServer."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    client_endpoint: str
+    metadata_endpoint: str
+    ha_endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """A whole cluster."""
+
+    name_servers: tuple[NameServerState, ...]
+    # Ordered by broker name and id.
+    brokers: tuple[BrokerState, ...]
+
+
+class Severity(StrEnum):
+    """How much a finding matters."""
+
+    # Something does not work, or one more failure would lose service or data: the cluster is degraded.
+    PROBLEM = "problem"
+    # Worth knowing; the cluster is healthy.
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing an operator should know: who, what, and what to do."""
+
+    severity: Severity
+    subject: str
+    problem: str
+    remedy: str
+
+
+def diagnose(state: ClusterState) -> list[Finding]:
+    """Everything noteworthy about a cluster, problems first. Empty problems mean healthy."""
+    findings = [
+        *_name_server_findings(state),
+        *_group_findings(state),
+        *(finding for broker in state.brokers for finding in _broker_findings(broker)),
+    ]
+    return sorted(findings, key=lambda finding: finding.severity is Severity.NOTE)
+
+
+def _problem(subject: str, problem: str, remedy: str) -> Finding:
+    return Finding(Severity.PROBLEM, subject, problem, remedy)
+
+
+def _name_server_findings(state: ClusterState) -> Iterator[Finding]:
+    answering = [server for server in state.name_servers if server.error is None]
+    known = {key for server in answering for key in server.brokers}
+    for server in state.name_servers:
+        if server.error is not None:
+            yield _problem(
+                f"NameServer {server.address}",
+                f"does not answer ({server.error})",
+                "start it, or take it out of every namesrvAddr; the others go on without it",
+            )
+        elif missing := sorted(known - set(server.brokers)):
+            yield _problem(
+                f"NameServer {server.address}",
+                f"does not know {', '.join(missing)}, which another NameServer does",
+                "wait for the next registration (seconds); if it stays, check that these brokers name this NameServer",
+            )
+    if answering and not state.brokers:
+        yield _problem(
+            "cluster",
+            "no broker is registered",
+            "start the brokers, and check their namesrvAddr against the addresses here",
+        )
+
+
+def _group_findings(state: ClusterState) -> Iterator[Finding]:
+    for name in sorted({broker.broker_name for broker in state.brokers}):
+        members = [broker for broker in state.brokers if broker.broker_name == name]
+        if not any(broker.is_master and broker.registered and broker.status for broker in members):
+            yield _problem(
+                f"broker group {name}",
+                "has no working master: it takes no messages",
+                "restart its master; clients use the other groups meanwhile",
+            )
+
+
+def _broker_findings(broker: BrokerState) -> Iterator[Finding]:
+    if broker.status is None:
+        yield _problem(
+            broker.key,
+            f"does not answer at {broker.metadata_endpoint} ({broker.error})",
+            "see whether its process runs and what the end of its log says",
+        )
+        return
+    status = broker.status
+    if not broker.registered:
+        yield _problem(
+            broker.key, "is registered with no NameServer: clients do not find it", "check its namesrvAddr and its log"
+        )
+    if status.write_refusal:
+        yield _problem(
+            broker.key, f"refuses writes: {status.write_refusal}", "remove the cause named here; reads go on"
+        )
+    yield from _slaves_of(broker, status)
+    if status.master_link is not None:
+        yield from _master_link_findings(broker, status.master_link)
+    if status.kept_tails:
+        yield Finding(
+            Severity.NOTE,
+            broker.key,
+            f"keeps {len(status.kept_tails)} cut-off CommitLog tail(s), newest {status.kept_tails[-1]}",
+            "read what is in it, then delete the file; nothing else uses it",
+        )
+
+
+def _slaves_of(broker: BrokerState, status: BrokerStatus) -> Iterator[Finding]:
+    if status.role == "SYNC_MASTER" and not any(slave.in_sync for slave in status.slaves):
+        behind = min((slave.lag_bytes for slave in status.slaves), default=None)
+        yield _problem(
+            broker.key,
+            "has no slave in sync: sends are answered SLAVE_NOT_AVAILABLE"
+            + (f" (the nearest is {behind:,} bytes behind)" if behind is not None else " (none is connected)"),
+            "start the slave of this group" if behind is None else "wait until the slave has caught up; watch its lag",
+        )
+    for slave in status.slaves:
+        if not slave.in_sync and status.role != "SYNC_MASTER":
+            yield _problem(
+                broker.key,
+                f"slave {slave.peer} is {slave.lag_bytes:,} bytes behind",
+                "wait; if the lag grows, compare the slave's disk and network with the send rate",
+            )
+
+
+def _master_link_findings(broker: BrokerState, link: MasterLinkState) -> Iterator[Finding]:
+    if link.state == "transfer":
+        return
+    if link.state == "resynchronising":
+        yield _problem(
+            broker.key,
+            f"is copying what it lacks from {link.address}, {link.lag_bytes:,} bytes to go",
+            "wait; it is not a full copy until this is over",
+        )
+    else:
+        yield _problem(
+            broker.key,
+            f"does not follow its master ({link.state}, master {link.address or 'unknown'})",
+            "see whether the master runs and its haListenPort can be reached from here; the slave retries by itself",
+        )

@@ -1,0 +1,166 @@
+"""The calls that the CLI and the dashboard make to NameServers and brokers, with the deadline each contract names.
+
+The only module of this service that imports the protocol stubs' services; what it returns are their messages, which
+`cluster_reader` turns into values of our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable
+from typing import Final, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
+from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.nameserver.v1 import name_server_service_pb2 as nameserver_pb
+
+__all__ = ["BrokerAdminCalls", "Channels", "NameServerCalls", "error_text", "serving"]
+
+ReplyT = TypeVar("ReplyT", bound=Message)
+
+# Deadlines in seconds, from the comments in proto/tandemmq.
+_READ_TIMEOUT_S: Final = 3.0
+_CHANGE_TIMEOUT_S: Final = 6.0
+
+_CHANNEL_OPTIONS: Final = (
+    # A broker that comes back within seconds should be seen within a second, not after gRPC's two minutes.
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.enable_http_proxy", 0),
+    # ListTopics of a broker with tens of thousands of topics.
+    ("grpc.max_receive_message_length", 64 << 20),
+)
+
+
+class Channels:
+    """One gRPC channel per address, made at first use, closed together."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    def to(self, address: str) -> grpc.aio.Channel:
+        """The channel to `host:port`."""
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        return channel
+
+    async def close(self) -> None:
+        """Closes all channels."""
+        while self._channels:
+            _, channel = self._channels.popitem()
+            await channel.close(grace=None)
+
+
+class NameServerCalls:
+    """NameServerService of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def snapshot(self) -> nameserver_pb.WatchRoutesResponse:
+        """All routes, all live brokers and the revision: the first message of WatchRoutes."""
+        call = self._channel.unary_stream(
+            "/tandemmq.nameserver.v1.NameServerService/WatchRoutes",
+            request_serializer=nameserver_pb.WatchRoutesRequest.SerializeToString,
+            response_deserializer=nameserver_pb.WatchRoutesResponse.FromString,
+        )(nameserver_pb.WatchRoutesRequest(), timeout=_READ_TIMEOUT_S)
+        try:
+            return await _first(call)
+        finally:
+            call.cancel()
+
+    async def topic_route(self, topic: str) -> nameserver_pb.TopicRoute | None:
+        """The route of a topic, or None when no live broker serves it."""
+        request = nameserver_pb.GetTopicRouteRequest(topic=topic)
+        path = "/tandemmq.nameserver.v1.NameServerService/GetTopicRoute"
+        try:
+            reply = await _unary(self._channel, path, request, nameserver_pb.GetTopicRouteResponse, _READ_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                return None
+            raise
+        return reply.route
+
+
+class BrokerAdminCalls:
+    """BrokerAdminService of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def status(self) -> admin_pb.GetBrokerStatusResponse:
+        """State of the broker."""
+        request = admin_pb.GetBrokerStatusRequest()
+        return await self._call("GetBrokerStatus", request, admin_pb.GetBrokerStatusResponse, _READ_TIMEOUT_S)
+
+    async def update_topic(self, request: admin_pb.UpdateTopicRequest) -> None:
+        """Creates or changes a topic; masters only."""
+        await self._call("UpdateTopic", request, admin_pb.UpdateTopicResponse, _CHANGE_TIMEOUT_S)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Removes a topic; masters only."""
+        request = admin_pb.DeleteTopicRequest(topic=topic)
+        await self._call("DeleteTopic", request, admin_pb.DeleteTopicResponse, _CHANGE_TIMEOUT_S)
+
+    async def topics(self, *, include_system: bool) -> list[admin_pb.TopicStatus]:
+        """Topics ordered by name."""
+        request = admin_pb.ListTopicsRequest(include_system=include_system)
+        reply = await self._call("ListTopics", request, admin_pb.ListTopicsResponse, _CHANGE_TIMEOUT_S)
+        return list(reply.topics)
+
+    async def update_group(self, request: admin_pb.UpdateSubscriptionGroupRequest) -> None:
+        """Creates or changes a subscription group; masters only."""
+        await self._call(
+            "UpdateSubscriptionGroup", request, admin_pb.UpdateSubscriptionGroupResponse, _CHANGE_TIMEOUT_S
+        )
+
+    async def groups(self) -> list[admin_pb.SubscriptionGroupStatus]:
+        """Subscription groups ordered by name."""
+        request = admin_pb.ListSubscriptionGroupsRequest()
+        reply = await self._call(
+            "ListSubscriptionGroups", request, admin_pb.ListSubscriptionGroupsResponse, _CHANGE_TIMEOUT_S
+        )
+        return list(reply.groups)
+
+    async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
+        path = f"/tandemmq.admin.v1.BrokerAdminService/{method}"
+        return await _unary(self._channel, path, request, reply_type, timeout_s)
+
+
+async def serving(channels: Channels, address: str, *, timeout_s: float = 1.0) -> bool:
+    """True when the process at `address` answers grpc.health.v1 with SERVING."""
+    request = health_pb2.HealthCheckRequest()
+    try:
+        reply = await _unary(
+            channels.to(address), "/grpc.health.v1.Health/Check", request, health_pb2.HealthCheckResponse, timeout_s
+        )
+    except grpc.aio.AioRpcError:
+        return False
+    return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def error_text(error: grpc.aio.AioRpcError) -> str:
+    """A failed call in one line, code first."""
+    details = " ".join((error.details() or "").split())
+    return f"{error.code().name}: {details}" if details else error.code().name
+
+
+async def _unary(
+    channel: grpc.aio.Channel, path: str, request: Message, reply_type: type[ReplyT], timeout_s: float
+) -> ReplyT:
+    call = channel.unary_unary(
+        path,
+        request_serializer=type(request).SerializeToString,
+        response_deserializer=reply_type.FromString,
+    )
+    reply: ReplyT = await call(request, timeout=timeout_s)
+    return reply
+
+
+async def _first(messages: AsyncIterable[ReplyT]) -> ReplyT:
+    async for message in messages:
+        return message
+    raise EOFError("the stream ended without a message")
