@@ -8,7 +8,7 @@ Two kinds of crash are told apart everywhere:
 
 - the *process* is killed: every store, write and rename made before is still there (the kernel has them);
 - the *machine* loses power: what was synced is there. Of everything else any part may be there or not, a page or
-  even a sector at a time and in any order, and a file or a name that was not synced may be gone.
+  even a sector at a time and in any order; a file that was never synced may be gone, or there with length 0.
 
 All calls block. Every failure is a DiskError; DiskFull, its child, promises that nothing was reserved.
 """

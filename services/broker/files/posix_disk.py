@@ -1,0 +1,422 @@
+"""The real disk: `mqcore.storage.disk.Disk` over a POSIX file system.
+
+Choices that decide whether an acknowledged message survives:
+
+- Mapped files are synced with fdatasync on their descriptor. It writes back pages dirtied through the map as msync
+  does, and unlike mmap.flush() it lets other threads run while it waits.
+- A mapped file's space is reserved when it is made. A store into a hole of a full file system would kill the process
+  with SIGBUS; so running out of space is a DiskFull at creation and nothing later.
+- A file that must appear whole is made under a temporary name, synced, and renamed. Every step that makes a name
+  durable syncs the folders up to the root, because a folder above may itself be new and not yet synced.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from mqcore.storage import (
+    AppendFile,
+    BlockFile,
+    Disk,
+    DiskError,
+    DiskFull,
+    DiskLock,
+    DiskUsage,
+    FolderEntry,
+    MappedSegment,
+    SegmentSizeMismatch,
+    StoreLocked,
+)
+
+__all__ = ["PosixDisk"]
+
+_UNFINISHED_SUFFIX: Final = ".unfinished"
+"""Ends the name of a file that is still being made; a crash may leave one, list_folder does not show it."""
+
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_FALLOCATE: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+_BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+_LOCK_CONTENT: Final = b"lock"
+_ZEROS: Final = bytes(1 << 20)
+
+
+class PosixDisk(Disk):
+    """Files below `root`, which is made when missing. Safe to use from several threads."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._locked_paths: set[str] = set()
+        with _disk_errors(str(root)):
+            root.mkdir(parents=True, exist_ok=True)
+
+    def list_folder(self, path: str) -> list[FolderEntry]:
+        with _disk_errors(path):
+            try:
+                with os.scandir(self._root / path) as found:
+                    finished = [entry for entry in found if not entry.name.endswith(_UNFINISHED_SUFFIX)]
+            except FileNotFoundError:
+                return []
+            return sorted(map(_folder_entry, finished), key=lambda entry: entry.name)
+
+    def map_segment(self, path: str, size: int, *, create: bool) -> MappedSegment:
+        full_path = self._root / path
+        with _disk_errors(path):
+            if create and _length_or_zero(full_path) == 0:
+                self._make_whole(path, size)
+            return _PosixMappedSegment(full_path, path, size)
+
+    def open_block_file(self, path: str, size: int, *, create: bool) -> BlockFile:
+        with _disk_errors(path):
+            if create:
+                self._make_folders(path)
+            return _PosixBlockFile(self, path, size, create=create)
+
+    def open_append_file(self, path: str) -> AppendFile:
+        with _disk_errors(path):
+            self._make_folders(path)
+            return _PosixAppendFile(self, path)
+
+    def read_file(self, path: str) -> bytes | None:
+        with _disk_errors(path):
+            try:
+                return (self._root / path).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def write_file(self, path: str, data: bytes) -> None:
+        with _disk_errors(path):
+            self._make_folders(path)
+            with self._unfinished(path) as fd:
+                _write_all(fd, data)
+
+    def remove(self, path: str) -> None:
+        with _disk_errors(path):
+            (self._root / path).unlink(missing_ok=True)
+            self._sync_folders_of(path)
+
+    def remove_folder(self, path: str) -> None:
+        with _disk_errors(path):
+            try:
+                shutil.rmtree(self._root / path)
+            except FileNotFoundError:
+                return
+            self._sync_folders_of(path)
+
+    def rename(self, old: str, new: str) -> None:
+        with _disk_errors(old):
+            self._make_folders(new)
+            (self._root / old).rename(self._root / new)
+            self._sync_folders_of(new)
+            self._sync_folders_of(old)
+
+    def usage(self) -> DiskUsage:
+        with _disk_errors(str(self._root)):
+            stat = os.statvfs(self._root)
+        used_blocks = stat.f_blocks - stat.f_bfree
+        # Blocks kept for the superuser are neither used nor ours: as java.io.File.getUsableSpace counts.
+        return DiskUsage(
+            used_bytes=used_blocks * stat.f_frsize, total_bytes=(used_blocks + stat.f_bavail) * stat.f_frsize
+        )
+
+    def boot_id(self) -> str:
+        try:
+            return _BOOT_ID_FILE.read_text().strip()
+        except OSError:
+            # Unknown counts as changed: recovery is then as careful as after a power loss.
+            return f"unknown-{uuid.uuid4()}"
+
+    def lock(self, path: str) -> DiskLock:
+        if path in self._locked_paths:
+            # A record lock does not exclude its own process, and closing a second descriptor would even drop it.
+            raise StoreLocked(path)
+        with _disk_errors(path):
+            self._make_folders(path)
+            fd = os.open(self._root / path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            except OSError as error:
+                os.close(fd)
+                if error.errno in {errno.EACCES, errno.EAGAIN}:
+                    raise StoreLocked(path) from error
+                raise
+            os.ftruncate(fd, len(_LOCK_CONTENT))
+            os.pwrite(fd, _LOCK_CONTENT, 0)
+        self._locked_paths.add(path)
+        return _PosixDiskLock(fd, path, self._locked_paths)
+
+    def sync_name(self, path: str) -> None:
+        """Makes the existence of `path` durable: syncs the folders above it up to the root."""
+        with _disk_errors(path):
+            self._sync_folders_of(path)
+
+    def full_path(self, path: str) -> Path:
+        """Where `path` is for the operating system."""
+        return self._root / path
+
+    def _make_folders(self, path: str) -> None:
+        (self._root / path).parent.mkdir(parents=True, exist_ok=True)
+
+    def _sync_folders_of(self, path: str) -> None:
+        folder = (self._root / path).parent
+        while True:
+            if folder.exists():
+                _sync_folder(folder)
+            if folder == self._root:
+                return
+            folder = folder.parent
+
+    def _make_whole(self, path: str, size: int) -> None:
+        """Makes a file of `size` zeros with all its space reserved; it appears whole or not at all."""
+        self._make_folders(path)
+        with self._unfinished(path) as fd:
+            _reserve(fd, size)
+
+    @contextmanager
+    def _unfinished(self, path: str) -> Iterator[int]:
+        """Descriptor of an empty file that takes the name `path`, synced, when the block ends without an error."""
+        full_path = self._root / path
+        unfinished = full_path.with_name(full_path.name + _UNFINISHED_SUFFIX)
+        try:
+            fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                yield fd
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError:
+            unfinished.unlink(missing_ok=True)  # It may hold the space whose lack made us fail.
+            raise
+        unfinished.rename(full_path)
+        self._sync_folders_of(path)
+
+
+class _Descriptor:
+    """A file descriptor that is closed when its last user lets go of it.
+
+    A sync in another thread may outlive the `close` of its file. Were the number closed under it, the kernel could give
+    it to another file meanwhile, and the sync would report success for the wrong one.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+class _PosixMappedSegment(MappedSegment):
+    def __init__(self, full_path: Path, path: str, size: int) -> None:
+        self._path = path
+        self._size = size
+        descriptor = _Descriptor(os.open(full_path, os.O_RDWR | os.O_CLOEXEC))
+        _check_length(descriptor.number, path, size)
+        self._descriptor: _Descriptor | None = descriptor
+        self._view: memoryview | None = memoryview(mmap.mmap(descriptor.number, size))
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def view(self) -> memoryview:
+        assert self._view is not None, f"{self._path} is closed"
+        return self._view
+
+    def sync(self) -> None:
+        descriptor = self._descriptor
+        assert descriptor is not None, f"{self._path} is closed"
+        with _disk_errors(self._path):
+            os.fdatasync(descriptor.number)
+
+    def close(self) -> None:
+        # Not mmap.close(): it refuses while slices are out (a transfer to a slave). The last slice unmaps.
+        self._view = None
+        self._descriptor = None
+
+
+class _PosixBlockFile(BlockFile):
+    def __init__(self, disk: PosixDisk, path: str, size: int, *, create: bool) -> None:
+        self._disk = disk
+        self._path = path
+        self._size = size
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        descriptor = _Descriptor(os.open(disk.full_path(path), flags, 0o644))
+        self._name_synced = True
+        if create and os.fstat(descriptor.number).st_size == 0:
+            # Missing, or a crash came between its making and its lengthening.
+            os.ftruncate(descriptor.number, size)
+            self._name_synced = False
+        _check_length(descriptor.number, path, size)
+        self._descriptor: _Descriptor | None = descriptor
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def read(self, offset: int, length: int) -> bytes:
+        assert 0 <= offset <= offset + length <= self._size, f"{self._path}: {offset}+{length} is outside"
+        with _disk_errors(self._path):
+            data = os.pread(self._open.number, length, offset)
+        if len(data) != length:
+            raise DiskError(f"{self._path}: {len(data)} of {length} bytes read at {offset}")
+        return data
+
+    def write(self, offset: int, data: bytes) -> None:
+        assert 0 <= offset <= offset + len(data) <= self._size, f"{self._path}: {offset}+{len(data)} is outside"
+        with _disk_errors(self._path):
+            _write_all_at(self._open.number, data, offset)
+
+    def sync(self) -> None:
+        with _disk_errors(self._path):
+            os.fdatasync(self._open.number)
+        if not self._name_synced:
+            self._disk.sync_name(self._path)
+            self._name_synced = True
+
+    def close(self) -> None:
+        self._descriptor = None
+
+    @property
+    def _open(self) -> _Descriptor:
+        assert self._descriptor is not None, f"{self._path} is closed"
+        return self._descriptor
+
+
+class _PosixAppendFile(AppendFile):
+    def __init__(self, disk: PosixDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        descriptor = _Descriptor(os.open(disk.full_path(path), flags, 0o644))
+        self._size = os.fstat(descriptor.number).st_size
+        self._name_synced = False
+        self._descriptor: _Descriptor | None = descriptor
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def append(self, data: bytes) -> None:
+        with _disk_errors(self._path):
+            _write_all(self._open.number, data)
+        self._size += len(data)
+
+    def sync(self) -> None:
+        with _disk_errors(self._path):
+            os.fdatasync(self._open.number)
+        if not self._name_synced:
+            self._disk.sync_name(self._path)
+            self._name_synced = True
+
+    def close(self) -> None:
+        self._descriptor = None
+
+    @property
+    def _open(self) -> _Descriptor:
+        assert self._descriptor is not None, f"{self._path} is closed"
+        return self._descriptor
+
+
+class _PosixDiskLock(DiskLock):
+    def __init__(self, fd: int, path: str, locked_paths: set[str]) -> None:
+        self._fd: int | None = fd
+        self._path = path
+        self._locked_paths = locked_paths
+
+    def release(self) -> None:
+        if self._fd is None:
+            return
+        os.close(self._fd)
+        self._fd = None
+        self._locked_paths.discard(self._path)
+
+
+@contextmanager
+def _disk_errors(path: str) -> Iterator[None]:
+    """Turns what the operating system reports into the store's errors."""
+    try:
+        yield
+    except OSError as error:
+        kind = DiskFull if error.errno in _NO_SPACE else DiskError
+        raise kind(f"{path}: {error.strerror or error}") from error
+
+
+def _folder_entry(entry: os.DirEntry[str]) -> FolderEntry:
+    stat = entry.stat()
+    is_folder = entry.is_dir()
+    return FolderEntry(
+        name=entry.name,
+        size=0 if is_folder else stat.st_size,
+        is_folder=is_folder,
+        modified_ms=stat.st_mtime_ns // 1_000_000,
+    )
+
+
+def _length_or_zero(full_path: Path) -> int:
+    try:
+        return full_path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _check_length(fd: int, path: str, size: int) -> None:
+    found = os.fstat(fd).st_size
+    if found != size:
+        raise SegmentSizeMismatch(path, found_bytes=found, expected_bytes=size)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _reserve(fd: int, size: int) -> None:
+    """Lengthens an empty file to `size` zeros that have their place on the disk."""
+    fallocate = getattr(os, "posix_fallocate", None)  # Not on macOS.
+    if fallocate is not None:
+        try:
+            fallocate(fd, 0, size)
+        except OSError as error:
+            if error.errno not in _NO_FALLOCATE:
+                raise
+        else:
+            return
+    # Lengthening alone would leave holes; writing is slow but keeps the promise.
+    for start in range(0, size, len(_ZEROS)):
+        _write_all_at(fd, _ZEROS[: size - start], start)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _write_all_at(fd: int, data: bytes, offset: int) -> None:
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(fd, rest, offset)
+        rest = rest[written:]
+        offset += written
