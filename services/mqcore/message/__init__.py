@@ -1,0 +1,63 @@
+"""Messages as RocketMQ stores them: record format, properties, tags codes, message ids. Imports nothing but offsets."""
+
+from __future__ import annotations
+
+from mqcore.message.errors import InvalidProperty, MalformedRecord, MessageError
+from mqcore.message.host import Host
+from mqcore.message.java_hash import extend_hash, java_hash
+from mqcore.message.message_id import offset_message_id, parse_offset_message_id
+from mqcore.message.properties import (
+    MAX_PROPERTIES_BYTES,
+    decode_properties,
+    encode_properties,
+    index_terms,
+    java_map_order,
+)
+from mqcore.message.record import MessageRecord, OutgoingMessage
+from mqcore.message.record_decoder import (
+    Blank,
+    Corrupt,
+    RecordFound,
+    ScanResult,
+    ScanStop,
+    decode_record,
+    scan_record,
+)
+from mqcore.message.record_encoder import encode_record, record_size
+from mqcore.message.record_layout import BLANK_MAGIC, V1_MAGIC, V2_MAGIC, encode_blank
+from mqcore.message.tags_code import SCHEDULE_TOPIC, delay_tags_code, record_tags_code, tags_code
+
+__all__ = [
+    "BLANK_MAGIC",
+    "MAX_PROPERTIES_BYTES",
+    "SCHEDULE_TOPIC",
+    "V1_MAGIC",
+    "V2_MAGIC",
+    "Blank",
+    "Corrupt",
+    "Host",
+    "InvalidProperty",
+    "MalformedRecord",
+    "MessageError",
+    "MessageRecord",
+    "OutgoingMessage",
+    "RecordFound",
+    "ScanResult",
+    "ScanStop",
+    "decode_properties",
+    "decode_record",
+    "delay_tags_code",
+    "encode_blank",
+    "encode_properties",
+    "encode_record",
+    "extend_hash",
+    "index_terms",
+    "java_hash",
+    "java_map_order",
+    "offset_message_id",
+    "parse_offset_message_id",
+    "record_size",
+    "record_tags_code",
+    "scan_record",
+    "tags_code",
+]

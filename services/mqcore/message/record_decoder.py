@@ -1,0 +1,203 @@
+"""Reads records: one of them whole (`decode_record`), or one after the other with little effort (`scan_record`).
+
+Both accept a record only if its parts add up to its size, as RocketMQ's CommitLog.checkMessageAndReturnSize does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple, TypeAlias
+from zlib import crc32
+
+from mqcore.message.errors import MalformedRecord
+from mqcore.message.host import Host
+from mqcore.message.record import MessageRecord
+from mqcore.message.record_layout import (
+    BLANK,
+    BLANK_MAGIC,
+    CRC_MASK,
+    HOST_FLAGS,
+    PART_LENGTH,
+    SCAN_HEADS,
+    SMALLEST_RECORD_BYTES,
+    V1_MAGIC,
+    V2_MAGIC,
+    WHOLE_HEADS,
+)
+from mqcore.offsets import PhysicalOffset, QueueOffset
+
+__all__ = ["Blank", "Corrupt", "RecordFound", "ScanResult", "ScanStop", "decode_record", "scan_record"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_unpack_length: Final = PART_LENGTH.unpack_from
+
+
+class RecordFound(NamedTuple):
+    """A valid record: what dispatch and recovery need of it."""
+
+    size: int
+    """Bytes; the next record starts so much further on."""
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    store_timestamp_ms: int
+    topic: str
+    properties: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """The rest of the file holds nothing. `size` is what is written there: the caller compares it with what is left."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Corrupt:
+    """No record starts here: a torn write, stale bytes or a bad disk."""
+
+    reason: str
+
+
+class ScanStop(Enum):
+    """Why there is no record, and nothing wrong either."""
+
+    INCOMPLETE = "incomplete"
+    """The record goes on beyond `limit`: more bytes have to arrive. At the end of a file it is a torn write."""
+    END_OF_DATA = "end_of_data"
+    """Zeros: nothing was written here yet."""
+
+
+ScanResult: TypeAlias = RecordFound | Blank | Corrupt | ScanStop
+
+
+def scan_record(
+    buffer: Buffer, position: int, limit: int, *, physical_offset: int, check_crc: bool = True
+) -> ScanResult:
+    """Looks at the record at `position`, of which bytes up to `limit` may be read.
+
+    `physical_offset` is where in the CommitLog `position` is. A record that says otherwise is Corrupt: it was copied
+    here by accident, or is left over from before a truncation.
+    """
+    available = limit - position
+    if available < BLANK.size:
+        return ScanStop.INCOMPLETE
+    size, magic = BLANK.unpack_from(buffer, position)
+    if magic == BLANK_MAGIC:
+        return Blank(size) if size >= BLANK.size else Corrupt(f"a blank of {size} bytes")
+    if magic not in (V1_MAGIC, V2_MAGIC):
+        return ScanStop.END_OF_DATA if size == 0 and magic == 0 else Corrupt(f"magic code {magic:08x}")
+    if size < SMALLEST_RECORD_BYTES:
+        return Corrupt(f"total size {size}")
+    if size > available:
+        return ScanStop.INCOMPLETE
+    head = SCAN_HEADS[0]
+    fields = head.unpack_from(buffer, position)
+    host_flags = fields[6] & HOST_FLAGS
+    if host_flags:
+        head = SCAN_HEADS[host_flags >> 4]
+        if size < head.size:
+            return Corrupt(f"total size {size} with IPv6 hosts")
+        fields = head.unpack_from(buffer, position)
+    _, _, body_crc, queue_id, queue_offset, own_offset, sys_flag, store_timestamp_ms, body_bytes = fields
+    if own_offset != physical_offset:
+        return Corrupt(f"the record was written for physical offset {own_offset}")
+    body_start = position + head.size
+    try:
+        topic_start, topic_end, properties_start = _bounds(
+            buffer, position=position, size=size, magic=magic, body_start=body_start, body_bytes=body_bytes
+        )
+        if check_crc:
+            _check_body(buffer, position, body_start, body_bytes, body_crc)
+    except MalformedRecord as error:
+        return Corrupt(error.reason)
+    return RecordFound(
+        size,
+        queue_id,
+        queue_offset,
+        own_offset,
+        sys_flag,
+        store_timestamp_ms,
+        str(buffer[topic_start:topic_end], "utf-8", "replace"),
+        bytes(buffer[properties_start : position + size]),
+    )
+
+
+def decode_record(buffer: Buffer, position: int = 0, *, check_crc: bool = True) -> MessageRecord:
+    """The whole record at `position`. Raises MalformedRecord if there is none, or only a part of one."""
+    available = len(buffer) - position
+    if available < SMALLEST_RECORD_BYTES:
+        raise MalformedRecord(position, f"{available} bytes are too few")
+    size, magic = BLANK.unpack_from(buffer, position)
+    if magic not in (V1_MAGIC, V2_MAGIC):
+        raise MalformedRecord(position, f"magic code {magic:08x}")
+    if not SMALLEST_RECORD_BYTES <= size <= available:
+        raise MalformedRecord(position, f"total size {size} with {available} bytes at hand")
+    head = WHOLE_HEADS[0]
+    fields = head.unpack_from(buffer, position)
+    host_flags = fields[7] & HOST_FLAGS
+    if host_flags:
+        head = WHOLE_HEADS[host_flags >> 4]
+        if size < head.size:
+            raise MalformedRecord(position, f"total size {size} with IPv6 hosts")
+        fields = head.unpack_from(buffer, position)
+    body_start = position + head.size
+    body_bytes = fields[16]
+    topic_start, topic_end, properties_start = _bounds(
+        buffer, position=position, size=size, magic=magic, body_start=body_start, body_bytes=body_bytes
+    )
+    if check_crc:
+        _check_body(buffer, position, body_start, body_bytes, fields[2])
+    return MessageRecord(
+        total_size=size,
+        magic=magic,
+        body_crc=fields[2],
+        queue_id=fields[3],
+        flag=fields[4],
+        queue_offset=QueueOffset(fields[5]),
+        physical_offset=PhysicalOffset(fields[6]),
+        sys_flag=fields[7],
+        born_timestamp_ms=fields[8],
+        born_host=Host(fields[9], fields[10]),
+        store_timestamp_ms=fields[11],
+        store_host=Host(fields[12], fields[13]),
+        reconsume_times=fields[14],
+        prepared_transaction_offset=fields[15],
+        body=bytes(buffer[body_start : body_start + body_bytes]),
+        topic=str(buffer[topic_start:topic_end], "utf-8", "replace"),
+        properties=bytes(buffer[properties_start : position + size]),
+    )
+
+
+def _bounds(
+    buffer: Buffer, *, position: int, size: int, magic: int, body_start: int, body_bytes: int
+) -> tuple[int, int, int]:
+    """Where the topic starts and ends and where the properties start; they end with the record."""
+    end = position + size
+    topic_length_at = body_start + body_bytes
+    if body_bytes < 0 or topic_length_at + PART_LENGTH.size > end:
+        raise MalformedRecord(position, f"a body of {body_bytes} bytes in a record of {size}")
+    if magic == V1_MAGIC:
+        topic_bytes = buffer[topic_length_at]
+        if topic_bytes > 127:  # Java reads the byte as signed
+            raise MalformedRecord(position, f"a V1 topic of {topic_bytes} bytes")
+        topic_start = topic_length_at + 1
+    else:
+        (topic_bytes,) = _unpack_length(buffer, topic_length_at)
+        topic_start = topic_length_at + PART_LENGTH.size
+    topic_end = topic_start + topic_bytes
+    if topic_bytes < 0 or topic_end + PART_LENGTH.size > end:
+        raise MalformedRecord(position, f"a topic of {topic_bytes} bytes in a record of {size}")
+    (properties_bytes,) = _unpack_length(buffer, topic_end)
+    properties_start = topic_end + PART_LENGTH.size
+    if properties_bytes < 0 or properties_start + properties_bytes != end:
+        raise MalformedRecord(position, f"the parts do not add up to the total size {size}")
+    return topic_start, topic_end, properties_start
+
+
+def _check_body(buffer: Buffer, position: int, body_start: int, body_bytes: int, body_crc: int) -> None:
+    if crc32(buffer[body_start : body_start + body_bytes]) & CRC_MASK != body_crc:
+        raise MalformedRecord(position, "the body does not match its CRC")
