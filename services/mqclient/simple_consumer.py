@@ -1,0 +1,168 @@
+"""Receives messages under a lease and ends the lease with an acknowledgement."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, Self
+
+from apache.rocketmq.v2 import definition_pb2 as definition
+from apache.rocketmq.v2 import service_pb2 as pb
+
+from mqclient.client_session import ClientSession
+from mqclient.connection import check_status
+from mqclient.errors import ClientError
+from mqclient.messages import ReceivedMessage
+from mqclient.options import ClientOptions
+from mqclient.route_cache import RouteBroker
+from mqcore.clock import Clock
+
+__all__ = ["SimpleConsumer"]
+
+_HOST_NAME: Final = socket.gethostname()
+
+
+class SimpleConsumer:
+    """One member of a consumer group. An async context manager; event loop only.
+
+    `subscriptions` maps each topic to its tag filter: `*`, or tags joined by `||`. A message that is not acknowledged
+    within its lease is delivered again, to any member.
+    """
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        clock: Clock,
+        *,
+        group: str,
+        subscriptions: Mapping[str, str],
+        await_ms: int = 20_000,
+    ) -> None:
+        if not subscriptions:
+            raise ClientError("subscribe to at least one topic")
+        self._options = options
+        self._group = group
+        self._subscriptions = dict(subscriptions)
+        self._await_ms = await_ms
+        self._session = ClientSession(options, clock, settings=self._settings, group=group)
+        self._turn = 0
+
+    async def __aenter__(self) -> Self:
+        await self._session.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.__aexit__(kind, error, trace)
+
+    async def receive(
+        self, max_messages: int = 32, *, invisible_ms: int = 30_000, await_ms: int | None = None
+    ) -> list[ReceivedMessage]:
+        """Up to `max_messages` from one broker group, the next in turn; [] when none came within `await_ms`.
+
+        With several topics or broker groups an empty answer says nothing of the others: call again.
+        """
+        wait_ms = self._await_ms if await_ms is None else await_ms
+        topic, broker = await self._next_source()
+        request = pb.ReceiveMessageRequest(
+            group=definition.Resource(name=self._group),
+            message_queue=definition.MessageQueue(
+                topic=definition.Resource(name=topic), broker=definition.Broker(name=broker.name)
+            ),
+            filter_expression=_filter(self._subscriptions[topic]),
+            batch_size=max_messages,
+        )
+        request.invisible_duration.FromMilliseconds(invisible_ms)
+        request.long_polling_timeout.FromMilliseconds(wait_ms)
+        received: list[ReceivedMessage] = []
+        elements = self._session.connections.get(broker.endpoint).receive(
+            request, timeout_ms=wait_ms + self._options.request_timeout_ms
+        )
+        try:
+            async for element in elements:
+                if element.HasField("message"):
+                    received.append(_received(element.message, broker.endpoint))
+                elif element.HasField("status") and element.status.code != definition.MESSAGE_NOT_FOUND:
+                    check_status(broker.endpoint, "ReceiveMessage", element.status)
+        except ClientError:
+            self._session.routes.mark_stale(topic)
+            raise
+        return received
+
+    async def ack(self, message: ReceivedMessage) -> None:
+        """Finishes a message for the group. BrokerRefused with INVALID_RECEIPT_HANDLE once the lease has ended."""
+        await self._session.connections.get(message.endpoint).ack_message(
+            pb.AckMessageRequest(
+                group=definition.Resource(name=self._group),
+                topic=definition.Resource(name=message.topic),
+                entries=[pb.AckMessageEntry(message_id=message.message_id, receipt_handle=message.receipt_handle)],
+            )
+        )
+
+    async def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
+        """Lets the lease end `invisible_ms` from now; 0 gives the message up. Only the returned value can be acked."""
+        request = pb.ChangeInvisibleDurationRequest(
+            group=definition.Resource(name=self._group),
+            topic=definition.Resource(name=message.topic),
+            receipt_handle=message.receipt_handle,
+            message_id=message.message_id,
+        )
+        request.invisible_duration.FromMilliseconds(invisible_ms)
+        answer = await self._session.connections.get(message.endpoint).change_invisible(request)
+        return replace(message, receipt_handle=answer.receipt_handle)
+
+    async def _next_source(self) -> tuple[str, RouteBroker]:
+        """Topics in turn, and within each topic its broker groups in turn."""
+        topics = tuple(self._subscriptions)
+        turn, self._turn = self._turn, self._turn + 1
+        topic = topics[turn % len(topics)]
+        brokers = (await self._session.route(topic)).readable
+        if not brokers:
+            raise ClientError(f"topic {topic}: no broker group can be read now")
+        return topic, brokers[turn // len(topics) % len(brokers)]
+
+    def _settings(self) -> definition.Settings:
+        settings = definition.Settings(
+            client_type=definition.SIMPLE_CONSUMER,
+            subscription=definition.Subscription(
+                group=definition.Resource(name=self._group),
+                subscriptions=[
+                    definition.SubscriptionEntry(topic=definition.Resource(name=topic), expression=_filter(expression))
+                    for topic, expression in self._subscriptions.items()
+                ],
+            ),
+            user_agent=definition.UA(language=definition.PYTHON, hostname=_HOST_NAME),
+        )
+        settings.subscription.long_polling_timeout.FromMilliseconds(self._await_ms)
+        return settings
+
+
+def _filter(expression: str) -> definition.FilterExpression:
+    return definition.FilterExpression(type=definition.TAG, expression=expression)
+
+
+def _received(message: definition.Message, endpoint: str) -> ReceivedMessage:
+    system = message.system_properties
+    digest = system.body_digest
+    return ReceivedMessage(
+        topic=message.topic.name,
+        body=message.body,
+        tag=system.tag if system.HasField("tag") else None,
+        keys=tuple(system.keys),
+        properties=dict(message.user_properties),
+        message_id=system.message_id,
+        message_group=system.message_group if system.HasField("message_group") else None,
+        born_timestamp_ms=system.born_timestamp.ToMilliseconds(),
+        store_timestamp_ms=system.store_timestamp.ToMilliseconds(),
+        queue_id=system.queue_id,
+        queue_offset=system.queue_offset,
+        delivery_attempt=system.delivery_attempt,
+        receipt_handle=system.receipt_handle,
+        endpoint=endpoint,
+        intact=digest.type != definition.MD5
+        or digest.checksum == hashlib.md5(message.body, usedforsecurity=False).hexdigest().upper(),
+    )
