@@ -6,6 +6,7 @@ import itertools
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from admin.cli.cluster_folder import ClusterFolder, join_addresses
@@ -21,8 +22,8 @@ _PRESET_NOTE: Final = "PRESET"
 _FREE_PORTS: Final = range(20_000, 32_000)
 
 
-def lay_out(folder: ClusterFolder, preset: str | None) -> tuple[str, list[str]]:
-    """Copies what of the preset is not there yet. Returns the preset's name and the members whose file was new.
+def lay_out(folder: ClusterFolder, preset: str | None) -> str:
+    """Copies the files of the preset that are not there yet; returns its name.
 
     A folder keeps its preset: mixing two would leave stores that no longer fit their roles.
     """
@@ -35,14 +36,12 @@ def lay_out(folder: ClusterFolder, preset: str | None) -> tuple[str, list[str]]:
             exit_code=EXIT_REFUSED,
         )
     name = kept or preset or DEFAULT_PRESET
-    new = []
     for member, text in preset_files(name).items():
         path = folder.conf / f"{member}.properties"
         if not path.exists():
             path.write_text(text, encoding="utf-8")
-            new.append(member)
     note.write_text(name + "\n", encoding="utf-8")
-    return name, new
+    return name
 
 
 def read_members(folder: ClusterFolder, preset: str, overrides: dict[str, list[str]]) -> list[Member]:
@@ -50,18 +49,10 @@ def read_members(folder: ClusterFolder, preset: str, overrides: dict[str, list[s
     members = []
     for name in preset_files(preset):
         text = (folder.conf / f"{name}.properties").read_text(encoding="utf-8")
-        member = Member(name=name, settings=parse_properties(text))
-        own = (
-            [*overrides.get(name, ())]
-            if member.kind is MemberKind.NAME_SERVER
-            else [
-                *overrides.get("", ()),
-                *overrides.get(name, ()),
-            ]
-        )
-        members.append(
-            Member(name=name, settings={**member.settings, **parse_properties("\n".join(own))}, overrides=tuple(own))
-        )
+        filed = Member(name=name, settings=parse_properties(text))
+        for_all = [] if filed.kind is MemberKind.NAME_SERVER else overrides.get("", [])
+        own = (*for_all, *overrides.get(name, []))
+        members.append(replace(filed, settings={**filed.settings, **parse_properties("\n".join(own))}, overrides=own))
     return members
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["EXIT_FAILED", "EXIT_REFUSED", "CommandError"]
+__all__ = ["EXIT_FAILED", "EXIT_REFUSED", "CommandError", "command_error_in"]
 
 # The command ran and its result is bad: a cluster is degraded, a line was not acknowledged.
 EXIT_FAILED: Final = 1
@@ -30,6 +30,14 @@ class CommandError(Exception):
         if self.remedy:
             lines += _continued("remedy:  ", self.remedy)
         return lines
+
+
+def command_error_in(group: ExceptionGroup[Exception]) -> CommandError | None:
+    """The first CommandError in what nested task groups raised, or None: then it is a bug of ours."""
+    found: Exception | None = group.subgroup(CommandError)
+    while isinstance(found, ExceptionGroup):
+        found = found.exceptions[0]
+    return found if isinstance(found, CommandError) else None
 
 
 def _continued(label: str, text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Final
 
 from admin.cluster_state import ExpectedBroker
 
-__all__ = ["PORT_KEYS", "Member", "MemberKind", "member_problems"]
+__all__ = ["PORT_KEYS", "Member", "MemberKind", "member_environment", "member_problems"]
 
 
 class MemberKind(StrEnum):
@@ -94,6 +95,14 @@ class Member:
         )
 
 
+def member_environment() -> dict[str, str]:
+    """The environment of every member: ours, without the settings in it.
+
+    One environment cannot configure six processes: TANDEMMQ_LISTEN_PORT would give all of them the same port.
+    """
+    return {key: value for key, value in os.environ.items() if not key.startswith("TANDEMMQ_")}
+
+
 def member_problems(members: Sequence[Member]) -> list[str]:
     """What is wrong between members, a line each: no member can see it in its own file alone."""
     return [*_port_problems(members), *_name_server_problems(members), *_identity_problems(members)]
@@ -124,7 +133,7 @@ def _name_server_problems(members: Sequence[Member]) -> Iterator[str]:
         wrong = [address for address in named if address.rpartition(":")[2] not in map(str, ports)]
         if wrong or len(named) < len(ports):
             correct = ";".join(f"127.0.0.1:{port}" for port in sorted(ports))
-            yield f"{member.name}: namesrvAddr: names other NameServers than this cluster has; set namesrvAddr={correct}"
+            yield f"{member.name}: namesrvAddr: names not this cluster's NameServers; set namesrvAddr={correct}"
 
 
 def _identity_problems(members: Sequence[Member]) -> Iterator[str]:

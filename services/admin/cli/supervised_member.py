@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from admin.cli.cluster_folder import ClusterFolder
-from admin.cli.member import Member
+from admin.cli.member import Member, member_environment
 from admin.rpc import Channels, serving
 
 __all__ = ["MemberState", "SupervisedMember"]
@@ -122,7 +122,7 @@ class SupervisedMember:
             process = await asyncio.create_subprocess_exec(
                 *self.member.command(),
                 cwd=self._folder.root,
-                env=_member_environment(),
+                env=member_environment(),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -177,8 +177,3 @@ class SupervisedMember:
         }.get(state, "")
         self._announce(f"{self.member.name}: {state}{', ' + detail if detail else ''}")
         self._changed()
-
-
-def _member_environment() -> dict[str, str]:
-    # One environment cannot configure six processes: TANDEMMQ_LISTEN_PORT would give all of them the same port.
-    return {key: value for key, value in os.environ.items() if not key.startswith("TANDEMMQ_")}

@@ -1,0 +1,32 @@
+"""`tandemmq`, `mqadmin` and `python -m admin.cli`."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from admin.cli.app import app
+from admin.cli.failure import CommandError, command_error_in
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Runs the command line and exits. The one place that prints a CommandError."""
+    try:
+        app()
+    except CommandError as error:
+        _fail(error)
+    except ExceptionGroup as group:
+        if (error := command_error_in(group)) is None:
+            raise
+        _fail(error)
+
+
+def _fail(error: CommandError) -> NoReturn:
+    sys.stderr.write("\n".join(error.lines()) + "\n")
+    raise SystemExit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""The command line: `tandemmq`, also installed under RocketMQ's name for its admin tool, `mqadmin`."""
+
+from __future__ import annotations
+
+import typer
+
+from admin.cli.cluster_commands import down, status, up, version
+from admin.cli.topic_commands import group_app, topic_app
+from admin.cli.transfer_commands import consume, produce
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Run, watch and use a TandemMQ cluster.",
+    epilog="First steps: tandemmq up | in another terminal: seq 100 | tandemmq produce greetings | "
+    "tandemmq consume greetings --group readers",
+)
+app.command()(up)
+app.command()(down)
+app.command()(status)
+app.add_typer(topic_app, name="topic")
+app.add_typer(group_app, name="group")
+app.command()(produce)
+app.command()(consume)
+app.command()(version)

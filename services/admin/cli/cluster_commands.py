@@ -1,0 +1,129 @@
+"""`tandemmq up`, `down`, `status` and `version`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from admin.cli.cluster_address import ClusterAddress, find_cluster
+from admin.cli.cluster_folder import DEFAULT_FOLDER, ClusterFolder
+from admin.cli.configuration_check import FREE_PORTS, checked_members, refuse_leftovers
+from admin.cli.down_command import bring_down
+from admin.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
+from admin.cli.local_cluster import LocalCluster
+from admin.cli.options import DataOption, JsonOption, NamesrvOption
+from admin.cli.preset import DEFAULT_PRESET, PRESETS
+from admin.cli.status_view import is_healthy, status_json, status_tables
+from admin.cluster_reader import ClusterReader
+from admin.cluster_state import ClusterState, diagnose
+from admin.rpc import Channels
+from mqservice.version import VERSION
+
+__all__ = ["down", "status", "up", "version"]
+
+_PRESET_HELP = "; ".join(f"{name}: {meaning}" for name, meaning in PRESETS.items())
+
+
+def up(
+    preset: Annotated[
+        str | None, typer.Option(help=f"{_PRESET_HELP}. Default: the folder's own, else {DEFAULT_PRESET}.")
+    ] = None,
+    data: Annotated[
+        Path, typer.Option("--data", metavar="DIR", help="Configuration, logs and stores.")
+    ] = DEFAULT_FOLDER,
+    port_base: Annotated[
+        int | None,
+        typer.Option(min=1, max=65_000, help="Write consecutive ports from here into the configuration."),
+    ] = None,
+    free: Annotated[bool, typer.Option("--free-ports", help="Write ports nobody uses into the configuration.")] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="[MEMBER:]KEY=VALUE",
+            help="A setting of all brokers, or of one member, for this run; repeatable. Edit DIR/conf for good.",
+        ),
+    ] = None,
+    restart: Annotated[bool, typer.Option(help="Restart a member that dies, with growing pauses.")] = True,
+    live: Annotated[bool, typer.Option(help="Live view; lines when off or when the output is no terminal.")] = True,
+    check: Annotated[bool, typer.Option("--check", help="Check the configuration and start nothing.")] = False,
+) -> None:
+    """Start a whole cluster on this machine and watch it; Ctrl-C stops it.
+
+    Two NameServers and, by preset, two masters with or without slaves, each a process of its own. The configuration is
+    copied to DIR/conf at the first start and is yours from then on: a changed file wins over the preset.
+
+    Examples:
+
+      tandemmq up
+
+      tandemmq up --preset 2m-2s-async --data /tmp/async --port-base 21000
+
+      tandemmq up --set flushDiskType=SYNC_FLUSH --set broker-a:grpcServerPort=18081
+    """
+    if preset is not None and preset not in PRESETS:
+        raise CommandError(
+            f"there is no preset {preset}", remedy=f"choose one of {', '.join(PRESETS)}", exit_code=EXIT_REFUSED
+        )
+    if free and port_base is not None:
+        raise CommandError(
+            "--free-ports and --port-base exclude each other", remedy="leave one out", exit_code=EXIT_REFUSED
+        )
+    folder = ClusterFolder(data)
+    folder.prepare()
+    folder.lock()
+    refuse_leftovers(folder)
+    name, members = checked_members(
+        folder, preset=preset, first_port=FREE_PORTS if free else port_base, overrides=overrides or []
+    )
+    console = Console()
+    if check:
+        console.print(f"the configuration of {len(members)} members in {folder.conf} is good", soft_wrap=True)
+        return
+    cluster = LocalCluster(folder, name, members, restart=restart, live=live and console.is_terminal, console=console)
+    asyncio.run(cluster.run())
+
+
+def down(
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Data folder of the cluster.")] = DEFAULT_FOLDER,
+) -> None:
+    """Stop the cluster that runs in a data folder, in order; its data stays."""
+    bring_down(ClusterFolder(data), Console())
+
+
+def status(namesrv: NamesrvOption = None, data: DataOption = None, json: JsonOption = False) -> None:
+    """Show NameServers, brokers, offsets, replication lag, and what is wrong and how to mend it.
+
+    Exit code 0: healthy. 1: degraded, with a line saying why and the remedy. 2: wrong arguments.
+
+    Examples:
+
+      tandemmq status
+
+      tandemmq status --namesrv "10.0.0.1:9876;10.0.0.2:9876" --json
+    """
+    state = asyncio.run(_read(find_cluster(namesrv, data)))
+    findings = diagnose(state)
+    if json:
+        typer.echo(status_json(state, findings))
+    else:
+        Console().print(status_tables(state, findings), soft_wrap=True)
+    if not is_healthy(findings):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"tandemmq {VERSION}")
+
+
+async def _read(cluster: ClusterAddress) -> ClusterState:
+    channels = Channels()
+    try:
+        return await ClusterReader(channels, cluster.name_servers, cluster.expected).read()
+    finally:
+        await channels.close()

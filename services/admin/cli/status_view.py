@@ -1,0 +1,135 @@
+"""Shows the state of a cluster: tables for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from admin.cluster_state import BrokerState, BrokerStatus, ClusterState, Finding, Severity
+
+__all__ = ["findings_text", "is_healthy", "new_table", "status_json", "status_tables"]
+
+_BROKER_COLUMNS = ("broker", "role", "client / admin / HA", "CommitLog from", "end", "flushed", "dispatched", "copies")
+
+
+def is_healthy(findings: Sequence[Finding]) -> bool:
+    """True when nothing is worse than a note."""
+    return not any(finding.severity is Severity.PROBLEM for finding in findings)
+
+
+def status_tables(state: ClusterState, findings: Sequence[Finding]) -> RenderableType:
+    """NameServers, brokers, replication, and what to do about what is wrong."""
+    return Group(
+        _name_servers(state),
+        "",
+        _brokers(state),
+        "",
+        _replication(state),
+        "",
+        findings_text(findings),
+    )
+
+
+def status_json(state: ClusterState, findings: Sequence[Finding]) -> str:
+    """The same as JSON: `healthy`, `findings`, `name_servers`, `brokers`, fields as in `admin.cluster_state`."""
+    document = {
+        "healthy": is_healthy(findings),
+        "findings": [asdict(finding) for finding in findings],
+        **asdict(state),
+    }
+    return json.dumps(document, indent=2)
+
+
+def findings_text(findings: Sequence[Finding]) -> Text:
+    """One line per finding and its remedy below it; a single good line without any."""
+    if not findings:
+        return Text("healthy", style="bold green")
+    text = Text()
+    if is_healthy(findings):
+        text.append("healthy\n", style="bold green")
+    for finding in findings:
+        is_problem = finding.severity is Severity.PROBLEM
+        text.append("degraded: " if is_problem else "note: ", style="bold red" if is_problem else "bold")
+        text.append(f"{finding.subject} {finding.problem}\n")
+        text.append(f"  remedy: {finding.remedy}\n", style="dim")
+    text.rstrip()
+    return text
+
+
+def new_table(*columns: str) -> Table:
+    """A table in the house style: no frame, so that columns can be cut with awk."""
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=True, overflow="fold")
+    return table
+
+
+def _name_servers(state: ClusterState) -> Table:
+    table = new_table("NameServer", "answers", "revision", "brokers")
+    for server in state.name_servers:
+        if server.error is None:
+            table.add_row(server.address, "yes", str(server.revision), " ".join(server.brokers) or "-")
+        else:
+            table.add_row(server.address, Text("no", style="bold red"), "-", "-")
+    return table
+
+
+def _brokers(state: ClusterState) -> Table:
+    table = new_table(*_BROKER_COLUMNS)
+    for broker in state.brokers:
+        endpoints = f"{broker.client_endpoint} {broker.metadata_endpoint} {broker.ha_endpoint or '-'}"
+        status = broker.status
+        if status is None:
+            table.add_row(broker.key, Text("does not answer", style="bold red"), endpoints, "-", "-", "-", "-", "-")
+            continue
+        offsets = (status.min_offset, status.end_offset, status.flushed_offset, status.dispatched_offset)
+        table.add_row(broker.key, status.role, endpoints, *(f"{offset:,}" for offset in offsets), _copies(status))
+    return table
+
+
+def _copies(status: BrokerStatus) -> str:
+    if status.master_link is not None:
+        return "follows" if status.master_link.state == "transfer" else status.master_link.state
+    in_sync = sum(slave.in_sync for slave in status.slaves)
+    return f"{in_sync} of {len(status.slaves)} in sync" if status.slaves else "no slave"
+
+
+def _replication(state: ClusterState) -> Table:
+    table = new_table("replication", "acknowledged", "lag bytes", "in sync", "verified", "state")
+    for broker in state.brokers:
+        for row in _replication_rows(broker):
+            table.add_row(*row)
+    return table
+
+
+def _replication_rows(broker: BrokerState) -> list[tuple[str, ...]]:
+    if broker.status is None:
+        return []
+    rows: list[tuple[str, ...]] = [
+        (
+            f"{broker.key} -> {f'{broker.broker_name}:{slave.broker_id}' if slave.broker_id >= 0 else slave.peer}",
+            f"{slave.acked_offset:,}",
+            f"{slave.lag_bytes:,}",
+            "yes" if slave.in_sync else "no",
+            "yes" if slave.verified else "no",
+            f"connected from {slave.peer}",
+        )
+        for slave in broker.status.slaves
+    ]
+    if (link := broker.status.master_link) is not None:
+        rows.append(
+            (
+                f"{broker.key} <- {link.address or '?'}",
+                f"{broker.status.end_offset:,}",
+                f"{link.lag_bytes:,}",
+                "",
+                "",
+                link.state,
+            )
+        )
+    return rows

@@ -1,0 +1,142 @@
+"""`tandemmq topic …` and `tandemmq group …`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeVar
+
+import typer
+from rich.console import Console
+from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
+
+from admin.cli.cluster_address import find_cluster
+from admin.cli.failure import EXIT_REFUSED, CommandError
+from admin.cli.groups import create_group, group_queues_table, groups_by_master, groups_table
+from admin.cli.options import DataOption, NamesrvOption, TopicArgument
+from admin.cli.topics import (
+    create_topic,
+    delete_topic,
+    find_topic,
+    topic_queues_table,
+    topics_by_master,
+    topics_table,
+)
+from admin.rpc import Channels
+
+__all__ = ["group_app", "topic_app"]
+
+ResultT = TypeVar("ResultT")
+
+topic_app = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics, on all masters.")
+group_app = typer.Typer(no_args_is_help=True, help="Create and list subscription groups, on all masters.")
+
+_TOPIC_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+
+
+@topic_app.command("create")
+def topic_create(
+    topic: TopicArgument,
+    queues: Annotated[int, typer.Option(min=0, max=1024, help="Queues on each master; 0: the broker's default.")] = 0,
+    message_type: Annotated[str, typer.Option("--type", help=f"One of {', '.join(_TOPIC_TYPES)}.")] = "NORMAL",
+    namesrv: NamesrvOption = None,
+    data: DataOption = None,
+) -> None:
+    """Create a topic, or change it, and wait until every NameServer routes to it.
+
+    Example: tandemmq topic create orders --queues 4 --type FIFO
+    """
+    if message_type not in _TOPIC_TYPES:
+        raise CommandError(
+            f"there is no topic type {message_type}",
+            remedy=f"choose one of {', '.join(_TOPIC_TYPES)}",
+            exit_code=EXIT_REFUSED,
+        )
+    request = admin_pb.UpdateTopicRequest(
+        topic=topic, read_queue_count=queues, write_queue_count=queues, message_type=message_type
+    )
+    cluster = find_cluster(namesrv, data)
+    masters = _run(lambda channels: create_topic(channels, cluster, request))
+    typer.echo(f"topic {topic} is on {', '.join(masters)}")
+
+
+@topic_app.command("list")
+def topic_list(
+    system: Annotated[bool, typer.Option("--system", help="Include the system's own topics.")] = False,
+    namesrv: NamesrvOption = None,
+    data: DataOption = None,
+) -> None:
+    """List topics with their queues and the messages they hold."""
+    cluster = find_cluster(namesrv, data)
+    by_master = _run(lambda channels: topics_by_master(channels, cluster, include_system=system))
+    Console().print(topics_table(by_master), soft_wrap=True)
+
+
+@topic_app.command("describe")
+def topic_describe(topic: TopicArgument, namesrv: NamesrvOption = None, data: DataOption = None) -> None:
+    """Show one topic and the extent of each of its queues."""
+    cluster = find_cluster(namesrv, data)
+    by_master = _run(lambda channels: find_topic(channels, cluster, topic))
+    if not by_master:
+        raise CommandError(f"there is no topic {topic}", remedy="`tandemmq topic list` shows those there are")
+    console = Console()
+    console.print(topics_table({name: [status] for name, status in by_master.items()}), "", soft_wrap=True)
+    console.print(topic_queues_table(by_master), soft_wrap=True)
+
+
+@topic_app.command("delete")
+def topic_delete(
+    topic: TopicArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    namesrv: NamesrvOption = None,
+    data: DataOption = None,
+) -> None:
+    """Remove a topic from all masters. Its messages can no longer be read and go when their files expire."""
+    cluster = find_cluster(namesrv, data)
+    if not yes and not typer.confirm(f"Delete topic {topic} with all its messages?"):
+        raise typer.Abort
+    masters = _run(lambda channels: delete_topic(channels, cluster, topic))
+    typer.echo(f"topic {topic} is gone from {', '.join(masters)}")
+
+
+@group_app.command("create")
+def group_create(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Group name.")],
+    ordered: Annotated[bool, typer.Option("--ordered", help="Deliver each message group in order, for FIFO.")] = False,
+    retries: Annotated[int, typer.Option(min=0, help="Redeliveries before the dead letter queue; 0: 16.")] = 0,
+    namesrv: NamesrvOption = None,
+    data: DataOption = None,
+) -> None:
+    """Create a subscription group, or change it.
+
+    Example: tandemmq group create billing --retries 5
+    """
+    request = admin_pb.UpdateSubscriptionGroupRequest(
+        group=group, consume_message_orderly=ordered, retry_max_times=retries, consume_enable=True
+    )
+    cluster = find_cluster(namesrv, data)
+    masters = _run(lambda channels: create_group(channels, cluster, request))
+    typer.echo(f"group {group} is on {', '.join(masters)}")
+
+
+@group_app.command("list")
+def group_list(
+    group: Annotated[str | None, typer.Option("--group", help="Only this group, a line per queue.")] = None,
+    namesrv: NamesrvOption = None,
+    data: DataOption = None,
+) -> None:
+    """List subscription groups and how far they are behind."""
+    cluster = find_cluster(namesrv, data)
+    by_master = _run(lambda channels: groups_by_master(channels, cluster))
+    Console().print(groups_table(by_master) if group is None else group_queues_table(by_master, group), soft_wrap=True)
+
+
+def _run(action: Callable[[Channels], Awaitable[ResultT]]) -> ResultT:
+    async def with_channels() -> ResultT:
+        channels = Channels()
+        try:
+            return await action(channels)
+        finally:
+            await channels.close()
+
+    return asyncio.run(with_channels())

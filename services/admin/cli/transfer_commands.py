@@ -1,0 +1,209 @@
+"""`tandemmq produce` and `tandemmq consume`: lines in, lines out, numbers on standard error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+from rich.console import Console
+from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
+
+from admin.cli.cluster_address import ClusterAddress, find_cluster
+from admin.cli.failure import EXIT_FAILED, CommandError
+from admin.cli.line_consumer import ConsumeCount, ConsumeOptions, consume_lines
+from admin.cli.line_input import read_lines
+from admin.cli.line_producer import LineOptions, ProduceCount, produce_lines
+from admin.cli.masters import find_masters
+from admin.cli.options import DataOption, NamesrvOption, TopicArgument
+from admin.cli.topics import create_topic, find_topic
+from admin.rpc import Channels
+from mqclient import BrokerRefused, ClientOptions, Producer, SimpleConsumer
+from mqservice.clock import SystemClock
+from mqservice.shutdown import stop_requested
+
+__all__ = ["consume", "produce"]
+
+
+def produce(
+    topic: TopicArgument,
+    tag: Annotated[str | None, typer.Option(help="Tag of every message, for consumers to filter by.")] = None,
+    key_field: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN|NAME", help="Message key: a column from 1, or a member of a JSON line."),
+    ] = None,
+    rate: Annotated[float, typer.Option(min=0, help="Lines per second; 0: as fast as they are acknowledged.")] = 0,
+    inflight: Annotated[int, typer.Option(min=1, max=1024, help="Sends at once; 1: one after another.")] = 64,
+    unacknowledged: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write lines that were not acknowledged here.")
+    ] = None,
+    namesrv: NamesrvOption = None,
+    data: DataOption = None,
+) -> None:
+    """Send each line of standard input as a message. A missing topic is created.
+
+    Exit code 0: every line was acknowledged. 1: some were not; they may be stored all the same.
+
+    Examples:
+
+      tandemmq produce logs < /var/log/dpkg.log
+
+      tail -f events.json | tandemmq produce events --key-field id --tag live
+    """
+    options = LineOptions(topic=topic, tag=tag, key_field=key_field, rate=rate, inflight=inflight)
+    cluster = find_cluster(namesrv, data)
+    with contextlib.ExitStack() as files:
+        failed = files.enter_context(unacknowledged.open("wb")) if unacknowledged else None
+        count = asyncio.run(_produce(cluster, options, failed))
+    if count.unacknowledged:
+        raise CommandError(
+            f"{count.unacknowledged} line(s) were not acknowledged",
+            cause="\n".join(f"line {failure.number}: {failure.reason}" for failure in count.failures),
+            remedy=f"send {unacknowledged} again"
+            if unacknowledged
+            else "see `tandemmq status`; next time, --unacknowledged FILE keeps such lines to be sent again",
+        )
+
+
+def consume(
+    topic: TopicArgument,
+    group: Annotated[str, typer.Option("--group", "-g", help="Consumer group; its members share the messages.")],
+    tag: Annotated[str, typer.Option(help="Tags to receive, joined by ||; * for all.")] = "*",
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after this many messages.")] = None,
+    idle_timeout: Annotated[
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="Stop after this long without a message.")
+    ] = None,
+    namesrv: NamesrvOption = None,
+    data: DataOption = None,
+) -> None:
+    """Print each message as a line and acknowledge it. A missing topic is created.
+
+    Where a new group starts is the broker's setting consumeFromEarliest; the presets start it at the oldest message.
+    Exit code 0: stopped as asked. 1: --count was not reached, or a message was damaged or could not be acknowledged.
+
+    Examples:
+
+      tandemmq consume logs --group readers
+
+      tandemmq consume logs --group copy --idle-timeout 5 > copy.log
+    """
+    done = asyncio.run(
+        _consume(
+            find_cluster(namesrv, data), topic, group, tag, ConsumeOptions(count=count, idle_timeout_s=idle_timeout)
+        )
+    )
+    if done.damaged:
+        raise CommandError(f"{done.damaged} message(s) do not match their digest", remedy="check the brokers' disks")
+    if done.acknowledged < done.received:
+        raise CommandError(
+            f"{done.received - done.acknowledged} message(s) were printed but not acknowledged",
+            cause=done.last_failure,
+            remedy="they will be delivered to the group again",
+        )
+    if count is not None and done.received < count:
+        raise CommandError(f"only {done.received} of {count} messages came", cause=done.last_failure)
+
+
+async def _produce(cluster: ClusterAddress, options: LineOptions, failed: BinaryIO | None) -> ProduceCount:
+    console = Console(stderr=True)
+    access_points = await _prepare(cluster, options.topic, console)
+    count = ProduceCount()
+    client = ClientOptions(access_points=access_points, sends_in_flight_max=options.inflight)
+
+    def line() -> str:
+        seconds = asyncio.get_running_loop().time() - started_s
+        return (
+            f"{count.acknowledged:,} acknowledged, {count.unacknowledged:,} failed, {count.empty:,} empty lines left "
+            f"out, {count.acknowledged / max(seconds, 0.001):,.0f}/s"
+        )
+
+    async with Producer(client, SystemClock()) as producer:
+        started_s = asyncio.get_running_loop().time()
+        # Our own reader of the descriptor: sys.stdin decodes, and its buffer need not have read1.
+        with open(0, "rb", closefd=False) as source, stop_requested() as stop, _progress(console, line):
+            await produce_lines(producer, _until(read_lines(source), stop), options, count, failed=failed)
+        console.print(line(), highlight=False)
+    return count
+
+
+async def _consume(cluster: ClusterAddress, topic: str, group: str, tag: str, options: ConsumeOptions) -> ConsumeCount:
+    console = Console(stderr=True)
+    access_points = await _prepare(cluster, topic, console)
+    count = ConsumeCount()
+
+    def line() -> str:
+        seconds = asyncio.get_running_loop().time() - started_s
+        repeated = f", {count.redelivered:,} redelivered" if count.redelivered else ""
+        return f"{count.received:,} received{repeated}, {count.received / max(seconds, 0.001):,.0f}/s"
+
+    consumer = SimpleConsumer(
+        ClientOptions(access_points=access_points), SystemClock(), group=group, subscriptions={topic: tag}
+    )
+    async with consumer:
+        started_s = asyncio.get_running_loop().time()
+        with stop_requested() as stop, _progress(console, line):
+            try:
+                await consume_lines(consumer, options, count, write=_write_out, stop=stop)
+            except BrokerRefused as error:
+                raise CommandError(f"group {group} cannot read topic {topic}", cause=str(error)) from error
+        console.print(line(), highlight=False)
+    return count
+
+
+async def _prepare(cluster: ClusterAddress, topic: str, console: Console) -> tuple[str, ...]:
+    """Creates the topic if it is missing and returns the masters' client endpoints."""
+    channels = Channels()
+    try:
+        if not await find_topic(channels, cluster, topic):
+            masters = await create_topic(channels, cluster, admin_pb.UpdateTopicRequest(topic=topic))
+            console.print(f"topic {topic} did not exist; created on {', '.join(masters)}", highlight=False)
+        return tuple(master.client_endpoint for master in await find_masters(channels, cluster))
+    finally:
+        await channels.close()
+
+
+def _write_out(data: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # The reader, `head` perhaps, has enough. What was not written stays unacknowledged and is delivered again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(EXIT_FAILED) from None
+
+
+async def _until(lines: AsyncIterator[bytes], stop: asyncio.Event) -> AsyncIterator[bytes]:
+    """The same lines, ended early when `stop` is set, also while none comes."""
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        while not stop.is_set():
+            following = asyncio.ensure_future(anext(lines, None))
+            await asyncio.wait((following, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                following.cancel()
+                return
+            if (line := following.result()) is None:
+                return
+            yield line
+    finally:
+        stopped.cancel()
+
+
+def _progress(console: Console, line: Callable[[], str]) -> contextlib.AbstractContextManager[object]:
+    """Keeps `line()` on the terminal while the block runs; nothing when there is no terminal."""
+    return console.status(_LiveLine(line)) if console.is_terminal else contextlib.nullcontext()
+
+
+class _LiveLine:
+    """A line that is asked for anew whenever rich draws it."""
+
+    def __init__(self, line: Callable[[], str]) -> None:
+        self._line = line
+
+    def __rich__(self) -> str:
+        return self._line()
