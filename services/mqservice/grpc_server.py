@@ -1,0 +1,108 @@
+"""One listening gRPC port with health and reflection, and the transport limits the official clients need."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import Final
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from mqcore.clock import Clock
+from mqservice.grpc_front import generic_handler
+from mqservice.rpc import MethodTable
+
+__all__ = ["MESSAGE_BYTES_MAX", "GrpcServer", "ListenError"]
+
+# RocketMQ's proxy takes 130 MiB: a batch of 32 messages of 4 MiB with their headers.
+MESSAGE_BYTES_MAX: Final = 130 << 20
+
+_OPTIONS: Final[Sequence[tuple[str, int]]] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    # The C++ client pings every 60 s, the Java client every 300 s, both also when idle. Without these three the pings
+    # would count as abuse and earn a GOAWAY.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    # A peer whose machine vanished closes no connection. Pinging finds out, so that a dead broker's heartbeat stream
+    # ends and a dead client's leases return.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # Otherwise a second process could bind the same port and get half of the connections without an error.
+    ("grpc.so_reuseport", 0),
+)
+
+
+class ListenError(Exception):
+    """The address cannot be listened on: taken, or not this machine's. The operator has to change one of the two."""
+
+    def __init__(self, bind_address: str, port: int, reason: str) -> None:
+        super().__init__(f"cannot listen on {bind_address}:{port}: {reason}")
+        self.bind_address = bind_address
+        self.port = port
+
+
+class GrpcServer:
+    """A `grpc.aio` server on one port. Add services, `start`, declare it `serving`, `stop`.
+
+    Health: the empty service name and each service's own name answer NOT_SERVING until `set_serving(True)`.
+    """
+
+    def __init__(self, bind_address: str, port: int, *, clock: Clock) -> None:
+        self._bind_address = bind_address
+        self._port = port
+        self._clock = clock
+        self._server = grpc.aio.server(options=_OPTIONS)
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # grpc-stubs lacks it
+        self._service_names: list[str] = []
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    @property
+    def aio_server(self) -> grpc.aio.Server:
+        """For the `add_...Servicer_to_server` functions of generated code; name those services to `start`."""
+        return self._server
+
+    def add(self, table: MethodTable) -> None:
+        """Serves the table's methods. Before `start`."""
+        self._server.add_generic_rpc_handlers((generic_handler(table, self._clock),))
+        self._service_names.append(table.service_name)
+
+    async def start(self, *, service_names: Sequence[str] = ()) -> int:
+        """Listens and returns the port, which differs from the one asked for when that was 0.
+
+        `service_names` are the full names of services that were added through `aio_server`. Raises ListenError.
+        """
+        self._service_names += service_names
+        await self.set_serving(False)
+        reflection.enable_server_reflection(
+            (*self._service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+        )
+        host = f"[{self._bind_address}]" if ":" in self._bind_address else self._bind_address
+        try:
+            port = self._server.add_insecure_port(f"{host}:{self._port}")
+        except RuntimeError as error:
+            raise ListenError(self._bind_address, self._port, _reason(str(error))) from error
+        await self._server.start()
+        return port
+
+    async def set_serving(self, is_serving: bool) -> None:
+        """Readiness, as probes and clients see it."""
+        status = health_pb2.HealthCheckResponse
+        for name in ("", *self._service_names):
+            await self._health.set(name, status.SERVING if is_serving else status.NOT_SERVING)
+
+    async def stop(self, *, limit_ms: int) -> None:
+        """Takes no new calls at once, gives those in progress `limit_ms`, then cancels them."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(limit_ms / 1_000)
+
+
+def _reason(detail: str) -> str:
+    # gRPC tells only in words, and not always in the same ones.
+    if "in use" in detail or errno.errorcode[errno.EADDRINUSE] in detail:
+        return "another process has the port; stop it or choose another port"
+    return f"{detail}; is it an address of this machine, and the port free?"

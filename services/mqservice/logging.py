@@ -1,0 +1,72 @@
+"""Structured logs on standard output: readable on a terminal, one JSON object a line anywhere else.
+
+An event is a constant phrase in snake_case; everything else is a key. Standard-library loggers (grpc, asyncio) pass
+through the same formatting, so that a pod's log is JSON without exception.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+from structlog.typing import FilteringBoundLogger, Processor
+
+__all__ = ["LEVELS", "configure_logging", "get_logger"]
+
+LEVELS: Final[Mapping[str, int]] = {
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
+}
+
+_SHARED: Final[tuple[Processor, ...]] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+)
+
+
+def configure_logging(environ: Mapping[str, str], **context: str | int) -> None:
+    """Sets up logging for this process, once, before anything is logged.
+
+    The level is LOG_LEVEL of `environ` (one of LEVELS, default INFO; an unknown one counts as INFO and is warned of).
+    `context` appears on every line, for example service, cluster, broker_name, broker_id.
+    """
+    wanted = environ.get("LOG_LEVEL", "INFO").upper()
+    level = LEVELS.get(wanted, logging.INFO)
+    structlog.configure(
+        processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=_SHARED,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers()],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level)
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(**context)
+    if wanted not in LEVELS:
+        get_logger().warning("log_level_unknown", log_level=wanted, known=list(LEVELS), using="INFO")
+
+
+def get_logger(**context: str | int) -> FilteringBoundLogger:
+    """A logger that adds `context` to each line."""
+    logger: FilteringBoundLogger = structlog.get_logger(**context)
+    return logger
+
+
+def _renderers() -> list[Processor]:
+    if sys.stdout.isatty():
+        return [structlog.dev.ConsoleRenderer()]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]

@@ -1,0 +1,123 @@
+"""The small interface RPC handlers are written against, so that they know nothing of the server that runs them.
+
+A handler is a plain function on the event loop: it is given one request and the `Call` it came with, and answers now or
+later. Nothing here is a coroutine, so answering in place costs no task, and a handler runs the same under `grpc.aio`
+(`grpc_front`), under another HTTP/2 front, or in a unit test with a fake `Call`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from google.protobuf.message import Message
+from grpc import StatusCode
+
+__all__ = [
+    "BidiMethod",
+    "Call",
+    "Method",
+    "MethodTable",
+    "ServerStreamMethod",
+    "StatusCode",
+    "StreamHandler",
+    "UnaryHandler",
+    "UnaryMethod",
+]
+
+RequestT = TypeVar("RequestT", bound=Message)
+ReadT = TypeVar("ReadT", bound=Message, contravariant=True)
+
+
+class Call(Protocol):
+    """One RPC in progress. All methods are called on the event loop; all return at once."""
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Request headers, names in lower case. Binary headers (`-bin`) are left out."""
+
+    @property
+    def peer(self) -> str:
+        """Address of the caller, for example `ipv4:10.0.0.7:51234`."""
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the caller stops waiting, on the monotonic clock in ms; None: it waits for ever."""
+
+    def send(self, message: Message) -> None:
+        """Queues one response message; a stream sends several, a unary call exactly one.
+
+        The message is encoded before this returns, so the caller may change or drop it. After the call has ended this
+        does nothing: an answer that comes too late is nobody's mistake.
+        """
+
+    def finish(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
+        """Ends the call after what was sent. Only the first one counts."""
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """Asks for a notice when the caller cancelled, disconnected or ran into its deadline before `finish`.
+
+        Called at most once, never after `finish`; at once if it has happened already.
+        """
+
+
+class StreamHandler(Protocol[ReadT]):
+    """What a bidirectional call does with its requests. No method is called after `cancelled` or `Call.finish`."""
+
+    def message(self, message: ReadT, /) -> None:
+        """The next request."""
+
+    def half_closed(self) -> None:
+        """The caller sends no more; the handler still has to finish the call.
+
+        A broken connection may look like this first, with `cancelled` following at once: gRPC reports the end of the
+        requests before it reports the end of the call.
+        """
+
+    def cancelled(self) -> None:
+        """The caller is gone."""
+
+
+# Answers through the call, at once or later. Serves unary and server-streaming methods.
+UnaryHandler: TypeAlias = Callable[[RequestT, Call], None]
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryMethod(Generic[RequestT]):
+    """One request, one response."""
+
+    handler: UnaryHandler[RequestT]
+    request_type: type[RequestT]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStreamMethod(Generic[RequestT]):
+    """One request, any number of responses."""
+
+    handler: UnaryHandler[RequestT]
+    request_type: type[RequestT]
+
+
+@dataclass(frozen=True, slots=True)
+class BidiMethod(Generic[RequestT]):
+    """Requests and responses in any order. `handler` is called when the stream opens."""
+
+    handler: Callable[[Call], StreamHandler[RequestT]]
+    request_type: type[RequestT]
+
+
+# A table holds methods of many request types; each entry was checked against its own where it was made.
+Method: TypeAlias = UnaryMethod[Any] | ServerStreamMethod[Any] | BidiMethod[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MethodTable:
+    """What one process serves of one gRPC service."""
+
+    # Full name, for example "apache.rocketmq.v2.MessagingService".
+    service_name: str
+    # Method name to its handler.
+    methods: Mapping[str, Method] = field(default_factory=dict)
+    # Detail of the UNIMPLEMENTED answer to any other method of the service: tells where to go instead.
+    otherwise: str = ""

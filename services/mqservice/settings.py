@@ -1,0 +1,278 @@
+"""Settings of a process: read from a properties file, the environment and the command line, judged all at once.
+
+RocketMQ's operators bring `key=value` files with camelCase keys; pods bring environment variables; a test or a hurried
+operator brings `--set`. The later source wins. Whatever is wrong is collected, and each problem is one line that names
+the key, its value, where it was written, what is wrong and what would be right, so that one start shows all mistakes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import re
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pydantic import SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+__all__ = [
+    "ENVIRONMENT_PREFIX",
+    "ServiceSettings",
+    "SettingsError",
+    "check_folder_writable",
+    "check_ports_free",
+    "effective_settings",
+    "json_schema",
+    "load_settings",
+]
+
+ENVIRONMENT_PREFIX: Final = "TANDEMMQ_"
+
+# Kubernetes puts these into every pod for each Service of the namespace; a Service called tandemmq-... makes them
+# look like ours.
+_SERVICE_LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP)(_\w+)?)$")
+# Similar enough to be the same word with a slip: one or two letters of a dozen.
+_SLIP_RATIO: Final = 0.85
+
+SettingsT = TypeVar("SettingsT", bound=BaseSettings)
+
+
+class SettingsError(Exception):
+    """The settings cannot be used. `problems` has a line for each mistake, for the operator to correct."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
+
+
+class ServiceSettings(BaseSettings):
+    """Base of every service's settings: immutable, closed, and filled by `load_settings` only.
+
+    pydantic-settings would read the environment by itself, by alias and without telling which variable was wrong;
+    `load_settings` does that instead.
+    """
+
+    model_config = SettingsConfigDict(extra="forbid", populate_by_name=True, frozen=True)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what was passed."""
+        return (init_settings,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """One assignment and where it stands."""
+
+    text: str
+    origin: str
+
+
+def load_settings(
+    model: type[SettingsT],
+    *,
+    config_file: Path | None = None,
+    environ: Mapping[str, str],
+    overrides: Sequence[str] = (),
+) -> SettingsT:
+    """`model` filled from the file, then TANDEMMQ_<FIELD> variables, then `key=value` overrides; the last one wins.
+
+    Keys are RocketMQ's (the field's alias) or the Python name. Raises SettingsError with all problems found.
+    """
+    keys = _Keys(model)
+    problems: list[str] = []
+    values: dict[str, _Value] = {}
+    for source in (
+        _read_file(config_file, keys, problems) if config_file is not None else {},
+        _read_environment(environ, keys, problems),
+        _read_overrides(overrides, keys, problems),
+    ):
+        values.update(source)
+    try:
+        settings = model.model_validate({key: value.text for key, value in values.items()})
+    except ValidationError as error:
+        problems += _problems_of(model, error, values, keys)
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def effective_settings(settings: BaseSettings) -> dict[str, str]:
+    """All settings by RocketMQ's key, for the log line at start. Secrets are masked."""
+    return {
+        field.alias or name: "***" if isinstance(value := getattr(settings, name), SecretStr) else str(value)
+        for name, field in type(settings).model_fields.items()
+    }
+
+
+def json_schema(model: type[BaseSettings]) -> dict[str, Any]:
+    """JSON schema of the settings by RocketMQ's keys. The chart's values are checked against it."""
+    return model.model_json_schema(by_alias=True)
+
+
+def check_ports_free(bind_address: str, ports: Mapping[str, int]) -> list[str]:
+    """A problem for each port (by its key) that cannot be listened on now. 0 means any and is always free."""
+    problems = []
+    for key, port in ports.items():
+        reason = _bind_failure(bind_address, port) if port else None
+        if reason is not None:
+            problems.append(f"{key}={port}: {reason}")
+    return problems
+
+
+def check_folder_writable(key: str, folder: Path) -> list[str]:
+    """A problem if the folder cannot be made or written. It is made if it is missing."""
+    probe = folder / ".write-probe"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        reason = f"cannot be written by user id {os.getuid()} ({error.strerror})"
+        return [f"{key}={folder}: {reason}; choose another folder or change its owner"]
+    return []
+
+
+class _Keys:
+    """The names by which a model's fields may be set."""
+
+    def __init__(self, model: type[BaseSettings]) -> None:
+        fields = model.model_fields
+        self.fields: dict[str, FieldInfo] = {field.alias or name: field for name, field in fields.items()}
+        self._canonical = {key: field.alias or name for name, field in fields.items() for key in (field.alias, name)}
+        self.by_variable = {ENVIRONMENT_PREFIX + name.upper(): field.alias or name for name, field in fields.items()}
+
+    def canonical(self, key: str) -> str | None:
+        """RocketMQ's key for any accepted spelling; None if there is no such setting."""
+        return self._canonical.get(key)
+
+    def suggestion(self, key: str) -> str:
+        """A clause for an unknown key."""
+        lowered = {known.lower(): known for known in self.fields}
+        close = difflib.get_close_matches(key.lower().replace("_", ""), lowered, n=1, cutoff=0.6)
+        return f"did you mean {lowered[close[0]]}?" if close else "remove it, or see --schema for all keys"
+
+
+def _read_file(path: Path, keys: _Keys, problems: list[str]) -> dict[str, _Value]:
+    """`key=value` lines; `#` and `!` start a comment line, as in Java. Of equal keys the last one counts."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        problems.append(f"--config {path}: cannot be read ({reason}); name a readable key=value file")
+        return {}
+    values: dict[str, _Value] = {}
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        if line and line[0] not in "#!":
+            _assign(line, f"{path}:{number}", keys, values, problems)
+    return values
+
+
+def _read_overrides(overrides: Iterable[str], keys: _Keys, problems: list[str]) -> dict[str, _Value]:
+    values: dict[str, _Value] = {}
+    for text in overrides:
+        _assign(text, "--set", keys, values, problems)
+    return values
+
+
+def _assign(text: str, origin: str, keys: _Keys, values: dict[str, _Value], problems: list[str]) -> None:
+    name, equals, value = (part.strip() for part in text.partition("="))
+    key = keys.canonical(name)
+    if not equals:
+        problems.append(f"'{text}' ({origin}): no assignment; write key=value")
+    elif key is None:
+        problems.append(f"{name}={value} ({origin}): unknown key; {keys.suggestion(name)}")
+    else:
+        values[key] = _Value(value, origin)
+
+
+def _read_environment(environ: Mapping[str, str], keys: _Keys, problems: list[str]) -> dict[str, _Value]:
+    """Known variables, and a problem for one that is a known variable with a slip of the pen.
+
+    Other variables with our prefix pass: the container platform and other tools of ours may set them.
+    """
+    values = {}
+    for variable, value in environ.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        key = keys.by_variable.get(variable)
+        if key is not None:
+            values[key] = _Value(value.strip(), variable)
+        elif not _SERVICE_LINK.search(variable):
+            close = difflib.get_close_matches(variable, keys.by_variable, n=1, cutoff=_SLIP_RATIO)
+            problems += (
+                [f"{variable}={value} (environment): unknown variable; did you mean {close[0]}?"] if close else []
+            )
+    return values
+
+
+def _problems_of(
+    model: type[BaseSettings], error: ValidationError, values: Mapping[str, _Value], keys: _Keys
+) -> list[str]:
+    """Lines for bad values, and for rules between the good ones.
+
+    pydantic checks rules between fields only when every field is good. So that the operator sees those too, they are
+    checked once more with the bad values left out; what then concerns a key already reported is not repeated.
+    """
+    details = error.errors()
+    bad_keys = {str(detail["loc"][0]) for detail in details if detail["loc"]}
+    problems = [line for detail in details for line in _lines(detail, values, keys)]
+    if bad_keys:
+        try:
+            model.model_validate({key: value.text for key, value in values.items() if key not in bad_keys})
+        except ValidationError as cross_error:
+            lines = (line for detail in cross_error.errors() for line in _lines(detail, values, keys))
+            problems += [line for line in lines if not any(re.search(rf"\b{key}\b", line) for key in bad_keys)]
+    return problems
+
+
+def _lines(detail: ErrorDetails, values: Mapping[str, _Value], keys: _Keys) -> list[str]:
+    # A validator's own words, without pydantic's "Value error, " in front; it may report several problems as lines.
+    raised = detail.get("ctx", {}).get("error")
+    text = str(raised) if raised is not None else detail["msg"][:1].lower() + detail["msg"][1:]
+    if not detail["loc"]:
+        return text.splitlines()
+    key = str(detail["loc"][0])
+    field = keys.fields.get(key)
+    if key not in values:
+        return [f"{key}: {text}; set it. {field.description or '' if field else ''}".rstrip()]
+    is_secret = field is not None and field.annotation is SecretStr
+    shown = "***" if is_secret else values[key].text
+    meaning = f" -- {field.description}" if field and field.description else ""
+    return [f"{key}={shown} ({values[key].origin}): {text}{meaning}"]
+
+
+def _bind_failure(bind_address: str, port: int) -> str | None:
+    family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As the real listeners do, so that connections of a former process in TIME_WAIT are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((bind_address, port))
+            probe.listen(1)
+        except OSError as error:
+            return _bind_remedy(bind_address, error)
+    return None
+
+
+def _bind_remedy(bind_address: str, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"another process listens on this port of {bind_address}; stop it or choose another port"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "this user may not listen on it; choose a port above 1023"
+    return f"cannot listen on {bind_address} ({error.strerror}); set bindAddress to an address of this machine"
