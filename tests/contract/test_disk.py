@@ -49,6 +49,17 @@ class TestMappedSegment:
         disk.remove(SEGMENT)
         assert bytes(held) == b"hello"
 
+    def test_zero_from_clears_the_rest_and_nothing_before(self, disk: Disk) -> None:
+        segment = disk.map_segment(SEGMENT, 3 << 20, create=True)
+        assert not segment.zero_from(100)
+        segment.view[98:103] = b"abcde"
+        segment.view[(3 << 20) - 1] = 7
+        assert segment.zero_from(100)
+        assert bytes(segment.view[96:104]) == b"\0\0ab\0\0\0\0"
+        assert segment.view[(3 << 20) - 1] == 0
+        assert not segment.zero_from(100)
+        assert not segment.zero_from(3 << 20)
+
     def test_another_length_is_refused(self, disk: Disk) -> None:
         disk.map_segment(SEGMENT, 8192, create=True)
         with pytest.raises(SegmentSizeMismatch, match="8192 bytes long but the configured file size is 4096"):

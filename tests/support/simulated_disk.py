@@ -366,6 +366,12 @@ class _SimulatedMappedSegment(_Opened, MappedSegment):
         assert not self._closed, f"{self._path} is closed"
         return self._view
 
+    def zero_from(self, start: int) -> bool:
+        zeros = bytes(self.size - start)
+        changed = self._alive.cached[start:] != zeros
+        self._view[start:] = zeros
+        return changed
+
 
 class _SimulatedBlockFile(_Opened, BlockFile):
     def read(self, offset: int, length: int) -> bytes:

@@ -17,6 +17,7 @@ import fcntl
 import mmap
 import os
 import shutil
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +56,9 @@ class PosixDisk(Disk):
     def __init__(self, root: Path) -> None:
         self._root = root
         self._locked_paths: set[str] = set()
+        # One file is made at a time: the CommitLog may need its next file while a thread is preparing that very file.
+        # Whoever comes second waits for the disk, but no longer than making the file itself would have taken.
+        self._making = threading.Lock()
         with _disk_errors(str(root)):
             root.mkdir(parents=True, exist_ok=True)
 
@@ -70,8 +74,10 @@ class PosixDisk(Disk):
     def map_segment(self, path: str, size: int, *, create: bool) -> MappedSegment:
         full_path = self._root / path
         with _disk_errors(path):
-            if create and _length_or_zero(full_path) == 0:
-                self._make_whole(path, size)
+            if create:
+                with self._making:
+                    if _length_or_zero(full_path) == 0:
+                        self._make_whole(path, size)
             return _PosixMappedSegment(full_path, path, size)
 
     def open_block_file(self, path: str, size: int, *, create: bool) -> BlockFile:
@@ -237,16 +243,32 @@ class _PosixMappedSegment(MappedSegment):
         assert self._view is not None, f"{self._path} is closed"
         return self._view
 
-    def sync(self) -> None:
-        descriptor = self._descriptor
-        assert descriptor is not None, f"{self._path} is closed"
+    def zero_from(self, start: int) -> bool:
+        changed = False
         with _disk_errors(self._path):
-            os.fdatasync(descriptor.number)
+            for data_start, data_end in _written_ranges(self._open.number, start, self._size):
+                for chunk_start in range(data_start, data_end, len(_ZEROS)):
+                    chunk = self.view[chunk_start : min(chunk_start + len(_ZEROS), data_end)]
+                    zeros = _ZEROS[: len(chunk)]
+                    # Comparing first keeps clean pages clean. A copy, because memoryviews compare byte by byte.
+                    if bytes(chunk) != zeros:
+                        chunk[:] = zeros
+                        changed = True
+        return changed
+
+    def sync(self) -> None:
+        with _disk_errors(self._path):
+            os.fdatasync(self._open.number)
 
     def close(self) -> None:
         # Not mmap.close(): it refuses while slices are out (a transfer to a slave). The last slice unmaps.
         self._view = None
         self._descriptor = None
+
+    @property
+    def _open(self) -> _Descriptor:
+        assert self._descriptor is not None, f"{self._path} is closed"
+        return self._descriptor
 
 
 class _PosixBlockFile(BlockFile):
@@ -390,6 +412,24 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _written_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Ranges of [start, end) that may hold something; reserved space that was never written is left out.
+
+    Reading that space instead would cost seconds for a gigabyte: a page fault and a zeroed page at a time.
+    """
+    while start < end:
+        try:
+            data_start = os.lseek(fd, start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # Nothing was written behind `start`.
+                return
+            raise
+        data_end = min(os.lseek(fd, data_start, os.SEEK_HOLE), end)
+        if data_start < data_end:
+            yield data_start, data_end
+        start = max(data_end, data_start)
 
 
 def _reserve(fd: int, size: int) -> None:

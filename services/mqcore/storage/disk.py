@@ -61,6 +61,12 @@ class MappedSegment(Protocol):
     def view(self) -> memoryview:
         """The whole file, writable. Not to be used after `close`; slices exported before stay readable."""
 
+    def zero_from(self, start: int) -> bool:
+        """Stores zeros from `start` to the end where something else stands; True if anything did. Not yet durable.
+
+        Quick where nothing was ever written: recovery asks this of the whole rest of the last CommitLog file.
+        """
+
     def sync(self) -> None:
         """Blocks until every store made before the call is durable. May run in a thread beside stores into `view`.
 
@@ -130,7 +136,8 @@ class Disk(Protocol):
 
         With `create` a missing file is made: all zeros, its space reserved so that no later store can fail for want
         of it, missing folders made, file and name durable. After a crash it is there whole or not at all. DiskFull
-        when there is no room. Without `create` a missing file is a DiskError.
+        when there is no room. Two threads that create the same file both get it; it is made once.
+        Without `create` a missing file is a DiskError.
         """
 
     def open_block_file(self, path: str, size: int, *, create: bool) -> BlockFile:
