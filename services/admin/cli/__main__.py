@@ -18,9 +18,10 @@ def main() -> None:
     except CommandError as error:
         _fail(error)
     except ExceptionGroup as group:
-        if (error := command_error_in(group)) is None:
+        found = command_error_in(group)
+        if found is None:
             raise
-        _fail(error)
+        _fail(found)
 
 
 def _fail(error: CommandError) -> NoReturn:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from admin.cli.failure import CommandError
 
-__all__ = ["read_lines"]
+__all__ = ["ByteSource", "read_lines"]
 
 _CHUNK_BYTES: Final = 1 << 16
 # Chunks read ahead of the sender: enough to keep it busy, little enough to stay out of the way of a huge file.

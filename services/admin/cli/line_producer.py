@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from admin.cli.line_key import line_key
 from mqclient import ClientError, SendReceipt
 
-__all__ = ["LineOptions", "ProduceCount", "UnacknowledgedLine", "produce_lines"]
+__all__ = ["LineOptions", "LineSink", "ProduceCount", "UnacknowledgedLine", "produce_lines"]
 
 # Kept to be shown; the rest is counted.
 _SHOWN_FAILURES: Final = 10

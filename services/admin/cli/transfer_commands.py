@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -17,8 +17,8 @@ from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
 from admin.cli.cluster_address import ClusterAddress, find_cluster
 from admin.cli.failure import EXIT_FAILED, CommandError
 from admin.cli.line_consumer import ConsumeCount, ConsumeOptions, consume_lines
-from admin.cli.line_input import read_lines
-from admin.cli.line_producer import LineOptions, ProduceCount, produce_lines
+from admin.cli.line_input import ByteSource, read_lines
+from admin.cli.line_producer import LineOptions, LineSink, ProduceCount, produce_lines
 from admin.cli.masters import find_masters
 from admin.cli.options import DataOption, NamesrvOption, TopicArgument
 from admin.cli.topics import create_topic, find_topic
@@ -59,7 +59,9 @@ def produce(
     cluster = find_cluster(namesrv, data)
     with contextlib.ExitStack() as files:
         failed = files.enter_context(unacknowledged.open("wb")) if unacknowledged else None
-        count = asyncio.run(_produce(cluster, options, failed))
+        # Our own reader of the descriptor: sys.stdin decodes, and its buffer need not have read1.
+        source = files.enter_context(open(0, "rb", closefd=False))
+        count = asyncio.run(_produce(cluster, options, source, failed))
     if count.unacknowledged:
         raise CommandError(
             f"{count.unacknowledged} line(s) were not acknowledged",
@@ -109,7 +111,9 @@ def consume(
         raise CommandError(f"only {done.received} of {count} messages came", cause=done.last_failure)
 
 
-async def _produce(cluster: ClusterAddress, options: LineOptions, failed: BinaryIO | None) -> ProduceCount:
+async def _produce(
+    cluster: ClusterAddress, options: LineOptions, source: ByteSource, failed: LineSink | None
+) -> ProduceCount:
     console = Console(stderr=True)
     access_points = await _prepare(cluster, options.topic, console)
     count = ProduceCount()
@@ -124,8 +128,7 @@ async def _produce(cluster: ClusterAddress, options: LineOptions, failed: Binary
 
     async with Producer(client, SystemClock()) as producer:
         started_s = asyncio.get_running_loop().time()
-        # Our own reader of the descriptor: sys.stdin decodes, and its buffer need not have read1.
-        with open(0, "rb", closefd=False) as source, stop_requested() as stop, _progress(console, line):
+        with stop_requested() as stop, _progress(console, line):
             await produce_lines(producer, _until(read_lines(source), stop), options, count, failed=failed)
         console.print(line(), highlight=False)
     return count

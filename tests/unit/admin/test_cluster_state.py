@@ -1,0 +1,84 @@
+"""What counts as degraded, and what the operator is told to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from admin.cluster_state import (
+    ClusterState,
+    Finding,
+    MasterLinkState,
+    NameServerState,
+    Severity,
+    SlaveState,
+    diagnose,
+)
+from support.cluster_states import healthy_cluster, master, slave, with_broker
+
+_HEALTHY = healthy_cluster()
+
+
+def _only(state: ClusterState) -> Finding:
+    findings = diagnose(state)
+    assert len(findings) == 1, findings
+    assert findings[0].remedy
+    return findings[0]
+
+
+def test_nothing_is_found_in_a_healthy_cluster() -> None:
+    assert diagnose(_HEALTHY) == []
+
+
+def test_silent_name_server_is_a_problem() -> None:
+    silent = NameServerState(address="127.0.0.1:9877", error="UNAVAILABLE: refused", revision=0, brokers=())
+    finding = _only(replace(_HEALTHY, name_servers=(_HEALTHY.name_servers[0], silent)))
+    assert finding.subject == "NameServer 127.0.0.1:9877"
+    assert "UNAVAILABLE: refused" in finding.problem
+
+
+def test_name_servers_that_disagree_are_a_problem() -> None:
+    partial = replace(_HEALTHY.name_servers[1], brokers=("broker-a:0",))
+    finding = _only(replace(_HEALTHY, name_servers=(_HEALTHY.name_servers[0], partial)))
+    assert "does not know broker-a:1" in finding.problem
+
+
+def test_cluster_without_brokers_is_a_problem() -> None:
+    servers = tuple(replace(server, brokers=()) for server in _HEALTHY.name_servers)
+    assert _only(ClusterState(name_servers=servers, brokers=())).problem == "no broker is registered"
+
+
+def test_dead_master_leaves_its_group_without_one() -> None:
+    dead = replace(master(), status=None, error="UNAVAILABLE", registered=False)
+    subjects = [finding.subject for finding in diagnose(with_broker(_HEALTHY, dead))]
+    assert subjects == ["broker group broker-a", "broker-a:0"]
+
+
+def test_sync_master_without_slave_says_what_producers_get() -> None:
+    finding = _only(with_broker(_HEALTHY, master(slaves=())))
+    assert "SLAVE_NOT_AVAILABLE" in finding.problem
+    assert finding.remedy == "start the slave of this group"
+
+
+def test_sync_master_with_a_slave_far_behind_names_the_lag() -> None:
+    behind = SlaveState(
+        peer="127.0.0.1:40000", broker_id=1, acked_offset=0, lag_bytes=300_000_000, in_sync=False, verified=True
+    )
+    assert "300,000,000 bytes behind" in _only(with_broker(_HEALTHY, master(slaves=(behind,)))).problem
+
+
+def test_async_master_without_slave_is_healthy() -> None:
+    assert diagnose(with_broker(_HEALTHY, master(role="ASYNC_MASTER", slaves=()))) == []
+
+
+def test_slave_that_does_not_follow_is_a_problem() -> None:
+    link = MasterLinkState(address="", state="connecting", master_end_offset=0, lag_bytes=0)
+    assert "connecting, master unknown" in _only(with_broker(_HEALTHY, slave(master_link=link))).problem
+
+
+def test_write_refusal_is_shown_with_its_reason() -> None:
+    assert "disk is full" in _only(with_broker(_HEALTHY, master(write_refusal="disk is full"))).problem
+
+
+def test_kept_tail_is_a_note_and_comes_last() -> None:
+    state = with_broker(_HEALTHY, master(kept_tails=("kept-tails/0-9-1.log",), write_refusal="disk is full"))
+    assert [finding.severity for finding in diagnose(state)] == [Severity.PROBLEM, Severity.NOTE]
