@@ -51,14 +51,14 @@ class TestMappedSegment:
 
     def test_zero_from_clears_the_rest_and_nothing_before(self, disk: Disk) -> None:
         segment = disk.map_segment(SEGMENT, 3 << 20, create=True)
-        assert not segment.zero_from(100)
+        assert segment.zero_from(100) == 0
         segment.view[98:103] = b"abcde"
-        segment.view[(3 << 20) - 1] = 7
-        assert segment.zero_from(100)
+        segment.view[2 << 20] = 7
+        assert segment.zero_from(100) == (2 << 20) + 1 - 100
         assert bytes(segment.view[96:104]) == b"\0\0ab\0\0\0\0"
-        assert segment.view[(3 << 20) - 1] == 0
-        assert not segment.zero_from(100)
-        assert not segment.zero_from(3 << 20)
+        assert segment.view[2 << 20] == 0
+        assert segment.zero_from(100) == 0
+        assert segment.zero_from(3 << 20) == 0
 
     def test_another_length_is_refused(self, disk: Disk) -> None:
         disk.map_segment(SEGMENT, 8192, create=True)
@@ -89,6 +89,13 @@ class TestBlockFile:
     def test_missing_file_is_an_error_without_create(self, disk: Disk) -> None:
         with pytest.raises(DiskError):
             disk.open_block_file(QUEUE_FILE, 6000, create=False)
+
+    def test_zero_from_clears_the_rest_and_nothing_before(self, disk: Disk) -> None:
+        file = disk.open_block_file(QUEUE_FILE, 6000, create=True)
+        assert file.zero_from(100) == 0
+        file.write(98, b"abcde")
+        assert file.zero_from(100) == 3
+        assert file.read(96, 8) == b"\0\0ab\0\0\0\0"
 
 
 class TestAppendFile:

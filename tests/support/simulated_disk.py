@@ -366,11 +366,10 @@ class _SimulatedMappedSegment(_Opened, MappedSegment):
         assert not self._closed, f"{self._path} is closed"
         return self._view
 
-    def zero_from(self, start: int) -> bool:
-        zeros = bytes(self.size - start)
-        changed = self._alive.cached[start:] != zeros
-        self._view[start:] = zeros
-        return changed
+    def zero_from(self, start: int) -> int:
+        used_bytes = len(self._alive.cached[start:].rstrip(b"\0"))
+        self._view[start : start + used_bytes] = bytes(used_bytes)
+        return used_bytes
 
 
 class _SimulatedBlockFile(_Opened, BlockFile):
@@ -381,6 +380,12 @@ class _SimulatedBlockFile(_Opened, BlockFile):
     def write(self, offset: int, data: bytes) -> None:
         assert 0 <= offset <= offset + len(data) <= self.size, f"{self._path}: {offset}+{len(data)} is outside"
         self._disk.write_block(self._alive, offset, data)
+
+    def zero_from(self, start: int) -> int:
+        used_bytes = len(self._alive.cached[start:].rstrip(b"\0"))
+        if used_bytes:
+            self.write(start, bytes(used_bytes))
+        return used_bytes
 
 
 class _SimulatedAppendFile(_Opened, AppendFile):

@@ -243,18 +243,10 @@ class _PosixMappedSegment(MappedSegment):
         assert self._view is not None, f"{self._path} is closed"
         return self._view
 
-    def zero_from(self, start: int) -> bool:
-        changed = False
+    def zero_from(self, start: int) -> int:
+        # Through the descriptor: the map shows what is written there at once.
         with _disk_errors(self._path):
-            for data_start, data_end in _written_ranges(self._open.number, start, self._size):
-                for chunk_start in range(data_start, data_end, len(_ZEROS)):
-                    chunk = self.view[chunk_start : min(chunk_start + len(_ZEROS), data_end)]
-                    zeros = _ZEROS[: len(chunk)]
-                    # Comparing first keeps clean pages clean. A copy, because memoryviews compare byte by byte.
-                    if bytes(chunk) != zeros:
-                        chunk[:] = zeros
-                        changed = True
-        return changed
+            return _zero(self._open.number, start, self._size)
 
     def sync(self) -> None:
         with _disk_errors(self._path):
@@ -306,6 +298,10 @@ class _PosixBlockFile(BlockFile):
         assert 0 <= offset <= offset + len(data) <= self._size, f"{self._path}: {offset}+{len(data)} is outside"
         with _disk_errors(self._path):
             _write_all_at(self._open.number, data, offset)
+
+    def zero_from(self, start: int) -> int:
+        with _disk_errors(self._path):
+            return _zero(self._open.number, start, self._size)
 
     def sync(self) -> None:
         with _disk_errors(self._path):
@@ -412,6 +408,19 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _zero(fd: int, start: int, end: int) -> int:
+    """Zeroes what is not zero in [start, end); the distance from `start` to the end of it, 0 if there was nothing."""
+    cleared_end = start
+    for data_start, data_end in _written_ranges(fd, start, end):
+        for chunk_start in range(data_start, data_end, len(_ZEROS)):
+            chunk = os.pread(fd, min(len(_ZEROS), data_end - chunk_start), chunk_start)
+            used_bytes = len(chunk.rstrip(b"\0"))
+            if used_bytes:  # Clean pages stay clean.
+                _write_all_at(fd, _ZEROS[:used_bytes], chunk_start)
+                cleared_end = chunk_start + used_bytes
+    return cleared_end - start
 
 
 def _written_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:

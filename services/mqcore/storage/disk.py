@@ -61,10 +61,11 @@ class MappedSegment(Protocol):
     def view(self) -> memoryview:
         """The whole file, writable. Not to be used after `close`; slices exported before stay readable."""
 
-    def zero_from(self, start: int) -> bool:
-        """Stores zeros from `start` to the end where something else stands; True if anything did. Not yet durable.
+    def zero_from(self, start: int) -> int:
+        """Stores zeros from `start` to the end where something else stands; durable after the next `sync`.
 
-        Quick where nothing was ever written: recovery asks this of the whole rest of the last CommitLog file.
+        Returns the distance from `start` to the end of what was not zero, 0 if nothing was. Quick where nothing was
+        ever written: recovery asks this of the whole rest of the last CommitLog file.
         """
 
     def sync(self) -> None:
@@ -93,6 +94,9 @@ class BlockFile(Protocol):
 
     def write(self, offset: int, data: bytes) -> None:
         """Writes all of `data` at `offset`, within the file. DiskFull: part of it may have been written."""
+
+    def zero_from(self, start: int) -> int:
+        """Writes zeros from `start` to the end where something else stands, as MappedSegment.zero_from does."""
 
     def sync(self) -> None:
         """Blocks until every write made before the call, and the file's existence, is durable."""

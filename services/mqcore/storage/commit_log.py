@@ -1,0 +1,235 @@
+"""The CommitLog: every record of the broker, one after the other, in files of one length.
+
+    min_offset                    flushed_offset        end_offset
+        |  records … | blank |  records …  |  records …     |  zeros to the end of the file
+        |<------ file ------>|<------------- file -------------------------------------->|
+
+Invariants:
+
+- Everything from `end_offset` to the end of the last file is zero, durably so before anything is appended there.
+  A record left over from before a truncation therefore never comes back, whatever a power loss does to what is
+  written over it.
+- A record lies in one file. One of L bytes fits if L + 8 <= what is left; else the file is closed with a blank.
+- [min_offset, flushed_offset) is on the platter. `end_offset` is volatile: a start finds it by scanning.
+
+One thread writes (the event loop's). Flush jobs run beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Final
+
+from mqcore.message import encode_blank
+from mqcore.storage.disk import Disk, MappedSegment
+from mqcore.storage.errors import LogGap
+from mqcore.storage.mapped_file_queue import MappedFileQueue
+
+__all__ = ["COMMIT_LOG_FOLDER", "CommitLog"]
+
+COMMIT_LOG_FOLDER: Final = "commitlog"
+
+_BLANK_HEAD_BYTES: Final = 8
+"""Room that must be left behind every record, for the blank that closes the file."""
+_NOTHING: Final = memoryview(b"")
+_DIGEST_CHUNK_BYTES: Final = 1 << 20
+
+
+class CommitLog:
+    """See the module's docstring. Offsets are absolute; ranges are half-open."""
+
+    def __init__(self, disk: Disk, *, file_bytes: int) -> None:
+        self._disk = disk
+        self._file_bytes = file_bytes
+        self._files = MappedFileQueue(disk, COMMIT_LOG_FOLDER, file_bytes=file_bytes)
+        self.end_offset = 0
+        """Where the next record goes. Read by everyone, set here only; an attribute because every put reads it."""
+        self.flushed_offset = 0
+        # The file being written, unpacked for the hot path. Without one _file_start == _file_end == end_offset.
+        self._view = _NOTHING
+        self._file_start = 0
+        self._file_end = 0
+        self._prepared: tuple[int, MappedSegment] | None = None
+        self._cuts = 0
+
+    @property
+    def file_bytes(self) -> int:
+        """Length of each file."""
+        return self._file_bytes
+
+    @property
+    def files(self) -> MappedFileQueue:
+        """The files; for recovery and retention, which work on whole files."""
+        return self._files
+
+    @property
+    def min_offset(self) -> int:
+        """Oldest byte kept; start of the first file."""
+        return self._files.first_offset if self._files.file_count else self.end_offset
+
+    # Appending
+
+    def fits(self, size: int) -> bool:
+        """Whether a record of `size` bytes, and the blank behind it, has room in the file being written."""
+        return self.end_offset + size + _BLANK_HEAD_BYTES <= self._file_end
+
+    def append(self, record: bytes) -> None:
+        """Stores a record, or several joined ones, that fit."""
+        start = self.end_offset - self._file_start
+        end = start + len(record)
+        self._view[start:end] = record
+        self.end_offset = self._file_start + end
+
+    def roll(self) -> None:
+        """Closes the file being written with a blank and goes on in the next. DiskError: nothing changed."""
+        segment = self._next_segment(self._file_end)
+        rest = self._file_end - self.end_offset
+        if rest:
+            assert rest >= _BLANK_HEAD_BYTES, f"no room for a blank at {self.end_offset}"
+            start = self.end_offset - self._file_start
+            self._view[start : start + _BLANK_HEAD_BYTES] = encode_blank(rest)
+        self.end_offset = self._file_end
+        self._enter(segment, self._file_end)
+
+    def append_raw(self, start_offset: int, data: bytes | memoryview) -> None:
+        """Stores bytes of a master's log, which lie within one file; they need not end with a record.
+
+        An empty log takes the start of any file. LogGap: the bytes do not follow. DiskError: nothing changed.
+        """
+        if start_offset != self.end_offset:
+            if self.end_offset != self.min_offset or start_offset % self._file_bytes:
+                raise LogGap(COMMIT_LOG_FOLDER, expected_offset=self.end_offset, found_offset=start_offset)
+            self._restart_at(start_offset)
+        if self.end_offset == self._file_end:
+            self._enter(self._next_segment(self._file_end), self._file_end)
+        assert start_offset + len(data) <= self._file_end, f"{len(data)} bytes at {start_offset} span two files"
+        start = start_offset - self._file_start
+        self._view[start : start + len(data)] = data
+        self.end_offset = start_offset + len(data)
+
+    # Reading
+
+    def read(self, offset: int, max_bytes: int) -> memoryview:
+        """Bytes from `offset`, no copy: at most `max_bytes`, within one file, not beyond the end; empty if outside.
+
+        The view stays readable when the file is removed. It must not be kept for long: it keeps the file's space.
+        """
+        if not self.min_offset <= offset < self.end_offset:
+            return _NOTHING
+        segment = self._files.segment(offset)
+        assert segment is not None, f"no file holds {offset}"
+        start = offset % self._file_bytes
+        return segment.view[start : start + min(max_bytes, self.end_offset - offset, self._file_bytes - start)]
+
+    def digest(self, start_offset: int, end_offset: int) -> bytes:
+        """SHA-256 of [start_offset, end_offset), which must be kept. Blocks for about 0.6 ms per MiB."""
+        assert self.min_offset <= start_offset <= end_offset <= self.end_offset, f"[{start_offset}, {end_offset})"
+        sha256 = hashlib.sha256()
+        while start_offset < end_offset:
+            piece = self.read(start_offset, min(_DIGEST_CHUNK_BYTES, end_offset - start_offset))
+            sha256.update(piece)
+            start_offset += len(piece)
+        return sha256.digest()
+
+    # Flushing
+
+    def unflushed(self) -> tuple[list[MappedSegment], int]:
+        """Files to sync and the offset up to which everything is durable after that."""
+        return self._files.segments(self.flushed_offset, self.end_offset), self.end_offset
+
+    @property
+    def cuts(self) -> int:
+        """Counts truncations: a flush begun before one says nothing about what was appended since."""
+        return self._cuts
+
+    def flushed(self, end_offset: int, *, cuts: int) -> None:
+        """A flush up to `end_offset` has succeeded, begun when `cuts` was current."""
+        if cuts == self._cuts:
+            self.flushed_offset = max(self.flushed_offset, end_offset)
+
+    # Files ahead and files behind
+
+    def next_file(self) -> tuple[int, Callable[[], MappedSegment]] | None:
+        """Start of the file that will be needed next and how to make it, in a thread; None if it is there."""
+        start_offset = self._file_end
+        if self._prepared is not None and self._prepared[0] == start_offset:
+            return None
+        path = self._files.path(start_offset)
+        return start_offset, lambda: self._disk.map_segment(path, self._file_bytes, create=True)
+
+    def take_prepared(self, start_offset: int, segment: MappedSegment) -> None:
+        """The next file was made ahead. If the log went on without it, it is the same file or a needless one."""
+        if start_offset == self._file_end and self._files.end_offset == self._file_end:
+            self._prepared = (start_offset, segment)
+
+    def forget_first(self, file_count: int) -> list[str]:
+        """Gives up the oldest files, never the one being written nor an unflushed one; names what to remove."""
+        assert self._files.first_offset + file_count * self._file_bytes <= min(self.flushed_offset, self._file_start)
+        return self._files.forget_first(file_count)
+
+    # Recovery and truncation
+
+    def load(self) -> None:
+        """Maps the files. Until `set_end` the log counts as full and may be read, but not written."""
+        self._files.load()
+        self.end_offset = self._files.end_offset
+
+    def set_end(self, end_offset: int) -> int:
+        """Cuts the log at `end_offset`, durably. Returns the distance to the end of what was behind it.
+
+        Safe against a crash at every step: first the record at `end_offset` is made invalid, then files behind are
+        removed from the last one on, then the rest is cleared. Recovery after any of these ends at `end_offset`.
+        """
+        self._cuts += 1
+        self._prepared = None
+        self.flushed_offset = min(self.flushed_offset, end_offset)
+        self.end_offset = end_offset
+        segment = self._files.segment(end_offset)
+        if segment is None:
+            self._leave(end_offset)
+            return 0
+        start = end_offset % self._file_bytes
+        file_start = end_offset - start
+        cleared_bytes = max(0, self._files.end_offset - file_start - self._file_bytes)
+        head = segment.view[start : start + _BLANK_HEAD_BYTES]
+        if any(head):
+            cleared_bytes = max(cleared_bytes, len(head))
+            head[:] = bytes(len(head))
+            segment.sync()
+        self._files.remove_from(file_start + self._file_bytes)
+        cleared_bytes = max(cleared_bytes, segment.zero_from(start))
+        if cleared_bytes:
+            segment.sync()
+        self._enter(segment, file_start)
+        return cleared_bytes
+
+    def close(self) -> None:
+        """Lets go of the files. Not a flush."""
+        self._leave(self.end_offset)
+        self._files.close()
+
+    def _next_segment(self, start_offset: int) -> MappedSegment:
+        prepared = self._prepared
+        self._prepared = None
+        if prepared is not None and prepared[0] == start_offset:
+            return self._files.append_file(start_offset, prepared[1])
+        return self._files.append_file(start_offset)
+
+    def _restart_at(self, start_offset: int) -> None:
+        """Moves an empty log: its files go, the next one starts at `start_offset`."""
+        self._prepared = None
+        self._files.remove_from(self._files.first_offset)
+        self._leave(start_offset)
+        self.end_offset = start_offset
+        self.flushed_offset = start_offset
+
+    def _enter(self, segment: MappedSegment, file_start: int) -> None:
+        self._view = segment.view
+        self._file_start = file_start
+        self._file_end = file_start + self._file_bytes
+
+    def _leave(self, offset: int) -> None:
+        """No file is being written; the next one is made when it is needed."""
+        self._view = _NOTHING
+        self._file_start = self._file_end = offset
