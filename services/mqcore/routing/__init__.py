@@ -1,0 +1,54 @@
+"""Routes, broker liveness and queue choice."""
+
+from mqcore.routing.address import Address, AddressScheme, parse_address
+from mqcore.routing.queue_rows import QueuePermission, QueueRow, accepted_message_types, queue_rows
+from mqcore.routing.route_table import (
+    ORDER_TOPIC_NAMESPACE,
+    HeartbeatAnswer,
+    HeartbeatStatus,
+    Registered,
+    RegistrationRefused,
+    RouteTable,
+)
+from mqcore.routing.values import (
+    MASTER_ID,
+    PERMISSION_READ,
+    PERMISSION_WRITE,
+    BrokerData,
+    BrokerEndpoints,
+    BrokerIdentity,
+    QueueData,
+    RegisteredBroker,
+    Registration,
+    RouteSnapshot,
+    TopicQueues,
+    TopicRoute,
+)
+
+__all__ = [
+    "MASTER_ID",
+    "ORDER_TOPIC_NAMESPACE",
+    "PERMISSION_READ",
+    "PERMISSION_WRITE",
+    "Address",
+    "AddressScheme",
+    "BrokerData",
+    "BrokerEndpoints",
+    "BrokerIdentity",
+    "HeartbeatAnswer",
+    "HeartbeatStatus",
+    "QueueData",
+    "QueuePermission",
+    "QueueRow",
+    "Registered",
+    "RegisteredBroker",
+    "Registration",
+    "RegistrationRefused",
+    "RouteSnapshot",
+    "RouteTable",
+    "TopicQueues",
+    "TopicRoute",
+    "accepted_message_types",
+    "parse_address",
+    "queue_rows",
+]

@@ -1,0 +1,47 @@
+"""Network addresses as routes carry them: host:port, and how a client is to read the host."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["Address", "AddressScheme", "parse_address"]
+
+
+class AddressScheme(Enum):
+    """How to read a host."""
+
+    IPV4 = "ipv4"
+    IPV6 = "ipv6"
+    DOMAIN_NAME = "domain name"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One host and port."""
+
+    host: str
+    port: int
+    scheme: AddressScheme
+
+
+def parse_address(text: str) -> Address | None:
+    """`host:port` with a name, an IPv4 address or an IPv6 address in brackets; None if it is none of these."""
+    host, colon, port_text = text.rpartition(":")
+    if not colon or not (port_text.isascii() and port_text.isdigit()) or not 0 < int(port_text) < 65_536:
+        return None
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if is_bracketed else host
+    scheme = _scheme(host)
+    if not host or is_bracketed != (scheme is AddressScheme.IPV6) or any(c.isspace() or c in "/;," for c in host):
+        return None
+    return Address(host, int(port_text), scheme)
+
+
+def _scheme(host: str) -> AddressScheme:
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        return AddressScheme.DOMAIN_NAME
+    return AddressScheme.IPV4 if version == 4 else AddressScheme.IPV6

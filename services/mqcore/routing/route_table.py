@@ -1,0 +1,393 @@
+"""Who is alive and which broker group serves which queue: all decisions of one NameServer.
+
+Mirrors RocketMQ's RouteInfoManager, and differs where its rules let a dead process win over a live one:
+
+- A member is one process: identity plus incarnation. A later start replaces an earlier one at any address; an earlier
+  one cannot push out a live later one, so two masters with one id do not take turns.
+- A member lives until it leaves, its heartbeat stream breaks, or it is silent for its liveness timeout. Only the
+  stream that carried its last heartbeat counts, so the end of a stream it has already replaced is no loss.
+- The topic table is the master's. The smallest slave's stands in only while a group has had no master at all. When
+  the master goes the table stays, for reads; clients get no rows, as nothing can be sent. The last member's
+  departure removes it.
+- A new topic table is taken when its data version changed or the process is new, not at every registration: what an
+  operator changed here (`wipe_write_permission`) outlives the renewals, but not the next change by the broker.
+
+No I/O and no clock: every deadline is in ms of the caller's monotonic clock. Everything is soft state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final
+
+from mqcore.metadata.data_version import DataVersion
+from mqcore.routing.values import (
+    MASTER_ID,
+    PERMISSION_WRITE,
+    BrokerData,
+    BrokerEndpoints,
+    BrokerIdentity,
+    QueueData,
+    RegisteredBroker,
+    Registration,
+    RouteSnapshot,
+    TopicQueues,
+    TopicRoute,
+)
+
+__all__ = [
+    "ORDER_TOPIC_NAMESPACE",
+    "HeartbeatAnswer",
+    "HeartbeatStatus",
+    "Registered",
+    "RegistrationRefused",
+    "RouteTable",
+]
+
+# Key-value namespace that maps a topic to its order configuration, "broker-a:4;broker-b:4".
+ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The registration counts."""
+
+    # False for a mere renewal.
+    is_new: bool
+    # True if routes changed.
+    is_change: bool
+    # The group's live master, which may be the registrant.
+    master: RegisteredBroker | None
+    order_topics: Mapping[str, str]
+    # Entries that it pushed out: its own former process, or itself under the id of its former role.
+    replaced: tuple[RegisteredBroker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationRefused:
+    """The registration contradicts a live broker; nothing changed."""
+
+    reason: str
+
+
+class HeartbeatStatus(Enum):
+    """What a sign of life meets."""
+
+    ACCEPTED = "accepted"
+    # Alive, but its topic table is not the one we know.
+    TABLE_UNKNOWN = "table unknown"
+    # Not registered, or another process of that identity is. It does not count as alive.
+    BROKER_UNKNOWN = "broker unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """The answer to one sign of life."""
+
+    status: HeartbeatStatus
+    master: RegisteredBroker | None
+
+
+@dataclass(slots=True)
+class _Member:
+    broker: RegisteredBroker
+    liveness_timeout_ms: int
+    last_seen_ms: int
+    # Stream of its last heartbeat; None before the first.
+    connection: int | None = None
+
+    @property
+    def deadline_ms(self) -> int:
+        """The first moment at which it no longer counts as alive."""
+        return self.last_seen_ms + self.liveness_timeout_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _TableOrigin:
+    """Which process's topic table, and which version of it."""
+
+    broker_id: int
+    incarnation: int
+    data_version: DataVersion
+
+
+@dataclass(slots=True)
+class _Group:
+    """One broker group; it exists while it has a member."""
+
+    cluster: str
+    members: dict[int, _Member] = field(default_factory=dict)
+    topics: dict[str, TopicQueues] = field(default_factory=dict)
+    origin: _TableOrigin | None = None
+
+    @property
+    def master(self) -> RegisteredBroker | None:
+        member = self.members.get(MASTER_ID)
+        return member.broker if member is not None else None
+
+    def takes_table_of(self, broker_id: int) -> bool:
+        """Whether this member's topic table is the group's."""
+        if broker_id == MASTER_ID:
+            return True
+        is_stand_in = MASTER_ID not in self.members and broker_id == min(self.members)
+        return is_stand_in and (self.origin is None or self.origin.broker_id == broker_id)
+
+
+class RouteTable:
+    """The state of one NameServer. Every method is a few dictionary steps, except `snapshot` after a change."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Group] = {}
+        # Groups without write permission, and the topic table for which that was said. Kept when the group goes: a
+        # connection that breaks in the middle of a drain must not undo the drain.
+        self._wiped: dict[str, _TableOrigin] = {}
+        self._kv: dict[str, dict[str, str]] = {}
+        self._revision = 0
+        self._snapshot = RouteSnapshot(0, {}, ())
+
+    @property
+    def revision(self) -> int:
+        """Grows with every change that `snapshot` would show."""
+        return self._revision
+
+    # Members come and go
+
+    def register(self, registration: Registration, *, now_ms: int) -> Registered | RegistrationRefused:
+        """Takes a member in or renews it."""
+        identity = registration.identity
+        group = self._groups.get(identity.broker_name) or _Group(identity.cluster)
+        current = group.members.get(identity.broker_id)
+        refusal = _refusal(registration, group, current)
+        if refusal is not None:
+            return RegistrationRefused(refusal)
+        is_new = current is None or current.broker.incarnation != registration.incarnation
+        replaced = _drop_former_role(group, registration)
+        if current is not None and is_new:
+            replaced.append(current.broker)
+        broker = RegisteredBroker(identity, registration.endpoints, registration.incarnation, registration.data_version)
+        connection = current.connection if current is not None and not is_new else None
+        group.members[identity.broker_id] = _Member(broker, registration.liveness_timeout_ms, now_ms, connection)
+        self._groups[identity.broker_name] = group
+        is_table_changed = self._take_topics(group, registration)
+        is_change = bool(replaced) or is_table_changed or current is None or current.broker != broker
+        if is_change:
+            self._revision += 1
+        order_topics = dict(self._kv.get(ORDER_TOPIC_NAMESPACE, {}))
+        return Registered(is_new, is_change, group.master, order_topics, tuple(replaced))
+
+    def heartbeat(
+        self,
+        identity: BrokerIdentity,
+        *,
+        incarnation: int,
+        data_version: DataVersion,
+        connection: int,
+        now_ms: int,
+    ) -> HeartbeatAnswer:
+        """Renews a member's life. `connection` is any number that names the stream it came on."""
+        group = self._groups.get(identity.broker_name)
+        member = _member(group, identity, incarnation)
+        if group is None or member is None:
+            return HeartbeatAnswer(HeartbeatStatus.BROKER_UNKNOWN, group.master if group is not None else None)
+        member.last_seen_ms = now_ms
+        member.connection = connection
+        is_table_known = member.broker.data_version == data_version
+        status = HeartbeatStatus.ACCEPTED if is_table_known else HeartbeatStatus.TABLE_UNKNOWN
+        return HeartbeatAnswer(status, group.master)
+
+    def unregister(self, identity: BrokerIdentity, *, incarnation: int) -> RegisteredBroker | None:
+        """Takes a member out and returns it; None if it was not there. Incarnation 0 matches any process."""
+        member = _member(self._groups.get(identity.broker_name), identity, incarnation)
+        if member is None:
+            return None
+        self._remove(member.broker)
+        return member.broker
+
+    def connection_lost(self, connection: int) -> list[RegisteredBroker]:
+        """Takes out who last gave a sign of life on this stream, and on no newer one."""
+        return self._remove_all(m.broker for _, m in self._members() if m.connection == connection)
+
+    def expire(self, *, now_ms: int) -> list[RegisteredBroker]:
+        """Takes out who was silent for its liveness timeout."""
+        return self._remove_all(m.broker for _, m in self._members() if m.deadline_ms <= now_ms)
+
+    # What is known
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """A topic's route; None when no live member's group serves it."""
+        names = sorted(name for name, group in self._groups.items() if topic in group.topics)
+        if not names:
+            return None
+        return self._route(topic, {name: self._broker_data(name) for name in names})
+
+    def brokers(self) -> list[RegisteredBroker]:
+        """All live members, ordered by identity."""
+        return sorted((member.broker for _, member in self._members()), key=lambda broker: broker.identity)
+
+    def last_seen_ms(self, identity: BrokerIdentity) -> int | None:
+        """A live member's last registration or heartbeat."""
+        member = _member(self._groups.get(identity.broker_name), identity, 0)
+        return member.last_seen_ms if member is not None else None
+
+    def snapshot(self) -> RouteSnapshot:
+        """All routes and members; built once per revision, so many watchers cost no more than one."""
+        if self._snapshot.revision != self._revision:
+            groups = {name: self._broker_data(name) for name in sorted(self._groups)}
+            serving: dict[str, dict[str, BrokerData]] = {}
+            for name, data in groups.items():
+                for topic in self._groups[name].topics:
+                    serving.setdefault(topic, {})[name] = data
+            routes = {topic: self._route(topic, serving[topic]) for topic in sorted(serving)}
+            self._snapshot = RouteSnapshot(self._revision, routes, tuple(self.brokers()))
+        return self._snapshot
+
+    # Write permission
+
+    def wipe_write_permission(self, broker_name: str) -> int:
+        """Takes write permission from all queues of a group, for a drain; returns the number of topics it changed.
+
+        It ends with `add_write_permission`, a changed data version, or a new process of the broker.
+        """
+        group = self._groups.get(broker_name)
+        if group is None or group.origin is None or broker_name in self._wiped:
+            return 0
+        self._wiped[broker_name] = group.origin
+        return self._count_writable(group)
+
+    def add_write_permission(self, broker_name: str) -> int:
+        """Gives back what was registered; returns the number of topics it changed."""
+        group = self._groups.get(broker_name)
+        if self._wiped.pop(broker_name, None) is None or group is None:
+            return 0
+        return self._count_writable(group)
+
+    # Key-value configuration
+
+    def put_kv(self, namespace: str, key: str, value: str) -> None:
+        """Sets one key."""
+        entries = self._kv.setdefault(namespace, {})
+        if entries.get(key) != value:
+            entries[key] = value
+            self._kv_changed(namespace)
+
+    def get_kv(self, namespace: str, key: str) -> str | None:
+        """Reads one key."""
+        return self._kv.get(namespace, {}).get(key)
+
+    def delete_kv(self, namespace: str, key: str) -> None:
+        """Removes one key, if it is set."""
+        entries = self._kv.get(namespace, {})
+        if entries.pop(key, None) is not None:
+            self._kv_changed(namespace)
+        if not entries:
+            self._kv.pop(namespace, None)
+
+    def list_kv(self, namespace: str) -> dict[str, str]:
+        """All keys of a namespace, ordered."""
+        return dict(sorted(self._kv.get(namespace, {}).items()))
+
+    # Inside
+
+    def _members(self) -> Iterator[tuple[str, _Member]]:
+        for name, group in self._groups.items():
+            for member in group.members.values():
+                yield name, member
+
+    def _take_topics(self, group: _Group, registration: Registration) -> bool:
+        """Makes the registrant's topic table the group's, if it is its turn; True if that changed anything."""
+        identity = registration.identity
+        origin = _TableOrigin(identity.broker_id, registration.incarnation, registration.data_version)
+        if not group.takes_table_of(identity.broker_id) or group.origin == origin:
+            return False
+        topics = {queues.topic: queues for queues in registration.topics}
+        is_changed = topics != group.topics
+        group.topics, group.origin = topics, origin
+        if self._wiped.get(identity.broker_name, origin) != origin:
+            del self._wiped[identity.broker_name]
+            is_changed = True
+        return is_changed
+
+    def _remove_all(self, brokers: Iterator[RegisteredBroker]) -> list[RegisteredBroker]:
+        removed = list(brokers)
+        for broker in removed:
+            self._remove(broker)
+        return removed
+
+    def _remove(self, broker: RegisteredBroker) -> None:
+        group = self._groups[broker.identity.broker_name]
+        del group.members[broker.identity.broker_id]
+        if not group.members:
+            del self._groups[broker.identity.broker_name]
+        self._revision += 1
+
+    def _broker_data(self, broker_name: str) -> BrokerData:
+        group = self._groups[broker_name]
+        endpoints: dict[int, BrokerEndpoints] = {
+            broker_id: group.members[broker_id].broker.endpoints for broker_id in sorted(group.members)
+        }
+        return BrokerData(group.cluster, broker_name, endpoints)
+
+    def _route(self, topic: str, groups: Mapping[str, BrokerData]) -> TopicRoute:
+        """`groups` are those that serve the topic, in order of their names."""
+        queues = tuple(self._queue_data(name, self._groups[name].topics[topic]) for name in groups)
+        order_topic_conf = self.get_kv(ORDER_TOPIC_NAMESPACE, topic) or ""
+        return TopicRoute(topic, queues, tuple(groups.values()), order_topic_conf)
+
+    def _queue_data(self, broker_name: str, queues: TopicQueues) -> QueueData:
+        data = QueueData(
+            broker_name=broker_name,
+            read_queue_count=queues.read_queue_count,
+            write_queue_count=queues.write_queue_count,
+            permission=queues.permission,
+            topic_system_flag=queues.topic_system_flag,
+            message_type=queues.message_type,
+        )
+        if broker_name in self._wiped:
+            return replace(data, permission=data.permission & ~PERMISSION_WRITE)
+        return data
+
+    def _count_writable(self, group: _Group) -> int:
+        self._revision += 1
+        return sum(1 for queues in group.topics.values() if queues.permission & PERMISSION_WRITE)
+
+    def _kv_changed(self, namespace: str) -> None:
+        if namespace == ORDER_TOPIC_NAMESPACE:
+            self._revision += 1
+
+
+def _member(group: _Group | None, identity: BrokerIdentity, incarnation: int) -> _Member | None:
+    """The live member with exactly this identity, if it is this process; incarnation 0 matches any."""
+    member = group.members.get(identity.broker_id) if group is not None else None
+    if member is None or member.broker.identity != identity:
+        return None
+    return member if incarnation in (0, member.broker.incarnation) else None
+
+
+def _refusal(registration: Registration, group: _Group, current: _Member | None) -> str | None:
+    identity = registration.identity
+    if group.cluster != identity.cluster:
+        return f"{identity.broker_name} is alive in cluster {group.cluster}; a broker name belongs to one cluster"
+    if current is None or current.broker.incarnation <= registration.incarnation:
+        return None
+    if current.broker.endpoints.client == registration.endpoints.client:
+        # A clock that was set back between two starts. The address can have only one process, and it is this one.
+        return None
+    return (
+        f"{identity.broker_name} id {identity.broker_id} is alive at {current.broker.endpoints.client} and was "
+        f"started later; two processes cannot share an id"
+    )
+
+
+def _drop_former_role(group: _Group, registration: Registration) -> list[RegisteredBroker]:
+    """Takes out the registrant's entry under another id: a master that became a slave, or the reverse."""
+    former = [
+        member.broker
+        for broker_id, member in group.members.items()
+        if broker_id != registration.identity.broker_id
+        and member.broker.endpoints.client == registration.endpoints.client
+    ]
+    for broker in former:
+        del group.members[broker.identity.broker_id]
+    return former

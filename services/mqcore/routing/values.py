@@ -1,0 +1,140 @@
+"""What routes are made of. Fields are those of RocketMQ's TopicRouteData, QueueData and BrokerData."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mqcore.metadata.data_version import DataVersion
+
+__all__ = [
+    "MASTER_ID",
+    "PERMISSION_READ",
+    "PERMISSION_WRITE",
+    "BrokerData",
+    "BrokerEndpoints",
+    "BrokerIdentity",
+    "QueueData",
+    "RegisteredBroker",
+    "Registration",
+    "RouteSnapshot",
+    "TopicQueues",
+    "TopicRoute",
+]
+
+# The broker id of a group's master; slaves are above.
+MASTER_ID: Final = 0
+
+# Bits of a queue's permission (RocketMQ's PermName).
+PERMISSION_READ: Final = 4
+PERMISSION_WRITE: Final = 2
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BrokerIdentity:
+    """Who a broker is. The order is that of lists shown to operators."""
+
+    cluster: str
+    # Name of the broker group: a master and its slaves.
+    broker_name: str
+    broker_id: int
+
+    @property
+    def is_master(self) -> bool:
+        """True for the member whose queues take messages."""
+        return self.broker_id == MASTER_ID
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEndpoints:
+    """Where a broker's planes are reached, each as host:port; empty where a plane is not offered."""
+
+    # RocketMQ client API (gRPC).
+    client: str
+    # Metadata and admin plane (gRPC).
+    metadata: str = ""
+    # Raw replication; only a master's is used.
+    ha: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQueues:
+    """The part of a topic's configuration that routes are made of."""
+
+    topic: str
+    read_queue_count: int
+    write_queue_count: int
+    # Bits: 4 read, 2 write, 1 inherit.
+    permission: int
+    topic_system_flag: int = 0
+    # RocketMQ's message.type attribute: NORMAL, FIFO, DELAY, TRANSACTION or MIXED; empty counts as NORMAL.
+    message_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A broker's announcement of itself and of its whole topic table."""
+
+    identity: BrokerIdentity
+    endpoints: BrokerEndpoints
+    # Wall clock of the process start in ms: tells two processes with one identity apart, and which is the later.
+    incarnation: int
+    # How long it lives without a sign of life.
+    liveness_timeout_ms: int
+    data_version: DataVersion
+    topics: tuple[TopicQueues, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredBroker:
+    """A live broker as others see it."""
+
+    identity: BrokerIdentity
+    endpoints: BrokerEndpoints
+    incarnation: int
+    data_version: DataVersion
+
+
+@dataclass(frozen=True, slots=True)
+class QueueData:
+    """Queues of one topic on one broker group."""
+
+    broker_name: str
+    read_queue_count: int
+    write_queue_count: int
+    permission: int
+    topic_system_flag: int = 0
+    message_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerData:
+    """One broker group with its live members by broker id, in ascending order."""
+
+    cluster: str
+    broker_name: str
+    endpoints: Mapping[int, BrokerEndpoints]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """Where a topic's queues are: rows and groups ordered by broker name, so that equal routes compare equal."""
+
+    topic: str
+    queues: tuple[QueueData, ...]
+    brokers: tuple[BrokerData, ...]
+    # "broker-a:4;broker-b:4" from the ORDER_TOPIC_CONFIG namespace; empty without one.
+    order_topic_conf: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSnapshot:
+    """Everything one NameServer knew at one revision."""
+
+    # Grows with every change of that NameServer's table; not comparable between NameServers.
+    revision: int
+    # All topics with a live broker, by name.
+    routes: Mapping[str, TopicRoute]
+    # All live brokers, ordered by identity.
+    brokers: tuple[RegisteredBroker, ...]
