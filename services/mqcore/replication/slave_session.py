@@ -1,0 +1,106 @@
+"""Slave half of one replication connection, without sockets or clock.
+
+    connected --report at once--> following --offset mismatch, bad size, silence--> closed
+
+Each transfer must start at the end of the local log, heartbeats included; an empty log takes any start. Bodies are handed
+on as they arrive, whole frames or parts of them, so nothing is buffered but an incomplete header. The report after a
+read covers everything appended by it: one report a read, whole 8 bytes, never a part.
+"""
+
+from __future__ import annotations
+
+from mqcore.replication.errors import RemoteProtocolError
+from mqcore.replication.events import AppendBytes, MasterHeartbeat, SlaveEvent
+from mqcore.replication.frames import BODY_BYTES_MAX, REPORT, TRANSFER_HEADER, TRANSFER_HEADER_BYTES
+from mqcore.replication.options import SlaveOptions
+
+__all__ = ["SlaveSession"]
+
+
+class SlaveSession:
+    """One connection to a master. The caller appends what `receive_data` returns, in order, then calls `appended`.
+
+    Invariant: reported offset <= end of the local CommitLog; bytes are only ever appended at that end.
+    """
+
+    def __init__(self, *, end_offset: int, options: SlaveOptions, now_ms: int) -> None:
+        self._options = options
+        self._next_offset = end_offset
+        self._is_empty = end_offset == 0
+        self._header = b""
+        self._body_left = 0
+        self._reported_offset = end_offset
+        self._report_due = True
+        self._last_report_ms = now_ms
+        self._last_heard_ms = now_ms
+        self._now_ms = now_ms
+
+    def receive_data(self, data: bytes | memoryview, *, now_ms: int) -> list[SlaveEvent]:
+        """Bytes of the master. Raises RemoteProtocolError: the caller closes the connection."""
+        self._last_heard_ms = self._now_ms = now_ms
+        events: list[SlaveEvent] = []
+        view = memoryview(data)
+        position, end = 0, len(view)
+        while position < end:
+            if self._body_left:
+                length = min(self._body_left, end - position)
+                events.append(AppendBytes(self._next_offset, view[position : position + length]))
+                self._next_offset += length
+                self._body_left -= length
+                position += length
+                continue
+            missing = TRANSFER_HEADER_BYTES - len(self._header)
+            header = self._header + bytes(view[position : position + missing])
+            position += len(header) - len(self._header)
+            if len(header) < TRANSFER_HEADER_BYTES:
+                self._header = header
+                break
+            self._header = b""
+            start_offset, body_bytes = TRANSFER_HEADER.unpack(header)
+            self._check(start_offset, body_bytes)
+            if body_bytes == 0:
+                events.append(MasterHeartbeat(start_offset))
+            else:
+                self._body_left = body_bytes
+        return events
+
+    def appended(self, acknowledged_offset: int) -> None:
+        """Everything below `acknowledged_offset` may be reported: appended, and flushed if the slave promises that."""
+        if acknowledged_offset > self._reported_offset:
+            self._reported_offset = acknowledged_offset
+            self._report_due = True
+
+    def data_to_send(self) -> bytes:
+        """The report that is due, else nothing. Taking it counts as sent: a report must leave whole or not at all."""
+        if not self._report_due:
+            return b""
+        self._report_due = False
+        self._last_report_ms = self._now_ms
+        return REPORT.pack(self._reported_offset)
+
+    def next_deadline_ms(self) -> int:
+        """When `deadline_reached` is due."""
+        return min(
+            self._last_report_ms + self._options.heartbeat_interval_ms + 1,
+            self._last_heard_ms + self._options.housekeeping_interval_ms + 1,
+        )
+
+    def deadline_reached(self, *, now_ms: int) -> None:
+        """Makes a heartbeat report due. Raises RemoteProtocolError when the master has been silent too long."""
+        self._now_ms = now_ms
+        if now_ms - self._last_heard_ms > self._options.housekeeping_interval_ms:
+            raise RemoteProtocolError("master_silent", "nothing heard from the master within haHousekeepingInterval")
+        if now_ms - self._last_report_ms > self._options.heartbeat_interval_ms:
+            self._report_due = True
+
+    def _check(self, start_offset: int, body_bytes: int) -> None:
+        if not 0 <= body_bytes <= BODY_BYTES_MAX:
+            raise RemoteProtocolError("bad_frame_size", f"the master sent a frame of {body_bytes} bytes")
+        if start_offset != self._next_offset:
+            if not self._is_empty or start_offset < 0:
+                raise RemoteProtocolError(
+                    "offset_mismatch", f"the master goes on at {start_offset}, our log ends at {self._next_offset}"
+                )
+            self._next_offset = start_offset
+        if body_bytes:
+            self._is_empty = False
