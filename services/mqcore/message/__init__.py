@@ -25,6 +25,7 @@ from mqcore.message.record_decoder import (
 )
 from mqcore.message.record_encoder import encode_record, record_size
 from mqcore.message.record_layout import BLANK_MAGIC, V1_MAGIC, V2_MAGIC, encode_blank
+from mqcore.message.sys_flag import enters_consume_queue, enters_index
 from mqcore.message.tags_code import SCHEDULE_TOPIC, delay_tags_code, record_tags_code, tags_code
 
 __all__ = [
@@ -50,6 +51,8 @@ __all__ = [
     "encode_blank",
     "encode_properties",
     "encode_record",
+    "enters_consume_queue",
+    "enters_index",
     "extend_hash",
     "index_terms",
     "java_hash",

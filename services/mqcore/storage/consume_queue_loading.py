@@ -1,0 +1,189 @@
+"""Finds where the entries of a ConsumeQueue end after a stop, and removes what may not be believed.
+
+The files have their full length from the start, so the end has to be searched for. How depends on the stop:
+
+- *clean*: everything was synced, entries are followed by zeros. The end is bisected for.
+- *killed*: all writes are there, but an entry may be newer than what the store remembers of its recovery. Entries of
+  records beyond the checkpoint's logics_physical_offset are dropped and derived from the CommitLog again.
+- *power lost*: beyond the same point anything may be there: sectors missing, or kept, in any order. The rule is the
+  same, and the whole rest of the file is erased.
+
+Entries up to logics_physical_offset were synced before the checkpoint said so; that is why they need no look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, NamedTuple
+
+from mqcore.storage.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueEntry
+from mqcore.storage.consume_queue_files import ConsumeQueueFiles, file_path
+from mqcore.storage.errors import LogGap, SegmentSizeMismatch
+from mqcore.storage.monotone_search import first_false
+
+__all__ = ["StopKind", "load_consume_queue"]
+
+_BLOCK_BYTES: Final = 65_520
+"""Read at once in a linear look at a file: 3276 entries."""
+
+
+class StopKind(Enum):
+    """How the process before this one ended."""
+
+    CLEAN = "clean"
+    KILLED = "killed"
+    """The machine runs on: every write the process made is there."""
+    POWER_LOST = "power_lost"
+    """The machine was restarted, since the stop or in a recovery that did not finish."""
+
+
+class _QueueEnd(NamedTuple):
+    file_start: int
+    """The file that holds the last entry, or the first file if there is none."""
+    offset: int
+    """One past the last entry."""
+
+
+def load_consume_queue(queue: ConsumeQueue, files: ConsumeQueueFiles, stop: StopKind, durable_offset: int) -> bool:
+    """Restores `queue` from its files; False if it has none. `durable_offset` is logics_physical_offset, 0: unknown.
+
+    After an unclean stop the files are repaired, durably, before this returns. Raises LogGap or SegmentSizeMismatch
+    for files that no crash explains.
+    """
+    starts = _file_starts(queue.folder, files, stop)
+    if not starts:
+        return False
+    reader = _EntryReader(files, queue.folder)
+    if stop is StopKind.CLEAN:
+        end = _bisected_end(reader, starts, _is_entry)
+    elif durable_offset > 0:
+        end = _bisected_end(reader, starts, lambda entry: _is_entry(entry) and entry.physical_offset <= durable_offset)
+    else:
+        end = _linear_end(reader, starts)
+    for start in reversed(starts):
+        if start > end.file_start:
+            files.remove(queue.folder, start)
+    if stop is not StopKind.CLEAN:
+        _erase_rest(files, queue.folder, end, stop)
+    _restore(queue, reader, starts[0], end.offset)
+    return True
+
+
+def _restore(queue: ConsumeQueue, reader: _EntryReader, first_start: int, end_offset: int) -> None:
+    def is_leading_filler(offset: int) -> bool:
+        entry = reader.entry(offset)
+        return entry.is_filler and entry.physical_offset == 0
+
+    first_offset = first_start // ENTRY_BYTES
+    queue.restore(
+        first_file_start=first_start,
+        min_offset=first_false(first_offset, end_offset, is_leading_filler),
+        max_offset=end_offset,
+        last_physical_end=reader.entry(end_offset - 1).physical_end if end_offset > first_offset else 0,
+    )
+
+
+class _EntryReader:
+    """Single entries of one queue's files."""
+
+    __slots__ = ("files", "folder")
+
+    def __init__(self, files: ConsumeQueueFiles, folder: str) -> None:
+        self.files = files
+        self.folder = folder
+
+    def entry(self, offset: int) -> QueueEntry:
+        return QueueEntry._make(ENTRY.unpack(self.files.read(self.folder, offset * ENTRY_BYTES, ENTRY_BYTES)))
+
+
+def _is_entry(entry: QueueEntry) -> bool:
+    """RocketMQ's test for the end of the valid data (ConsumeQueue.recover)."""
+    return entry.physical_offset >= 0 and entry.size > 0
+
+
+def _file_starts(folder: str, files: ConsumeQueueFiles, stop: StopKind) -> list[int]:
+    """Start positions of the queue's files, ascending and without a hole.
+
+    A file whose creation was cut short is removed, and so is, after a power loss, everything behind a missing file:
+    neither was synced, so nothing up to the checkpoint is in them.
+    """
+    starts: list[int] = []
+    is_cut_off = False
+    for found in files.disk.list_folder(folder):
+        if found.is_folder or not found.name.isdecimal():
+            continue
+        start = int(found.name)
+        expected = starts[-1] + files.file_bytes if starts else start
+        if stop is StopKind.POWER_LOST and (is_cut_off or found.size == 0 or start != expected):
+            is_cut_off = True
+            files.remove(folder, start)
+        elif found.size == 0:
+            files.remove(folder, start)
+        elif found.size != files.file_bytes:
+            raise SegmentSizeMismatch(file_path(folder, start), found_bytes=found.size, expected_bytes=files.file_bytes)
+        elif start != expected:
+            raise LogGap(folder, expected_offset=expected, found_offset=start)
+        else:
+            starts.append(start)
+    return starts
+
+
+def _bisected_end(reader: _EntryReader, starts: list[int], is_sound: Callable[[QueueEntry], bool]) -> _QueueEnd:
+    """The end of the run of sound entries.
+
+    An entry torn at a sector's border can look sound by accident: its first bytes lost, so that it seems to point to
+    a low offset. Then the entry before it was lost too, so an entry only counts together with its predecessor.
+    """
+
+    def holds(offset: int) -> bool:
+        return is_sound(reader.entry(offset)) and (offset == first_offset or is_sound(reader.entry(offset - 1)))
+
+    per_file = reader.files.file_bytes // ENTRY_BYTES
+    for start in reversed(starts):
+        first_offset = start // ENTRY_BYTES
+        if is_sound(reader.entry(first_offset)):
+            return _QueueEnd(start, first_false(first_offset, first_offset + per_file, holds))
+    return _QueueEnd(starts[0], starts[0] // ENTRY_BYTES)
+
+
+def _linear_end(reader: _EntryReader, starts: list[int]) -> _QueueEnd:
+    """The end when nothing is known to be durable: looks at every entry of the last file that has one.
+
+    As RocketMQ's recovery, but it also stops where an entry points before the end of the one before it, which no
+    writer does: that entry is torn.
+    """
+    file_bytes = reader.files.file_bytes
+    for start in reversed(starts):
+        if not _is_entry(reader.entry(start // ENTRY_BYTES)):
+            continue
+        physical_end = 0
+        offset = start // ENTRY_BYTES
+        for position in range(start, start + file_bytes, _BLOCK_BYTES):
+            block = reader.files.read(reader.folder, position, min(_BLOCK_BYTES, start + file_bytes - position))
+            for entry in map(QueueEntry._make, ENTRY.iter_unpack(block)):
+                if not _is_entry(entry) or entry.physical_offset < physical_end:
+                    return _QueueEnd(start, offset)
+                physical_end = entry.physical_end
+                offset += 1
+        return _QueueEnd(start, offset)
+    return _QueueEnd(starts[0], starts[0] // ENTRY_BYTES)
+
+
+def _erase_rest(files: ConsumeQueueFiles, folder: str, end: _QueueEnd, stop: StopKind) -> None:
+    """Makes everything behind the end of the last file zero, durably, so that no dropped entry ever comes back.
+
+    A killed process wrote its entries one after the other: the first block of zeros is the end of them. After a
+    power loss a hole proves nothing, and the whole rest is read.
+    """
+    file_end = end.file_start + files.file_bytes
+    is_changed = False
+    for position in range(end.offset * ENTRY_BYTES, file_end, _BLOCK_BYTES):
+        length = min(_BLOCK_BYTES, file_end - position)
+        if any(files.read(folder, position, length)):
+            files.write(folder, position, bytes(length))
+            is_changed = True
+        elif stop is StopKind.KILLED:
+            break
+    if is_changed:
+        files.sync(folder, end.file_start)

@@ -1,0 +1,122 @@
+"""All ConsumeQueues of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from mqcore.storage.consume_queue import ConsumeQueue
+from mqcore.storage.consume_queue_files import (
+    CONSUME_QUEUE_FOLDER,
+    ConsumeQueueFiles,
+    ConsumeQueueSync,
+)
+from mqcore.storage.consume_queue_loading import StopKind, load_consume_queue
+from mqcore.storage.disk import Disk
+
+__all__ = ["ConsumeQueueTable"]
+
+_KEPT_ENTRIES_TOTAL: Final = 2_000_000
+"""Entries all queues together keep in memory for consumers at their tails: 40 MB."""
+_KEPT_ENTRIES_MIN: Final = 32
+_KEPT_ENTRIES_MAX: Final = 4096
+"""Bounds of what one queue keeps: one receive of the usual size, and as much as a fast queue gets in a moment."""
+
+
+class ConsumeQueueTable:
+    """Finds a queue by topic and queue id, and does to all queues what is done to all."""
+
+    def __init__(self, disk: Disk, *, file_bytes: int) -> None:
+        """`file_bytes` is the length of every file, a multiple of 20 that may not change while there are files."""
+        self._disk: Final = disk
+        self._files: Final = ConsumeQueueFiles(disk, file_bytes=file_bytes)
+        self._queues: Final[dict[tuple[str, int], ConsumeQueue]] = {}
+        self._dirty: Final[list[ConsumeQueue]] = []
+        """Shared with the queues, which enter themselves."""
+
+    def load(self, stop: StopKind, *, durable_offset: int) -> None:
+        """Finds every queue on disk; see consume_queue_loading for what is dropped after an unclean stop.
+
+        `durable_offset` is the checkpoint's logics_physical_offset. Blocks: about 0.1 ms for a queue.
+        """
+        for topic in self._disk.list_folder(CONSUME_QUEUE_FOLDER):
+            for queue_id in self._disk.list_folder(f"{CONSUME_QUEUE_FOLDER}/{topic.name}"):
+                if queue_id.is_folder and queue_id.name.isdecimal():
+                    queue = self._new_queue(topic.name, int(queue_id.name))
+                    if load_consume_queue(queue, self._files, stop, durable_offset):
+                        self._queues[topic.name, queue.queue_id] = queue
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, or None if it never had a message here."""
+        return self._queues.get((topic, queue_id))
+
+    def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue; an empty one if there is none. Its first file is made when its first entry is written out."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._queues[topic, queue_id] = self._new_queue(topic, queue_id)
+        return queue
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues.values())
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    @property
+    def last_physical_end(self) -> int:
+        """End in the CommitLog of the last record any queue has."""
+        return max((queue.last_physical_end for queue in self), default=0)
+
+    def write_out(self) -> None:
+        """Writes all entries that are not yet in a file. Not durable before the next sync."""
+        kept_entries = self._kept_entries()
+        while self._dirty:
+            self._dirty[-1].write_out(kept_entries=kept_entries)
+            self._dirty.pop()
+
+    def take_sync(self) -> ConsumeQueueSync | None:
+        """The files written since the last call, for a thread to sync; None if there are none.
+
+        After `write_out`, and once its `run` returned, every entry made before is durable. One at a time.
+        """
+        return self._files.take_sync()
+
+    def truncate(self, physical_end: int) -> None:
+        """Drops the entries of all records that end beyond `physical_end`, durably. Call it before the log is cut."""
+        for queue in self:
+            queue.truncate(physical_end)
+
+    def correct_min_offsets(self, log_min_offset: int) -> None:
+        """Moves every queue's min_offset to its first record that the CommitLog still has."""
+        for queue in self:
+            queue.correct_min_offset(log_min_offset)
+
+    def remove_expired_files(self, log_min_offset: int) -> int:
+        """Deletes files whose records are all gone from the CommitLog, but no queue's last one. Returns how many."""
+        return sum(queue.remove_expired_files(log_min_offset) for queue in self)
+
+    def remove_topic(self, topic: str) -> None:
+        """Forgets and deletes every queue of a topic."""
+        self._remove([key for key in self._queues if key[0] == topic])
+        self._files.remove_folder(f"{CONSUME_QUEUE_FOLDER}/{topic}")
+
+    def remove_all(self) -> None:
+        """Forgets and deletes every queue: the CommitLog is empty, or starts anew somewhere else."""
+        self._remove(list(self._queues))
+        self._files.remove_folder(CONSUME_QUEUE_FOLDER)
+
+    def close(self) -> None:
+        """Closes what is open. Entries neither written out nor synced are not saved by it."""
+        self._files.close()
+
+    def _new_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        return ConsumeQueue(self._files, self._dirty, topic=topic, queue_id=queue_id)
+
+    def _remove(self, keys: Iterable[tuple[str, int]]) -> None:
+        removed = {id(self._queues.pop(key)) for key in keys}
+        self._dirty[:] = [queue for queue in self._dirty if id(queue) not in removed]
+
+    def _kept_entries(self) -> int:
+        fair_share = _KEPT_ENTRIES_TOTAL // max(1, len(self._queues))
+        return max(_KEPT_ENTRIES_MIN, min(_KEPT_ENTRIES_MAX, fair_share))

@@ -1,0 +1,236 @@
+"""IndexFile: finds records by key. A hash table of fixed size in one mapped file (RocketMQ's IndexFile, IndexHeader).
+
+Big-endian. Header, then `slot_count` slots of 4 bytes, then entries of 20 bytes; entry 0 is never used.
+
+| header offset | size | name           | meaning                                              |
+|---------------|------|----------------|------------------------------------------------------|
+| 0             | 8    | beginTimestamp | store timestamp of the first record, ms              |
+| 8             | 8    | endTimestamp   | of the last one                                      |
+| 16            | 8    | beginPhyOffset | where the first record starts                        |
+| 24            | 8    | endPhyOffset   | where the last one starts                            |
+| 32            | 4    | hashSlotCount  | slots in use                                         |
+| 36            | 4    | indexCount     | number of the next entry, 1 at first                 |
+
+A slot holds the number of its newest entry, 0 for none.
+
+| entry offset | size | name      | meaning                                                         |
+|--------------|------|-----------|-----------------------------------------------------------------|
+| 0            | 4    | keyHash   | see key_hash                                                    |
+| 4            | 8    | phyOffset | where the record starts                                         |
+| 12           | 4    | timeDiff  | its store timestamp - beginTimestamp, whole seconds             |
+| 16           | 4    | previous  | number of the next older entry of the slot, 0 for none          |
+
+The header counts entries before they are written, and a slot leads to an entry only after it: a process killed in
+between leaves entries that cannot be found, never a slot that leads astray. A machine that stops leaves anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Final
+
+from mqcore.message import extend_hash, java_hash
+from mqcore.offsets import PhysicalOffset
+from mqcore.storage.disk import MappedSegment
+
+__all__ = ["IndexFile", "index_file_bytes", "key_hash", "tag_hash"]
+
+_HEADER: Final = Struct(">qqqqii")
+_SLOT: Final = Struct(">i")
+_ENTRY: Final = Struct(">iqii")
+_MOST_SECONDS: Final = 0x7FFF_FFFF
+_USED_SLOTS_AT: Final = 32
+_SLOTS_START: Final = _HEADER.size
+_HEADER_BYTES: Final = _HEADER.size
+_SLOT_BYTES: Final = _SLOT.size
+_ENTRY_BYTES: Final = _ENTRY.size
+
+_read_slot: Final = _SLOT.unpack_from
+_write_slot: Final = _SLOT.pack_into
+_write_entry: Final = _ENTRY.pack_into
+
+
+def index_file_bytes(*, slot_count: int, entry_count: int) -> int:
+    """Length of a file."""
+    return _HEADER_BYTES + slot_count * _SLOT_BYTES + entry_count * _ENTRY_BYTES
+
+
+@lru_cache(maxsize=4096)
+def _topic_hash(topic: str) -> int:
+    return java_hash(f"{topic}#")
+
+
+@lru_cache(maxsize=4096)
+def tag_hash(topic: str, tag: str) -> int:
+    """What an index holds for a tag, from RocketMQ 5.5 on. Tags repeat, so the last few are remembered."""
+    return _without_sign(java_hash(f"{topic}#T#{tag}"))
+
+
+def key_hash(topic: str, key: str) -> int:
+    """What an index holds for a key of a topic: the absolute value of Java's hash of "topic#key"."""
+    return _without_sign(extend_hash(_topic_hash(topic), key))
+
+
+def _without_sign(signed: int) -> int:
+    """Java's Math.abs, and 0 for the one value that has no counterpart."""
+    return abs(signed) if signed != -0x8000_0000 else 0
+
+
+class IndexFile:
+    """One file of the index. One thread only, but `sync` may run in another."""
+
+    __slots__ = (
+        "_entries_start",
+        "_segment",
+        "_slot_count",
+        "_used_slots",
+        "_view",
+        "begin_physical_offset",
+        "begin_timestamp_ms",
+        "end_physical_offset",
+        "end_timestamp_ms",
+        "entry_count",
+        "next_entry",
+    )
+
+    def __init__(self, segment: MappedSegment, *, slot_count: int, entry_count: int) -> None:
+        """Reads the header of a mapped file, which may be all zeros."""
+        self._segment = segment
+        self._view = segment.view
+        self._slot_count = slot_count
+        self._entries_start = _SLOTS_START + slot_count * _SLOT_BYTES
+        self.entry_count: Final = entry_count
+        """Numbers there are; the one of them that is 0 is not used."""
+        header: tuple[int, int, int, int, int, int] = _HEADER.unpack_from(self._view)
+        self.begin_timestamp_ms, self.end_timestamp_ms = header[0:2]
+        self.begin_physical_offset, self.end_physical_offset = header[2:4]
+        self._used_slots = header[4]
+        self.next_entry = max(1, header[5])
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return self._segment.path
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next entry needs another file."""
+        return self.next_entry >= self.entry_count
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no entry."""
+        return self.next_entry <= 1
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether the header could have been written by a store: what is left when a machine lost power may not."""
+        return 1 <= self.next_entry <= self.entry_count and 0 <= self.begin_physical_offset <= self.end_physical_offset
+
+    def continue_after(self, previous: IndexFile) -> None:
+        """Starts a new file with the end of the one before it, as RocketMQ does; the first entry corrects it."""
+        self.begin_timestamp_ms = self.end_timestamp_ms = previous.end_timestamp_ms
+        self.begin_physical_offset = self.end_physical_offset = previous.end_physical_offset
+        self._write_header()
+
+    def add(self, hashes: Sequence[int], *, physical_offset: int, store_timestamp_ms: int) -> int:
+        """Enters a record under each of `hashes`, as far as there is room. Returns how many were entered."""
+        first_entry = self.next_entry
+        count = min(len(hashes), self.entry_count - first_entry)
+        if count <= 0:
+            return 0
+        seconds = self._seconds_since_begin(store_timestamp_ms)
+        if first_entry == 1:
+            self.begin_timestamp_ms = store_timestamp_ms
+            self.begin_physical_offset = physical_offset
+        self.end_timestamp_ms = store_timestamp_ms
+        self.end_physical_offset = physical_offset
+        self.next_entry = first_entry + count
+        self._write_header()
+        view = self._view
+        slot_count = self._slot_count
+        used_slots = self._used_slots
+        position = self._entries_start + first_entry * _ENTRY_BYTES
+        for entry, hashed in enumerate(hashes[:count], first_entry):
+            slot = _SLOTS_START + hashed % slot_count * _SLOT_BYTES
+            (previous,) = _read_slot(view, slot)
+            if not 0 < previous < entry:
+                previous = 0
+                used_slots += 1
+            _write_entry(view, position, hashed, physical_offset, seconds, previous)
+            _write_slot(view, slot, entry)
+            position += _ENTRY_BYTES
+        if used_slots != self._used_slots:
+            self._used_slots = used_slots
+            _write_slot(view, _USED_SLOTS_AT, used_slots)
+        return count
+
+    def records(self, hashed: int, *, begin_ms: int, end_ms: int) -> Iterator[PhysicalOffset]:
+        """Records under a hash and stored in [begin_ms, end_ms], newest first. Other keys may share the hash.
+
+        Store times are known to the second: a record of the second before `begin_ms` may be among them.
+        """
+        view = self._view
+        (entry,) = _read_slot(view, _SLOTS_START + hashed % self._slot_count * _SLOT_BYTES)
+        newer = self.next_entry
+        while 0 < entry < newer:  # Chains lead to ever lower numbers; anything else is damage, and ends the walk.
+            found, physical_offset, seconds, previous = _ENTRY.unpack_from(
+                view, self._entries_start + entry * _ENTRY_BYTES
+            )
+            # Entry 1 of a continued file counts from the end of the file before it, but it is the begin by definition.
+            stored_ms = self.begin_timestamp_ms + (seconds * 1000 if entry > 1 else 0)
+            if stored_ms + 999 < begin_ms:
+                return
+            if found == hashed and stored_ms <= end_ms:
+                yield PhysicalOffset(physical_offset)
+            newer, entry = entry, previous
+
+    def truncate(self, physical_end: int) -> None:
+        """Takes back the entries of records that start at or beyond `physical_end`, newest first.
+
+        Undoing them in this order restores every slot exactly. The next record may then be entered again.
+        """
+        view = self._view
+        while not self.is_empty:
+            entry = self.next_entry - 1
+            hashed, physical_offset, _, previous = _ENTRY.unpack_from(view, self._entries_start + entry * _ENTRY_BYTES)
+            if physical_offset < physical_end:
+                self.end_physical_offset = min(self.end_physical_offset, physical_offset)
+                break
+            slot = _SLOTS_START + hashed % self._slot_count * _SLOT_BYTES
+            if _read_slot(view, slot)[0] == entry:
+                _write_slot(view, slot, previous)
+                self._used_slots -= previous == 0
+            self.next_entry = entry
+        self._write_header()
+
+    def overlaps(self, *, begin_ms: int, end_ms: int) -> bool:
+        """Whether some record of the file may have been stored in [begin_ms, end_ms]."""
+        return not self.is_empty and self.begin_timestamp_ms <= end_ms and begin_ms <= self.end_timestamp_ms
+
+    def sync(self) -> None:
+        """Blocks until everything entered before is durable; may run in another thread."""
+        self._segment.sync()
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._segment.close()
+
+    def _seconds_since_begin(self, store_timestamp_ms: int) -> int:
+        if self.begin_timestamp_ms <= 0:
+            return 0
+        return max(0, min((store_timestamp_ms - self.begin_timestamp_ms) // 1000, _MOST_SECONDS))
+
+    def _write_header(self) -> None:
+        _HEADER.pack_into(
+            self._view,
+            0,
+            self.begin_timestamp_ms,
+            self.end_timestamp_ms,
+            self.begin_physical_offset,
+            self.end_physical_offset,
+            self._used_slots,
+            self.next_entry,
+        )

@@ -1,0 +1,188 @@
+"""The index of a store: IndexFiles one after the other, the newest of which grows (RocketMQ's IndexService).
+
+The index is a help for people who look for a message; nothing else depends on it. What a crash takes from it can be
+entered again from the CommitLog as long as that still has the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from mqcore.offsets import PhysicalOffset
+from mqcore.storage.consume_queue_loading import StopKind
+from mqcore.storage.disk import Disk
+from mqcore.storage.index_file import IndexFile, index_file_bytes, key_hash, tag_hash
+
+__all__ = ["IndexTable"]
+
+_INDEX_FOLDER: Final = "index"
+_NAME_DIGITS: Final = 17
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class IndexTable:
+    """All IndexFiles, oldest first. One thread only, but full files may be synced in another."""
+
+    def __init__(self, disk: Disk, *, slot_count: int, entry_count: int) -> None:
+        """The counts are `maxHashSlotNum` and `maxIndexNum`; they may not change while there are files."""
+        self._disk: Final = disk
+        self._slot_count: Final = slot_count
+        self._entry_count: Final = entry_count
+        self._files: Final[list[IndexFile]] = []
+        self._full_files: Final[list[IndexFile]] = []
+
+    def load(self, stop: StopKind, *, durable_timestamp_ms: int) -> PhysicalOffset | None:
+        """Maps every file. Returns from which physical offset on records have to be entered again, None: none.
+
+        After a power loss files with records stored after `durable_timestamp_ms` (the checkpoint's
+        index_message_timestamp_ms) cannot be believed and are deleted. A killed process leaves its files sound.
+        Raises SegmentSizeMismatch if the counts were changed.
+        """
+        first_lost: int | None = None
+        size = index_file_bytes(slot_count=self._slot_count, entry_count=self._entry_count)
+        for found in self._disk.list_folder(_INDEX_FOLDER):
+            if found.is_folder or not found.name.isdecimal():
+                continue
+            path = f"{_INDEX_FOLDER}/{found.name}"
+            file = self._mapped(path, size, create=False)
+            is_lost = stop is StopKind.POWER_LOST and file.end_timestamp_ms > durable_timestamp_ms
+            if is_lost or not file.is_plausible:
+                if first_lost is None:
+                    first_lost = self._files[-1].end_physical_offset if self._files else 0
+                file.close()
+                self._disk.remove(path)
+            else:
+                self._files.append(file)
+        return PhysicalOffset(first_lost) if first_lost is not None else None
+
+    def put(
+        self,
+        *,
+        topic: str,
+        keys: Sequence[str],
+        tag: str | None,
+        physical_offset: int,
+        store_timestamp_ms: int,
+        wall_ms: int,
+    ) -> None:
+        """Enters a record under each key and then under its tag. `wall_ms` names a new file, if one is needed.
+
+        A record that starts before the last one entered is left alone, so dispatching twice does little harm.
+        """
+        hashes = [key_hash(topic, key) for key in keys]
+        if tag:
+            hashes.append(tag_hash(topic, tag))
+        if not hashes:
+            return
+        if not self._files:
+            self._files.append(self._new_file(wall_ms))
+        file = self._files[-1]
+        if physical_offset < file.end_physical_offset:
+            return
+        added = file.add(hashes, physical_offset=physical_offset, store_timestamp_ms=store_timestamp_ms)
+        while added < len(hashes):
+            file = self._roll(wall_ms)
+            del hashes[:added]
+            added = file.add(hashes, physical_offset=physical_offset, store_timestamp_ms=store_timestamp_ms)
+
+    def query(self, topic: str, key: str, *, begin_ms: int, end_ms: int, max_count: int) -> list[PhysicalOffset]:
+        """Where records of `topic` with `key` may start, newest first, at most `max_count`.
+
+        The caller reads them and compares the key, as hashes collide, and the store time, known here to the second.
+        """
+        return self._query(key_hash(topic, key), begin_ms=begin_ms, end_ms=end_ms, max_count=max_count)
+
+    def query_tag(self, topic: str, tag: str, *, begin_ms: int, end_ms: int, max_count: int) -> list[PhysicalOffset]:
+        """The same for a tag; records entered by RocketMQ before 5.5 are not found."""
+        return self._query(tag_hash(topic, tag), begin_ms=begin_ms, end_ms=end_ms, max_count=max_count)
+
+    def truncate(self, physical_end: int) -> None:
+        """Takes back the entries of records that start at or beyond `physical_end`, where the CommitLog is cut."""
+        while self._files:
+            file = self._files[-1]
+            if file.end_physical_offset < physical_end and not file.is_empty:
+                return
+            file.truncate(physical_end)
+            if not file.is_empty:
+                return
+            self._remove(file)
+
+    def remove_expired_files(self, log_min_offset: int) -> int:
+        """Deletes files whose records are all gone from the CommitLog, but not the newest one. Returns how many."""
+        expired = [file for file in self._files[:-1] if file.end_physical_offset < log_min_offset]
+        for file in expired:
+            self._remove(file)
+        return len(expired)
+
+    def remove_all(self) -> None:
+        """Deletes every file: the CommitLog is empty, or starts anew somewhere else."""
+        for file in list(self._files):
+            self._remove(file)
+
+    def take_full_files(self) -> list[IndexFile]:
+        """Files that became full since the last call. Once they are synced, the checkpoint's
+        index_message_timestamp_ms may be the last one's end_timestamp_ms."""
+        full_files = list(self._full_files)
+        self._full_files.clear()
+        return full_files
+
+    def close(self) -> int:
+        """Makes everything durable, closes the files and returns the timestamp for the checkpoint, 0 without files."""
+        end_timestamp_ms = self._files[-1].end_timestamp_ms if self._files else 0
+        for file in {*self._full_files, *self._files[-1:]}:
+            file.sync()
+        self._close(self._files)
+        self._files.clear()
+        return end_timestamp_ms
+
+    def _query(self, hashed: int, *, begin_ms: int, end_ms: int, max_count: int) -> list[PhysicalOffset]:
+        offsets: list[PhysicalOffset] = []
+        for file in reversed(self._files):
+            if not file.overlaps(begin_ms=begin_ms, end_ms=end_ms):
+                continue
+            for physical_offset in file.records(hashed, begin_ms=begin_ms, end_ms=end_ms):
+                if len(offsets) >= max_count:
+                    return offsets
+                offsets.append(physical_offset)
+        return offsets
+
+    def _roll(self, wall_ms: int) -> IndexFile:
+        full = self._files[-1]
+        self._full_files.append(full)
+        file = self._new_file(wall_ms)
+        file.continue_after(full)
+        self._files.append(file)
+        return file
+
+    def _new_file(self, wall_ms: int) -> IndexFile:
+        """Named after the time, a millisecond after the newest file if the clock did not advance."""
+        newest = self._files[-1].path.rpartition("/")[2] if self._files else ""
+        name = _file_name(wall_ms)
+        if name <= newest:
+            name = str(int(newest) + 1).zfill(_NAME_DIGITS)
+        size = index_file_bytes(slot_count=self._slot_count, entry_count=self._entry_count)
+        return self._mapped(f"{_INDEX_FOLDER}/{name}", size, create=True)
+
+    def _mapped(self, path: str, size: int, *, create: bool) -> IndexFile:
+        segment = self._disk.map_segment(path, size, create=create)
+        return IndexFile(segment, slot_count=self._slot_count, entry_count=self._entry_count)
+
+    def _remove(self, file: IndexFile) -> None:
+        self._files.remove(file)
+        if file in self._full_files:
+            self._full_files.remove(file)
+        file.close()
+        self._disk.remove(file.path)
+
+    @staticmethod
+    def _close(files: Iterable[IndexFile]) -> None:
+        for file in files:
+            file.close()
+
+
+def _file_name(wall_ms: int) -> str:
+    """yyyyMMddHHmmssSSS; UTC, where RocketMQ takes local time: a name must not fall back in autumn."""
+    moment = _EPOCH + timedelta(milliseconds=wall_ms)
+    return f"{moment:%Y%m%d%H%M%S}{wall_ms % 1000:03d}"
