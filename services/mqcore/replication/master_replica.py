@@ -6,9 +6,9 @@ Theory of operation. The shell accepts connections, moves bytes, and after each 
    SLAVE_NOT_AVAILABLE at once (RocketMQ 4.x; 5.x would wait out the limit). Otherwise the put waits in the `PutGate`.
 2. `take_transfers` gives each slave what it lacks.
 3. `receive_data` brings reports. A report is first checked, then counted, then the gate is asked.
-4. A report is *proven* for a put when the put's bytes were all sent on that link, or when the slave's log was verified: over
-   the metadata plane it stated the digest of its tail, `verified` remembered that end, and the link's first report is
-   that end. A remembered end serves one connection and dies after `verified_end_lifetime_ms`.
+4. A report is *proven* for a put when the put's bytes were all sent on that link, or when the slave's log was verified:
+   over the metadata plane it stated the digest of its tail, `verified` remembered that end, and the link's first report
+   is that end. A remembered end serves one connection and dies after `verified_end_lifetime_ms`.
 
 Slaves are counted, not connections: a verified slave's new link replaces its old one. Nothing here lowers an
 acknowledgement, and a slave that leaves takes its own with it.

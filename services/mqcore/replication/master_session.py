@@ -2,7 +2,7 @@
 
     accepted --first report--> transferring --refused report, silence--> closed
 
-Before the first report nothing is sent but a heartbeat after an idle interval (a 4.x Java slave reports only 5 s after it
+Before the first report nothing is sent but a heartbeat after an idle interval (a 4.x Java slave reports 5 s after it
 connects). The first report decides the start:
 
 | first report | start | |

@@ -2,9 +2,9 @@
 
     connected --report at once--> following --offset mismatch, bad size, silence--> closed
 
-Each transfer must start at the end of the local log, heartbeats included; an empty log takes any start. Bodies are handed
-on as they arrive, whole frames or parts of them, so nothing is buffered but an incomplete header. The report after a
-read covers everything appended by it: one report a read, whole 8 bytes, never a part.
+Each transfer must start at the end of the local log, heartbeats included; an empty log takes any start. Bodies are
+handed on as they arrive, whole frames or parts of them, so nothing is buffered but an incomplete header. The report
+after a read covers everything appended by it: one report a read, whole 8 bytes, never a part.
 """
 
 from __future__ import annotations
