@@ -18,6 +18,8 @@ from mqcore.routing.values import MASTER_ID, PERMISSION_READ, PERMISSION_WRITE, 
 __all__ = ["QueuePermission", "QueueRow", "accepted_message_types", "queue_rows"]
 
 _MIXED: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+# Types of a topic that takes nothing else.
+_SINGLE: Final = frozenset((*_MIXED, "LITE", "PRIORITY"))
 
 
 class QueuePermission(Enum):
@@ -74,10 +76,13 @@ def queue_rows(route: TopicRoute) -> list[QueueRow]:
 
 
 def accepted_message_types(message_type: str) -> tuple[str, ...]:
-    """What a topic of this type takes: MIXED all four ordinary types, no type only NORMAL, any other only itself."""
+    """What a topic of this type takes: MIXED all four ordinary types, any other only itself.
+
+    No type, or one that is not RocketMQ's, counts as NORMAL: a list that is empty or unknown to a client stops it.
+    """
     if message_type == "MIXED":
         return _MIXED
-    return (message_type or "NORMAL",)
+    return (message_type,) if message_type in _SINGLE else ("NORMAL",)
 
 
 def _permissions(queues: QueueData) -> Iterator[QueuePermission]:

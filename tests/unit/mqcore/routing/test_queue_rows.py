@@ -64,7 +64,12 @@ def test_permission_of_each_row(
 
 @pytest.mark.parametrize(
     ("message_type", "expected"),
-    [("", ("NORMAL",)), ("FIFO", ("FIFO",)), ("MIXED", ("NORMAL", "FIFO", "DELAY", "TRANSACTION"))],
+    [
+        ("", ("NORMAL",)),
+        ("FIFO", ("FIFO",)),
+        ("fifo", ("NORMAL",)),
+        ("MIXED", ("NORMAL", "FIFO", "DELAY", "TRANSACTION")),
+    ],
 )
 def test_accepted_types_are_never_empty(message_type: str, expected: tuple[str, ...]) -> None:
     rows = queue_rows(route(QueueData("a", 1, 1, 6, message_type=message_type), 0))
