@@ -17,7 +17,7 @@ from admin.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
 from admin.cli.local_cluster import LocalCluster
 from admin.cli.options import DataOption, JsonOption, NamesrvOption
 from admin.cli.preset import DEFAULT_PRESET, PRESETS
-from admin.cli.status_view import is_healthy, status_json, status_tables
+from admin.cli.status_view import is_healthy, status_json, status_tables, table_console
 from admin.cluster_reader import ClusterReader
 from admin.cluster_state import ClusterState, diagnose
 from admin.rpc import Channels
@@ -111,7 +111,7 @@ def status(namesrv: NamesrvOption = None, data: DataOption = None, json: JsonOpt
     if json:
         typer.echo(status_json(state, findings))
     else:
-        Console().print(status_tables(state, findings), soft_wrap=True)
+        table_console().print(status_tables(state, findings))
     if not is_healthy(findings):
         raise typer.Exit(EXIT_FAILED)
 

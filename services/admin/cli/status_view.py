@@ -6,15 +6,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from admin.cluster_state import BrokerState, BrokerStatus, ClusterState, Finding, Severity
 
-__all__ = ["findings_text", "is_healthy", "new_table", "status_json", "status_tables"]
+__all__ = ["findings_text", "is_healthy", "new_table", "status_json", "status_tables", "table_console"]
 
-_BROKER_COLUMNS = ("broker", "role", "client / admin / HA", "CommitLog from", "end", "flushed", "dispatched", "copies")
+_BROKER_COLUMNS = ("broker", "role", "CommitLog from", "end", "flushed", "dispatched", "copies")
+# Wide enough for every table: output that goes to a file or a pipe is not cut at a terminal's width.
+_PIPE_COLUMNS = 300
 
 
 def is_healthy(findings: Sequence[Finding]) -> bool:
@@ -31,6 +33,8 @@ def status_tables(state: ClusterState, findings: Sequence[Finding]) -> Renderabl
         "",
         _replication(state),
         "",
+        _endpoints(state),
+        "",
         findings_text(findings),
     )
 
@@ -43,6 +47,12 @@ def status_json(state: ClusterState, findings: Sequence[Finding]) -> str:
         **asdict(state),
     }
     return json.dumps(document, indent=2)
+
+
+def table_console() -> Console:
+    """Standard output for tables."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPE_COLUMNS)
 
 
 def findings_text(findings: Sequence[Finding]) -> Text:
@@ -62,10 +72,10 @@ def findings_text(findings: Sequence[Finding]) -> Text:
 
 
 def new_table(*columns: str) -> Table:
-    """A table in the house style: no frame, so that columns can be cut with awk."""
+    """A table in the house style: no frame, so that a line can be cut into words."""
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for column in columns:
-        table.add_column(column, no_wrap=True, overflow="fold")
+        table.add_column(column, overflow="fold")
     return table
 
 
@@ -82,13 +92,19 @@ def _name_servers(state: ClusterState) -> Table:
 def _brokers(state: ClusterState) -> Table:
     table = new_table(*_BROKER_COLUMNS)
     for broker in state.brokers:
-        endpoints = f"{broker.client_endpoint} {broker.metadata_endpoint} {broker.ha_endpoint or '-'}"
         status = broker.status
         if status is None:
-            table.add_row(broker.key, Text("does not answer", style="bold red"), endpoints, "-", "-", "-", "-", "-")
+            table.add_row(broker.key, Text("does not answer", style="bold red"), "-", "-", "-", "-", "-")
             continue
         offsets = (status.min_offset, status.end_offset, status.flushed_offset, status.dispatched_offset)
-        table.add_row(broker.key, status.role, endpoints, *(f"{offset:,}" for offset in offsets), _copies(status))
+        table.add_row(broker.key, status.role, *(f"{offset:,}" for offset in offsets), _copies(status))
+    return table
+
+
+def _endpoints(state: ClusterState) -> Table:
+    table = new_table("broker", "client API", "metadata, admin", "replication")
+    for broker in state.brokers:
+        table.add_row(broker.key, broker.client_endpoint, broker.metadata_endpoint, broker.ha_endpoint or "-")
     return table
 
 

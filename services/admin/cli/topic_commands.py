@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeVar
 
 import typer
-from rich.console import Console
+from rich.console import Group
 from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
 
 from admin.cli.cluster_address import find_cluster
 from admin.cli.failure import EXIT_REFUSED, CommandError
 from admin.cli.groups import create_group, group_queues_table, groups_by_master, groups_table
 from admin.cli.options import DataOption, NamesrvOption, TopicArgument
+from admin.cli.status_view import table_console
 from admin.cli.topics import (
     create_topic,
     delete_topic,
@@ -69,7 +70,7 @@ def topic_list(
     """List topics with their queues and the messages they hold."""
     cluster = find_cluster(namesrv, data)
     by_master = _run(lambda channels: topics_by_master(channels, cluster, include_system=system))
-    Console().print(topics_table(by_master), soft_wrap=True)
+    table_console().print(topics_table(by_master))
 
 
 @topic_app.command("describe")
@@ -79,9 +80,8 @@ def topic_describe(topic: TopicArgument, namesrv: NamesrvOption = None, data: Da
     by_master = _run(lambda channels: find_topic(channels, cluster, topic))
     if not by_master:
         raise CommandError(f"there is no topic {topic}", remedy="`tandemmq topic list` shows those there are")
-    console = Console()
-    console.print(topics_table({name: [status] for name, status in by_master.items()}), "", soft_wrap=True)
-    console.print(topic_queues_table(by_master), soft_wrap=True)
+    summary = topics_table({name: [status] for name, status in by_master.items()})
+    table_console().print(Group(summary, "", topic_queues_table(by_master)))
 
 
 @topic_app.command("delete")
@@ -128,7 +128,7 @@ def group_list(
     """List subscription groups and how far they are behind."""
     cluster = find_cluster(namesrv, data)
     by_master = _run(lambda channels: groups_by_master(channels, cluster))
-    Console().print(groups_table(by_master) if group is None else group_queues_table(by_master, group), soft_wrap=True)
+    table_console().print(groups_table(by_master) if group is None else group_queues_table(by_master, group))
 
 
 def _run(action: Callable[[Channels], Awaitable[ResultT]]) -> ResultT:

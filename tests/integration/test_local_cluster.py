@@ -1,0 +1,153 @@
+"""`tandemmq up` and what one does with it, as real processes on free ports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_LINES = [f"line {number}" for number in range(200)]
+_START_LIMIT_S = 90.0
+_HEALTH_LIMIT_S = 30.0
+_COMMAND_LIMIT_S = 60.0
+
+
+class LocalCluster:
+    """A cluster in a folder, used through the command line only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._output = folder.with_suffix(".out")
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                # Small files: space for four CommitLogs and their successors is reserved at once.
+                self._command("up", "--free-ports", "--no-live", "--set", f"mappedFileSizeCommitLog={16 << 20}"),
+                stdout=output,
+                stderr=output,
+            )
+        self.until(self._is_ready, _START_LIMIT_S)
+
+    def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """One command against this cluster."""
+        return subprocess.run(
+            self._command(*arguments),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_LIMIT_S,
+            check=False,
+        )
+
+    def record(self) -> dict[str, Any]:
+        """cluster.json."""
+        found: dict[str, Any] = json.loads((self.folder / "cluster.json").read_text())
+        return found
+
+    def pid(self, member: str) -> int:
+        """Of a member now; 0 while it does not run."""
+        return next(int(each["pid"]) for each in self.record()["members"] if each["name"] == member)
+
+    def until(self, condition: Callable[[], bool], limit_s: float) -> None:
+        """Polls; fails with the cluster's own output when the limit passes."""
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            assert time.monotonic() < deadline, self._output.read_text()
+            time.sleep(0.1)
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, self._output.read_text()
+        return (self.folder / "cluster.json").exists() and self.record()["state"] == "ready"
+
+    def _command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "admin.cli", *words, "--data", str(self.folder)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    started = LocalCluster(tmp_path_factory.mktemp("local") / "cluster")
+    try:
+        yield started
+    finally:
+        started.run("down")
+        if started.process.poll() is None:
+            started.process.kill()
+        started.process.wait()
+
+
+def _healthy(cluster: LocalCluster) -> bool:
+    return cluster.run("status").returncode == 0
+
+
+def test_cluster_becomes_healthy_and_says_so_in_json(cluster: LocalCluster) -> None:
+    cluster.until(lambda: _healthy(cluster), _HEALTH_LIMIT_S)
+    document = json.loads(cluster.run("status", "--json").stdout)
+    assert document["healthy"], document["findings"]
+    assert [f"{broker['broker_name']}:{broker['broker_id']}" for broker in document["brokers"]] == [
+        "broker-a:0",
+        "broker-a:1",
+        "broker-b:0",
+        "broker-b:1",
+    ]
+    assert all(len(server["brokers"]) == 4 for server in document["name_servers"])
+
+
+def test_second_start_in_the_same_folder_is_refused(cluster: LocalCluster) -> None:
+    refused = cluster.run("up")
+    assert refused.returncode == 2
+    assert "a cluster already runs" in refused.stderr
+
+
+def test_lines_come_out_as_they_went_in(cluster: LocalCluster) -> None:
+    sent = cluster.run("produce", "round-trip", stdin="\n".join(_LINES) + "\n")
+    assert sent.returncode == 0, sent.stderr
+    assert "topic round-trip did not exist; created on broker-a, broker-b" in sent.stderr
+    assert "200 acknowledged, 0 failed" in sent.stderr
+    got = cluster.run(
+        "consume", "round-trip", "--group", "round-trip-readers", "--count", "200", "--idle-timeout", "15"
+    )
+    assert got.returncode == 0, got.stderr
+    assert sorted(got.stdout.splitlines()) == sorted(_LINES)
+    again = cluster.run("consume", "round-trip", "--group", "round-trip-readers", "--idle-timeout", "1")
+    assert (again.returncode, again.stdout) == (0, "")
+
+
+def test_topics_and_groups_are_made_shown_and_removed(cluster: LocalCluster) -> None:
+    assert cluster.run("topic", "create", "orders", "--queues", "3", "--type", "FIFO").returncode == 0
+    assert "broker-a:3/3 broker-b:3/3" in cluster.run("topic", "list").stdout
+    assert "FIFO" in cluster.run("topic", "describe", "orders").stdout
+    assert cluster.run("group", "create", "billing", "--ordered").returncode == 0
+    assert "billing" in cluster.run("group", "list").stdout
+    assert cluster.run("topic", "delete", "orders", "--yes").returncode == 0
+    assert cluster.run("topic", "describe", "orders").returncode == 1
+
+
+def test_killed_master_comes_back_and_nothing_acknowledged_is_missing(cluster: LocalCluster) -> None:
+    assert cluster.run("produce", "survivors", stdin="\n".join(_LINES)).returncode == 0
+    killed = cluster.pid("broker-a")
+    os.kill(killed, signal.SIGKILL)
+    cluster.until(lambda: cluster.pid("broker-a") not in (0, killed), _HEALTH_LIMIT_S)
+    cluster.until(lambda: _healthy(cluster), _HEALTH_LIMIT_S)
+    got = cluster.run("consume", "survivors", "--group", "readers", "--count", "200", "--idle-timeout", "15")
+    assert got.returncode == 0, got.stderr
+    assert sorted(got.stdout.splitlines()) == sorted(_LINES)
+
+
+def test_down_stops_everything_and_keeps_the_data(cluster: LocalCluster) -> None:
+    pids = [int(member["pid"]) for member in cluster.record()["members"]]
+    stopped = cluster.run("down")
+    assert stopped.returncode == 0, stopped.stderr
+    assert cluster.process.wait(timeout=10) == 0
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert not (cluster.folder / "cluster.json").exists()
+    assert (cluster.folder / "store" / "broker-a" / "commitlog").is_dir()
+    assert "nothing runs" in cluster.run("down").stdout
