@@ -21,7 +21,7 @@ from mqcore.offsets import PhysicalOffset
 __all__ = ["offset_message_id", "parse_offset_message_id"]
 
 _PORT_AND_OFFSET: Final = Struct(">iq")
-_ID_DIGITS: Final = (32, 56)
+_ID_BYTES: Final = (16, 28)
 
 
 def offset_message_id(store_host: Host, physical_offset: int) -> str:
@@ -31,9 +31,9 @@ def offset_message_id(store_host: Host, physical_offset: int) -> str:
 
 def parse_offset_message_id(text: str) -> tuple[Host, PhysicalOffset]:
     """Broker and position an id names. Raises ValueError if it is none; the position may still hold no record."""
-    if len(text) not in _ID_DIGITS:
-        raise ValueError(f"an offset message id has 32 or 56 hexadecimal digits, not {len(text)}")
     raw = bytes.fromhex(text)
+    if len(raw) not in _ID_BYTES:
+        raise ValueError(f"an offset message id has 32 or 56 hexadecimal digits, not {2 * len(raw)}")
     address_bytes = len(raw) - _PORT_AND_OFFSET.size
     port, physical_offset = _PORT_AND_OFFSET.unpack_from(raw, address_bytes)
     return Host(raw[:address_bytes], port), PhysicalOffset(physical_offset)

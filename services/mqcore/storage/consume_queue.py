@@ -19,6 +19,7 @@ Nothing here is the only copy of anything: entries lost in a crash are derived a
 
 from __future__ import annotations
 
+from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -54,6 +55,10 @@ class QueueEntry(NamedTuple):
     def physical_end(self) -> int:
         """Where the record ends in the CommitLog."""
         return self.physical_offset if self.size == FILLER_SIZE else self.physical_offset + self.size
+
+
+_make_entry: Final = partial(tuple.__new__, QueueEntry)
+"""QueueEntry._make without a Python frame: a third of its time, once per entry read."""
 
 
 class ConsumeQueue:
@@ -129,7 +134,7 @@ class ConsumeQueue:
         if not self.min_offset <= start < self.max_offset or count <= 0:
             return []
         data = self._bytes(start, min(start + count, self.max_offset))
-        return list(map(QueueEntry._make, ENTRY.iter_unpack(data)))
+        return list(map(_make_entry, ENTRY.iter_unpack(data)))
 
     def entry(self, offset: int) -> QueueEntry:
         """One entry of the queue, also one below min_offset whose file is still there."""
