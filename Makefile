@@ -31,5 +31,20 @@ format: setup ## format and fix what a tool can fix
 test: setup lint ## everything CI runs: linters, unit, contract, simulation, integration
 	@$(BIN)/python tools/run_tests.py
 
+test-quick: setup ## unit and contract tests only
+	@$(BIN)/python tools/run_tests.py --report test-quick unit contract
+
+conformance: setup ## the client API's conformance suite and the official Python client
+	@$(BIN)/python tools/run_tests.py --report conformance contract/client_api e2e/official_python
+
+sim: setup ## clusters on virtual time with faults: SEEDS=300, or SEED=1234 to replay one
+	@$(BIN)/python tools/sim.py $(if $(SEED),--first $(SEED) --seeds 1 --verbose,--seeds $(SEEDS)) $(if $(PLANT),--plant $(PLANT))
+
+bench: setup ## send, catch-up, start-up and memory of this machine
+	@$(BIN)/python benchmarks/bench.py
+
+demo: setup ## a cluster, 10,000 lines through the official client, a master killed on the way, the proof
+	@$(BIN)/python tools/demo.py
+
 clean: ## remove what was built
 	rm -rf build .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from mqcore.storage.append_result import AppendResult
+from mqcore.storage.checkpoint import StoreCheckpoint
+from mqcore.storage.consume_queue import ConsumeQueue, QueueEntry
 from mqcore.storage.disk import AppendFile, BlockFile, Disk, DiskLock, DiskUsage, FolderEntry, MappedSegment
 from mqcore.storage.errors import (
     DiskError,
@@ -12,25 +15,43 @@ from mqcore.storage.errors import (
     StorageError,
     StoreLocked,
 )
+from mqcore.storage.flush_jobs import FlushJob, NextSegmentJob
+from mqcore.storage.kept_tail import KeptTail
+from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import FlushDiskType, StoreOptions
 from mqcore.storage.put_status import PutStatus
+from mqcore.storage.record_boundaries import record_boundaries, record_boundary_before
+from mqcore.storage.recovery import RecoveryReport
+from mqcore.storage.retention import RetentionJob
 
 __all__ = [
     "AppendFile",
+    "AppendResult",
     "BlockFile",
+    "ConsumeQueue",
     "Disk",
     "DiskError",
     "DiskFull",
     "DiskLock",
     "DiskUsage",
     "FlushDiskType",
+    "FlushJob",
     "FolderEntry",
+    "KeptTail",
     "LogGap",
     "MappedSegment",
+    "MessageStore",
+    "NextSegmentJob",
     "PutStatus",
+    "QueueEntry",
     "RecordCorrupt",
+    "RecoveryReport",
+    "RetentionJob",
     "SegmentSizeMismatch",
     "StorageError",
+    "StoreCheckpoint",
     "StoreLocked",
     "StoreOptions",
+    "record_boundaries",
+    "record_boundary_before",
 ]

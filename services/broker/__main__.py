@@ -1,0 +1,109 @@
+"""`mqbroker`, or `python -m broker`: one member of one broker group, master or slave by brokerRole."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
+
+import structlog
+
+from broker.broker import Broker
+from broker.settings import BrokerSettings
+from mqcore.message import Host
+from mqcore.metadata import MetadataCorrupt
+from mqcore.storage import StorageError
+from mqservice.clock import SystemClock
+from mqservice.command_line import EXIT_REFUSED, settings_of_command_line
+from mqservice.grpc_server import ListenError
+from mqservice.logging import configure_logging
+from mqservice.settings import check_folder_writable, check_ports_free, effective_settings
+from mqservice.shutdown import stop_requested
+
+__all__ = ["main", "run_broker"]
+
+_DESCRIPTION: Final = "A TandemMQ broker: one member of a broker group. Settings have RocketMQ's names."
+
+
+def main() -> None:
+    """Console entry point."""
+    sys.exit(run_broker(sys.argv[1:]))
+
+
+def run_broker(
+    arguments: Sequence[str], *, program: str = "mqbroker", home_role: Literal["master", "slave"] | None = None
+) -> int:
+    """Starts a broker and returns its exit code: 0 stopped in order, 1 failed, 2 not started.
+
+    `home_role` is what the caller's name promises; settings of the other role are refused.
+    """
+    settings = settings_of_command_line(
+        BrokerSettings,
+        program=program,
+        description=_DESCRIPTION,
+        arguments=arguments,
+        environ=os.environ,
+        check=partial(_check, home_role=home_role),
+    )
+    configure_logging(
+        os.environ,
+        service="broker",
+        cluster=settings.broker_cluster_name,
+        broker_name=settings.broker_name,
+        broker_id=settings.broker_id,
+        role=str(settings.broker_role),
+    )
+    log = structlog.get_logger(__name__)
+    log.info("broker_starting", settings=effective_settings(settings), process_id=os.getpid())
+    try:
+        return asyncio.run(_serve(settings))
+    except (StorageError, MetadataCorrupt, ListenError, OSError) as error:
+        log.critical("broker_not_started", error=str(error), kind=type(error).__name__)
+        return EXIT_REFUSED
+
+
+def _check(settings: BrokerSettings, *, home_role: str | None) -> list[str]:
+    problems = check_machine(settings)
+    if home_role is not None and (home_role == "master") != settings.is_master:
+        wanted = "SYNC_MASTER or ASYNC_MASTER" if home_role == "master" else "SLAVE"
+        problems.append(f"brokerRole={settings.broker_role}: this program is a broker-{home_role}; set {wanted}")
+    return problems
+
+
+def check_machine(settings: BrokerSettings) -> list[str]:
+    """What on this machine keeps the broker from starting: taken ports, an unwritable store."""
+    ports = {"listenPort": settings.listen_port, "grpcServerPort": settings.grpc_server_port}
+    if settings.is_master:
+        ports["haListenPort"] = settings.ha_listen_port
+    return [
+        *check_ports_free(settings.bind_address, ports),
+        *check_folder_writable("storePathRootDir", Path(settings.store_path_root_dir)),
+    ]
+
+
+async def _serve(settings: BrokerSettings) -> int:
+    store_host = await _store_host(settings)
+    broker = Broker(settings, clock=SystemClock(), store_host=store_host)
+    # What was made so far lives as long as the process: the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    with stop_requested() as stop:
+        return await broker.run(stop)
+
+
+async def _store_host(settings: BrokerSettings) -> Host:
+    """brokerIP1 and listenPort as records carry them: numbers, so a name is resolved once."""
+    loop = asyncio.get_running_loop()
+    infos = await loop.getaddrinfo(settings.broker_ip1, settings.listen_port, type=socket.SOCK_STREAM)
+    family, _, _, _, address = infos[0]
+    return Host(socket.inet_pton(family, str(address[0])), settings.listen_port)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""MetadataService: a master's tables for its slaves, in RocketMQ's JSON. The edge: protobuf stops here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
+
+import grpc
+from tandemmq.broker.v1 import metadata_service_pb2 as pb
+from tandemmq.broker.v1 import metadata_service_pb2_grpc
+
+from mqcore.metadata import DataVersion
+
+__all__ = ["ChangeSignal", "MetadataServicer", "VersionedTable"]
+
+
+class VersionedTable(Protocol):
+    """A metadata table: topics, subscription groups, consumer offsets or delay offsets."""
+
+    @property
+    def version(self) -> DataVersion:
+        """Changes with every change of the table."""
+
+    def to_json(self) -> str:
+        """The table in RocketMQ's shape."""
+
+
+class ChangeSignal:
+    """Tells any number of waiters that something changed; changes between two looks fold into one."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wakes all waiters."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Returns at the next change."""
+        await self._changed.wait()
+
+
+class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
+    """Serves the tables of a master; a slave refuses, since its tables are copies."""
+
+    def __init__(
+        self, *, tables: Mapping[pb.MetadataTable.ValueType, VersionedTable], changes: ChangeSignal, is_master: bool
+    ) -> None:
+        self._tables = tables
+        self._changes = changes
+        self._is_master = is_master
+
+    async def GetMetadataTable(  # noqa: N802
+        self, request: pb.GetMetadataTableRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetMetadataTableResponse:
+        await self._refuse_on_slave(context)
+        table = self._tables.get(request.table)
+        if table is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "table: name one of the METADATA_TABLE_ values")
+        assert table is not None
+        version = _version(request.table, table.version)
+        if request.HasField("known_version") and request.known_version == version:
+            return pb.GetMetadataTableResponse(version=version)
+        return pb.GetMetadataTableResponse(version=version, json=table.to_json())
+
+    async def WatchMetadata(  # noqa: N802
+        self, request: pb.WatchMetadataRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.WatchMetadataResponse]:
+        await self._refuse_on_slave(context)
+        while True:
+            yield pb.WatchMetadataResponse(
+                versions=[_version(kind, table.version) for kind, table in self._tables.items()]
+            )
+            await self._changes.wait()
+
+    async def _refuse_on_slave(self, context: grpc.aio.ServicerContext) -> None:
+        if not self._is_master:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this broker is a slave; ask its master")
+
+
+def _version(kind: pb.MetadataTable.ValueType, version: DataVersion) -> pb.TableVersion:
+    return pb.TableVersion(
+        table=kind,
+        state_version=version.state_version,
+        timestamp_ms=version.timestamp_ms,
+        counter=version.counter,
+    )

@@ -1,0 +1,142 @@
+"""What one member of a broker group asks another over the metadata plane, as plain values.
+
+The edge where protobuf ends: callers see extents, digests and JSON. Every call has a time limit; a failure is
+`PeerUnavailable` with the cause, and the caller decides when to ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import grpc
+from tandemmq.broker.v1 import (
+    metadata_service_pb2,
+    metadata_service_pb2_grpc,
+    replica_service_pb2,
+    replica_service_pb2_grpc,
+)
+
+from mqcore.metadata import DataVersion
+from mqcore.replication import LogExtent, LogRange
+
+__all__ = ["PeerClient", "PeerLog", "PeerUnavailable"]
+
+CALL_TIMEOUT_S: Final = 3.0
+VERIFY_TIMEOUT_S: Final = 10.0
+DIGEST_TIMEOUT_S: Final = 30.0
+READ_TIMEOUT_S: Final = 3_600.0
+
+CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", 16 << 20),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class PeerUnavailable(Exception):
+    """The peer did not answer in time, or refused. The caller waits and asks again."""
+
+    def __init__(self, endpoint: str, call: str, error: grpc.aio.AioRpcError) -> None:
+        super().__init__(f"{call} at {endpoint}: {error.code().name} {error.details() or ''}".rstrip())
+        self.endpoint = endpoint
+
+
+class PeerLog:
+    """A peer's CommitLog as it describes it."""
+
+    __slots__ = ("broker_id", "extent", "flushed_offset", "segment_bytes", "serving")
+
+    def __init__(self, answer: replica_service_pb2.GetLogExtentResponse) -> None:
+        self.extent = LogExtent(min_offset=answer.min_offset, end_offset=answer.end_offset)
+        self.segment_bytes = answer.segment_bytes
+        self.serving = answer.serving
+        self.broker_id = answer.broker_id
+        self.flushed_offset = answer.flushed_offset
+
+
+class PeerClient:
+    """One channel to one member of the group. Use as an async context manager."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self._channel = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+        self._replica = replica_service_pb2_grpc.ReplicaServiceStub(self._channel)
+        self._metadata = metadata_service_pb2_grpc.MetadataServiceStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._channel.close()
+
+    async def log(self) -> PeerLog:
+        """Which part of the log the peer holds."""
+        try:
+            return PeerLog(
+                await self._replica.GetLogExtent(replica_service_pb2.GetLogExtentRequest(), timeout=CALL_TIMEOUT_S)
+            )
+        except grpc.aio.AioRpcError as error:
+            raise PeerUnavailable(self.endpoint, "GetLogExtent", error) from error
+
+    async def digests(self, ranges: Sequence[LogRange]) -> list[bytes]:
+        """SHA-256 of the peer's bytes in each range, in order."""
+        request = replica_service_pb2.GetRangeDigestsRequest(ranges=[_range(item) for item in ranges])
+        try:
+            answer = await self._replica.GetRangeDigests(request, timeout=DIGEST_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise PeerUnavailable(self.endpoint, "GetRangeDigests", error) from error
+        return list(answer.digests)
+
+    async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes) -> bool:
+        """States our tail to the master; True when it holds the same."""
+        request = replica_service_pb2.VerifyReplicaRequest(broker_id=broker_id, range=_range(tail), digest=digest)
+        try:
+            return bool((await self._replica.VerifyReplica(request, timeout=VERIFY_TIMEOUT_S)).equal)
+        except grpc.aio.AioRpcError as error:
+            raise PeerUnavailable(self.endpoint, "VerifyReplica", error) from error
+
+    async def read_log(self, wanted: LogRange) -> AsyncIterator[tuple[int, bytes]]:
+        """The peer's bytes in pieces of at most 1 MiB: (start offset, bytes), in order."""
+        request = replica_service_pb2.ReadLogRequest(range=_range(wanted))
+        try:
+            async for piece in self._replica.ReadLog(request, timeout=READ_TIMEOUT_S):
+                yield piece.start_offset, piece.data
+        except grpc.aio.AioRpcError as error:
+            raise PeerUnavailable(self.endpoint, "ReadLog", error) from error
+
+    async def metadata_table(self, table: int, known: DataVersion | None) -> tuple[DataVersion, str | None]:
+        """One table of the master; the text is None when its version is the known one."""
+        request = metadata_service_pb2.GetMetadataTableRequest(
+            table=metadata_service_pb2.MetadataTable.ValueType(table)
+        )
+        if known is not None:
+            request.known_version.state_version = known.state_version
+            request.known_version.timestamp_ms = known.timestamp_ms
+            request.known_version.counter = known.counter
+        try:
+            answer = await self._metadata.GetMetadataTable(request, timeout=CALL_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise PeerUnavailable(self.endpoint, "GetMetadataTable", error) from error
+        version = DataVersion(
+            state_version=answer.version.state_version,
+            timestamp_ms=answer.version.timestamp_ms,
+            counter=answer.version.counter,
+        )
+        return version, answer.json or None
+
+    async def metadata_changes(self) -> AsyncIterator[None]:
+        """Yields at once and after every change of any table, until the peer goes."""
+        try:
+            async for _ in self._metadata.WatchMetadata(metadata_service_pb2.WatchMetadataRequest()):
+                yield None
+        except grpc.aio.AioRpcError as error:
+            raise PeerUnavailable(self.endpoint, "WatchMetadata", error) from error
+
+
+def _range(item: LogRange) -> replica_service_pb2.LogRange:
+    return replica_service_pb2.LogRange(start_offset=item.start_offset, end_offset=item.end_offset)

@@ -1,0 +1,122 @@
+"""ReplicaService: what this broker tells members of its group about its CommitLog. The edge: protobuf stops here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Final, Protocol
+
+import grpc
+from tandemmq.broker.v1 import replica_service_pb2 as pb
+from tandemmq.broker.v1 import replica_service_pb2_grpc
+
+from mqcore.replication import LogRange
+
+__all__ = ["LocalLog", "ReplicaServicer"]
+
+RANGES_MAX: Final = 1_024
+DIGEST_BYTES_MAX: Final = 256 << 20
+PIECE_BYTES: Final = 1 << 20
+
+
+class LocalLog(Protocol):
+    """The part of the store that replicas ask about."""
+
+    @property
+    def min_offset(self) -> int:
+        """First byte held."""
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last byte."""
+
+    @property
+    def flushed_offset(self) -> int:
+        """One past the last byte on disk."""
+
+    @property
+    def segment_bytes(self) -> int:
+        """CommitLog file size."""
+
+    def read_log(self, offset: int, max_bytes: int) -> memoryview:
+        """Bytes within one file."""
+
+    def digest(self, start_offset: int, end_offset: int) -> bytes:
+        """SHA-256 of a range; safe on another thread."""
+
+
+class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
+    """Answers from the local log. Digests run on a worker thread: hashing releases the interpreter lock."""
+
+    def __init__(
+        self,
+        *,
+        log: LocalLog,
+        broker_id: int,
+        serving: Callable[[], bool],
+        verified: Callable[[int, int], None],
+    ) -> None:
+        self._log = log
+        self._broker_id = broker_id
+        self._serving = serving
+        self._verified = verified
+
+    async def GetLogExtent(  # noqa: N802
+        self, request: pb.GetLogExtentRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetLogExtentResponse:
+        return pb.GetLogExtentResponse(
+            min_offset=self._log.min_offset,
+            end_offset=self._log.end_offset,
+            segment_bytes=self._log.segment_bytes,
+            serving=self._serving(),
+            broker_id=self._broker_id,
+            flushed_offset=self._log.flushed_offset,
+        )
+
+    async def GetRangeDigests(  # noqa: N802
+        self, request: pb.GetRangeDigestsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetRangeDigestsResponse:
+        ranges = [await self._checked(item, context) for item in request.ranges]
+        total = sum(item.end_offset - item.start_offset for item in ranges)
+        if len(ranges) > RANGES_MAX or total > DIGEST_BYTES_MAX:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"ranges: {len(ranges)} of {total} bytes; ask for at most {RANGES_MAX} of {DIGEST_BYTES_MAX} bytes",
+            )
+        return pb.GetRangeDigestsResponse(digests=[await self._digest(item) for item in ranges])
+
+    async def VerifyReplica(  # noqa: N802
+        self, request: pb.VerifyReplicaRequest, context: grpc.aio.ServicerContext
+    ) -> pb.VerifyReplicaResponse:
+        tail = request.range
+        inside = self._log.min_offset <= tail.start_offset <= tail.end_offset <= self._log.end_offset
+        if not inside or not self._serving():
+            return pb.VerifyReplicaResponse(equal=False)
+        equal = await self._digest(LogRange(tail.start_offset, tail.end_offset)) == request.digest
+        if equal:
+            self._verified(request.broker_id, tail.end_offset)
+        return pb.VerifyReplicaResponse(equal=equal)
+
+    async def ReadLog(  # noqa: N802
+        self, request: pb.ReadLogRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.ReadLogResponse]:
+        wanted = await self._checked(request.range, context)
+        offset = wanted.start_offset
+        while offset < wanted.end_offset:
+            piece = self._log.read_log(offset, min(PIECE_BYTES, wanted.end_offset - offset))
+            if not piece:
+                await context.abort(grpc.StatusCode.OUT_OF_RANGE, f"range: offset {offset} is no longer held")
+            yield pb.ReadLogResponse(start_offset=offset, data=bytes(piece))
+            offset += len(piece)
+
+    async def _checked(self, item: pb.LogRange, context: grpc.aio.ServicerContext) -> LogRange:
+        if not self._log.min_offset <= item.start_offset <= item.end_offset <= self._log.end_offset:
+            await context.abort(
+                grpc.StatusCode.OUT_OF_RANGE,
+                f"range: [{item.start_offset}, {item.end_offset}) leaves the log "
+                f"[{self._log.min_offset}, {self._log.end_offset})",
+            )
+        return LogRange(item.start_offset, item.end_offset)
+
+    async def _digest(self, item: LogRange) -> bytes:
+        return await asyncio.to_thread(self._log.digest, item.start_offset, item.end_offset)

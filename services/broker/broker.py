@@ -1,0 +1,522 @@
+"""One broker: puts the parts together, starts them in order, and stops them in order.
+
+Start: lock and recover the store, load metadata and leases, open the metadata plane, (a SYNC_MASTER that may have lost its tail
+fetches it from a slave,) open the HA and client planes, register. Stop: deregister, refuse sends, answer those that
+wait, flush, write metadata, close the store, which takes the abort file away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+from mqservice.name_server_link import NameServerLinks
+from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
+from tandemmq.broker.v1 import metadata_service_pb2_grpc, replica_service_pb2_grpc
+
+from broker.api.admin_servicer import AdminServicer
+from broker.api.client_api import client_api
+from broker.api.metadata_servicer import MetadataServicer
+from broker.api.replica_servicer import ReplicaServicer
+from broker.api.services import ApiOptions, Timers
+from broker.api.sessions import ClientSessions
+from broker.broker_status import broker_status, group_progress
+from broker.files import PosixDisk
+from broker.flush_worker import FlushWorker
+from broker.lease_storage import LeaseStorage
+from broker.master.ha_listener import HaListener
+from broker.master.tail_recovery import TailRecovery
+from broker.metadata_tables import MetadataTables
+from broker.queue_reader import StoreQueueReader
+from broker.settings import BrokerRole, BrokerSettings
+from broker.slave.follower import Follower, MasterAddress
+from broker.slave.metadata_pull import MetadataPull
+from broker.write_path import WritePath
+from mqcore.clock import Clock
+from mqcore.delivery import LeaseTable, PollTable
+from mqcore.message import Host, OutgoingMessage
+from mqcore.metadata import SubscriptionGroupConfig, SubscriptionGroupTable, TopicConfig, TopicTable, is_system_topic
+from mqcore.replication import MasterReplica, recovery_wait_ms
+from mqcore.routing import (
+    MASTER_ID,
+    BrokerEndpoints,
+    BrokerIdentity,
+    Registration,
+    TopicQueues,
+    TopicRoute,
+)
+from mqcore.storage import AppendResult, DiskError, FlushDiskType, MessageStore, PutStatus
+from mqservice.grpc_server import GrpcServer
+
+__all__ = ["Broker"]
+
+log = structlog.get_logger(__name__)
+
+RETENTION_INTERVAL_S: Final = 10.0
+LEASE_TICK_S: Final = 1.0
+SERVICE_NAMES: Final = (
+    "tandemmq.broker.v1.MetadataService",
+    "tandemmq.broker.v1.ReplicaService",
+    "tandemmq.admin.v1.BrokerAdminService",
+)
+
+
+class Broker:
+    """A master or a slave, by its settings. Implements `BrokerServices` for the client API's handlers.
+
+    `run` returns the exit code: 0 after an orderly stop, 1 when the disk failed.
+    """
+
+    def __init__(self, settings: BrokerSettings, *, clock: Clock, store_host: Host) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._store_host = store_host
+        self._started_ms = clock.monotonic_ms()
+        self._incarnation = clock.wall_ms()
+        self._identity = BrokerIdentity(settings.broker_cluster_name, settings.broker_name, settings.broker_id)
+        self._disk = PosixDisk(Path(settings.store_path_root_dir))
+        self._store = MessageStore(
+            self._disk, clock, settings.store_options(), store_host=store_host, process_id=os.getpid()
+        )
+        self._tables = MetadataTables(self._disk, clock, topics_changed=self._topics_changed)
+        self._leases = LeaseTable(
+            StoreQueueReader(self._store),
+            options=settings.delivery_options(),
+            broker_name=settings.broker_name,
+            nonce=lambda: secrets.randbits(63),
+        )
+        self._lease_storage = LeaseStorage(self._disk, self._leases)
+        self._polls = PollTable()
+        self._sessions = ClientSessions(self._client_gone)
+        self._options = ApiOptions(
+            max_message_bytes=settings.max_message_size,
+            auto_create_subscription_group=settings.auto_create_subscription_group,
+        )
+        self._replica = MasterReplica(self._store, settings.master_options())
+        self._flusher = FlushWorker(
+            "flush-log",
+            take=self._store.log_flush_job,
+            finished=self._log_flushed,
+            failed=self._disk_failed,
+            interval_ms=None if self._sync_flush else settings.flush_interval_commit_log,
+        )
+        self._queue_flusher = FlushWorker(
+            "flush-queues",
+            take=self._store.queue_flush_job,
+            finished=self._store.flush_finished,
+            failed=self._disk_failed,
+            interval_ms=settings.flush_interval_consume_queue,
+        )
+        self._preparer = FlushWorker(
+            "next-segment",
+            take=self._store.next_segment_job,
+            finished=self._store.next_segment_finished,
+            failed=self._disk_failed,
+            interval_ms=1_000,
+        )
+        self._write_path = WritePath(
+            store=self._store,
+            replica=self._replica,
+            clock=clock,
+            flush_disk_type=settings.flush_disk_type,
+            waits_for_slaves=settings.broker_role is BrokerRole.SYNC_MASTER,
+            kick_flush=self._flusher.kick,
+            appended=self._message_appended,
+            refusal=lambda: self.refusal,
+            failed=self._disk_failed,
+        )
+        self._ha = HaListener(
+            replica=self._replica, log_reader=self._store, clock=clock, after_input=self._write_path.collect
+        )
+        self._write_path.attach(self._ha)
+        self._follower = Follower(
+            store=self._store,
+            clock=clock,
+            options=settings.slave_options(),
+            broker_id=settings.broker_id,
+            master=self._master_address,
+            reports_flushed_only=self._sync_flush,
+            kick_flush=self._flusher.kick,
+            flushes_paused=self._queue_flusher.paused,
+            failed=self._disk_failed,
+        )
+        self._links = NameServerLinks(
+            settings.name_servers, clock=clock, heartbeat_interval_ms=settings.broker_heartbeat_interval
+        )
+        self._refusal: str | None = "the broker is starting"
+        self._serving = False
+        self._failure: DiskError | None = None
+        self._stopping = asyncio.Event()
+        self._ports = {"listenPort": 0, "grpcServerPort": 0, "haListenPort": 0}
+
+    @property
+    def _sync_flush(self) -> bool:
+        return self._settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+
+    # BrokerServices: what the client API's handlers need
+
+    @property
+    def identity(self) -> BrokerIdentity:
+        """Who this broker is."""
+        return self._identity
+
+    @property
+    def refusal(self) -> str | None:
+        """Why messages are neither taken nor given now; None when they are."""
+        if self._refusal is not None:
+            return self._refusal
+        return None if self._settings.is_master else "this broker is a slave; its master takes and gives messages"
+
+    @property
+    def store_host(self) -> Host:
+        """Address written into records."""
+        return self._store_host
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+        return self._clock
+
+    @property
+    def timers(self) -> Timers:
+        """The event loop."""
+        return asyncio.get_running_loop()
+
+    @property
+    def options(self) -> ApiOptions:
+        """Limits and switches of the client API."""
+        return self._options
+
+    @property
+    def topics(self) -> TopicTable:
+        """Topics of this broker group."""
+        return self._tables.topics
+
+    @property
+    def groups(self) -> SubscriptionGroupTable:
+        """Consumer groups of this broker group."""
+        return self._tables.groups
+
+    @property
+    def leases(self) -> LeaseTable:
+        """What is delivered and not yet acknowledged."""
+        return self._leases
+
+    @property
+    def polls(self) -> PollTable:
+        """Receives that wait for messages."""
+        return self._polls
+
+    @property
+    def sessions(self) -> ClientSessions:
+        """Clients heard of."""
+        return self._sessions
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """The cluster's route of a topic, as the NameServers last told it."""
+        return self._links.route(topic)
+
+    def put(self, messages: Sequence[OutgoingMessage], done: Callable[[list[AppendResult]], None]) -> None:
+        """See `WritePath.put`."""
+        self._write_path.put(messages, done)
+
+    def create_topic(self, topic: str, *, queue_count: int) -> None:
+        """Creates a topic, durably."""
+        self._tables.put_topic(TopicConfig(topic, queue_count, queue_count))
+
+    def create_group(self, group: str) -> None:
+        """Creates a consumer group, durably."""
+        self._tables.put_group(SubscriptionGroupConfig(group_name=group))
+
+    def persist_leases(self) -> None:
+        """Writes what changed in the lease table."""
+        self._lease_storage.persist()
+
+    # Life
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Serves until `stop` is set or the disk fails. Raises what keeps the broker from starting."""
+        await self._recover()
+        metadata_server, client_server = self._servers()
+        self._ports["listenPort"] = await metadata_server.start(service_names=SERVICE_NAMES)
+        async with asyncio.TaskGroup() as background:
+            tasks = self._start_background(background)
+            waiter = background.create_task(self._wait_for_stop(stop))
+            try:
+                await self._start_role(background, tasks)
+                self._ports["grpcServerPort"] = await client_server.start()
+                self._register()
+                await metadata_server.set_serving(True)
+                await client_server.set_serving(True)
+                self._refusal = None
+                log.info("broker_serving", role=str(self._settings.broker_role), **self._ports)
+                await self._stopping.wait()
+            finally:
+                waiter.cancel()
+                await self._stop(metadata_server, client_server)
+                for task in tasks:
+                    task.cancel()
+        for worker in (self._flusher, self._queue_flusher, self._preparer):
+            await worker.close()
+        return self._close_files()
+
+    async def _recover(self) -> None:
+        report = await asyncio.to_thread(self._store.load)
+        log.info(
+            "store_recovered",
+            clean=report.clean,
+            same_boot=report.same_boot,
+            min_offset=self._store.min_offset,
+            end_offset=report.end_offset,
+            redispatched_records=report.redispatched_records,
+            truncated_bytes=report.truncated_bytes,
+            stop_reason=report.stop_reason,
+            duration_ms=report.duration_ms,
+        )
+        self._recovery_wait_ms = recovery_wait_ms(
+            log_is_empty=self._store.end_offset == self._store.min_offset,
+            clean_stop=report.clean,
+            same_boot=report.same_boot,
+            needed_slaves=self._settings.needed_replicas - 1,
+            recovery_timeout_ms=self._settings.master_recovery_timeout,
+        )
+        self._tables.load(
+            cluster=self._settings.broker_cluster_name,
+            broker_name=self._settings.broker_name,
+            auto_create_topic=self._settings.auto_create_topic_enable,
+        )
+        self._lease_storage.load()
+
+    def _servers(self) -> tuple[GrpcServer, GrpcServer]:
+        settings = self._settings
+        metadata_server = GrpcServer(settings.bind_address, settings.listen_port, clock=self._clock)
+        metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(
+            MetadataServicer(tables=self._tables.by_kind, changes=self._tables.changes, is_master=settings.is_master),
+            metadata_server.aio_server,
+        )
+        replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server(
+            ReplicaServicer(
+                log=self._store,
+                broker_id=settings.broker_id,
+                serving=lambda: self._serving,
+                verified=self._slave_verified,
+            ),
+            metadata_server.aio_server,
+        )
+        broker_admin_service_pb2_grpc.add_BrokerAdminServiceServicer_to_server(
+            AdminServicer(
+                status=self._status,
+                topics=self._tables.topics,
+                groups=self._tables.groups,
+                queues=self._store,
+                progress=lambda group: group_progress(self._leases, self._store, group),
+                is_system_topic=self._is_system_topic,
+                topics_changed=self._tables.topics_edited,
+                groups_changed=self._tables.groups_edited,
+                is_master=settings.is_master,
+                default_queue_count=settings.default_topic_queue_nums,
+                clock=self._clock,
+            ),
+            metadata_server.aio_server,
+        )
+        client_server = GrpcServer(settings.bind_address, settings.grpc_server_port, clock=self._clock)
+        client_server.add(client_api(self))
+        return metadata_server, client_server
+
+    def _start_background(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        tasks = [
+            group.create_task(self._links.run()),
+            group.create_task(self._flusher.run()),
+            group.create_task(self._queue_flusher.run()),
+            group.create_task(self._preparer.run()),
+            group.create_task(self._retention()),
+        ]
+        if self._settings.is_master:
+            tasks += [group.create_task(self._lease_ticks()), group.create_task(self._progress_ticks())]
+        return tasks
+
+    async def _start_role(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
+        """Takes up the master's or the slave's work."""
+        if not self._settings.is_master:
+            pull = MetadataPull(
+                tables=self._tables.by_kind,
+                master=lambda: address.metadata if (address := self._master_address()) else None,
+                applied=self._tables.applied_from_master,
+            )
+            tasks += [group.create_task(self._follower.run()), group.create_task(pull.run())]
+            self._serving = True
+            return
+        if self._recovery_wait_ms:
+            recovery = TailRecovery(
+                store=self._store,
+                clock=self._clock,
+                slave_count=self._settings.total_replicas - 1,
+                slaves=self._slave_endpoints,
+            )
+            await recovery.run(wait_ms=self._recovery_wait_ms)
+        self._ha.start(host=self._settings.bind_address, port=self._settings.ha_listen_port)
+        self._ports["haListenPort"] = self._ha.port
+        self._serving = True
+
+    async def _wait_for_stop(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._stopping.set()
+
+    async def _stop(self, metadata_server: GrpcServer, client_server: GrpcServer) -> None:
+        """Leaves the routes, ends what waits, then closes the planes; the store is still open."""
+        limit_ms = self._settings.shutdown_timeout
+        log.info("broker_stopping", failure=None if self._failure is None else str(self._failure))
+        self._refusal = "the broker is stopping"
+        await self._links.unregister()
+        if self._failure is not None:
+            self._write_path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
+        deadline_ms = self._clock.monotonic_ms() + limit_ms // 2
+        while self._write_path.waiting_count and self._clock.monotonic_ms() < deadline_ms:
+            await asyncio.sleep(0.01)
+        self._write_path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
+        await client_server.stop(limit_ms=500)
+        await self._slaves_caught_up(deadline_ms)
+        self._serving = False
+        self._ha.stop()
+        self._write_path.close()
+        await metadata_server.stop(limit_ms=500)
+
+    async def _slaves_caught_up(self, deadline_ms: int) -> None:
+        """Gives connected slaves the end of the log, so that an orderly stop leaves equal replicas."""
+        end_offset = self._store.end_offset
+        while self._clock.monotonic_ms() < deadline_ms and self._failure is None:
+            if all(slave.acked_offset >= end_offset for slave in self._replica.slaves()):
+                return
+            await asyncio.sleep(0.01)
+
+    def _close_files(self) -> int:
+        if self._failure is not None:
+            # The abort file stays: recovery has to find out what the log really holds.
+            return 1
+        if self._settings.is_master:
+            self._tables.collect_progress(self._leases)
+        self._tables.persist_all()
+        self._lease_storage.close()
+        self._store.close()
+        log.info("broker_stopped", end_offset=self._store.end_offset)
+        return 0
+
+    # Registration
+
+    def _register(self) -> None:
+        self._links.register(self._registration())
+
+    def _registration(self) -> Registration:
+        settings = self._settings
+        client_port = settings.advertised_grpc_port or self._ports["grpcServerPort"]
+        ha = f"{settings.ha_host}:{self._ports['haListenPort']}" if settings.is_master else ""
+        return Registration(
+            identity=self._identity,
+            endpoints=BrokerEndpoints(
+                client=f"{settings.broker_ip1}:{client_port}",
+                metadata=f"{settings.ha_host}:{self._ports['listenPort']}",
+                ha=ha,
+            ),
+            incarnation=self._incarnation,
+            liveness_timeout_ms=settings.broker_not_active_timeout_millis,
+            data_version=self._tables.topics.version,
+            topics=tuple(
+                TopicQueues(
+                    topic=topic.topic_name,
+                    read_queue_count=topic.read_queue_count,
+                    write_queue_count=topic.write_queue_count,
+                    permission=topic.perm,
+                    topic_system_flag=topic.topic_sys_flag,
+                    message_type=topic.message_type,
+                )
+                for topic in self._tables.topics
+            ),
+        )
+
+    def _topics_changed(self) -> None:
+        if self._ports["grpcServerPort"]:
+            self._register()
+
+    def _master_address(self) -> MasterAddress | None:
+        registered = self._group_member(MASTER_ID)
+        if self._settings.ha_master_address:
+            metadata = registered.metadata if registered is not None else None
+            return MasterAddress(ha=self._settings.ha_master_address, metadata=metadata)
+        if registered is None or not registered.ha:
+            return None
+        return MasterAddress(ha=registered.ha, metadata=registered.metadata or None)
+
+    def _group_member(self, broker_id: int) -> BrokerEndpoints | None:
+        for broker in self._links.brokers():
+            if broker.identity == BrokerIdentity(self._identity.cluster, self._identity.broker_name, broker_id):
+                return broker.endpoints
+        return None
+
+    def _slave_endpoints(self) -> dict[int, str]:
+        return {
+            broker.identity.broker_id: broker.endpoints.metadata
+            for broker in self._links.brokers()
+            if broker.identity.cluster == self._identity.cluster
+            and broker.identity.broker_name == self._identity.broker_name
+            and not broker.identity.is_master
+            and broker.endpoints.metadata
+        }
+
+    # What happens meanwhile
+
+    def _message_appended(self, topic: str, queue_id: int) -> None:
+        self._polls.message_arrived(topic)
+
+    def _log_flushed(self, job: object) -> None:
+        self._store.flush_finished(job)
+        if self._settings.is_master:
+            self._write_path.flushed()
+        else:
+            self._follower.flushed()
+
+    def _slave_verified(self, broker_id: int, end_offset: int) -> None:
+        self._replica.verified(broker_id, end_offset, now_ms=self._clock.monotonic_ms())
+
+    def _disk_failed(self, error: DiskError) -> None:
+        self._failure = error
+        self._refusal = f"the disk failed: {error}"
+        self._stopping.set()
+
+    def _client_gone(self, client_id: str) -> None:
+        self._leases.client_gone(client_id, now_ms=self._clock.wall_ms())
+
+    def _is_system_topic(self, name: str) -> bool:
+        return is_system_topic(name, cluster=self._settings.broker_cluster_name, broker_name=self._settings.broker_name)
+
+    async def _lease_ticks(self) -> None:
+        """Ends silent sessions and compacts the lease journal."""
+        while True:
+            await asyncio.sleep(LEASE_TICK_S)
+            self._sessions.expire(now_ms=self._clock.monotonic_ms())
+            self._lease_storage.persist()
+            await self._lease_storage.compact_if_due()
+
+    async def _progress_ticks(self) -> None:
+        """RocketMQ's flushConsumerOffsetInterval."""
+        while True:
+            await asyncio.sleep(self._settings.flush_consumer_offset_interval / 1000)
+            self._tables.collect_progress(self._leases)
+
+    async def _retention(self) -> None:
+        """Lets expired files go and judges the disk, off the loop where it blocks."""
+        while True:
+            await asyncio.sleep(RETENTION_INTERVAL_S)
+            job = self._store.expire(now_wall_ms=self._clock.wall_ms())
+            if job is not None:
+                log.info("files_expired", files=job.paths)
+                await asyncio.to_thread(job.run)
+            while self._store.trim_queues():
+                await asyncio.sleep(0)
+
+    def _status(self) -> object:
+        return broker_status(self)

@@ -1,0 +1,105 @@
+"""Runs the store's blocking jobs off the event loop, one at a time, and fails the broker when the disk does.
+
+A job is made on the loop (it is a snapshot of what to write), run on one named thread that does nothing but wait for
+the kernel, and finished on the loop. After a failed fsync the state of the page cache is unknown: retrying could turn
+lost pages into an OK, so the only safe answer is to stop (docs/adr/0005-fail-stop-on-fsync.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+from mqcore.storage import DiskError
+
+__all__ = ["BlockingJob", "FlushWorker"]
+
+JobT = TypeVar("JobT", bound="BlockingJob")
+
+log = structlog.get_logger(__name__)
+
+
+class BlockingJob(Protocol):
+    """Something that waits for the disk."""
+
+    def run(self) -> None:
+        """Blocks; DiskError when the disk refuses."""
+
+
+class FlushWorker(Generic[JobT]):
+    """One thread for one kind of job: `take` makes the next job or returns None, `finished` is told of each success.
+
+    `kick` asks for a run; kicks during a run are remembered and answered by one more run (group commit).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        take: Callable[[], JobT | None],
+        finished: Callable[[JobT], None],
+        failed: Callable[[DiskError], None],
+        interval_ms: int | None = None,
+    ) -> None:
+        self._name = name
+        self._take = take
+        self._finished = finished
+        self._failed = failed
+        self._interval_ms = interval_ms
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._kicked = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._pauses = 0
+
+    def kick(self) -> None:
+        """Something is to be written; on the event loop only."""
+        self._kicked.set()
+
+    async def run(self) -> None:
+        """Works until cancelled. Without an interval it sleeps until kicked; with one it also wakes by itself."""
+        loop = asyncio.get_running_loop()
+        timeout = None if self._interval_ms is None else self._interval_ms / 1000
+        while True:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._kicked.wait()
+            except TimeoutError:
+                pass
+            self._kicked.clear()
+            if self._pauses:
+                continue
+            self._idle.clear()
+            try:
+                job = self._take()
+                if job is None:
+                    continue
+                await loop.run_in_executor(self._executor, job.run)
+                self._finished(job)
+            except DiskError as error:
+                log.critical("disk_failed", worker=self._name, error=str(error))
+                self._failed(error)
+                return
+            finally:
+                self._idle.set()
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """No job is out and none is made inside the block; what was kicked meanwhile runs afterwards."""
+        self._pauses += 1
+        try:
+            await self._idle.wait()
+            yield
+        finally:
+            self._pauses -= 1
+            self._kicked.set()
+
+    async def close(self) -> None:
+        """Waits for a running job, then ends the thread."""
+        await self._idle.wait()
+        self._executor.shutdown(wait=True)

@@ -1,0 +1,106 @@
+"""Keeps the lease table on disk: a journal written before each answer leaves, folded into snapshots.
+
+Files below config/: `leases-<generation>.snapshot` and `leases-<generation>.journal`. A snapshot holds everything
+before its generation; journals of that generation and later follow it. A compaction first opens the next journal, then
+writes the snapshot (atomically), then removes what is older, so that every crash leaves a complete pair behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Final
+
+import structlog
+
+from mqcore.delivery import LeaseTable
+from mqcore.storage import AppendFile, Disk
+
+__all__ = ["LeaseStorage"]
+
+log = structlog.get_logger(__name__)
+
+FOLDER: Final = "config"
+_FILE_NAME: Final = re.compile(r"^leases-(\d{10})\.(snapshot|journal)$")
+
+
+class LeaseStorage:
+    """Loads and persists one `LeaseTable`. Event loop only, except for the snapshot write of a compaction."""
+
+    def __init__(self, disk: Disk, table: LeaseTable) -> None:
+        self._disk = disk
+        self._table = table
+        self._generation = 0
+        self._journal: AppendFile | None = None
+        self._compacting = False
+
+    def load(self) -> None:
+        """Restores the table from the newest snapshot and the journals behind it, then opens the journal."""
+        snapshots, journals = self._files()
+        self._generation = max(snapshots, default=0)
+        snapshot = self._disk.read_file(_path(self._generation, "snapshot")) or b""
+        journal = b"".join(
+            self._disk.read_file(_path(generation, "journal")) or b""
+            for generation in sorted(journals)
+            if generation >= self._generation
+        )
+        self._table.restore(snapshot, journal)
+        # A journal may end in a torn record; nothing is appended behind it: a new generation starts clean.
+        self._generation = max(self._generation, *journals, 0) + 1
+        self._disk.write_file(_path(self._generation, "snapshot"), self._table.snapshot())
+        self._table.take_journal()
+        self._journal = self._disk.open_append_file(_path(self._generation, "journal"))
+        self._remove_before(self._generation)
+
+    def persist(self) -> None:
+        """Writes what changed since the last call; before any answer that depends on it."""
+        changes = self._table.take_journal()
+        if changes:
+            assert self._journal is not None, "load() opens the journal"
+            self._journal.append(changes)
+
+    async def compact_if_due(self) -> None:
+        """Folds the journal into a new snapshot when the table says that it has grown enough."""
+        if self._compacting or not self._table.compaction_due:
+            return
+        self._compacting = True
+        try:
+            self.persist()
+            generation = self._generation + 1
+            snapshot = self._table.snapshot()
+            old = self._journal
+            self._journal = self._disk.open_append_file(_path(generation, "journal"))
+            self._generation = generation
+            if old is not None:
+                old.close()
+            await asyncio.to_thread(self._disk.write_file, _path(generation, "snapshot"), snapshot)
+            self._remove_before(generation)
+            log.debug("leases_compacted", snapshot_bytes=len(snapshot))
+        finally:
+            self._compacting = False
+
+    def close(self) -> None:
+        """Writes the rest and makes it durable."""
+        self.persist()
+        if self._journal is not None:
+            self._journal.sync()
+            self._journal.close()
+            self._journal = None
+
+    def _files(self) -> tuple[list[int], list[int]]:
+        found: dict[str, list[int]] = {"snapshot": [], "journal": []}
+        for entry in self._disk.list_folder(FOLDER):
+            if match := _FILE_NAME.match(entry.name):
+                found[match[2]].append(int(match[1]))
+        return found["snapshot"], found["journal"]
+
+    def _remove_before(self, generation: int) -> None:
+        snapshots, journals = self._files()
+        for kind, generations in (("snapshot", snapshots), ("journal", journals)):
+            for old in generations:
+                if old < generation:
+                    self._disk.remove(_path(old, kind))
+
+
+def _path(generation: int, kind: str) -> str:
+    return f"{FOLDER}/leases-{generation:010d}.{kind}"

@@ -1,0 +1,208 @@
+"""The master's end of the raw replication plane: sockets under `MasterReplica`.
+
+One non-blocking socket per slave, driven by the broker's event loop without tasks: readable bytes go to the replica,
+and after every turn in which the log grew or a report came in, `pump` gathers what each slave lacks into one
+`sendmsg` of headers and slices of the mapped CommitLog. No byte of the log is copied in Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import structlog
+
+from mqcore.clock import Clock
+from mqcore.replication import MasterReplica
+
+__all__ = ["HaListener", "LogReader"]
+
+log = structlog.get_logger(__name__)
+
+# One sendmsg: 32 frames of 32 KiB. Larger gains nothing (docs/protocol/replication.md) and delays other slaves' turns.
+SEND_BUDGET_BYTES: Final = 1 << 20
+# Reports are 8 bytes; a slave that sends more than this in one read is met again at the next.
+READ_BYTES: Final = 64 << 10
+SLAVES_MAX: Final = 64
+
+
+class LogReader(Protocol):
+    """What is sent: a view of the CommitLog."""
+
+    def read_log(self, offset: int, max_bytes: int) -> memoryview:
+        """Bytes from `offset`, within one file, at most `max_bytes`."""
+
+
+class _HaLink:
+    """One slave's socket with the bytes of a half-finished send."""
+
+    __slots__ = ("link_id", "peer", "sock", "unsent", "writing")
+
+    def __init__(self, link_id: int, sock: socket.socket, peer: str) -> None:
+        self.link_id = link_id
+        self.sock = sock
+        self.peer = peer
+        self.unsent: list[memoryview] = []
+        self.writing = False
+
+
+class HaListener:
+    """Accepts slaves and moves bytes between their sockets and the replica.
+
+    `after_input` is called after every change a slave made, so that the owner can collect the replica's events.
+    """
+
+    def __init__(
+        self,
+        *,
+        replica: MasterReplica,
+        log_reader: LogReader,
+        clock: Clock,
+        after_input: Callable[[], None],
+    ) -> None:
+        self._replica = replica
+        self._log_reader = log_reader
+        self._clock = clock
+        self._after_input = after_input
+        self._links: dict[int, _HaLink] = {}
+        self._listener: socket.socket | None = None
+
+    @property
+    def port(self) -> int:
+        """The bound port; 0 before `start`."""
+        return int(self._listener.getsockname()[1]) if self._listener else 0
+
+    def start(self, *, host: str, port: int) -> None:
+        """Binds and listens. OSError when the address is taken."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setblocking(False)
+        try:
+            listener.bind((host, port))
+            listener.listen(SLAVES_MAX)
+        except OSError:
+            listener.close()
+            raise
+        self._listener = listener
+        asyncio.get_running_loop().add_reader(listener, self._accept)
+
+    def stop(self) -> None:
+        """Closes the port and every slave's connection."""
+        loop = asyncio.get_running_loop()
+        if self._listener is not None:
+            loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        for link_id in list(self._links):
+            self.close_link(link_id)
+
+    def pump(self) -> None:
+        """Sends every slave what it lacks, as far as its socket takes it."""
+        for link in list(self._links.values()):
+            if not link.writing:
+                self._send(link)
+
+    def close_link(self, link_id: int) -> None:
+        """Closes one slave's connection; unknown ids are fine."""
+        link = self._links.pop(link_id, None)
+        if link is None:
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(link.sock)
+        if link.writing:
+            loop.remove_writer(link.sock)
+        link.unsent.clear()
+        link.sock.close()
+        self._replica.slave_disconnected(link_id, now_ms=self._clock.monotonic_ms())
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            sock, address = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionError):
+            return
+        peer = f"{address[0]}:{address[1]}"
+        if len(self._links) >= SLAVES_MAX:
+            log.warning("slave_refused", peer=peer, reason="too many replication connections", limit=SLAVES_MAX)
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link_id = self._replica.slave_connected(peer, now_ms=self._clock.monotonic_ms())
+        link = _HaLink(link_id, sock, peer)
+        self._links[link_id] = link
+        asyncio.get_running_loop().add_reader(sock, self._readable, link)
+        log.info("slave_connected", peer=peer, link=link_id)
+        self._after_input()
+
+    def _readable(self, link: _HaLink) -> None:
+        try:
+            data = link.sock.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lost(link, str(error))
+            return
+        if not data:
+            self._lost(link, "closed by the slave")
+            return
+        self._replica.receive_data(link.link_id, data, now_ms=self._clock.monotonic_ms())
+        self._after_input()
+
+    def _lost(self, link: _HaLink, reason: str) -> None:
+        log.info("slave_disconnected", peer=link.peer, link=link.link_id, reason=reason)
+        self.close_link(link.link_id)
+        self._after_input()
+
+    def _send(self, link: _HaLink) -> None:
+        """Finishes the last send, then takes new transfers until the socket is full or nothing is left."""
+        while True:
+            if not link.unsent and not self._refill(link):
+                self._want_writable(link, wanted=False)
+                return
+            try:
+                sent = link.sock.sendmsg(link.unsent)
+            except (BlockingIOError, InterruptedError):
+                self._want_writable(link, wanted=True)
+                return
+            except OSError as error:
+                self._lost(link, str(error))
+                return
+            link.unsent = _after(link.unsent, sent)
+            if link.unsent:
+                self._want_writable(link, wanted=True)
+                return
+
+    def _refill(self, link: _HaLink) -> bool:
+        transfers = self._replica.take_transfers(
+            link.link_id, budget_bytes=SEND_BUDGET_BYTES, now_ms=self._clock.monotonic_ms()
+        )
+        for transfer in transfers:
+            link.unsent.append(memoryview(transfer.header))
+            if transfer.length:
+                body = self._log_reader.read_log(transfer.start_offset, transfer.length)
+                assert len(body) == transfer.length, "a transfer must lie within one CommitLog file and below its end"
+                link.unsent.append(body)
+        return bool(link.unsent)
+
+    def _want_writable(self, link: _HaLink, *, wanted: bool) -> None:
+        if wanted == link.writing:
+            return
+        link.writing = wanted
+        loop = asyncio.get_running_loop()
+        if wanted:
+            loop.add_writer(link.sock, self._send, link)
+        else:
+            loop.remove_writer(link.sock)
+
+
+def _after(buffers: list[memoryview], sent: int) -> list[memoryview]:
+    """What is left of `buffers` once `sent` bytes are gone."""
+    for index, buffer in enumerate(buffers):
+        if sent < len(buffer):
+            return [buffer[sent:], *buffers[index + 1 :]]
+        sent -= len(buffer)
+    return []

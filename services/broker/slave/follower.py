@@ -1,0 +1,240 @@
+"""Keeps a slave on its master: find it, prove our log or repair it, follow, and again after every break.
+
+    waiting -> verifying -> transfer
+                  |            |
+                  v            v (connection lost)
+            resynchronising   waiting
+
+The steps themselves are decided by `catch_up_step` and `CommonPrefixSearch` in the core; here they are performed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import structlog
+
+from broker.api.peer_client import PeerClient, PeerUnavailable
+from broker.slave.ha_connection import HaConnection
+from mqcore.clock import Clock
+from mqcore.replication import (
+    CatchUpStep,
+    CommonPrefixSearch,
+    LogExtent,
+    LogRange,
+    SlaveOptions,
+    catch_up_step,
+    tail_range,
+)
+from mqcore.routing import parse_address
+from mqcore.storage import DiskError, MessageStore, RecordCorrupt, record_boundaries, record_boundary_before
+
+__all__ = ["Follower", "MasterAddress"]
+
+log = structlog.get_logger(__name__)
+
+# RocketMQ waits 5 s after an error; a master that restarts is back sooner than that.
+RETRY_PAUSE_S: Final = 0.5
+# Records dispatched in one turn of the loop: about 10 ms.
+DISPATCH_SLICE: Final = 2_048
+
+
+@dataclass(frozen=True, slots=True)
+class MasterAddress:
+    """Where a master is followed: its HA plane and, unless it is a foreign one, its metadata plane, as host:port."""
+
+    ha: str
+    metadata: str | None
+
+
+class Follower:
+    """One task of a slave. Event loop only; digests run on a worker thread."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        clock: Clock,
+        options: SlaveOptions,
+        broker_id: int,
+        master: Callable[[], MasterAddress | None],
+        reports_flushed_only: bool,
+        kick_flush: Callable[[], None],
+        flushes_paused: Callable[[], AbstractAsyncContextManager[None]],
+        failed: Callable[[DiskError], None],
+    ) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._master = master
+        self._reports_flushed_only = reports_flushed_only
+        self._kick_flush = kick_flush
+        self._flushes_paused = flushes_paused
+        self._failed = failed
+        self._corrupt_at: int | None = None
+        self._dispatch_scheduled = False
+        self._connection = HaConnection(
+            log=store,
+            clock=clock,
+            options=options,
+            acknowledged_end=self._acknowledged_end,
+            appended=self._appended,
+        )
+        self.state = "waiting"
+        self.master_address = ""
+        self.master_end_offset = 0
+
+    @property
+    def lag_bytes(self) -> int:
+        """How far the master's log is ahead of ours, as far as we know."""
+        ahead = max(self.master_end_offset, self._connection.master_end_offset)
+        return max(0, ahead - self._store.end_offset)
+
+    def flushed(self) -> None:
+        """The flush worker finished a job: a slave that promises its disk reports now."""
+        if self._reports_flushed_only:
+            self._connection.acknowledge()
+
+    async def run(self) -> None:
+        """Follows until cancelled."""
+        while True:
+            master = self._master()
+            if master is None:
+                self.state, self.master_address = "waiting", ""
+                await asyncio.sleep(RETRY_PAUSE_S / 5)
+                continue
+            self.master_address = master.ha
+            try:
+                if self._corrupt_at is not None:
+                    await self._cut(self._corrupt_at, reason="a record in it is corrupt")
+                    self._corrupt_at = None
+                if master.metadata is None or await self._may_connect(master.metadata):
+                    await self._follow(master.ha)
+            except (OSError, TimeoutError, PeerUnavailable) as error:
+                log.info("master_unreachable", master=master.ha, reason=str(error) or type(error).__name__)
+            except DiskError as error:
+                self._failed(error)
+                return
+            self.state = "waiting"
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _follow(self, ha_address: str) -> None:
+        self.state = "transfer"
+        address = parse_address(ha_address)
+        log.info("following_master", master=ha_address, end_offset=self._store.end_offset)
+        reason = await self._connection.follow(address.host, address.port)
+        log.info("master_link_lost", master=ha_address, reason=reason, end_offset=self._store.end_offset)
+
+    async def _may_connect(self, metadata_address: str) -> bool:
+        """Takes the steps before a connection; True when the next is to connect."""
+        self.state = "verifying"
+        async with PeerClient(metadata_address) as peer:
+            theirs = await peer.log()
+            self.master_end_offset = theirs.extent.end_offset
+            ours = self._extent()
+            step = catch_up_step(
+                ours=ours,
+                theirs=theirs.extent,
+                our_segment_bytes=self._store.segment_bytes,
+                their_segment_bytes=theirs.segment_bytes,
+                serving=theirs.serving,
+            )
+            match step:
+                case CatchUpStep.CONNECT:
+                    return True
+                case CatchUpStep.WAIT:
+                    return False
+                case CatchUpStep.REFUSE:
+                    log.error(
+                        "segment_size_differs",
+                        ours=self._store.segment_bytes,
+                        masters=theirs.segment_bytes,
+                        remedy="set mappedFileSizeCommitLog as the master has it and start with an empty store",
+                    )
+                    return False
+                case CatchUpStep.VERIFY:
+                    if await self._verify(peer, ours):
+                        return True
+                    await self._resynchronise(peer, ours, theirs.extent)
+                case CatchUpStep.RESYNCHRONISE:
+                    await self._resynchronise(peer, ours, theirs.extent)
+                case CatchUpStep.START_OVER:
+                    await self._cut(self._store.min_offset, reason="the master's log starts behind our end")
+        return False
+
+    async def _verify(self, peer: PeerClient, ours: LogExtent) -> bool:
+        tail = tail_range(ours)
+        digest = await asyncio.to_thread(self._store.digest, tail.start_offset, tail.end_offset)
+        return await peer.verify(broker_id=self._broker_id, tail=tail, digest=digest)
+
+    async def _resynchronise(self, peer: PeerClient, ours: LogExtent, theirs: LogExtent) -> None:
+        """Finds the last common record and cuts back to it."""
+        self.state = "resynchronising"
+        log.warning(
+            "slave_resynchronising",
+            end_offset=ours.end_offset,
+            master_end_offset=theirs.end_offset,
+        )
+        search = CommonPrefixSearch(
+            ours=ours,
+            theirs=theirs,
+            boundaries=partial(record_boundaries, self._store),
+            boundary_before=partial(record_boundary_before, self._store),
+        )
+        while ranges := search.next_ranges():
+            mine, yours = await asyncio.gather(self._digests(ranges), peer.digests(ranges))
+            # Listing record boundaries scans a file of the log: off the loop.
+            await asyncio.to_thread(search.answer, ours=mine, theirs=yours)
+        common_end = self._store.min_offset if search.result is None else search.result
+        if common_end < self._store.end_offset:
+            await self._cut(common_end, reason="it differs from the master's log")
+
+    async def _digests(self, ranges: list[LogRange]) -> list[bytes]:
+        return [await asyncio.to_thread(self._store.digest, item.start_offset, item.end_offset) for item in ranges]
+
+    async def _cut(self, end_offset: int, *, reason: str) -> None:
+        before = self._store.end_offset
+        async with self._flushes_paused():
+            # On the loop on purpose: nothing may dispatch or append meanwhile, and a slave in this state serves nobody.
+            kept = self._store.truncate(end_offset)
+        log.warning(
+            "tail_kept",
+            reason=reason,
+            cut_from=end_offset,
+            cut_to=before,
+            kept_as=None if kept is None else str(kept.path),
+        )
+
+    def _extent(self) -> LogExtent:
+        return LogExtent(min_offset=self._store.min_offset, end_offset=self._store.end_offset)
+
+    def _acknowledged_end(self) -> int:
+        return self._store.flushed_offset if self._reports_flushed_only else self._store.end_offset
+
+    def _appended(self) -> None:
+        if self._reports_flushed_only:
+            self._kick_flush()
+        if not self._dispatch_scheduled:
+            self._dispatch_scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        """Builds ConsumeQueues and Index in slices, so that reports and heartbeats get their turn in between."""
+        self._dispatch_scheduled = False
+        try:
+            dispatched = self._store.dispatch(max_records=DISPATCH_SLICE)
+        except RecordCorrupt as error:
+            # The bytes were damaged on their way or on our disk: drop them and ask again from the last sound record.
+            log.error("replicated_record_corrupt", offset=error.offset, error=str(error))
+            self._corrupt_at = self._store.dispatched_offset
+            self._connection.drop("a replicated record is corrupt")
+        except DiskError as error:
+            self._failed(error)
+        else:
+            if dispatched == DISPATCH_SLICE:
+                self._dispatch_scheduled = True
+                asyncio.get_running_loop().call_soon(self._dispatch)

@@ -1,0 +1,175 @@
+"""The slave's end of the raw replication plane: one socket under a `SlaveSession`.
+
+Large reads into one buffer, every whole or partial frame appended straight from it, one report per read. The
+ConsumeQueues are built afterwards in bounded slices, so that a long catch-up never holds the loop for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from mqcore.clock import Clock
+from mqcore.replication import AppendBytes, MasterHeartbeat, RemoteProtocolError, SlaveOptions, SlaveSession
+from mqcore.storage import StorageError
+
+__all__ = ["HaConnection", "SlaveLog"]
+
+READ_BUFFER_BYTES: Final = 1 << 20
+CONNECT_TIMEOUT_S: Final = 5.0
+
+
+class SlaveLog(Protocol):
+    """Where the bytes go."""
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last byte held."""
+
+    def append_raw(self, start_offset: int, data: bytes | memoryview) -> None:
+        """Appends CommitLog bytes at the end, unchanged."""
+
+
+class HaConnection:
+    """Follows one master over one TCP connection until it breaks.
+
+    `acknowledged_end` tells which end may be reported: the end of the log, or of its flushed part when this slave
+    promises the disk. `appended` is called after each read that brought bytes.
+    """
+
+    def __init__(
+        self,
+        *,
+        log: SlaveLog,
+        clock: Clock,
+        options: SlaveOptions,
+        acknowledged_end: Callable[[], int],
+        appended: Callable[[], None],
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._options = options
+        self._acknowledged_end = acknowledged_end
+        self._appended = appended
+        self._sock: socket.socket | None = None
+        self._session: SlaveSession | None = None
+        self._buffer = bytearray(READ_BUFFER_BYTES)
+        self._closed: asyncio.Future[str] | None = None
+        self.master_end_offset = 0
+
+    async def follow(self, host: str, port: int) -> str:
+        """Connects and replicates; returns why it ended. OSError or TimeoutError when no connection comes about."""
+        loop = asyncio.get_running_loop()
+        self._sock = sock = await self._connect(host, port)
+        self._closed = loop.create_future()
+        self._session = SlaveSession(
+            end_offset=self._log.end_offset, options=self._options, now_ms=self._clock.monotonic_ms()
+        )
+        loop.add_reader(sock, self._readable)
+        try:
+            self._send_reports()
+            while not self._closed.done():
+                await self._wait_for_deadline()
+            return self._closed.result()
+        finally:
+            loop.remove_reader(sock)
+            loop.remove_writer(sock)
+            sock.close()
+            self._sock = self._session = None
+
+    def acknowledge(self) -> None:
+        """Reports the acknowledged end, for a slave that waited for its disk."""
+        if self._session is not None:
+            self._session.appended(self._acknowledged_end())
+            self._send_reports()
+
+    def drop(self, reason: str) -> None:
+        """Ends the connection from our side."""
+        self._end(reason)
+
+    async def _connect(self, host: str, port: int) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            # Names are resolved at every connect: a pod keeps its name, not its address.
+            infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            family, kind, protocol, _, address = infos[0]
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                await loop.sock_connect(sock, address)
+            except BaseException:
+                sock.close()
+                raise
+        return sock
+
+    async def _wait_for_deadline(self) -> None:
+        assert self._session is not None
+        assert self._closed is not None
+        deadline_ms = self._session.next_deadline_ms()
+        timeout_s = None if deadline_ms is None else max(0.0, (deadline_ms - self._clock.monotonic_ms()) / 1000)
+        await asyncio.wait((self._closed,), timeout=timeout_s)
+        if self._closed.done():
+            return
+        try:
+            self._session.deadline_reached(now_ms=self._clock.monotonic_ms())
+        except RemoteProtocolError as error:
+            self._end(str(error))
+            return
+        self._send_reports()
+
+    def _readable(self) -> None:
+        assert self._sock is not None
+        assert self._session is not None
+        try:
+            count = self._sock.recv_into(self._buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(str(error))
+            return
+        if count == 0:
+            self._end("closed by the master")
+            return
+        appended = False
+        try:
+            with memoryview(self._buffer)[:count] as data:
+                for event in self._session.receive_data(data, now_ms=self._clock.monotonic_ms()):
+                    if isinstance(event, AppendBytes):
+                        self._log.append_raw(event.start_offset, event.data)
+                        appended = True
+                    elif isinstance(event, MasterHeartbeat):
+                        self.master_end_offset = max(self.master_end_offset, event.offset)
+        except (RemoteProtocolError, StorageError) as error:
+            # No room for the next file, or bytes that do not follow: what was appended is sound, the rest comes again.
+            self._end(str(error))
+        if appended:
+            self.master_end_offset = max(self.master_end_offset, self._log.end_offset)
+            if self._session is not None:
+                self._session.appended(self._acknowledged_end())
+                self._send_reports()
+            self._appended()
+
+    def _send_reports(self) -> None:
+        """Sends queued reports; eight bytes that do not fit a fresh socket buffer mean a master that stopped reading."""
+        if self._session is None or self._sock is None:
+            return
+        data = self._session.data_to_send()
+        if not data:
+            return
+        try:
+            sent = self._sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._end(str(error))
+            return
+        if sent != len(data):
+            # A part of a report would shift every later one by some bytes: the connection is of no more use.
+            self._end("the master does not read our reports")
+
+    def _end(self, reason: str) -> None:
+        if self._closed is not None and not self._closed.done():
+            self._closed.set_result(reason)

@@ -1,0 +1,119 @@
+"""Real processes on loopback: what a SYNC_MASTER acknowledges survives kills, and replicas end byte-identical."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support.acknowledged_sends import AcknowledgedSender
+from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
+from support.log_reader import logged_message_ids
+from support.topic_admin import broker_status, create_topic
+
+TOPIC = "integration"
+
+
+def start_pair(cluster: ProcessCluster, **settings: str) -> tuple[ServiceProcess, ServiceProcess]:
+    """A NameServer, a SYNC_MASTER and its slave, in sync."""
+    cluster.add_name_server()
+    master = cluster.add_broker("broker-a", **settings)
+    slave = cluster.add_broker("broker-a", broker_id=1, **settings)
+    asyncio.run(create_topic(master, TOPIC))
+    wait_until(lambda: in_sync_slaves(master) == 1, limit_s=30, what="the slave is in sync")
+    return master, slave
+
+
+def in_sync_slaves(master: ServiceProcess) -> int:
+    """Slaves the master counts as in sync."""
+    return sum(1 for slave in asyncio.run(broker_status(master)).slaves if slave.in_sync)
+
+
+def ends_equal(master: ServiceProcess, slave: ServiceProcess) -> bool:
+    """True when master and slave hold logs of one length."""
+    return bool(asyncio.run(broker_status(master)).end_offset == asyncio.run(broker_status(slave)).end_offset)
+
+
+def assert_identical(cluster: ProcessCluster, master: str, slave: str) -> None:
+    """Compares every CommitLog file both hold."""
+    ours, theirs = commit_log_bytes(cluster.store_folder(master)), commit_log_bytes(cluster.store_folder(slave))
+    common = sorted(set(ours) & set(theirs))
+    assert common, "no CommitLog file on both sides"
+    # A next file prepared ahead by one side only is empty.
+    assert all(not any(data) for name, data in (ours | theirs).items() if name not in common)
+    for name in common:
+        assert ours[name] == theirs[name], f"{name} differs"
+
+
+def test_sync_master_killed_under_load_loses_nothing(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path) as cluster:
+        master, slave = start_pair(cluster)
+        with AcknowledgedSender(master, TOPIC) as sender:
+            wait_until(lambda: len(sender.acknowledged) > 300, limit_s=30, what="300 acknowledged sends")
+            master.kill()
+        acknowledged = sender.acknowledged
+        assert set(acknowledged) <= logged_message_ids(cluster.store_folder("broker-a-1"))
+        master.start()
+        wait_until(lambda: in_sync_slaves(master) == 1 and ends_equal(master, slave), limit_s=30, what="caught up")
+        assert master.stop() == 0
+        assert slave.stop() == 0
+        assert set(acknowledged) <= logged_message_ids(cluster.store_folder("broker-a-0"))
+        assert_identical(cluster, "broker-a-0", "broker-a-1")
+
+
+def test_slave_killed_under_load_catches_up(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path) as cluster:
+        master, slave = start_pair(cluster)
+        with AcknowledgedSender(master, TOPIC) as sender:
+            wait_until(lambda: len(sender.acknowledged) > 200, limit_s=30, what="200 acknowledged sends")
+            slave.kill()
+            wait_until(lambda: sender.refused > 0, limit_s=30, what="a send without a slave is no OK")
+            slave.start()
+            before = len(sender.acknowledged)
+            wait_until(lambda: len(sender.acknowledged) > before + 200, limit_s=30, what="acknowledged again")
+        wait_until(lambda: ends_equal(master, slave), limit_s=30, what="caught up")
+        assert master.stop() == 0
+        assert slave.stop() == 0
+        assert set(sender.acknowledged) <= logged_message_ids(cluster.store_folder("broker-a-1"))
+        assert_identical(cluster, "broker-a-0", "broker-a-1")
+
+
+def test_fresh_slave_gets_the_whole_log_of_several_files(tmp_path: Path) -> None:
+    small = {"mappedFileSizeCommitLog": str(1 << 20), "maxMessageSize": "65536"}
+    with ProcessCluster(tmp_path) as cluster:
+        cluster.add_name_server()
+        master = cluster.add_broker("broker-a", brokerRole="ASYNC_MASTER", **small)
+        asyncio.run(create_topic(master, TOPIC))
+        with AcknowledgedSender(master, TOPIC, body_bytes=16_000) as sender:
+            wait_until(
+                lambda: asyncio.run(broker_status(master)).end_offset > 3 << 20, limit_s=60, what="more than 3 files"
+            )
+        slave = cluster.add_broker("broker-a", broker_id=1, **small)
+        wait_until(lambda: ends_equal(master, slave), limit_s=30, what="the fresh slave caught up")
+        assert asyncio.run(broker_status(slave)).min_offset == 0
+        assert master.stop() == 0
+        assert slave.stop() == 0
+        assert len(commit_log_bytes(cluster.store_folder("broker-a-1"))) >= 4
+        assert set(sender.acknowledged) <= logged_message_ids(cluster.store_folder("broker-a-1"))
+        assert_identical(cluster, "broker-a-0", "broker-a-1")
+
+
+def test_sync_master_without_slave_stores_and_says_so(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path) as cluster:
+        cluster.add_name_server()
+        master = cluster.add_broker("broker-a")
+        asyncio.run(create_topic(master, TOPIC))
+        with AcknowledgedSender(master, TOPIC) as sender:
+            wait_until(lambda: sender.refused > 5, limit_s=20, what="sends answered HA_NOT_AVAILABLE")
+        assert not sender.acknowledged
+        assert asyncio.run(broker_status(master)).put_counts["SLAVE_NOT_AVAILABLE"] >= 5
+
+
+def test_wrong_settings_are_all_named_before_anything_starts(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path) as cluster, pytest.raises(AssertionError) as failure:
+        cluster.add_broker("broker-a", brokerRole="SLAVE", flushDiskTyp="SYNC_FLUSH", slaveTimeout="soon")
+    text = str(failure.value)
+    assert "flushDiskTyp" in text
+    assert "flushDiskType" in text
+    assert "slaveTimeout" in text
+    assert not (tmp_path / "broker-a-0" / "commitlog").exists()

@@ -1,0 +1,80 @@
+"""A producer on a thread that remembers exactly which message ids were acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from types import TracebackType
+from typing import Self
+
+import grpc
+from apache.rocketmq.v2 import definition_pb2 as definition
+from apache.rocketmq.v2 import service_pb2 as service
+
+from support.cluster_processes import ServiceProcess
+
+METADATA = (("x-mq-client-id", "acknowledged-sends@1@0@0"), ("x-mq-language", "PYTHON"))
+
+
+class AcknowledgedSender:
+    """Keeps 16 sends in flight to one broker while the `with` block runs; survives the broker's death.
+
+    `acknowledged` holds the ids answered OK, `refused` counts every other answer, `failed` broken calls.
+    """
+
+    def __init__(self, broker: ServiceProcess, topic: str, *, body_bytes: int = 300, inflight: int = 16) -> None:
+        self._endpoint = f"127.0.0.1:{broker.ports['grpcServerPort']}"
+        self._topic = topic
+        self._body = bytes(range(256)) * (body_bytes // 256) + b"." * (body_bytes % 256)
+        self._inflight = inflight
+        self._stopping = threading.Event()
+        self._numbers = itertools.count(1)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="acknowledged-sends")
+        self.acknowledged: list[str] = []
+        self.refused = 0
+        self.failed = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join(30)
+
+    async def _run(self) -> None:
+        options = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
+        async with grpc.aio.insecure_channel(self._endpoint, options=options) as channel:
+            call = channel.unary_unary(
+                "/apache.rocketmq.v2.MessagingService/SendMessage",
+                request_serializer=service.SendMessageRequest.SerializeToString,
+                response_deserializer=service.SendMessageResponse.FromString,
+            )
+            await asyncio.gather(*(self._send_on(call) for _ in range(self._inflight)))
+
+    async def _send_on(
+        self, call: grpc.aio.UnaryUnaryMultiCallable[service.SendMessageRequest, service.SendMessageResponse]
+    ) -> None:
+        while not self._stopping.is_set():
+            message_id = f"01{next(self._numbers):032X}"
+            message = definition.Message(
+                topic=definition.Resource(name=self._topic),
+                body=self._body,
+                system_properties=definition.SystemProperties(
+                    message_id=message_id, message_type=definition.NORMAL, body_encoding=definition.IDENTITY
+                ),
+            )
+            try:
+                answer = await call(service.SendMessageRequest(messages=[message]), metadata=METADATA, timeout=5)
+            except grpc.aio.AioRpcError:
+                self.failed += 1
+                await asyncio.sleep(0.05)
+                continue
+            if answer.status.code == definition.OK:
+                self.acknowledged.append(message_id)
+            else:
+                self.refused += 1
+                await asyncio.sleep(0.01)

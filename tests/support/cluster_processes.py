@@ -1,0 +1,202 @@
+"""Real NameServer and broker processes on loopback for tests and benchmarks.
+
+The first start uses port 0 and learns the ports from the process's own `*_serving` log line; a restart asks for the
+same ports, as a real member keeps its address. Every wait has a limit and shows the log when it runs out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+START_LIMIT_S: Final = 30.0
+STOP_LIMIT_S: Final = 30.0
+
+# Small files, so that many brokers fit a test machine and logs roll within a test.
+SMALL_STORE: Final[Mapping[str, str]] = {
+    "mappedFileSizeCommitLog": str(16 << 20),
+    "mappedFileSizeConsumeQueue": "200000",
+    "maxHashSlotNum": "10000",
+    "maxIndexNum": "40000",
+    "maxMessageSize": str(4 << 20),
+}
+
+
+def wait_until(condition: Callable[[], bool], *, limit_s: float, what: str) -> None:
+    """Polls `condition` until it holds; AssertionError naming `what` when the limit passes."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {limit_s:g} s: {what}")
+        time.sleep(0.02)
+
+
+@dataclass
+class ServiceProcess:
+    """One `python -m <module>` with its settings, log file and ports."""
+
+    name: str
+    module: str
+    settings: dict[str, str]
+    log_path: Path
+    port_keys: tuple[str, ...]
+    ports: dict[str, int] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    _log_start: int = 0
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running process."""
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self, *, wait: bool = True) -> None:
+        """Starts the process; with `wait`, returns once it serves and its ports are known."""
+        settings = self.settings | {key: str(self.ports.get(key, 0)) for key in self.port_keys}
+        command = [sys.executable, "-m", self.module]
+        for key, value in settings.items():
+            command += ["--set", f"{key}={value}"]
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+        with self.log_path.open("ab") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+        if wait:
+            self.wait_serving()
+
+    def wait_serving(self) -> None:
+        """Waits for the line with which the process says that it serves."""
+        serving: dict[str, Any] = {}
+
+        def found() -> bool:
+            assert self.process is not None
+            for event in self.events():
+                if str(event.get("event", "")).endswith("_serving"):
+                    serving.update(event)
+                    return True
+            if self.process.poll() is not None:
+                raise AssertionError(f"{self.name} ended with {self.process.returncode}:\n{self.log_text()}")
+            return False
+
+        try:
+            wait_until(found, limit_s=START_LIMIT_S, what=f"{self.name} serves")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.log_text()}") from None
+        self.ports = {key: int(serving[key]) for key in self.port_keys if key in serving}
+
+    def events(self) -> list[dict[str, Any]]:
+        """Log lines since the last start, parsed; lines that are not JSON are left out."""
+        found = []
+        for line in self.log_text().splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                found.append(event)
+        return found
+
+    def log_text(self) -> str:
+        """What the process wrote since its last start."""
+        if not self.log_path.exists():
+            return ""
+        with self.log_path.open("rb") as source:
+            source.seek(self._log_start)
+            return source.read().decode(errors="replace")
+
+    def kill(self) -> None:
+        """SIGKILL, by pid; returns when it is gone."""
+        if self.process is not None and self.process.poll() is None:
+            os.kill(self.process.pid, signal.SIGKILL)
+            self.process.wait(STOP_LIMIT_S)
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code. AssertionError when the process does not end."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            os.kill(self.process.pid, signal.SIGTERM)
+            try:
+                self.process.wait(STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise AssertionError(f"{self.name} did not stop:\n{self.log_text()}") from None
+        return int(self.process.returncode)
+
+
+class ProcessCluster:
+    """NameServers and brokers below one folder; everything is killed by pid at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name_servers: list[ServiceProcess] = []
+        self.brokers: dict[str, ServiceProcess] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in [*self.brokers.values(), *self.name_servers]:
+            process.kill()
+
+    @property
+    def namesrv_addr(self) -> str:
+        """All NameServers as RocketMQ writes them."""
+        return ";".join(f"127.0.0.1:{server.ports['listenPort']}" for server in self.name_servers)
+
+    def add_name_server(self) -> ServiceProcess:
+        """Starts one more NameServer."""
+        number = len(self.name_servers)
+        server = ServiceProcess(
+            name=f"namesrv-{number}",
+            module="nameserver",
+            settings={"bindAddress": "127.0.0.1"},
+            log_path=self.folder / "logs" / f"namesrv-{number}.log",
+            port_keys=("listenPort",),
+        )
+        server.start()
+        self.name_servers.append(server)
+        return server
+
+    def add_broker(self, name: str = "broker-a", *, broker_id: int = 0, **settings: str) -> ServiceProcess:
+        """Starts a broker of group `name`: a SYNC_MASTER for id 0, else a SLAVE, unless `settings` say otherwise."""
+        key = f"{name}-{broker_id}"
+        role = {"brokerRole": "SYNC_MASTER" if broker_id == 0 else "SLAVE"}
+        broker = ServiceProcess(
+            name=key,
+            module="broker",
+            settings={
+                "brokerName": name,
+                "brokerId": str(broker_id),
+                "namesrvAddr": self.namesrv_addr,
+                "bindAddress": "127.0.0.1",
+                "brokerIP1": "127.0.0.1",
+                "storePathRootDir": str(self.folder / key),
+                **SMALL_STORE,
+                **role,
+                **settings,
+            },
+            log_path=self.folder / "logs" / f"{key}.log",
+            port_keys=("listenPort", "haListenPort", "grpcServerPort"),
+        )
+        broker.start()
+        self.brokers[key] = broker
+        return broker
+
+    def store_folder(self, key: str) -> Path:
+        """Where a broker keeps its files."""
+        return self.folder / key
+
+
+def commit_log_bytes(store: Path) -> dict[str, bytes]:
+    """CommitLog files of a store by name."""
+    return {path.name: path.read_bytes() for path in sorted((store / "commitlog").iterdir()) if path.is_file()}

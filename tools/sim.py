@@ -1,0 +1,109 @@
+"""Runs simulated clusters: `make sim SEEDS=2000`, or one of them again: `make sim SEED=1234`.
+
+Prints progress and, for each failure, the seed, the checker's sentence, what happened last and the command that
+replays it. Writes build/sim.json. Exit code 0 when every seed held; with `--plant` when the planted bug was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+BUILD: Final = ROOT / "build"
+sys.path[:0] = [str(ROOT / "tests")]
+
+from simulation.plants import Plant  # noqa: E402
+from simulation.pool import SeedResult, Totals, run_one, run_seeds  # noqa: E402
+
+PROGRESS_EVERY: Final = 50
+
+
+def main() -> int:
+    """See the module's docstring."""
+    arguments = _parser().parse_args()
+    plant = Plant(arguments.plant) if arguments.plant else None
+    started = time.monotonic()
+    totals = Totals()
+    first_failure: SeedResult | None = None
+    if arguments.seed is not None:
+        outcomes = iter([run_one(arguments.seed, plant)])
+    else:
+        outcomes = run_seeds(range(arguments.first, arguments.first + arguments.seeds), plant=plant)
+    for result in outcomes:
+        totals.add(result)
+        if result.failure is not None:
+            first_failure = first_failure or result
+            _print_failure(result, plant)
+            if plant is not None:
+                break
+        if totals.seeds % PROGRESS_EVERY == 0:
+            _print_progress(totals, time.monotonic() - started)
+    _print_progress(totals, time.monotonic() - started)
+    _write_report(totals, time.monotonic() - started, plant)
+    if plant is not None:
+        print(f"plant {plant.value}: " + ("found" if totals.failed else "NOT found"))
+        return 0 if totals.failed else 1
+    return 1 if totals.failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seeds", type=int, default=300, help="how many seeds")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--seed", type=int, help="run this one alone")
+    parser.add_argument("--plant", choices=[plant.value for plant in Plant], help="plant a bug that must be found")
+    return parser
+
+
+def _print_failure(result: SeedResult, plant: Plant | None) -> None:
+    assert result.failure is not None
+    print(f"\nseed {result.seed} FAILED: {result.failure.sentence}")
+    print(f"  settings: {result.failure.settings}")
+    print("  what happened last:")
+    for line in result.failure.events:
+        print(f"    {line}")
+    if result.failure.details:
+        print(result.failure.details)
+    planted = f" PLANT={plant.value}" if plant is not None else ""
+    print(f"  replay: make sim SEED={result.seed}{planted}\n", flush=True)
+
+
+def _print_progress(totals: Totals, seconds: float) -> None:
+    print(
+        f"{totals.seeds} seeds, {totals.failed} failed, {totals.acknowledged} messages acknowledged, "
+        f"{sum(totals.faults.values())} faults, {totals.virtual_ms / 3_600_000:.1f} virtual hours in {seconds:.0f} s",
+        flush=True,
+    )
+
+
+def _write_report(totals: Totals, seconds: float, plant: Plant | None) -> None:
+    rows: list[dict[str, object]] = [
+        _row("seeds", totals.seeds, "seeds", ">= 1", holds=totals.seeds >= 1),
+        _row("failed_seeds", totals.failed, "seeds", "0", holds=totals.failed == 0),
+        _row("acknowledged_messages", totals.acknowledged, "messages", ">= 1", holds=totals.acknowledged >= 1),
+        _row("lost_where_settings_allow", totals.lost_as_expected, "messages", None, holds=True),
+        _row("delivered_messages", totals.delivered, "messages", None, holds=True),
+        _row("faults", sum(totals.faults.values()), "faults", ">= 1", holds=bool(totals.faults)),
+        *(_row(f"fault_{name}", count, "faults", None, holds=True) for name, count in sorted(totals.faults.items())),
+        *(_row(f"status_{name}", count, "sends", None, holds=True) for name, count in sorted(totals.statuses.items())),
+        _row("virtual_time", round(totals.virtual_ms / 1000), "s", None, holds=True),
+        _row("events", totals.events, "events", None, holds=True),
+        _row("time", round(seconds, 1), "s", None, holds=True),
+    ]
+    if plant is not None:
+        rows = [_row(f"plant_{plant.value}_found", totals.failed, "seeds", ">= 1", holds=totals.failed >= 1)]
+    BUILD.mkdir(exist_ok=True)
+    (BUILD / "sim.json").write_text(json.dumps(rows, indent=2) + "\n")
+
+
+def _row(name: str, value: int | float, unit: str, target: str | None, *, holds: bool) -> dict[str, object]:
+    return {"name": name, "value": value, "unit": unit, "target": target, "holds": holds}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
