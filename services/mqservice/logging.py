@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import structlog
-from structlog.typing import FilteringBoundLogger, Processor
+from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 __all__ = ["LEVELS", "configure_logging", "get_logger"]
 
@@ -69,4 +69,9 @@ def get_logger(**context: str | int) -> FilteringBoundLogger:
 def _renderers() -> list[Processor]:
     if sys.stdout.isatty():
         return [structlog.dev.ConsoleRenderer()]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    return [structlog.processors.format_exc_info, _what_people_look_for_first, structlog.processors.JSONRenderer()]
+
+
+def _what_people_look_for_first(_logger: object, _method: str, event: EventDict) -> EventDict:
+    leading = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
+    return leading | event

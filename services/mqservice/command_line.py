@@ -1,0 +1,63 @@
+"""The command line that all services share: where settings come from, and what to do with them instead of starting."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NoReturn, TypeVar
+
+from pydantic_settings import BaseSettings
+
+from mqservice.settings import SettingsError, json_schema, load_settings
+from mqservice.version import VERSION
+
+__all__ = ["EXIT_REFUSED", "settings_of_command_line"]
+
+# Exit code for settings that cannot be used, as argparse ends for a command line that cannot.
+EXIT_REFUSED: Final = 2
+
+SettingsT = TypeVar("SettingsT", bound=BaseSettings)
+
+
+def settings_of_command_line(
+    model: type[SettingsT],
+    *,
+    program: str,
+    description: str,
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    check: Callable[[SettingsT], list[str]],
+) -> SettingsT:
+    """The settings to start with.
+
+    `check` looks at the machine: ports, folders. Raises SystemExit where the process must not go on: 2 with a line on
+    standard error for each problem, 0 after --check found none, or after --schema or --version.
+    """
+    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser.add_argument("-c", "--config", type=Path, metavar="FILE", help="key=value lines, as RocketMQ reads them")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting; wins over FILE")
+    parser.add_argument("--check", action="store_true", help="check the settings and this machine, start nothing")
+    parser.add_argument("--schema", action="store_true", help="print the JSON schema of all settings")
+    parser.add_argument("--version", action="version", version=f"{program} {VERSION}")
+    options = parser.parse_args(arguments)
+    if options.schema:
+        sys.stdout.write(json.dumps(json_schema(model), indent=2) + "\n")
+        raise SystemExit(0)
+    try:
+        settings = load_settings(model, config_file=options.config, environ=environ, overrides=options.set)
+    except SettingsError as error:
+        _refuse(error.problems)
+    problems = check(settings)
+    if problems:
+        _refuse(problems)
+    if options.check:
+        raise SystemExit(0)
+    return settings
+
+
+def _refuse(problems: Sequence[str]) -> NoReturn:
+    sys.stderr.write("".join(f"{problem}\n" for problem in problems))
+    raise SystemExit(EXIT_REFUSED)

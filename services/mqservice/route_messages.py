@@ -1,0 +1,195 @@
+"""Values of `mqcore.routing` as messages of the NameServer plane, and back. NameServer and its callers share it."""
+
+from __future__ import annotations
+
+from google.protobuf.duration_pb2 import Duration
+from tandemmq.nameserver.v1 import name_server_service_pb2 as pb
+
+from mqcore.metadata.data_version import DataVersion
+from mqcore.routing import (
+    BrokerData,
+    BrokerEndpoints,
+    BrokerIdentity,
+    QueueData,
+    RegisteredBroker,
+    Registration,
+    RouteSnapshot,
+    TopicQueues,
+    TopicRoute,
+)
+
+__all__ = [
+    "broker_message",
+    "broker_value",
+    "identity_message",
+    "identity_value",
+    "registration_message",
+    "registration_value",
+    "route_message",
+    "route_value",
+    "snapshot_value",
+    "version_message",
+    "version_value",
+]
+
+
+def identity_message(identity: BrokerIdentity) -> pb.BrokerIdentity:
+    """Who a broker is."""
+    return pb.BrokerIdentity(cluster=identity.cluster, broker_name=identity.broker_name, broker_id=identity.broker_id)
+
+
+def identity_value(message: pb.BrokerIdentity) -> BrokerIdentity:
+    """Who a broker is."""
+    return BrokerIdentity(message.cluster, message.broker_name, message.broker_id)
+
+
+def version_message(version: DataVersion) -> pb.DataVersion:
+    """A table's version."""
+    return pb.DataVersion(
+        state_version=version.state_version, timestamp_ms=version.timestamp_ms, counter=version.counter
+    )
+
+
+def version_value(message: pb.DataVersion) -> DataVersion:
+    """A table's version."""
+    return DataVersion(state_version=message.state_version, timestamp_ms=message.timestamp_ms, counter=message.counter)
+
+
+def registration_message(registration: Registration) -> pb.RegisterBrokerRequest:
+    """An announcement to a NameServer."""
+    liveness_timeout = Duration()
+    liveness_timeout.FromMilliseconds(registration.liveness_timeout_ms)
+    return pb.RegisterBrokerRequest(
+        identity=identity_message(registration.identity),
+        endpoints=_endpoints_message(registration.endpoints),
+        incarnation=registration.incarnation,
+        liveness_timeout=liveness_timeout,
+        data_version=version_message(registration.data_version),
+        topics=[
+            pb.TopicQueues(
+                topic=queues.topic,
+                read_queue_count=queues.read_queue_count,
+                write_queue_count=queues.write_queue_count,
+                permission=queues.permission,
+                topic_system_flag=queues.topic_system_flag,
+                message_type=queues.message_type,
+            )
+            for queues in registration.topics
+        ],
+    )
+
+
+def registration_value(message: pb.RegisterBrokerRequest) -> Registration:
+    """An announcement as it came; whether it makes sense is the NameServer's to judge."""
+    return Registration(
+        identity=identity_value(message.identity),
+        endpoints=_endpoints_value(message.endpoints),
+        incarnation=message.incarnation,
+        liveness_timeout_ms=message.liveness_timeout.ToMilliseconds(),
+        data_version=version_value(message.data_version),
+        topics=tuple(
+            TopicQueues(
+                topic=queues.topic,
+                read_queue_count=queues.read_queue_count,
+                write_queue_count=queues.write_queue_count,
+                permission=queues.permission,
+                topic_system_flag=queues.topic_system_flag,
+                message_type=queues.message_type,
+            )
+            for queues in message.topics
+        ),
+    )
+
+
+def broker_message(broker: RegisteredBroker, *, last_seen_wall_ms: int) -> pb.RegisteredBroker:
+    """A live broker, with the wall clock of its last sign of life."""
+    message = pb.RegisteredBroker(
+        identity=identity_message(broker.identity),
+        endpoints=_endpoints_message(broker.endpoints),
+        incarnation=broker.incarnation,
+        data_version=version_message(broker.data_version),
+    )
+    message.last_seen_time.FromMilliseconds(last_seen_wall_ms)
+    return message
+
+
+def broker_value(message: pb.RegisteredBroker) -> RegisteredBroker:
+    """A live broker."""
+    return RegisteredBroker(
+        identity_value(message.identity),
+        _endpoints_value(message.endpoints),
+        message.incarnation,
+        version_value(message.data_version),
+    )
+
+
+def route_message(route: TopicRoute) -> pb.TopicRoute:
+    """A topic's route."""
+    return pb.TopicRoute(
+        topic=route.topic,
+        queues=[
+            pb.QueueData(
+                broker_name=queues.broker_name,
+                read_queue_count=queues.read_queue_count,
+                write_queue_count=queues.write_queue_count,
+                permission=queues.permission,
+                topic_system_flag=queues.topic_system_flag,
+                message_type=queues.message_type,
+            )
+            for queues in route.queues
+        ],
+        brokers=[
+            pb.BrokerData(
+                cluster=group.cluster,
+                broker_name=group.broker_name,
+                endpoints={broker_id: _endpoints_message(where) for broker_id, where in group.endpoints.items()},
+            )
+            for group in route.brokers
+        ],
+        order_topic_conf=route.order_topic_conf,
+    )
+
+
+def route_value(message: pb.TopicRoute) -> TopicRoute:
+    """A topic's route."""
+    return TopicRoute(
+        topic=message.topic,
+        queues=tuple(
+            QueueData(
+                broker_name=queues.broker_name,
+                read_queue_count=queues.read_queue_count,
+                write_queue_count=queues.write_queue_count,
+                permission=queues.permission,
+                topic_system_flag=queues.topic_system_flag,
+                message_type=queues.message_type,
+            )
+            for queues in message.queues
+        ),
+        brokers=tuple(
+            BrokerData(
+                group.cluster,
+                group.broker_name,
+                # Maps have no order on the wire.
+                {broker_id: _endpoints_value(group.endpoints[broker_id]) for broker_id in sorted(group.endpoints)},
+            )
+            for group in message.brokers
+        ),
+        order_topic_conf=message.order_topic_conf,
+    )
+
+
+def snapshot_value(message: pb.WatchRoutesResponse) -> RouteSnapshot:
+    """All a NameServer knows."""
+    return RouteSnapshot(
+        message.revision,
+        {route.topic: route_value(route) for route in message.routes},
+        tuple(broker_value(broker) for broker in message.brokers),
+    )
+
+
+def _endpoints_message(endpoints: BrokerEndpoints) -> pb.BrokerEndpoints:
+    return pb.BrokerEndpoints(client=endpoints.client, metadata=endpoints.metadata, ha=endpoints.ha)
+
+
+def _endpoints_value(message: pb.BrokerEndpoints) -> BrokerEndpoints:
+    return BrokerEndpoints(message.client, message.metadata, message.ha)

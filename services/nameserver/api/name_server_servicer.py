@@ -1,0 +1,191 @@
+"""NameServerService: brokers announce themselves, everyone asks for routes. The edge: protobuf stops here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+from tandemmq.nameserver.v1 import name_server_service_pb2 as pb
+from tandemmq.nameserver.v1 import name_server_service_pb2_grpc
+
+from mqcore.routing import (
+    HeartbeatStatus,
+    RegisteredBroker,
+    Registration,
+    RegistrationRefused,
+    parse_address,
+)
+from mqservice.route_messages import (
+    broker_message,
+    identity_value,
+    registration_value,
+    route_message,
+    version_value,
+)
+from nameserver.route_registry import RouteRegistry
+
+__all__ = ["NameServerServicer"]
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer):
+    """Translates request, call and response; all decisions are the registry's."""
+
+    def __init__(self, registry: RouteRegistry) -> None:
+        self._registry = registry
+        self._snapshot = pb.WatchRoutesResponse(revision=-1)
+
+    async def RegisterBroker(  # noqa: N802
+        self, request: pb.RegisterBrokerRequest, context: _Context
+    ) -> pb.RegisterBrokerResponse:
+        """Takes a broker in."""
+        registration = registration_value(request)
+        problems = _registration_problems(registration)
+        if problems:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "; ".join(problems))
+        answer = self._registry.register(registration)
+        if isinstance(answer, RegistrationRefused):
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, answer.reason)
+        return pb.RegisterBrokerResponse(master=self._optional_broker(answer.master), order_topics=answer.order_topics)
+
+    async def UnregisterBroker(  # noqa: N802
+        self, request: pb.UnregisterBrokerRequest, _context: _Context
+    ) -> pb.UnregisterBrokerResponse:
+        """Lets a broker go."""
+        self._registry.unregister(identity_value(request.identity), incarnation=request.incarnation)
+        return pb.UnregisterBrokerResponse()
+
+    async def Heartbeat(  # noqa: N802
+        self, requests: AsyncIterator[pb.HeartbeatRequest], context: _Context
+    ) -> AsyncIterator[pb.HeartbeatResponse]:
+        """Reads signs of life; however the stream ends, who was alive on it no longer is."""
+        connection = self._registry.open_connection()
+        try:
+            async for request in requests:
+                answer = self._registry.heartbeat(
+                    identity_value(request.identity),
+                    incarnation=request.incarnation,
+                    data_version=version_value(request.data_version),
+                    connection=connection,
+                )
+                if answer.status is HeartbeatStatus.BROKER_UNKNOWN:
+                    await context.abort(grpc.StatusCode.NOT_FOUND, "this broker is not registered: register again")
+                yield pb.HeartbeatResponse(
+                    registration_needed=answer.status is HeartbeatStatus.TABLE_UNKNOWN,
+                    master=self._optional_broker(answer.master),
+                )
+        finally:
+            self._registry.connection_lost(connection)
+
+    async def GetTopicRoute(  # noqa: N802
+        self, request: pb.GetTopicRouteRequest, context: _Context
+    ) -> pb.GetTopicRouteResponse:
+        """One route."""
+        route = self._registry.table.route(request.topic)
+        if route is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no live broker has topic {request.topic}")
+        return pb.GetTopicRouteResponse(route=route_message(route))
+
+    async def WatchRoutes(  # noqa: N802
+        self, _request: pb.WatchRoutesRequest, _context: _Context
+    ) -> AsyncIterator[pb.WatchRoutesResponse]:
+        """All routes, at once and after changes.
+
+        The next snapshot is taken only when the former one is on its way, so a slow reader skips revisions instead of
+        making us keep them. All watchers share one message per revision.
+        """
+        while True:
+            snapshot = self._current_snapshot()
+            yield snapshot
+            await self._registry.revision_other_than(snapshot.revision)
+
+    async def ListBrokers(  # noqa: N802
+        self, _request: pb.ListBrokersRequest, _context: _Context
+    ) -> pb.ListBrokersResponse:
+        """All live brokers."""
+        return pb.ListBrokersResponse(brokers=[self._broker(broker) for broker in self._registry.table.brokers()])
+
+    async def WipeWritePermission(  # noqa: N802
+        self, request: pb.WipeWritePermissionRequest, _context: _Context
+    ) -> pb.WipeWritePermissionResponse:
+        """Begins a drain."""
+        return pb.WipeWritePermissionResponse(topic_count=self._registry.wipe_write_permission(request.broker_name))
+
+    async def AddWritePermission(  # noqa: N802
+        self, request: pb.AddWritePermissionRequest, _context: _Context
+    ) -> pb.AddWritePermissionResponse:
+        """Ends a drain."""
+        return pb.AddWritePermissionResponse(topic_count=self._registry.add_write_permission(request.broker_name))
+
+    async def PutKvConfig(  # noqa: N802
+        self, request: pb.PutKvConfigRequest, _context: _Context
+    ) -> pb.PutKvConfigResponse:
+        """Sets one key."""
+        self._registry.put_kv(request.namespace, request.key, request.value)
+        return pb.PutKvConfigResponse()
+
+    async def GetKvConfig(  # noqa: N802
+        self, request: pb.GetKvConfigRequest, context: _Context
+    ) -> pb.GetKvConfigResponse:
+        """Reads one key."""
+        value = self._registry.table.get_kv(request.namespace, request.key)
+        if value is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"{request.key} is not set in {request.namespace}")
+        return pb.GetKvConfigResponse(value=value)
+
+    async def DeleteKvConfig(  # noqa: N802
+        self, request: pb.DeleteKvConfigRequest, _context: _Context
+    ) -> pb.DeleteKvConfigResponse:
+        """Removes one key."""
+        self._registry.delete_kv(request.namespace, request.key)
+        return pb.DeleteKvConfigResponse()
+
+    async def ListKvConfigs(  # noqa: N802
+        self, request: pb.ListKvConfigsRequest, _context: _Context
+    ) -> pb.ListKvConfigsResponse:
+        """All keys of a namespace."""
+        return pb.ListKvConfigsResponse(entries=self._registry.table.list_kv(request.namespace))
+
+    def _current_snapshot(self) -> pb.WatchRoutesResponse:
+        snapshot = self._registry.table.snapshot()
+        if self._snapshot.revision != snapshot.revision:
+            self._snapshot = pb.WatchRoutesResponse(
+                revision=snapshot.revision,
+                routes=[route_message(route) for route in snapshot.routes.values()],
+                brokers=[self._broker(broker) for broker in snapshot.brokers],
+            )
+        return self._snapshot
+
+    def _broker(self, broker: RegisteredBroker) -> pb.RegisteredBroker:
+        return broker_message(broker, last_seen_wall_ms=self._registry.last_seen_wall_ms(broker.identity))
+
+    def _optional_broker(self, broker: RegisteredBroker | None) -> pb.RegisteredBroker | None:
+        return self._broker(broker) if broker is not None else None
+
+
+def _registration_problems(registration: Registration) -> list[str]:
+    """What is missing or makes no sense, a clause each."""
+    identity, endpoints = registration.identity, registration.endpoints
+    optional_endpoints = {"metadata": endpoints.metadata, "ha": endpoints.ha}
+    checks = {
+        "identity.cluster is empty": not identity.cluster,
+        "identity.broker_name is empty": not identity.broker_name,
+        "identity.broker_id is negative": identity.broker_id < 0,
+        f"endpoints.client '{endpoints.client}' is no host:port": parse_address(endpoints.client) is None,
+        "incarnation is not above 0": registration.incarnation <= 0,
+        "liveness_timeout is not above 0": registration.liveness_timeout_ms <= 0,
+        "a topic has no name": any(not queues.topic for queues in registration.topics),
+        "a queue count is negative": any(
+            queues.read_queue_count < 0 or queues.write_queue_count < 0 for queues in registration.topics
+        ),
+    }
+    problems = [problem for problem, is_so in checks.items() if is_so]
+    problems += [
+        f"endpoints.{plane} '{text}' is no host:port"
+        for plane, text in optional_endpoints.items()
+        if text and parse_address(text) is None
+    ]
+    return problems

@@ -1,0 +1,51 @@
+"""One NameServer: the registry, its planes on one port, and its watch over silent brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+from tandemmq.nameserver.v1 import name_server_service_pb2_grpc
+
+from mqcore.clock import Clock
+from mqservice.grpc_server import GrpcServer
+from nameserver.api.client_api import client_api
+from nameserver.api.name_server_servicer import NameServerServicer
+from nameserver.route_registry import RouteRegistry
+from nameserver.settings import NameServerSettings
+
+__all__ = ["serving"]
+
+_SERVICE_NAME: Final = "tandemmq.nameserver.v1.NameServerService"
+
+
+@asynccontextmanager
+async def serving(
+    settings: NameServerSettings, *, clock: Clock, log: FilteringBoundLogger
+) -> AsyncIterator[tuple[RouteRegistry, int]]:
+    """Serves while the block runs; gives the registry and the port, which differs from the setting when that is 0.
+
+    Ready as soon as it listens: there is nothing to load, and brokers notice a new NameServer within a second.
+    """
+    registry = RouteRegistry(clock=clock, log=log)
+    server = GrpcServer(settings.bind_address, settings.listen_port, clock=clock)
+    add_servicer = name_server_service_pb2_grpc.add_NameServerServiceServicer_to_server
+    add_servicer(NameServerServicer(registry), server.aio_server)  # type: ignore[no-untyped-call]  # generated
+    server.add(client_api(registry.table.route))
+    port = await server.start(service_names=(_SERVICE_NAME,))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            expiry = tasks.create_task(
+                registry.expire_silent_brokers(interval_ms=settings.scan_not_active_broker_interval)
+            )
+            await server.set_serving(True)
+            try:
+                yield registry, port
+            finally:
+                expiry.cancel()
+    finally:
+        registry.close()
+        await server.stop(limit_ms=settings.shutdown_timeout)

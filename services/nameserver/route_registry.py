@@ -1,0 +1,151 @@
+"""The route table of this process: with its clock, its log and its watchers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from structlog.typing import FilteringBoundLogger
+
+from mqcore.clock import Clock
+from mqcore.metadata.data_version import DataVersion
+from mqcore.routing import (
+    BrokerIdentity,
+    HeartbeatAnswer,
+    Registered,
+    RegisteredBroker,
+    Registration,
+    RegistrationRefused,
+    RouteTable,
+)
+
+__all__ = ["RouteRegistry"]
+
+
+class RouteRegistry:
+    """Performs what `RouteTable` decides: tells it the time, logs who came and went, wakes who watches.
+
+    Event loop only. Reads go to `table` directly.
+    """
+
+    def __init__(self, *, clock: Clock, log: FilteringBoundLogger) -> None:
+        self.table = RouteTable()
+        self._clock = clock
+        self._log = log
+        self._last_connection = 0
+        self._changed = asyncio.Event()
+        self._is_closed = False
+
+    def register(self, registration: Registration) -> Registered | RegistrationRefused:
+        """A broker announces itself."""
+        answer = self.table.register(registration, now_ms=self._clock.monotonic_ms())
+        log = self._log.bind(**_identity_keys(registration.identity), incarnation=registration.incarnation)
+        if isinstance(answer, RegistrationRefused):
+            log.warning("registration_refused", reason=answer.reason)
+            return answer
+        for broker in answer.replaced:
+            log.info("broker_replaced", former_broker_id=broker.identity.broker_id, former=broker.endpoints.client)
+        if answer.is_new:
+            log.info("broker_registered", endpoint=registration.endpoints.client, topics=len(registration.topics))
+        elif answer.is_change:
+            log.info("broker_changed", endpoint=registration.endpoints.client, topics=len(registration.topics))
+        self._tell_watchers(is_change=answer.is_change)
+        return answer
+
+    def open_connection(self) -> int:
+        """A number for a new heartbeat stream."""
+        self._last_connection += 1
+        return self._last_connection
+
+    def heartbeat(
+        self, identity: BrokerIdentity, *, incarnation: int, data_version: DataVersion, connection: int
+    ) -> HeartbeatAnswer:
+        """A broker's sign of life."""
+        return self.table.heartbeat(
+            identity,
+            incarnation=incarnation,
+            data_version=data_version,
+            connection=connection,
+            now_ms=self._clock.monotonic_ms(),
+        )
+
+    def connection_lost(self, connection: int) -> None:
+        """A heartbeat stream ended."""
+        # When this process ends it breaks the streams itself; nobody is lost.
+        if not self._is_closed:
+            self._brokers_lost(self.table.connection_lost(connection), cause="heartbeat_stream_ended")
+
+    def unregister(self, identity: BrokerIdentity, *, incarnation: int) -> None:
+        """A broker says goodbye."""
+        broker = self.table.unregister(identity, incarnation=incarnation)
+        if broker is not None:
+            self._log.info("broker_unregistered", **_identity_keys(identity), endpoint=broker.endpoints.client)
+            self._tell_watchers(is_change=True)
+
+    def wipe_write_permission(self, broker_name: str) -> int:
+        """A drain begins; returns the number of topics changed."""
+        return self._write_permission(
+            "write_permission_wiped", broker_name, self.table.wipe_write_permission(broker_name)
+        )
+
+    def add_write_permission(self, broker_name: str) -> int:
+        """A drain ends; returns the number of topics changed."""
+        return self._write_permission(
+            "write_permission_added", broker_name, self.table.add_write_permission(broker_name)
+        )
+
+    def put_kv(self, namespace: str, key: str, value: str) -> None:
+        """Sets one key."""
+        self.table.put_kv(namespace, key, value)
+        self._log.info("kv_config_put", namespace=namespace, key=key)
+        self._tell_watchers(is_change=True)
+
+    def delete_kv(self, namespace: str, key: str) -> None:
+        """Removes one key."""
+        self.table.delete_kv(namespace, key)
+        self._log.info("kv_config_deleted", namespace=namespace, key=key)
+        self._tell_watchers(is_change=True)
+
+    def last_seen_wall_ms(self, identity: BrokerIdentity) -> int:
+        """Wall clock of a live broker's last sign of life, for people to read."""
+        now_ms = self._clock.monotonic_ms()
+        last_seen_ms = self.table.last_seen_ms(identity)
+        silent_ms = now_ms - last_seen_ms if last_seen_ms is not None else 0
+        return self._clock.wall_ms() - silent_ms
+
+    async def revision_other_than(self, revision: int) -> None:
+        """Returns once the table has another revision; at once if it has."""
+        while self.table.revision == revision:
+            await self._changed.wait()
+
+    async def expire_silent_brokers(self, *, interval_ms: int) -> None:
+        """Looks for brokers that were silent too long, until cancelled."""
+        while True:
+            await asyncio.sleep(interval_ms / 1_000)
+            self._brokers_lost(self.table.expire(now_ms=self._clock.monotonic_ms()), cause="silent")
+
+    def close(self) -> None:
+        """From here on a heartbeat stream that ends means nothing."""
+        self._is_closed = True
+
+    def _brokers_lost(self, brokers: Sequence[RegisteredBroker], *, cause: str) -> None:
+        for broker in brokers:
+            self._log.warning(
+                "broker_lost", **_identity_keys(broker.identity), endpoint=broker.endpoints.client, cause=cause
+            )
+        self._tell_watchers(is_change=bool(brokers))
+
+    def _write_permission(self, event: str, broker_name: str, topic_count: int) -> int:
+        self._log.info(event, broker_name=broker_name, topics=topic_count)
+        self._tell_watchers(is_change=True)
+        return topic_count
+
+    def _tell_watchers(self, *, is_change: bool) -> None:
+        if is_change:
+            # Each event wakes who waits now; later waiters get the next one.
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+
+def _identity_keys(identity: BrokerIdentity) -> dict[str, str | int]:
+    return {"cluster": identity.cluster, "broker_name": identity.broker_name, "broker_id": identity.broker_id}

@@ -1,0 +1,34 @@
+"""Every setting of a NameServer, by RocketMQ's key where it has one."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from mqservice.settings import ServiceSettings
+
+__all__ = ["NameServerSettings"]
+
+
+class NameServerSettings(ServiceSettings):
+    """Settings of one NameServer. It has few: brokers state their own liveness timeouts, and nothing is stored."""
+
+    listen_port: int = Field(
+        9_876,
+        ge=0,
+        le=65_535,
+        alias="listenPort",
+        description="Port of all planes (gRPC). 0: any free port, for tests.",
+    )
+    bind_address: str = Field(
+        "0.0.0.0", alias="bindAddress", min_length=1, description="Local address that is listened on."
+    )
+    scan_not_active_broker_interval: int = Field(
+        1_000,
+        ge=10,
+        alias="scanNotActiveBrokerInterval",
+        description="Pause between looks for silent brokers, in ms. RocketMQ has 5000; a look here costs microseconds, "
+        "and a larger value leaves a vanished broker in the routes for that much longer.",
+    )
+    shutdown_timeout: int = Field(
+        1_000, ge=0, alias="shutdownTimeout", description="What calls in progress are given at the end, in ms."
+    )
