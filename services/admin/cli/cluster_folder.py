@@ -25,6 +25,9 @@ from admin.cluster_state import ExpectedBroker
 __all__ = ["DEFAULT_FOLDER", "ClusterFolder", "ClusterRecord", "MemberRecord"]
 
 DEFAULT_FOLDER: Final = Path("data")
+# A broker's settings make a line of about 3 KB, the longest there is; reading more for a tail would be of no use.
+_LOG_LINE_BYTES: Final = 4_000
+_SHOWN_LINE_CHARACTERS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +161,8 @@ class ClusterFolder:
         self._record_path.unlink(missing_ok=True)
 
     def log_tail(self, member: str, *, lines: int, since: int = 0) -> list[str]:
-        """The last lines a member wrote after byte `since` of its log."""
-        # 200 bytes a line is generous for a log and keeps a runaway traceback from being read whole.
-        limit = lines * 200
+        """The last lines a member wrote after byte `since` of its log, each cut to what a reader takes in."""
+        limit = lines * _LOG_LINE_BYTES
         try:
             with self.log_path(member).open("rb") as log:
                 size = log.seek(0, os.SEEK_END)
@@ -168,7 +170,7 @@ class ClusterFolder:
                 text = log.read().decode(errors="replace")
         except FileNotFoundError:
             return []
-        return text.splitlines()[-lines:]
+        return [line[:_SHOWN_LINE_CHARACTERS] for line in text.splitlines()[-lines:]]
 
 
 def _member_record(fields: dict[str, object]) -> MemberRecord:

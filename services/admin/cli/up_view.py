@@ -75,7 +75,7 @@ def up_picture(
         _members(lines, brokers, rates),
     ]
     if events:
-        parts += ["", Text("\n".join(events), style="dim")]
+        parts += ["", Text("\n".join(events), style="dim", no_wrap=True, overflow="ellipsis")]
     if record.state == "ready":
         parts += ["", Text("\n".join(connect_lines(record, folder)))]
     return Group(*parts)
