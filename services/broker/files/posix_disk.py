@@ -413,11 +413,12 @@ def _sync_folder(folder: Path) -> None:
 def _zero(fd: int, start: int, end: int) -> int:
     """Zeroes what is not zero in [start, end); the distance from `start` to the end of it, 0 if there was nothing."""
     cleared_end = start
-    for data_start, data_end in _written_ranges(fd, start, end):
+    # All ranges first: reading a range makes the kernel read ahead, and what it caches then counts as written.
+    for data_start, data_end in list(_written_ranges(fd, start, end)):
         for chunk_start in range(data_start, data_end, len(_ZEROS)):
             chunk = os.pread(fd, min(len(_ZEROS), data_end - chunk_start), chunk_start)
-            used_bytes = len(chunk.rstrip(b"\0"))
-            if used_bytes:  # Clean pages stay clean.
+            if chunk != _ZEROS[: len(chunk)]:  # Clean pages stay clean.
+                used_bytes = len(chunk.rstrip(b"\0"))
                 _write_all_at(fd, _ZEROS[:used_bytes], chunk_start)
                 cleared_end = chunk_start + used_bytes
     return cleared_end - start
