@@ -74,4 +74,4 @@ def _renderers() -> list[Processor]:
 
 def _what_people_look_for_first(_logger: object, _method: str, event: EventDict) -> EventDict:
     leading = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
-    return leading | event
+    return {**leading, **event}
