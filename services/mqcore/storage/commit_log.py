@@ -23,7 +23,6 @@ from typing import Final
 
 from mqcore.message import encode_blank
 from mqcore.storage.disk import Disk, MappedSegment
-from mqcore.storage.errors import LogGap
 from mqcore.storage.mapped_file_queue import MappedFileQueue
 
 __all__ = ["COMMIT_LOG_FOLDER", "CommitLog"]
@@ -92,21 +91,24 @@ class CommitLog:
         self.end_offset = self._file_end
         self._enter(segment, self._file_end)
 
-    def append_raw(self, start_offset: int, data: bytes | memoryview) -> None:
-        """Stores bytes of a master's log, which lie within one file; they need not end with a record.
-
-        An empty log takes the start of any file. LogGap: the bytes do not follow. DiskError: nothing changed.
-        """
-        if start_offset != self.end_offset:
-            if self.end_offset != self.min_offset or start_offset % self._file_bytes:
-                raise LogGap(COMMIT_LOG_FOLDER, expected_offset=self.end_offset, found_offset=start_offset)
-            self._restart_at(start_offset)
+    def append_raw(self, data: bytes | memoryview) -> None:
+        """Stores bytes of a master's log, which lie within one file. DiskError: no next file, nothing changed."""
         if self.end_offset == self._file_end:
             self._enter(self._next_segment(self._file_end), self._file_end)
-        assert start_offset + len(data) <= self._file_end, f"{len(data)} bytes at {start_offset} span two files"
-        start = start_offset - self._file_start
-        self._view[start : start + len(data)] = data
-        self.end_offset = start_offset + len(data)
+        start = self.end_offset - self._file_start
+        end = start + len(data)
+        assert end <= self._file_bytes, f"{len(data)} bytes at {self.end_offset} span two files"
+        self._view[start:end] = data
+        self.end_offset = self._file_start + end
+
+    def restart_at(self, start_offset: int) -> None:
+        """Moves an empty log: its files go, the next one starts at `start_offset`."""
+        assert self.end_offset == self.min_offset, "only an empty log can be moved"
+        self._cuts += 1
+        self._drop_prepared()
+        self._files.remove_from(self._files.first_offset)
+        self._leave(start_offset)
+        self.end_offset = self.flushed_offset = start_offset
 
     # Reading
 
@@ -151,16 +153,20 @@ class CommitLog:
     # Files ahead and files behind
 
     def next_file(self) -> tuple[int, Callable[[], MappedSegment]] | None:
-        """Start of the file that will be needed next and how to make it, in a thread; None if it is there."""
+        """Start of the file that will be needed next and how to make it, in a thread.
+
+        None if it is there, or if the file being written is not half full: a young store should not take twice the
+        space it needs.
+        """
         start_offset = self._file_end
-        if self._prepared is not None and self._prepared[0] == start_offset:
+        if self._prepared is not None or start_offset - self.end_offset > self._file_bytes // 2:
             return None
         path = self._files.path(start_offset)
         return start_offset, lambda: self._disk.map_segment(path, self._file_bytes, create=True)
 
     def take_prepared(self, start_offset: int, segment: MappedSegment) -> None:
-        """The next file was made ahead. If the log went on without it, it is the same file or a needless one."""
-        if start_offset == self._file_end and self._files.end_offset == self._file_end:
+        """The next file was made ahead. If the log needed it meanwhile, it has mapped the same file itself."""
+        if self._files.segment(start_offset) is None:
             self._prepared = (start_offset, segment)
 
     def forget_first(self, file_count: int) -> list[str]:
@@ -182,7 +188,7 @@ class CommitLog:
         removed from the last one on, then the rest is cleared. Recovery after any of these ends at `end_offset`.
         """
         self._cuts += 1
-        self._prepared = None
+        self._drop_prepared()
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.end_offset = end_offset
         segment = self._files.segment(end_offset)
@@ -216,13 +222,11 @@ class CommitLog:
             return self._files.append_file(start_offset, prepared[1])
         return self._files.append_file(start_offset)
 
-    def _restart_at(self, start_offset: int) -> None:
-        """Moves an empty log: its files go, the next one starts at `start_offset`."""
-        self._prepared = None
-        self._files.remove_from(self._files.first_offset)
-        self._leave(start_offset)
-        self.end_offset = start_offset
-        self.flushed_offset = start_offset
+    def _drop_prepared(self) -> None:
+        """Removes the file made ahead. Before any other goes: a load must never find it behind a gap."""
+        if self._prepared is not None:
+            self._disk.remove(self._files.path(self._prepared[0]))
+            self._prepared = None
 
     def _enter(self, segment: MappedSegment, file_start: int) -> None:
         self._view = segment.view

@@ -1,0 +1,697 @@
+"""The store of one broker: takes messages in, finds them again, and survives.
+
+Life of a put: the record goes to the end of the CommitLog, its entry into its ConsumeQueue, its keys into the index,
+all in memory the process's death cannot touch (the page cache) or that can be derived again. Flush jobs make it
+durable; the caller of `put` decides what to wait for before it acknowledges.
+
+Threads: everything runs on one thread (the event loop's), except the `run` of the jobs handed out here.
+
+Failures: after a DiskError in a job, or while dispatching, nobody knows what is on the platter. The store then refuses
+every put for the rest of its life and the broker must stop; recovery finds out what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from mqcore.clock import Clock
+from mqcore.message import (
+    MAX_PROPERTIES_BYTES,
+    SCHEDULE_TOPIC,
+    Blank,
+    Corrupt,
+    Host,
+    MalformedRecord,
+    MessageRecord,
+    OutgoingMessage,
+    RecordFound,
+    ScanStop,
+    decode_properties,
+    decode_record,
+    delay_tags_code,
+    encode_record,
+    index_terms,
+    scan_record,
+)
+from mqcore.message.sys_flag import enters_consume_queue, enters_index
+from mqcore.storage.append_result import AppendResult
+from mqcore.storage.checkpoint import StoreCheckpoint
+from mqcore.storage.commit_log import COMMIT_LOG_FOLDER, CommitLog
+from mqcore.storage.consume_queue import ConsumeQueue
+from mqcore.storage.consume_queue_loading import StopKind
+from mqcore.storage.consume_queue_table import ConsumeQueueTable
+from mqcore.storage.disk import Disk, DiskLock
+from mqcore.storage.dispatch import Dispatcher
+from mqcore.storage.errors import DiskError, DiskFull, LogGap, RecordCorrupt, StorageError
+from mqcore.storage.flush_jobs import FlushJob, LogFlushJob, NextSegmentJob, QueueFlushJob
+from mqcore.storage.index_table import IndexTable
+from mqcore.storage.kept_tail import KeptTail, keep_tail
+from mqcore.storage.mapped_file_queue import file_name
+from mqcore.storage.options import StoreOptions
+from mqcore.storage.put_status import PutStatus
+from mqcore.storage.recovery import RecoveryReport, recover
+from mqcore.storage.retention import RetentionJob, expendable_files
+from mqcore.storage.run_marks import clear_run_marks, read_stop_kind, set_run_marks
+
+__all__ = ["MessageStore"]
+
+_LOCK_PATH: Final = "lock"
+_TOPIC_BYTES_MAX: Final = 255
+_RECORD_HEAD_ROOM_BYTES: Final = 8
+_INDEX_SECOND_MS: Final = 999
+"""The index knows store times to the second, rounded down."""
+
+
+class MessageStore:
+    """See the module's docstring. `load` first, `close` last. Offsets are bytes in the CommitLog, ranges half-open."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        options: StoreOptions,
+        *,
+        store_host: Host,
+        process_id: int = 0,
+    ) -> None:
+        """`store_host` is stamped into each record; `process_id` goes into the abort file, for people to read."""
+        self._disk: Final = disk
+        self._clock: Final = clock
+        self._options: Final = options
+        self._store_host: Final = store_host
+        self._process_id: Final = process_id
+        self._log: Final = CommitLog(disk, file_bytes=options.commit_log_file_bytes)
+        self._queues: Final = ConsumeQueueTable(disk, file_bytes=options.consume_queue_file_bytes)
+        self._index: Final = (
+            IndexTable(disk, slot_count=options.index_slot_count, entry_count=options.index_entry_count)
+            if options.index_enabled
+            else None
+        )
+        self._dispatcher: Final = Dispatcher(self._queues, self._index, delay_levels_ms=options.delay_levels_ms)
+        self._lock: DiskLock | None = None
+        self._checkpoint = StoreCheckpoint()
+        self._record_bytes_max: Final = options.commit_log_file_bytes - _RECORD_HEAD_ROOM_BYTES
+        self._dispatched_offset = 0
+        self._last_record_offset = 0
+        self._last_store_timestamp_ms = 0
+        self._queue_flush_is_out = False
+        self._next_segment_is_out = False
+        self._saved_offset = -1
+        self._untrimmed: dict[tuple[str, int], ConsumeQueue] = {}
+        # Why puts are refused. The first that is set counts; `_refusal` is their sum, read by every put.
+        self._failure: DiskError | None = None
+        self._unwritable_reason: str | None = "the store is not loaded"
+        self._disk_is_full = False
+        self._refusal: str | None = self._unwritable_reason
+
+    # Life
+
+    def load(self) -> RecoveryReport:
+        """Locks the folder and recovers what is in it. Blocks. Puts are allowed when it returns.
+
+        StoreLocked, SegmentSizeMismatch, LogGap and DiskError say why there is no start; nothing was changed then that
+        a later start would miss.
+        """
+        started_ms = self._clock.monotonic_ms()
+        self._lock = self._disk.lock(_LOCK_PATH)
+        try:
+            return self._load(started_ms)
+        except StorageError:
+            self._lock.release()
+            self._lock = None
+            raise
+
+    def _load(self, started_ms: int) -> RecoveryReport:
+        stop = read_stop_kind(self._disk)
+        recovered = recover(
+            disk=self._disk,
+            log=self._log,
+            queues=self._queues,
+            index=self._index,
+            dispatcher=self._dispatcher,
+            checkpoint=StoreCheckpoint.load(self._disk),
+            stop=stop,
+        )
+        scan = recovered.scan
+        self._checkpoint = recovered.checkpoint
+        self._dispatched_offset = scan.end_offset
+        self._last_record_offset = self._checkpoint.logics_physical_offset
+        self._last_store_timestamp_ms = self._checkpoint.physic_message_timestamp_ms
+        if scan.last_record is not None:
+            self._last_record_offset = scan.last_record.physical_offset
+            self._last_store_timestamp_ms = max(self._last_store_timestamp_ms, scan.last_record.store_timestamp_ms)
+        set_run_marks(self._disk, process_id=self._process_id)
+        self.check_disk()
+        self.set_writable(True)
+        return RecoveryReport(
+            clean=stop is StopKind.CLEAN,
+            same_boot=stop is StopKind.KILLED,
+            start_offset=scan.start_offset,
+            end_offset=scan.end_offset,
+            redispatched_records=scan.record_count,
+            truncated_bytes=recovered.truncated_bytes,
+            stop_reason=scan.stop_reason,
+            duration_ms=self._clock.monotonic_ms() - started_ms,
+        )
+
+    def close(self) -> None:
+        """Makes everything durable and stops in order. No job may be running. Blocks.
+
+        After a disk failure it only lets go: the next start must not believe in an orderly stop.
+        """
+        self.set_writable(False, "shutting down")
+        if self._lock is None:
+            return
+        if self._failure is None:
+            self._make_durable()
+        self._queues.close()
+        self._log.close()
+        self._lock.release()
+        self._lock = None
+
+    def _make_durable(self) -> None:
+        assert not self._queue_flush_is_out, "a flush job is still out"
+        self._cut_half_record()
+        for job in (self.log_flush_job(), self.queue_flush_job()):
+            if job is not None:
+                job.run()
+                self.flush_finished(job)
+        if self._index is not None:
+            self._checkpoint = replace(self._checkpoint, index_message_timestamp_ms=self._index.close())
+            self._checkpoint.save(self._disk)
+        # Without room for the ConsumeQueues the next start has to make them again: it must not think this one clean.
+        if self._saved_offset == self._dispatched_offset:
+            clear_run_marks(self._disk)
+
+    def _cut_half_record(self) -> None:
+        """A slave's log may end in the middle of a record. The master sends it again."""
+        try:
+            while self.dispatch():
+                pass
+        except RecordCorrupt:
+            pass  # Cut off below, like a half one.
+        if self._dispatched_offset < self._log.end_offset:
+            self._log.set_end(self._dispatched_offset)
+
+    # Extents
+
+    @property
+    def min_offset(self) -> int:
+        """Oldest byte kept."""
+        return self._log.min_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Where the next record goes."""
+        return self._log.end_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything below is durable."""
+        return self._log.flushed_offset
+
+    @property
+    def dispatched_offset(self) -> int:
+        """Every whole record below is in its ConsumeQueue. On a master the end; a slave's log may end in a half one."""
+        return self._dispatched_offset
+
+    @property
+    def segment_bytes(self) -> int:
+        """Length of a CommitLog file."""
+        return self._log.file_bytes
+
+    @property
+    def checkpoint(self) -> StoreCheckpoint:
+        """As last written."""
+        return self._checkpoint
+
+    # Writing, as a master
+
+    @property
+    def refusal(self) -> str | None:
+        """Why puts are refused, in words; None if they are not."""
+        return self._refusal
+
+    def set_writable(self, writable: bool, reason: str = "") -> None:
+        """Allows puts, or refuses them for `reason`: the role, a shutdown. A half record must be cut off before."""
+        assert not writable or self._dispatched_offset == self._log.end_offset, (
+            f"the log ends with a half record at {self._dispatched_offset}; truncate there before writing"
+        )
+        self._unwritable_reason = None if writable else reason or "not writable"
+        self._judge_refusal()
+
+    def put(self, message: OutgoingMessage) -> AppendResult:
+        """Appends a message and makes it findable. Not durable yet: see `flushed_offset`.
+
+        Every refusal is a status. DiskError: the message is in the log, its entry may not be; the broker must stop.
+        """
+        if self._refusal is not None or self._failure is not None:
+            return AppendResult.refused(PutStatus.SERVICE_NOT_AVAILABLE)
+        status = self._judge(message)
+        if status is not None:
+            return AppendResult.refused(status)
+        log = self._log
+        store_timestamp_ms = self._clock.wall_ms()
+        if store_timestamp_ms < self._last_store_timestamp_ms:
+            store_timestamp_ms = self._last_store_timestamp_ms
+        queue = self._queues.get_or_create(message.topic, message.queue_id)
+        queue_offset = queue.max_offset if enters_consume_queue(message.sys_flag) else 0
+        physical_offset = log.end_offset
+        record = encode_record(
+            message,
+            queue_offset=queue_offset,
+            physical_offset=physical_offset,
+            store_timestamp_ms=store_timestamp_ms,
+            store_host=self._store_host,
+        )
+        size = len(record)
+        if not log.fits(size):
+            if size > self._record_bytes_max:
+                return AppendResult.refused(PutStatus.MESSAGE_ILLEGAL)
+            try:
+                log.roll()
+            except DiskError:
+                return AppendResult.refused(PutStatus.CREATE_MAPPED_FILE_FAILED)
+            self._dispatched_offset = log.end_offset
+            return self.put(message)
+        log.append(record)
+        self._last_store_timestamp_ms = store_timestamp_ms
+        self._enter(message, queue, queue_offset, physical_offset, size, store_timestamp_ms)
+        end_offset = physical_offset + size
+        self._dispatched_offset = end_offset
+        return AppendResult(PutStatus.PUT_OK, physical_offset, end_offset, queue_offset, store_timestamp_ms)
+
+    def put_batch(self, messages: Sequence[OutgoingMessage]) -> list[AppendResult]:
+        """Appends messages one behind the other with one store timestamp: all of them, or none and the same refusal."""
+        status: PutStatus | None = None
+        if self._refusal is not None or self._failure is not None:
+            status = PutStatus.SERVICE_NOT_AVAILABLE
+        for message in messages:
+            status = status or self._judge(message)
+        if status is not None:
+            return [AppendResult.refused(status) for _ in messages]
+        log = self._log
+        store_timestamp_ms = max(self._clock.wall_ms(), self._last_store_timestamp_ms)
+        next_offsets: dict[ConsumeQueue, int] = {}
+        records = []
+        entries = []
+        physical_offset = log.end_offset
+        for message in messages:
+            queue = self._queues.get_or_create(message.topic, message.queue_id)
+            queue_offset = 0
+            if enters_consume_queue(message.sys_flag):
+                queue_offset = next_offsets.get(queue, queue.max_offset)
+                next_offsets[queue] = queue_offset + 1
+            record = encode_record(
+                message,
+                queue_offset=queue_offset,
+                physical_offset=physical_offset,
+                store_timestamp_ms=store_timestamp_ms,
+                store_host=self._store_host,
+            )
+            records.append(record)
+            entries.append((message, queue, queue_offset, physical_offset, len(record)))
+            physical_offset += len(record)
+        size = physical_offset - log.end_offset
+        if not log.fits(size):
+            if size > self._record_bytes_max:
+                return [AppendResult.refused(PutStatus.MESSAGE_ILLEGAL) for _ in messages]
+            try:
+                log.roll()
+            except DiskError:
+                return [AppendResult.refused(PutStatus.CREATE_MAPPED_FILE_FAILED) for _ in messages]
+            self._dispatched_offset = log.end_offset
+            return self.put_batch(messages)
+        log.append(b"".join(records))
+        self._last_store_timestamp_ms = store_timestamp_ms
+        results = []
+        for message, queue, queue_offset, start, record_bytes in entries:
+            self._enter(message, queue, queue_offset, start, record_bytes, store_timestamp_ms)
+            results.append(
+                AppendResult(PutStatus.PUT_OK, start, start + record_bytes, queue_offset, store_timestamp_ms)
+            )
+        self._dispatched_offset = log.end_offset
+        return results
+
+    # Writing, as a slave
+
+    def append_raw(self, start_offset: int, data: bytes | memoryview) -> None:
+        """Appends bytes of the master's log at the end, within one file; they need not end with a record.
+
+        An empty store takes any file's start: its master no longer has what came before. LogGap: they do not follow.
+        DiskFull: no room for the next file, nothing changed.
+        """
+        log = self._log
+        if start_offset != log.end_offset:
+            if log.end_offset != log.min_offset or start_offset % log.file_bytes:
+                raise LogGap(COMMIT_LOG_FOLDER, expected_offset=log.end_offset, found_offset=start_offset)
+            self._restart_at(start_offset)
+        log.append_raw(data)
+
+    def dispatch(self, *, max_records: int = 4096) -> int:
+        """Enters whole records that were appended raw into ConsumeQueues and index; returns how many.
+
+        Stops at a half record; the rest of it has to arrive. RecordCorrupt: the master's bytes are no record, or got
+        here damaged; the slave must truncate at `dispatched_offset` and begin again.
+        """
+        log = self._log
+        done = 0
+        while done < max_records and self._dispatched_offset < log.end_offset:
+            file_start = self._dispatched_offset - self._dispatched_offset % log.file_bytes
+            piece = log.read(self._dispatched_offset, log.file_bytes)
+            base = self._dispatched_offset
+            position = 0
+            while done < max_records and position < len(piece):
+                found = scan_record(piece, position, len(piece), physical_offset=base + position)
+                if not isinstance(found, RecordFound):
+                    break
+                self._dispatch(found)
+                position += found.size
+                done += 1
+            self._dispatched_offset = base + position
+            if position == len(piece) or isinstance(found, RecordFound):
+                continue
+            if isinstance(found, Blank) and found.size == file_start + log.file_bytes - self._dispatched_offset:
+                if log.end_offset < self._dispatched_offset + found.size:
+                    break
+                self._dispatched_offset += found.size
+            elif found is ScanStop.INCOMPLETE:
+                break
+            else:
+                reason = found.reason if isinstance(found, Corrupt) else str(found)
+                raise RecordCorrupt(self._dispatched_offset, reason)
+        return done
+
+    def truncate(self, end_offset: int) -> KeptTail | None:
+        """Cuts the log at a record's boundary and drops what was derived from the rest. None: nothing was behind it.
+
+        The bytes are kept aside durably first. A crash at any step leaves a log that ends at the new end, the old one,
+        or a record's end in between, and agrees with what is derived from it. Blocks. No job of `queue_flush_job` or
+        `next_segment_job` may be out.
+        """
+        log = self._log
+        self._assert_no_job_is_out()
+        assert log.min_offset <= end_offset <= log.end_offset, f"{end_offset} is outside the log"
+        if end_offset == log.end_offset:
+            return None
+        kept = keep_tail(self._disk, log, start_offset=end_offset, wall_ms=self._clock.wall_ms())
+        self._lower_checkpoint(end_offset)
+        self._queues.truncate(end_offset)
+        if self._index is not None:
+            self._index.truncate(end_offset)
+        log.set_end(end_offset)
+        self._dispatched_offset = min(self._dispatched_offset, end_offset)
+        self._last_record_offset = self._checkpoint.logics_physical_offset
+        return kept
+
+    # Reading
+
+    def read_log(self, offset: int, max_bytes: int) -> memoryview:
+        """Bytes of the log, no copy: within one file, not beyond the end, empty if out of range. Not to be kept."""
+        return self._log.read(offset, max_bytes)
+
+    def message_at(self, physical_offset: int, size: int | None = None) -> MessageRecord:
+        """The record that starts at `physical_offset`; `size`, if the caller knows it, spares nothing but is checked.
+
+        RecordCorrupt: there is none, because the offset is wrong, the file is gone, or the disk lied.
+        """
+        data = self._log.read(physical_offset, self._log.file_bytes if size is None else size)
+        if not data:
+            raise RecordCorrupt(physical_offset, f"the log is [{self.min_offset}, {self.end_offset})")
+        try:
+            record = decode_record(data)
+        except MalformedRecord as error:
+            raise RecordCorrupt(physical_offset, error.reason) from error
+        if record.physical_offset != physical_offset or size not in (None, record.total_size):
+            raise RecordCorrupt(physical_offset, "another record lies there")
+        return record
+
+    def messages_by_key(
+        self, topic: str, key: str, *, begin_ms: int, end_ms: int, max_count: int = 64
+    ) -> list[MessageRecord]:
+        """Messages with `key`, a unique key or a word of KEYS, stored in [begin_ms, end_ms], newest first."""
+        if self._index is None:
+            return []
+        offsets = self._index.query(
+            topic, key, begin_ms=begin_ms - _INDEX_SECOND_MS, end_ms=end_ms, max_count=max_count
+        )
+        records = []
+        for offset in dict.fromkeys(offsets):
+            try:
+                record = self.message_at(offset)
+            except RecordCorrupt:
+                continue  # Its file is gone, or the entry is from before a truncation.
+            _, keys = index_terms(decode_properties(record.properties))
+            if record.topic == topic and key in keys and begin_ms <= record.store_timestamp_ms <= end_ms:
+                records.append(record)
+        return records
+
+    @property
+    def queues(self) -> ConsumeQueueTable:
+        """All ConsumeQueues."""
+        return self._queues
+
+    def consume_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, its min_offset up to date; None if it never had a message here."""
+        if self._untrimmed:
+            queue = self._untrimmed.pop((topic, queue_id), None)
+            if queue is not None:
+                self._trim(queue)
+        return self._queues.get(topic, queue_id)
+
+    def queue_max_offset(self, topic: str, queue_id: int) -> int:
+        """The next message's number; 0 for a queue without messages."""
+        queue = self._queues.get(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    def queue_min_offset(self, topic: str, queue_id: int) -> int:
+        """The oldest message's number that is still kept; 0 for a queue without messages."""
+        queue = self.consume_queue(topic, queue_id)
+        return queue.min_offset if queue is not None else 0
+
+    def digest(self, start_offset: int, end_offset: int) -> bytes:
+        """SHA-256 of a range of the log. Blocks for about 0.6 ms per MiB."""
+        return self._log.digest(start_offset, end_offset)
+
+    # Jobs
+
+    def log_flush_job(self) -> FlushJob | None:
+        """What makes the log durable up to its end; None if it is. Several may be out; finish each that succeeded."""
+        segments, end_offset = self._log.unflushed()
+        if not segments:
+            return None
+        return LogFlushJob(segments=segments, end_offset=end_offset, cuts=self._log.cuts, on_failure=self._fail)
+
+    def queue_flush_job(self) -> FlushJob | None:
+        """What makes ConsumeQueues and checkpoint durable; None if they are, or one is out, or there is no room.
+
+        Writes the new entries to the page cache here (about 15 µs a queue) and syncs them in the job.
+        """
+        if self._queue_flush_is_out or self._saved_offset == self._dispatched_offset:
+            return None
+        try:
+            self._queues.write_out()
+        except DiskFull:
+            # Entries wait in memory and can be derived again: nothing is lost but the speed of the next recovery.
+            self._disk_is_full = True
+            self._judge_refusal()
+            return None
+        except DiskError as error:
+            self._fail(error)
+            raise
+        index_files = self._index.take_full_files() if self._index is not None else []
+        segments, end_offset = self._log.unflushed()
+        checkpoint = replace(
+            self._checkpoint,
+            physic_message_timestamp_ms=self._last_store_timestamp_ms,
+            logics_message_timestamp_ms=self._last_store_timestamp_ms,
+            index_message_timestamp_ms=(
+                index_files[-1].end_timestamp_ms if index_files else self._checkpoint.index_message_timestamp_ms
+            ),
+            logics_physical_offset=self._last_record_offset,
+        )
+        self._queue_flush_is_out = True
+        self._saved_offset = self._dispatched_offset
+        return QueueFlushJob(
+            segments=segments,
+            end_offset=end_offset,
+            cuts=self._log.cuts,
+            on_failure=self._fail,
+            disk=self._disk,
+            queue_sync=self._queues.take_sync(),
+            index_files=index_files,
+            checkpoint=checkpoint,
+        )
+
+    def flush_finished(self, job: FlushJob) -> None:
+        """The job's `run` returned. Moves `flushed_offset`."""
+        self._log.flushed(job.end_offset, cuts=job.cuts)
+        if isinstance(job, QueueFlushJob):
+            self._queue_flush_is_out = False
+            self._checkpoint = job.checkpoint
+
+    def next_segment_job(self) -> NextSegmentJob | None:
+        """What makes the next CommitLog file, once the one being written is half full; None: nothing to do."""
+        next_file = self._log.next_file() if not self._next_segment_is_out else None
+        if next_file is None:
+            return None
+        self._next_segment_is_out = True
+        return NextSegmentJob(*next_file)
+
+    def next_segment_finished(self, job: NextSegmentJob) -> None:
+        """The job's `run` returned."""
+        self._next_segment_is_out = False
+        if job.segment is not None:
+            self._log.take_prepared(job.start_offset, job.segment)
+
+    # Retention
+
+    def check_disk(self) -> None:
+        """Allows or refuses puts by how full the disk is."""
+        self._disk_is_full = self._disk.usage().used_ratio > self._options.disk_warning_ratio
+        self._judge_refusal()
+
+    def expire(self, *, now_wall_ms: int) -> RetentionJob | None:
+        """Gives up the oldest files as the rules of retention.py say; the job removes them. To be called every 10 s.
+
+        Then call `trim_queues` until it has nothing left to do.
+        """
+        self.check_disk()
+        log = self._log
+        first = log.min_offset
+        expendable_end = min(log.flushed_offset, self._dispatched_offset, log.end_offset - 1)
+        count = max(0, expendable_end - first) // log.file_bytes
+        if not count:
+            return None
+        modified_ms = {entry.name: entry.modified_ms for entry in self._disk.list_folder(COMMIT_LOG_FOLDER)}
+        count = expendable_files(
+            [modified_ms[file_name(first + number * log.file_bytes)] for number in range(count)],
+            file_bytes=log.file_bytes,
+            usage=self._disk.usage(),
+            options=self._options,
+            now_wall_ms=now_wall_ms,
+        )
+        if not count:
+            return None
+        job = RetentionJob(self._disk, log.forget_first(count))
+        self._untrimmed = {(queue.topic, queue.queue_id): queue for queue in self._queues}
+        if self._index is not None:
+            self._index.remove_expired_files(log.min_offset)
+        return job
+
+    def trim_queues(self, *, max_queues: int = 32) -> bool:
+        """Moves queues' min_offset behind files that expired and removes their own files; True if more are waiting."""
+        while self._untrimmed and max_queues:
+            self._trim(self._untrimmed.popitem()[1])
+            max_queues -= 1
+        return bool(self._untrimmed)
+
+    # Inside
+
+    def _judge(self, message: OutgoingMessage) -> PutStatus | None:
+        if len(message.body) > self._options.max_message_bytes:
+            return PutStatus.MESSAGE_ILLEGAL
+        if len(message.properties) > MAX_PROPERTIES_BYTES:
+            return PutStatus.PROPERTIES_SIZE_EXCEEDED
+        topic = message.topic
+        if not topic or (len(topic) > _TOPIC_BYTES_MAX // 4 and len(topic.encode()) > _TOPIC_BYTES_MAX):
+            return PutStatus.MESSAGE_ILLEGAL
+        return None
+
+    def _enter(
+        self,
+        message: OutgoingMessage,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        physical_offset: int,
+        size: int,
+        store_timestamp_ms: int,
+    ) -> None:
+        """Makes a record that was just appended findable."""
+        self._last_record_offset = physical_offset
+        try:
+            if enters_consume_queue(message.sys_flag):
+                tags_code = message.tags_code
+                if message.topic == SCHEDULE_TOPIC:
+                    tags_code = delay_tags_code(
+                        message.queue_id + 1,
+                        store_timestamp_ms=store_timestamp_ms,
+                        delay_levels_ms=self._options.delay_levels_ms,
+                    )
+                queue.append(queue_offset, physical_offset, size, tags_code)
+            if self._index is not None and enters_index(message.sys_flag):
+                self._index.put(
+                    topic=message.topic,
+                    keys=message.index_keys,
+                    tag=message.tag,
+                    physical_offset=physical_offset,
+                    store_timestamp_ms=store_timestamp_ms,
+                    wall_ms=store_timestamp_ms,
+                )
+        except DiskFull:
+            # The record is in the log and its entry in memory; only what comes next has no room.
+            self._disk_is_full = True
+            self._judge_refusal()
+        except DiskError as error:
+            self._fail(error)
+            raise
+
+    def _dispatch(self, record: RecordFound) -> None:
+        self._last_record_offset = record.physical_offset
+        self._last_store_timestamp_ms = max(self._last_store_timestamp_ms, record.store_timestamp_ms)
+        try:
+            self._dispatcher.dispatch(record)
+        except DiskFull:
+            self._disk_is_full = True
+            self._judge_refusal()
+        except DiskError as error:
+            self._fail(error)
+            raise
+
+    def _restart_at(self, start_offset: int) -> None:
+        """The empty log goes on somewhere else: what was derived from the old one goes, the checkpoint first."""
+        self._assert_no_job_is_out()
+        self._checkpoint = StoreCheckpoint()
+        self._checkpoint.save(self._disk)
+        self._queues.remove_all()
+        if self._index is not None:
+            self._index.remove_all()
+        self._log.restart_at(start_offset)
+        self._dispatched_offset = self._last_record_offset = start_offset
+        self._saved_offset = -1
+
+    def _assert_no_job_is_out(self) -> None:
+        assert not self._queue_flush_is_out, "a running flush would vouch for what is cut off"
+        assert not self._next_segment_is_out, "a file would be made behind the new end"
+
+    def _lower_checkpoint(self, end_offset: int) -> None:
+        """Makes the checkpoint vouch for nothing at or beyond `end_offset`, before anything there is cut."""
+        self._saved_offset = -1
+        if self._checkpoint.logics_physical_offset < end_offset:
+            return
+        # A file's start is a record's start, and everything below what was vouched for stays vouched for.
+        file_start = self._log.files.file_start(end_offset - 1)
+        lowered = file_start if file_start >= self.min_offset else 0
+        self._checkpoint = replace(self._checkpoint, logics_physical_offset=lowered)
+        self._checkpoint.save(self._disk)
+
+    def _trim(self, queue: ConsumeQueue) -> None:
+        queue.correct_min_offset(self.min_offset)
+        queue.remove_expired_files(self.min_offset)
+
+    def _fail(self, error: DiskError) -> None:
+        """May be called in a job's thread: sets plain attributes only, and never unsets one."""
+        self._failure = error
+        self._judge_refusal()
+
+    def _judge_refusal(self) -> None:
+        if self._failure is not None:
+            self._refusal = f"the disk failed: {self._failure}"
+        elif self._unwritable_reason is not None:
+            self._refusal = self._unwritable_reason
+        elif self._disk_is_full:
+            self._refusal = "the disk is full"
+        else:
+            self._refusal = None

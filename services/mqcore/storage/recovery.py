@@ -1,0 +1,175 @@
+"""Recovery: finds the end of the log after a stop, makes it the end for good, and derives what is missing.
+
+The log is the truth; its end is the end of the last valid record. ConsumeQueues and index are derived from it and made
+to agree with it. Steps, in an order that may be interrupted anywhere and begun again:
+
+1. Find an *anchor*: a record boundary up to which log and ConsumeQueues are known to be durable. Our checkpoint names
+   one exactly (logics_physical_offset), and then only what came after it is read. A Java broker's may not; then
+   RocketMQ's own rules choose a file.
+2. Load the ConsumeQueues, without what lies beyond the anchor if the stop was unclean, and the index.
+3. Walk the log from the anchor to the first thing that is no record, and dispatch each record again (idempotent).
+4. Drop ConsumeQueue and index entries beyond that end, durably.
+5. Sync the records that were walked over, then cut the log: everything behind the end is cleared, durably. Only then
+   may anything be appended, or a stale record could come back under a torn new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mqcore.message import RecordFound
+from mqcore.storage.checkpoint import StoreCheckpoint
+from mqcore.storage.commit_log import CommitLog
+from mqcore.storage.consume_queue_loading import StopKind
+from mqcore.storage.consume_queue_table import ConsumeQueueTable
+from mqcore.storage.disk import Disk
+from mqcore.storage.dispatch import Dispatcher
+from mqcore.storage.index_table import IndexTable
+from mqcore.storage.log_scan import LogScan, first_record, record_at, scan_log
+
+__all__ = ["Recovered", "RecoveryReport", "recover"]
+
+_INDEX_REBUILD_BYTES_MAX: Final = 2 << 30
+"""How far back the index is entered again after a power loss: some ten seconds of start-up. RocketMQ enters no more
+than what its recovery reads anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What a start found; for the log line and for the decision whether this broker may lead."""
+
+    clean: bool
+    """The last run was ended in order."""
+    same_boot: bool
+    """Unclean, but the machine ran on: every byte the killed process had stored is there."""
+    start_offset: int
+    """Where the walk through the log began."""
+    end_offset: int
+    redispatched_records: int
+    """Records walked over."""
+    truncated_bytes: int
+    """Distance from the end of the log to the end of what was behind it and is gone now."""
+    stop_reason: str
+    """Why the log ends where it does."""
+    duration_ms: int
+
+    @property
+    def may_have_lost(self) -> bool:
+        """Whether records that were appended, and not flushed, may be missing."""
+        return not self.clean and not self.same_boot
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The state the store goes on with."""
+
+    scan: LogScan
+    checkpoint: StoreCheckpoint
+    truncated_bytes: int
+
+
+def recover(
+    *,
+    disk: Disk,
+    log: CommitLog,
+    queues: ConsumeQueueTable,
+    index: IndexTable | None,
+    dispatcher: Dispatcher,
+    checkpoint: StoreCheckpoint,
+    stop: StopKind,
+) -> Recovered:
+    """Brings log, ConsumeQueues and index, none of which is loaded yet, to one consistent, durable end."""
+    log.load()
+    if not log.files.file_count:
+        return _start_empty(disk, log, queues, index, checkpoint)
+    durable = _durable_record(log, checkpoint)
+    queues.load(stop, durable_offset=durable.physical_offset if durable is not None else 0)
+    index_lost_from = None
+    if index is not None:
+        index_lost_from = index.load(stop, durable_timestamp_ms=checkpoint.index_message_timestamp_ms)
+    if durable is not None and queues.last_physical_end > durable.physical_offset:
+        start_offset = durable.physical_offset
+        dispatch_from = start_offset + durable.size
+    else:
+        start_offset = dispatch_from = _rocketmq_start(log, checkpoint, stop, queues.last_physical_end)
+        if stop is not StopKind.CLEAN:
+            # Nothing vouches for these entries. All of them are made again by the walk.
+            queues.truncate(start_offset)
+    if index_lost_from is not None:
+        _rebuild_index(log, dispatcher, index_lost_from, dispatch_from)
+
+    def dispatch(record: RecordFound) -> None:
+        if record.physical_offset >= dispatch_from:
+            dispatcher.dispatch(record)
+
+    scan = scan_log(
+        log.files,
+        start_offset,
+        file_bytes=log.file_bytes,
+        limit_offset=log.files.end_offset,
+        check_crc=True,
+        on_record=dispatch,
+    )
+    queues.truncate(scan.end_offset)
+    if index is not None:
+        index.truncate(scan.end_offset)
+    if checkpoint.logics_physical_offset >= scan.end_offset:
+        checkpoint = replace(checkpoint, logics_physical_offset=0)
+        checkpoint.save(disk)
+    for segment in log.files.segments(scan.start_offset, scan.end_offset):
+        segment.sync()
+    truncated_bytes = log.set_end(scan.end_offset)
+    log.flushed_offset = scan.end_offset
+    if log.min_offset:
+        queues.correct_min_offsets(log.min_offset)
+    return Recovered(scan, checkpoint, truncated_bytes)
+
+
+def _start_empty(
+    disk: Disk, log: CommitLog, queues: ConsumeQueueTable, index: IndexTable | None, checkpoint: StoreCheckpoint
+) -> Recovered:
+    """Without a log, whatever was derived from one is wrong."""
+    queues.remove_all()
+    if index is not None:
+        index.load(StopKind.CLEAN, durable_timestamp_ms=0)
+        index.remove_all()
+    if checkpoint != StoreCheckpoint():
+        checkpoint = StoreCheckpoint()
+        checkpoint.save(disk)
+    log.set_end(0)
+    return Recovered(LogScan(0, 0, 0, None, "no files"), checkpoint, 0)
+
+
+def _durable_record(log: CommitLog, checkpoint: StoreCheckpoint) -> RecordFound | None:
+    """The record our checkpoint vouches for; None if it names none, or the log has none there (a Java broker ran)."""
+    offset = checkpoint.logics_physical_offset
+    return record_at(log.files, offset, file_bytes=log.file_bytes) if offset > 0 else None
+
+
+def _rocketmq_start(log: CommitLog, checkpoint: StoreCheckpoint, stop: StopKind, queues_end: int) -> int:
+    """Start of the file from which RocketMQ would recover (CommitLog.recoverNormally, recoverAbnormally of 5.3.3)."""
+    files = log.files
+    last_start = files.end_offset - log.file_bytes
+    if stop is StopKind.CLEAN:
+        return max(files.first_offset, min(files.file_start(max(0, queues_end - 1)), last_start))
+    file_start = last_start
+    while file_start > files.first_offset:
+        first = first_record(files, file_start, file_bytes=log.file_bytes)
+        if first is not None and 0 < first.store_timestamp_ms <= checkpoint.min_timestamp_ms:
+            break
+        file_start -= log.file_bytes
+    return file_start
+
+
+def _rebuild_index(log: CommitLog, dispatcher: Dispatcher, lost_from: int, end_offset: int) -> None:
+    """Enters the records of [lost_from, end_offset) into the index again, as far back as is worth the time."""
+    oldest = max(log.files.first_offset, log.files.file_start(max(0, end_offset - _INDEX_REBUILD_BYTES_MAX)))
+    scan_log(
+        log.files,
+        max(lost_from, oldest),
+        file_bytes=log.file_bytes,
+        limit_offset=end_offset,
+        check_crc=False,
+        on_record=dispatcher.dispatch_to_index,
+    )
