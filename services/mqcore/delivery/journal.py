@@ -1,0 +1,232 @@
+"""What a lease table writes down, so that a restart forgets nothing that was told to a client.
+
+A journal is a sequence of frames, each the changes of one turn of the event loop:
+
+    offset  size  name
+    0       4     length   u32, bytes of the body
+    4       4     crc      u32, CRC-32 of the body
+    8       n     body     entries, one after the other
+
+A frame whose length or CRC does not fit ends the journal: it was torn by a crash, and nobody was told of it. A snapshot
+is one frame with the entries that lead to the state, so that one reader serves both. All numbers are big-endian.
+
+    entry          after its kind u8
+    SUBSCRIPTION   number u32, group length u16, topic length u16, group, topic (UTF-8)
+    POSITION       queue, committed i64            the queue starts here and nothing is pending
+    GRANT          queue, nonce u64, granted i64, deadline i64, attempt u32, auto_renew u8, next i64, client length u16,
+                   count u32, contiguous u8, client (UTF-8), offsets i64 each - only the first one when contiguous
+    FINISH         queue, offset i64               one message is done with
+    SKIP           queue, offset i64               never delivered ones below `offset` are not wanted
+    TRIM           queue, offset i64               everything below `offset` is finished
+    TRUNCATE       queue, offset i64               the queue ends at `offset`
+    FORGET         number u32                      the subscription is gone
+    queue          subscription number u32, queue id u32
+
+Ends and renewals of leases are not written: the first follow from the deadline, and without the second a client that
+lives through a restart of the broker has its leases renewed from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct, pack, unpack_from
+from typing import Final, NamedTuple, TypeAlias
+from zlib import crc32
+
+from mqcore.delivery.queue_progress import Lease, QueueProgress
+from mqcore.delivery.subscription import Subscription
+
+__all__ = [
+    "EntryKind",
+    "GrantEntry",
+    "JournalEntry",
+    "LeaseJournal",
+    "QueueEntryAt",
+    "SubscriptionEntry",
+    "read_frames",
+]
+
+_FRAME: Final = Struct(">II")
+_SUBSCRIPTION: Final = Struct(">BIHH")
+_AT: Final = Struct(">BIIq")
+_GRANT: Final = Struct(">BIIQqqI?qHI?")
+_FORGET: Final = Struct(">BI")
+_OFFSET_BYTES: Final = 8
+
+
+class EntryKind(IntEnum):
+    """First byte of an entry."""
+
+    SUBSCRIPTION = 1
+    POSITION = 2
+    GRANT = 3
+    FINISH = 4
+    SKIP = 5
+    TRIM = 6
+    TRUNCATE = 7
+    FORGET = 8
+
+
+_KIND_FINISH: Final = int(EntryKind.FINISH)
+_pack_at: Final = _AT.pack
+
+
+class SubscriptionEntry(NamedTuple):
+    """SUBSCRIPTION, or FORGET with empty names."""
+
+    kind: EntryKind
+    number: int
+    group: str
+    topic: str
+
+
+class QueueEntryAt(NamedTuple):
+    """POSITION, FINISH, SKIP, TRIM or TRUNCATE."""
+
+    kind: EntryKind
+    number: int
+    queue_id: int
+    offset: int
+
+
+class GrantEntry(NamedTuple):
+    """GRANT."""
+
+    number: int
+    queue_id: int
+    nonce: int
+    granted_ms: int
+    deadline_ms: int
+    attempt: int
+    auto_renew: bool
+    next_offset: int
+    client_id: str
+    offsets: list[int]
+
+
+JournalEntry: TypeAlias = SubscriptionEntry | QueueEntryAt | GrantEntry
+
+
+class LeaseJournal:
+    """Collects entries until they are taken as one frame."""
+
+    def __init__(self) -> None:
+        self._entries = bytearray()
+
+    def subscription(self, subscription: Subscription) -> None:
+        """Names a subscription; before anything else is said of it."""
+        group, topic = subscription.group.encode(), subscription.topic.encode()
+        self._entries += _SUBSCRIPTION.pack(EntryKind.SUBSCRIPTION, subscription.number, len(group), len(topic))
+        self._entries += group + topic
+
+    def forget(self, subscription: Subscription) -> None:
+        """The subscription is gone with all its queues."""
+        self._entries += _FORGET.pack(EntryKind.FORGET, subscription.number)
+
+    def at(self, kind: EntryKind, queue: QueueProgress, offset: int) -> None:
+        """One of the entries that hold a queue and an offset."""
+        self._entries += _pack_at(kind, queue.subscription.number, queue.queue_id, offset)
+
+    def finish(self, queue: QueueProgress, offset: int) -> None:
+        """FINISH: the most frequent entry."""
+        self._entries += _pack_at(_KIND_FINISH, queue.subscription.number, queue.queue_id, offset)
+
+    def grant(self, lease: Lease, offsets: list[int], next_offset: int) -> None:
+        """GRANT of `offsets`, ascending and not empty."""
+        count = len(offsets)
+        contiguous = offsets[-1] - offsets[0] == count - 1
+        client = lease.client_id.encode()
+        self._entries += _GRANT.pack(
+            EntryKind.GRANT,
+            lease.queue.subscription.number,
+            lease.queue.queue_id,
+            lease.nonce,
+            lease.granted_ms,
+            lease.deadline_ms,
+            lease.attempt,
+            lease.auto_renew,
+            next_offset,
+            len(client),
+            count,
+            contiguous,
+        )
+        self._entries += client
+        self._entries += pack(">q", offsets[0]) if contiguous else pack(f">{count}q", *offsets)
+
+    def take(self) -> bytes:
+        """The entries since the last call as a frame; empty without any."""
+        if not self._entries:
+            return b""
+        body = bytes(self._entries)
+        self._entries.clear()
+        return _FRAME.pack(len(body), crc32(body)) + body
+
+
+def read_frames(data: bytes) -> tuple[list[JournalEntry], int]:
+    """All entries of the whole frames in `data`, and how many bytes of it those frames are."""
+    entries: list[JournalEntry] = []
+    position = 0
+    while position + _FRAME.size <= len(data):
+        length, crc = _FRAME.unpack_from(data, position)
+        start = position + _FRAME.size
+        body = data[start : start + length]
+        # Zeros are what a file holds where an append never reached the disk, and their CRC fits.
+        if length == 0 or len(body) < length or crc32(body) != crc:
+            break
+        entries += _read_entries(body)
+        position = start + length
+    return entries, position
+
+
+def _read_entries(body: bytes) -> Iterator[JournalEntry]:
+    position = 0
+    while position < len(body):
+        kind = EntryKind(body[position])
+        if kind is EntryKind.GRANT:
+            entry, position = _read_grant(body, position)
+            yield entry
+        elif kind is EntryKind.SUBSCRIPTION:
+            _, number, group_length, topic_length = _SUBSCRIPTION.unpack_from(body, position)
+            topic_start = position + _SUBSCRIPTION.size + group_length
+            group = body[position + _SUBSCRIPTION.size : topic_start].decode()
+            position = topic_start + topic_length
+            yield SubscriptionEntry(kind, number, group, body[topic_start:position].decode())
+        elif kind is EntryKind.FORGET:
+            yield SubscriptionEntry(kind, _FORGET.unpack_from(body, position)[1], "", "")
+            position += _FORGET.size
+        else:
+            _, number, queue_id, offset = _AT.unpack_from(body, position)
+            yield QueueEntryAt(kind, number, queue_id, offset)
+            position += _AT.size
+
+
+def _read_grant(body: bytes, position: int) -> tuple[GrantEntry, int]:
+    (
+        _,
+        number,
+        queue_id,
+        nonce,
+        granted_ms,
+        deadline_ms,
+        attempt,
+        auto_renew,
+        next_offset,
+        client_length,
+        count,
+        contiguous,
+    ) = _GRANT.unpack_from(body, position)
+    client_start = position + _GRANT.size
+    offsets_start = client_start + client_length
+    client_id = body[client_start:offsets_start].decode()
+    if contiguous:
+        (first,) = unpack_from(">q", body, offsets_start)
+        offsets = list(range(first, first + count))
+        end = offsets_start + _OFFSET_BYTES
+    else:
+        offsets = list(unpack_from(f">{count}q", body, offsets_start))
+        end = offsets_start + count * _OFFSET_BYTES
+    entry = GrantEntry(
+        number, queue_id, nonce, granted_ms, deadline_ms, attempt, auto_renew, next_offset, client_id, offsets
+    )
+    return entry, end

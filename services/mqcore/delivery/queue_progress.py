@@ -1,0 +1,179 @@
+"""How far one group has come in one queue, and what of it is still in somebody's hands.
+
+    finished | committed ... some finished, the others in `pending` ... next_offset | never delivered
+
+Everything below `committed` is finished; `committed` itself is not, unless it equals `next_offset`. A pending message
+is leased, or it is *ready*: its lease ended and it waits to be delivered again. What is finished between the two bounds
+is only known by not being in `pending`, so memory depends on what is unfinished and not on how far apart they are.
+
+All transitions are here, made by the live table and by the replay of its journal alike.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from mqcore.delivery.subscription import Subscription
+
+__all__ = ["ENDED", "Lease", "QueueProgress"]
+
+ENDED: Final = 0
+"""Deadline of a lease that is over: below every wall clock."""
+
+
+class Lease:
+    """Messages of one queue given to one client in one delivery. Identity matters, not content.
+
+    One object for all of them keeps a delivery cheap; a message leaves its lease by being put under another one or by
+    being finished, and the lease is forgotten with the last.
+    """
+
+    __slots__ = (
+        "attempt",
+        "auto_renew",
+        "client_id",
+        "deadline_ms",
+        "granted_ms",
+        "held",
+        "nonce",
+        "offsets",
+        "queue",
+    )
+
+    def __init__(
+        self,
+        queue: QueueProgress,
+        offsets: list[int],
+        *,
+        nonce: int,
+        attempt: int,
+        granted_ms: int,
+        deadline_ms: int,
+        client_id: str,
+        auto_renew: bool,
+    ) -> None:
+        self.queue = queue
+        self.offsets = offsets
+        """What was given, ascending; part of it may be finished or under another lease by now."""
+        self.held = len(offsets)
+        """How many of `offsets` are still under this lease."""
+        self.nonce = nonce
+        """64 bits, unsigned; must be shown to finish one of the messages."""
+        self.attempt = attempt
+        """Deliveries of these messages so far, this one included."""
+        self.granted_ms = granted_ms
+        self.deadline_ms = deadline_ms
+        """Wall clock of the end; ENDED when it was noticed, so that a clock set back revives nothing."""
+        self.client_id = client_id
+        self.auto_renew = auto_renew
+
+
+class QueueProgress:
+    """One group in one queue; see the module's docstring."""
+
+    __slots__ = (
+        "attempt_id",
+        "committed",
+        "next_offset",
+        "ordered",
+        "pending",
+        "queue_id",
+        "ready",
+        "refused",
+        "subscription",
+    )
+
+    def __init__(self, subscription: Subscription, queue_id: int, offset: int) -> None:
+        self.subscription = subscription
+        self.queue_id = queue_id
+        self.committed = offset
+        self.next_offset = offset
+        self.pending: dict[int, Lease] = {}
+        """Unfinished messages by queue offset, under their last lease."""
+        self.ready: list[int] = []
+        """Heap of the offsets whose lease ended; each is in `pending`."""
+        self.attempt_id = ""
+        """Who got the last batch of an ordered queue."""
+        self.ordered = False
+        self.refused = False
+        """A receive got nothing because too much is unfinished: an acknowledgement makes room."""
+
+    @property
+    def leased_count(self) -> int:
+        """Messages in somebody's hands."""
+        return len(self.pending) - len(self.ready)
+
+    def grant(self, lease: Lease, next_offset: int) -> None:
+        """Puts the messages of `lease` under it. New ones reach up to `next_offset`; between them nothing was wanted.
+
+        Messages that come from another lease have to be let go of there first.
+        """
+        self.pending.update(dict.fromkeys(lease.offsets, lease))
+        if next_offset > self.next_offset:
+            self.next_offset = next_offset
+        self._settle()
+
+    def finish(self, offset: int) -> Lease:
+        """The message is done with. Returns the lease it was under."""
+        lease = self.pending.pop(offset)
+        if offset == self.committed:
+            self._settle()
+        return lease
+
+    def end(self, lease: Lease) -> None:
+        """Everything still under the lease waits to be delivered again."""
+        lease.deadline_ms = ENDED
+        lease.auto_renew = False
+        for offset in lease.offsets:
+            if self.pending.get(offset) is lease:
+                heappush(self.ready, offset)
+
+    def take_ready(self) -> int:
+        """Removes the oldest ready offset; the caller grants or finishes it."""
+        return heappop(self.ready)
+
+    def skip_to(self, offset: int) -> None:
+        """Of the messages below `offset` that were never delivered none is wanted."""
+        if offset > self.next_offset:
+            self.next_offset = offset
+        self._settle()
+
+    def trim(self, offset: int) -> list[Lease]:
+        """Everything below `offset` is finished, because the store does not hold it any more or the group is further.
+
+        Returns the leases of what was pending there, one for each message.
+        """
+        gone = self._drop([pending for pending in self.pending if pending < offset])
+        self.committed = max(self.committed, offset)
+        self.skip_to(offset)
+        return gone
+
+    def truncate(self, offset: int) -> list[Lease]:
+        """The queue ends at `offset` now: what was known beyond it was another message. Moves back where it has to.
+
+        Returns the leases of what was pending there, one for each message.
+        """
+        gone = self._drop([pending for pending in self.pending if pending >= offset])
+        self.next_offset = min(self.next_offset, offset)
+        self.committed = min(self.committed, offset)
+        self._settle()
+        return gone
+
+    def _drop(self, offsets: list[int]) -> list[Lease]:
+        leases = [self.pending.pop(offset) for offset in offsets]
+        self.ready = [offset for offset in self.ready if offset in self.pending]
+        heapify(self.ready)
+        return leases
+
+    def _settle(self) -> None:
+        """Moves `committed` up to the first unfinished message: one step for each offset in the life of the queue."""
+        pending = self.pending
+        if not pending:
+            self.committed = self.next_offset
+            return
+        committed, limit = self.committed, self.next_offset
+        while committed < limit and committed not in pending:
+            committed += 1
+        self.committed = committed

@@ -1,0 +1,87 @@
+"""Rebuilds the subscriptions of a lease table from its journal, and writes them as a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mqcore.delivery.journal import EntryKind, GrantEntry, JournalEntry, LeaseJournal, SubscriptionEntry
+from mqcore.delivery.queue_progress import Lease, QueueProgress
+from mqcore.delivery.subscription import Subscription
+
+__all__ = ["LeaseReplay", "write_snapshot"]
+
+
+class LeaseReplay:
+    """Applies entries in the order they were written. An entry of an unknown subscription is passed over.
+
+    `held` of leases and ready messages are not kept up on the way; whoever takes the subscriptions counts them.
+    """
+
+    def __init__(self) -> None:
+        self.subscriptions: dict[int, Subscription] = {}
+
+    def apply(self, entries: Iterable[JournalEntry]) -> None:
+        """Makes the transitions the entries stand for."""
+        for entry in entries:
+            if isinstance(entry, SubscriptionEntry):
+                self._apply_subscription(entry)
+                continue
+            subscription = self.subscriptions.get(entry.number)
+            if subscription is None:
+                continue
+            queue = subscription.queues.get(entry.queue_id)
+            if isinstance(entry, GrantEntry):
+                if queue is not None:
+                    queue.grant(_lease(queue, entry), entry.next_offset)
+            elif entry.kind is EntryKind.POSITION:
+                subscription.queues[entry.queue_id] = QueueProgress(subscription, entry.queue_id, entry.offset)
+            elif queue is not None:
+                _apply_at(queue, entry.kind, entry.offset)
+
+    def _apply_subscription(self, entry: SubscriptionEntry) -> None:
+        if entry.kind is EntryKind.FORGET:
+            self.subscriptions.pop(entry.number, None)
+        else:
+            self.subscriptions[entry.number] = Subscription(entry.number, entry.group, entry.topic)
+
+
+def _lease(queue: QueueProgress, entry: GrantEntry) -> Lease:
+    return Lease(
+        queue,
+        entry.offsets,
+        nonce=entry.nonce,
+        attempt=entry.attempt,
+        granted_ms=entry.granted_ms,
+        deadline_ms=entry.deadline_ms,
+        client_id=entry.client_id,
+        auto_renew=entry.auto_renew,
+    )
+
+
+def _apply_at(queue: QueueProgress, kind: EntryKind, offset: int) -> None:
+    if kind is EntryKind.FINISH:
+        if offset in queue.pending:
+            queue.finish(offset)
+    elif kind is EntryKind.SKIP:
+        queue.skip_to(offset)
+    elif kind is EntryKind.TRIM:
+        queue.trim(offset)
+    elif kind is EntryKind.TRUNCATE:
+        queue.truncate(offset)
+
+
+def write_snapshot(subscriptions: Iterable[Subscription]) -> bytes:
+    """The shortest journal that leads to the state of `subscriptions`."""
+    journal = LeaseJournal()
+    for subscription in subscriptions:
+        journal.subscription(subscription)
+        for queue in subscription.queues.values():
+            journal.at(EntryKind.POSITION, queue, queue.committed)
+            held: dict[Lease, list[int]] = {}
+            for offset in sorted(queue.pending):
+                held.setdefault(queue.pending[offset], []).append(offset)
+            for lease, offsets in held.items():
+                # The queue stays at its committed offset until all is pending that has to be, and is then moved on.
+                journal.grant(lease, offsets, queue.committed)
+            journal.at(EntryKind.SKIP, queue, queue.next_offset)
+    return journal.take()

@@ -1,0 +1,68 @@
+"""One consumer group on one topic: its queues and when its leases end."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from mqcore.delivery.queue_progress import Lease, QueueProgress
+
+__all__ = ["Subscription"]
+
+_PRUNE_FLOOR: Final = 64
+"""So many ends of leases that are gone are no reason to rebuild the heap."""
+
+
+class Subscription:
+    """State of a group on a topic. Ends of leases are a heap; what is over early stays in it until it surfaces."""
+
+    __slots__ = ("_ends", "_running", "group", "number", "queues", "ready_queues", "topic", "turn", "wakeup_ms")
+
+    def __init__(self, number: int, group: str, topic: str) -> None:
+        self.number = number
+        """Names the subscription in the journal."""
+        self.group = group
+        self.topic = topic
+        self.queues: dict[int, QueueProgress] = {}
+        self.ready_queues: set[int] = set()
+        """Queues with ready messages."""
+        self.turn = 0
+        """Receives so far: each starts at another queue, so that none is served last for ever."""
+        self.wakeup_ms: int | None = None
+        """For when the table has noted to look at the ends of leases; None when it has not."""
+        self._ends: list[tuple[int, int, Lease]] = []
+        self._running = 0
+
+    def lease_started(self, lease: Lease, serial: int) -> None:
+        """Notes the end of a new lease. `serial` orders equal ends and is never used twice."""
+        self._running += 1
+        self.lease_moved(lease, serial)
+
+    def lease_moved(self, lease: Lease, serial: int) -> None:
+        """Notes another end of a running lease; the former one is void."""
+        if len(self._ends) > 2 * self._running + _PRUNE_FLOOR:
+            self._ends = [end for end in self._ends if _is_current(end)]
+            heapify(self._ends)
+        heappush(self._ends, (lease.deadline_ms, serial, lease))
+
+    def lease_over(self) -> None:
+        """A lease ended, or nothing is left under it."""
+        self._running -= 1
+
+    def next_end_ms(self) -> int | None:
+        """When the next running lease ends."""
+        while self._ends and not _is_current(self._ends[0]):
+            heappop(self._ends)
+        return self._ends[0][0] if self._ends else None
+
+    def take_ended(self, now_ms: int) -> Lease | None:
+        """The next lease whose end has come, if there is one; the caller ends or renews it."""
+        end_ms = self.next_end_ms()
+        if end_ms is None or end_ms > now_ms:
+            return None
+        return heappop(self._ends)[2]
+
+
+def _is_current(end: tuple[int, int, Lease]) -> bool:
+    deadline_ms, _, lease = end
+    return lease.held > 0 and lease.deadline_ms == deadline_ms

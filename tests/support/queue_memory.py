@@ -1,0 +1,76 @@
+"""Queues of a broker in memory, as delivery reads them: no log, no files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mqcore.delivery import QueueReader
+from mqcore.message import Host, MessageRecord, encode_properties, tags_code
+from mqcore.offsets import PhysicalOffset, QueueOffset
+from mqcore.storage.consume_queue import FILLER_SIZE, QueueEntry
+
+__all__ = ["QueueMemory"]
+
+_HOST = Host(bytes(4), 0)
+
+
+class QueueMemory(QueueReader):
+    """Messages by (topic, queue id); the physical offset of an entry is its number in `records`."""
+
+    def __init__(self) -> None:
+        self.records: list[MessageRecord | None] = []
+        self._entries: dict[tuple[str, int], list[QueueEntry]] = {}
+        self._min_offsets: dict[tuple[str, int], int] = {}
+
+    def put(self, topic: str, queue_id: int, *, tag: str | None = None, body: bytes = b"") -> int:
+        """Adds a message; returns its queue offset."""
+        entries = self._entries.setdefault((topic, queue_id), [])
+        properties = encode_properties([("KEYS", "k"), ("TAGS", tag)] if tag else [("KEYS", "k")])
+        record = MessageRecord(
+            total_size=100,
+            magic=0,
+            body_crc=0,
+            queue_id=queue_id,
+            flag=0,
+            queue_offset=QueueOffset(len(entries)),
+            physical_offset=PhysicalOffset(len(self.records)),
+            sys_flag=0,
+            born_timestamp_ms=0,
+            born_host=_HOST,
+            store_timestamp_ms=0,
+            store_host=_HOST,
+            reconsume_times=0,
+            prepared_transaction_offset=0,
+            body=body,
+            topic=topic,
+            properties=properties,
+        )
+        entries.append(QueueEntry(len(self.records), record.total_size, tags_code(tag)))
+        self.records.append(record)
+        return len(entries) - 1
+
+    def put_filler(self, topic: str, queue_id: int) -> None:
+        """Adds a position no message belongs to."""
+        self._entries.setdefault((topic, queue_id), []).append(QueueEntry(0, FILLER_SIZE, 0))
+
+    def expire(self, topic: str, queue_id: int, min_offset: int) -> None:
+        """Removes what is below `min_offset`."""
+        self._min_offsets[topic, queue_id] = min_offset
+
+    def cut(self, topic: str, queue_id: int, max_offset: int) -> None:
+        """Loses the tail, as a log does that was not flushed."""
+        del self._entries[topic, queue_id][max_offset:]
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        return self._min_offsets.get((topic, queue_id), 0)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return len(self._entries.get((topic, queue_id), ()))
+
+    def entries(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[QueueEntry]:
+        if start < self.min_offset(topic, queue_id):
+            return []
+        return self._entries.get((topic, queue_id), [])[start : start + count]
+
+    def message(self, entry: QueueEntry) -> MessageRecord | None:
+        return None if entry.is_filler else self.records[entry.physical_offset]
