@@ -1,0 +1,25 @@
+"""The simulated disk of a cluster member: its process dies in the very operation that was chosen."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from support.simulated_disk import SimulatedCrash, SimulatedDisk
+
+__all__ = ["FaultyDisk"]
+
+
+class FaultyDisk(SimulatedDisk):
+    """Tells `crashed` before SimulatedCrash is raised, so that nothing else of the process runs on half-done state."""
+
+    def __init__(self, chance: random.Random, *, wall_ms: Callable[[], int], crashed: Callable[[], None]) -> None:
+        super().__init__(chance, wall_ms=wall_ms)
+        self._crashed = crashed
+
+    def _step(self) -> None:
+        try:
+            super()._step()
+        except SimulatedCrash:
+            self._crashed()
+            raise

@@ -1,0 +1,110 @@
+"""Runs many seeds on all cores and says everything about the first that fails."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from simulation.checkers import Violation
+from simulation.cluster import Cluster, RunReport, run
+from simulation.plants import Plant
+from simulation.process import ProcessFell
+from simulation.run_settings import RunSettings
+from simulation.shell_seams import in_simulation
+
+__all__ = ["SeedFailure", "SeedResult", "Totals", "run_one", "run_seeds"]
+
+
+@dataclass(frozen=True, slots=True)
+class SeedFailure:
+    """Why a seed failed, for whoever replays it."""
+
+    sentence: str
+    settings: str
+    events: tuple[str, ...]
+    details: str
+    """The traceback, when it was no checker that spoke."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedResult:
+    """One seed's outcome: a report or a failure."""
+
+    seed: int
+    seconds: float
+    report: RunReport | None
+    failure: SeedFailure | None
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over many seeds."""
+
+    seeds: int = 0
+    failed: int = 0
+    acknowledged: int = 0
+    lost_as_expected: int = 0
+    delivered: int = 0
+    virtual_ms: int = 0
+    events: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[str] = field(default_factory=Counter)
+
+    def add(self, result: SeedResult) -> None:
+        """Counts one outcome."""
+        self.seeds += 1
+        if result.report is None:
+            self.failed += 1
+            return
+        report = result.report
+        self.acknowledged += report.acknowledged
+        self.lost_as_expected += report.lost_as_expected
+        self.delivered += report.delivered
+        self.virtual_ms += report.virtual_ms
+        self.events += report.events
+        self.faults += report.faults
+        self.statuses += report.statuses
+
+
+def run_one(seed: int, plant: Plant | None = None) -> SeedResult:
+    """Runs one seed; a failure is a value."""
+    started = time.perf_counter()
+    settings = RunSettings.draw(seed)
+    cluster = Cluster(settings, plant=plant)
+    report, failure = None, None
+    try:
+        with in_simulation():
+            report = run(cluster)
+    except (Violation, ProcessFell) as error:
+        details = "" if isinstance(error, Violation) else _cause(error)
+        failure = SeedFailure(str(error), str(settings), tuple(cluster.journal.tail()), details)
+    return SeedResult(seed, time.perf_counter() - started, report, failure)
+
+
+def run_seeds(
+    seeds: Iterable[int], *, plant: Plant | None = None, processes: int | None = None
+) -> Iterator[SeedResult]:
+    """Outcomes in order of their completion, from as many processes as there are cores."""
+    # spawn: a forked child would share the parent's threads and imported state.
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(processes) as pool:
+        yield from pool.imap_unordered(_Runner(plant), seeds, chunksize=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    """`run_one` with its plant, as something another process can be sent."""
+
+    plant: Plant | None
+
+    def __call__(self, seed: int) -> SeedResult:
+        return run_one(seed, self.plant)
+
+
+def _cause(error: BaseException) -> str:
+    cause = error.__cause__ or error
+    return "".join(traceback.format_exception(cause))

@@ -1,0 +1,107 @@
+"""A store and its flush workers in one process, driven as the broker drives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.flush_worker import FlushWorker
+from mqcore.message import Host
+from mqcore.storage import Disk, DiskError, FlushDiskType, FlushJob, MessageStore, RecoveryReport, StoreOptions
+from simulation.checkers import DELAY_LEVELS_MS
+from simulation.process import Process
+from simulation.run_settings import RunSettings
+
+__all__ = ["RunningStore"]
+
+STORE_HOST: Final = Host.parse("10.0.0.1", 10_911)
+FLUSH_INTERVAL_MS: Final = 500
+QUEUE_FLUSH_INTERVAL_MS: Final = 1_000
+PREPARE_INTERVAL_MS: Final = 1_000
+
+
+class RunningStore:
+    """Loads and flushes in the background.
+
+    `flushed` is called after every flush of the log; `settled` is told the virtual time in microseconds at which a
+    flush began that has put the whole log of that moment on disk.
+    """
+
+    def __init__(
+        self,
+        *,
+        process: Process,
+        disk: Disk,
+        settings: RunSettings,
+        flushed: Callable[[], None],
+        settled: Callable[[int], None],
+        failed: Callable[[DiskError], None],
+    ) -> None:
+        self.store = MessageStore(
+            disk,
+            process.clock,
+            StoreOptions(
+                commit_log_file_bytes=settings.commit_log_file_bytes,
+                consume_queue_file_bytes=20 * 50,
+                index_slot_count=16,
+                index_entry_count=100,
+                max_message_bytes=settings.body_bytes_max + 100,
+                flush_disk_type=settings.flush_disk_type,
+                flush_interval_ms=FLUSH_INTERVAL_MS,
+                delay_levels_ms=DELAY_LEVELS_MS,
+            ),
+            store_host=STORE_HOST,
+        )
+        self.loaded = False
+        self._process = process
+        self._flushed = flushed
+        self._settled = settled
+        self._flush_began_us = 0
+        sync = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._log_flush = FlushWorker(
+            "log-flush",
+            take=self._take_log_flush,
+            finished=self._log_flush_finished,
+            failed=failed,
+            interval_ms=None if sync else FLUSH_INTERVAL_MS,
+        )
+        self.queue_flush = FlushWorker(
+            "queue-flush",
+            take=self.store.queue_flush_job,
+            finished=self.store.flush_finished,
+            failed=failed,
+            interval_ms=QUEUE_FLUSH_INTERVAL_MS,
+        )
+        self._preparer = FlushWorker(
+            "next-segment",
+            take=self.store.next_segment_job,
+            finished=self.store.next_segment_finished,
+            failed=failed,
+            interval_ms=PREPARE_INTERVAL_MS,
+        )
+
+    def load(self) -> RecoveryReport:
+        """Recovers and starts the workers."""
+        report = self.store.load()
+        self.loaded = True
+        self._process.loop.spawn(self._log_flush.run(), name="log-flush")
+        self._process.loop.spawn(self.queue_flush.run(), name="queue-flush")
+        self._process.loop.spawn(self._preparer.run(), name="next-segment")
+        self._log_flush.kick()
+        return report
+
+    def kick_flush(self) -> None:
+        """Asks for a flush of the log."""
+        self._log_flush.kick()
+
+    def _take_log_flush(self) -> FlushJob | None:
+        self._flush_began_us = self._process.machine.timeline.now_us
+        job = self.store.log_flush_job()
+        if job is None and self.store.flushed_offset == self.store.end_offset:
+            self._settled(self._flush_began_us)
+        return job
+
+    def _log_flush_finished(self, job: FlushJob) -> None:
+        self.store.flush_finished(job)
+        self._settled(self._flush_began_us)
+        self._flushed()

@@ -1,0 +1,313 @@
+"""Virtual time: one heap of events for the whole cluster, and an asyncio event loop per simulated process over it.
+
+Nothing here sleeps. `Timeline.run` takes the next event, sets the time to it and calls it; a virtual minute costs what
+its events cost. Equal times are served in the order of scheduling, so a run depends on its seed alone.
+
+A process gets an event loop of its own, and not only callbacks, so that the broker's real shell (`broker.write_path`,
+`broker.flush_worker`, `broker.lease_storage`) runs here unchanged. Killing the process means that its loop never calls
+anything again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import random
+from asyncio import events
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+__all__ = ["LoopSocket", "ProcessLoop", "Timeline", "Timer", "VirtualClock"]
+
+T = TypeVar("T")
+
+US_PER_MS: Final = 1_000
+US_PER_S: Final = 1_000_000
+# 2030-01-01T00:00Z: far from zero, so that a wall time mistaken for a monotonic one shows.
+WALL_START_MS: Final = 1_893_456_000_000
+
+
+class Timer:
+    """One scheduled call; `cancel` keeps it from happening."""
+
+    __slots__ = ("_arguments", "_callback", "cancelled")
+
+    def __init__(self, callback: Callable[..., None], arguments: tuple[object, ...]) -> None:
+        self._callback = callback
+        self._arguments = arguments
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Forgets the call; twice is fine."""
+        self.cancelled = True
+
+    def fire(self) -> None:
+        """The time has come."""
+        if not self.cancelled:
+            self._callback(*self._arguments)
+
+
+class Timeline:
+    """The cluster's time in microseconds since the start of the run, and everything that is still to happen."""
+
+    def __init__(self) -> None:
+        self.now_us = 0
+        self.events_done = 0
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._scheduled = 0
+        self._failure: BaseException | None = None
+
+    @property
+    def now_ms(self) -> int:
+        """Milliseconds since the start of the run."""
+        return self.now_us // US_PER_MS
+
+    def push(self, when_us: int, fire: Callable[[], None]) -> None:
+        """Schedules a call that cannot be taken back; a time in the past means now."""
+        self._scheduled += 1
+        heapq.heappush(self._heap, (max(when_us, self.now_us), self._scheduled, fire))
+
+    def after(self, delay_us: int, callback: Callable[..., None], *arguments: object) -> Timer:
+        """Calls `callback` in `delay_us` microseconds."""
+        timer = Timer(callback, arguments)
+        self.push(self.now_us + delay_us, timer.fire)
+        return timer
+
+    def fail(self, error: BaseException) -> None:
+        """Ends `run` with `error` after the present event."""
+        if self._failure is None:
+            self._failure = error
+
+    def run(self, *, until_us: int, stop: Callable[[], bool] | None = None) -> None:
+        """Runs events up to `until_us`, or until `stop` answers True after one of them."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_us:
+            when_us, _, fire = heapq.heappop(heap)
+            self.now_us = when_us
+            self.events_done += 1
+            fire()
+            if self._failure is not None:
+                raise self._failure
+            if stop is not None and stop():
+                return
+        self.now_us = max(self.now_us, until_us)
+
+
+@dataclass(slots=True)
+class VirtualClock:
+    """A machine's clock: `monotonic_ms` since its last boot, `wall_ms` wrong by a skew that may change."""
+
+    timeline: Timeline
+    booted_at_us: int = 0
+    wall_skew_ms: int = 0
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since the machine booted."""
+        return (self.timeline.now_us - self.booted_at_us) // US_PER_MS
+
+    def wall_ms(self) -> int:
+        """What the machine takes for the time of day, in ms since 1970."""
+        return WALL_START_MS + self.timeline.now_us // US_PER_MS + self.wall_skew_ms
+
+
+class _Handle(asyncio.TimerHandle):
+    """A call scheduled on one process's loop."""
+
+    __slots__ = ()
+
+    def fire(self) -> None:
+        """Runs the call in its process, if that still lives."""
+        loop: ProcessLoop = self._loop  # type: ignore[attr-defined]
+        if self._cancelled or loop.dead:
+            return
+        previous = events._get_running_loop()
+        events._set_running_loop(loop)
+        try:
+            self._run()
+        finally:
+            events._set_running_loop(previous)
+
+
+class LoopSocket(Protocol):
+    """What the event loop asks of a simulated socket."""
+
+    def watch_reads(self, callback: Callable[[], None] | None) -> None:
+        """Calls back while there is something to read."""
+
+    def watch_writes(self, callback: Callable[[], None] | None) -> None:
+        """Calls back while there is room to send."""
+
+    async def connect_to(self, address: tuple[str, int]) -> None:
+        """Opens a stream."""
+
+
+class ProcessLoop(asyncio.AbstractEventLoop):
+    """The event loop of one simulated process.
+
+    `blocking_us` draws how long a job on a worker thread takes. The job's effect happens at the start or at the end of
+    that time, by chance: a real thread may be anywhere when the process dies. `failed` is told of every exception that
+    nobody handled.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        rng: random.Random,
+        *,
+        blocking_us: Callable[[], int],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.dead = False
+        self._timeline = timeline
+        self._rng = rng
+        self._blocking_us = blocking_us
+        self._failed = failed
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def stop_for_ever(self) -> None:
+        """Kills everything that runs or waits here, without any of its clean-up: that is what a SIGKILL does.
+
+        Safe from within one of the loop's own calls.
+        """
+        if not self.dead:
+            self.dead = True
+            self._timeline.after(0, self._bury)
+
+    def _bury(self) -> None:
+        """Closes what waits, so that the interpreter has nothing to say about it later."""
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            try:
+                task.get_coro().close()
+            except Exception:  # Clean-up of the dead: an exit that awaits, a disk already gone.
+                continue
+
+    # What asyncio asks of a loop
+
+    def time(self) -> float:
+        return self._timeline.now_us / US_PER_S
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        return self._schedule(self._timeline.now_us, callback, args, context)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self._schedule(self._timeline.now_us + round(delay * US_PER_S), callback, args, context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self._schedule(round(when * US_PER_S), callback, args, context)
+
+    def _schedule(
+        self,
+        when_us: int,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> _Handle:
+        handle = _Handle(when_us / US_PER_S, callback, args, self, context)
+        if not self.dead:
+            self._timeline.push(when_us, handle.fire)
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """A cancelled handle stays in the heap and does nothing there."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self,
+        coro: Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[T]:
+        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def spawn(self, coro: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        """Starts a task whose failure is the process's failure."""
+        task = self.create_task(coro, name=name)
+        task.add_done_callback(self._spawned_ended)
+        return task
+
+    def _spawned_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self.create_future()
+        outcome: list[T | BaseException] = []
+
+        def work() -> None:
+            try:
+                outcome.append(func(*args))
+            except Exception as error:
+                outcome.append(error)
+
+        def deliver() -> None:
+            if not outcome:
+                work()
+            if future.cancelled():
+                return
+            result = outcome[0]
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        if self._rng.random() < 0.5:
+            work()
+        self.call_later(self._blocking_us() / US_PER_S, deliver)
+        return future
+
+    def add_reader(self, fd: LoopSocket, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
+        fd.watch_reads(lambda: _call(callback, args))
+
+    def remove_reader(self, fd: LoopSocket) -> None:  # type: ignore[override]
+        fd.watch_reads(None)
+
+    def add_writer(self, fd: LoopSocket, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
+        fd.watch_writes(lambda: _call(callback, args))
+
+    def remove_writer(self, fd: LoopSocket) -> None:  # type: ignore[override]
+        fd.watch_writes(None)
+
+    async def sock_connect(self, sock: LoopSocket, address: tuple[str, int]) -> None:  # type: ignore[override]
+        await sock.connect_to(address)
+
+    async def getaddrinfo(  # type: ignore[override]
+        self, host: str, port: int, **kwargs: int
+    ) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        """Every name is its own address."""
+        return [(2, 1, 0, "", (host, port))]
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self.dead:
+            error = context.get("exception")
+            self._failed(error if isinstance(error, BaseException) else RuntimeError(str(context["message"])))
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self.dead
+
+    def is_closed(self) -> bool:
+        return self.dead
+
+
+def _call(callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+    callback(*args)
