@@ -54,6 +54,7 @@ class GrpcCall:
         "_outbox",
         "_outbox_bytes",
         "_over",
+        "_undelivered",
         "_wakeup",
     )
 
@@ -69,6 +70,7 @@ class GrpcCall:
         # True once the caller is gone or the status was sent: nothing more can reach it.
         self._over = False
         self._callback: Callable[[], None] | None = None
+        self._undelivered: Callable[[], None] | None = None
         self._wakeup: asyncio.Future[None] | None = None
 
     @property
@@ -119,14 +121,22 @@ class GrpcCall:
         elif self._code is None:
             self._callback = callback
 
+    def on_undelivered(self, callback: Callable[[], None]) -> None:
+        """See `Call.on_undelivered`."""
+        if self._over:
+            callback()
+        else:
+            self._undelivered = callback
+
     def cancelled(self) -> None:
-        """The caller is gone. Tells the handler, unless it has finished."""
+        """The caller is gone. Tells the handler, unless it has finished and all is written."""
         self._over = True
         self._outbox.clear()
         self._outbox_bytes = 0
         if self._code is None and self._callback is not None:
             callback, self._callback = self._callback, None
             callback()
+        self._tell_undelivered()
 
     @property
     def is_over(self) -> bool:
@@ -157,6 +167,7 @@ class GrpcCall:
         """Sends an error status, raising grpc.aio's own exception; OK is sent when the task returns."""
         assert self._code is not None, "the call is still in progress"
         self._over = True
+        self._undelivered = None
         if self._code is not StatusCode.OK:
             await self._context.abort(self._code, self._detail)
 
@@ -177,6 +188,12 @@ class GrpcCall:
         self._outbox_bytes = 0
         self.finish(StatusCode.RESOURCE_EXHAUSTED, "the caller reads more slowly than messages arrive")
         if callback is not None:
+            callback()
+        self._tell_undelivered()
+
+    def _tell_undelivered(self) -> None:
+        if self._undelivered is not None:
+            callback, self._undelivered = self._undelivered, None
             callback()
 
 

@@ -61,6 +61,13 @@ class Call(Protocol):
         Called at most once, never after `finish`; at once if it has happened already.
         """
 
+    def on_undelivered(self, callback: Callable[[], None]) -> None:
+        """Asks for a notice when the caller is gone before all that was sent could be written, also after `finish`.
+
+        Called at most once; at once if it has happened already. For answers that give something away, so that it can
+        be taken back. What was written may still be lost: only the caller's own acknowledgement tells.
+        """
+
 
 class StreamHandler(Protocol[ReadT]):
     """What a bidirectional call does with its requests. No method is called after `cancelled` or `Call.finish`."""

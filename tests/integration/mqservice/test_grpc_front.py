@@ -144,6 +144,47 @@ async def test_stream_that_outruns_its_reader_is_ended() -> None:
         assert cancelled.is_set()
 
 
+async def test_handler_learns_that_its_finished_answer_was_not_written() -> None:
+    cancelled, undelivered = asyncio.Event(), asyncio.Event()
+
+    def answer(_request: StringValue, call: Call) -> None:
+        call.on_cancel(cancelled.set)
+        call.on_undelivered(undelivered.set)
+        # More than the transport buffers for a caller that reads nothing.
+        for _ in range(4):
+            call.send(StringValue(value="x" * (8 << 20)))
+        call.finish()
+
+    async with serving({"Answer": ServerStreamMethod(answer, StringValue)}) as channel:
+        call = channel.unary_stream(
+            f"/{SERVICE}/Answer",
+            request_serializer=StringValue.SerializeToString,
+            response_deserializer=StringValue.FromString,
+        )(StringValue(), timeout=5)
+        await call.initial_metadata()
+        assert not undelivered.is_set()
+        call.cancel()
+        await asyncio.wait_for(undelivered.wait(), 5)
+    assert not cancelled.is_set()
+
+
+async def test_written_answer_counts_as_delivered() -> None:
+    undelivered = asyncio.Event()
+
+    def answer(request: StringValue, call: Call) -> None:
+        call.on_undelivered(undelivered.set)
+        echo(request, call)
+
+    async with serving({"Answer": ServerStreamMethod(answer, StringValue)}) as channel:
+        stream = channel.unary_stream(
+            f"/{SERVICE}/Answer",
+            request_serializer=StringValue.SerializeToString,
+            response_deserializer=StringValue.FromString,
+        )
+        assert [m.value async for m in stream(StringValue(value="a"), timeout=5)] == ["a"]
+    assert not undelivered.is_set()
+
+
 class EchoStream:
     def __init__(self, call: Call) -> None:
         self.call = call

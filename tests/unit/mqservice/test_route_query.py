@@ -41,6 +41,9 @@ class FakeCall:
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """Never cancelled."""
 
+    def on_undelivered(self, callback: Callable[[], None]) -> None:
+        """Everything arrives."""
+
 
 def query(
     topic: str = "orders",
