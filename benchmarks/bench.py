@@ -3,9 +3,9 @@
     make bench                # everything, about two minutes
     python benchmarks/bench.py --seconds 5 --rounds 3
 
-Sends go through the real client API: a 2m-2s-sync style pair of processes (SYNC_MASTER with inSyncReplicas=2 and its
-slave), one gRPC connection, 1 KiB bodies, requests encoded ahead so that the generator costs little. Figures are medians
-of the rounds. Absolute numbers from two machines are not a comparison; later issues add the peer to the same run.
+Sends go through the real client API: a pair of processes as in 2m-2s-sync (SYNC_MASTER with inSyncReplicas=2 and its
+slave), one gRPC connection, 1 KiB bodies, requests encoded by hand so that the generator costs little. Figures are
+medians of the rounds. Absolute numbers from two machines are not a comparison; later issues add the peer to the same run.
 """
 
 from __future__ import annotations

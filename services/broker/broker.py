@@ -1,31 +1,32 @@
 """One broker: puts the parts together, starts them in order, and stops them in order.
 
-Start: lock and recover the store, load metadata and leases, open the metadata plane, (a SYNC_MASTER that may have lost its tail
-fetches it from a slave,) open the HA and client planes, register. Stop: deregister, refuse sends, answer those that
-wait, flush, write metadata, close the store, which takes the abort file away.
+Start: lock and recover the store, load metadata and leases, open the metadata plane, (a SYNC_MASTER that may have lost
+its tail fetches it from a slave,) open the HA and client planes, register. Stop: deregister, refuse sends, answer those
+that wait, flush, write metadata, close the store, which takes the abort file away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
-from mqservice.name_server_link import NameServerLinks
+from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
 from tandemmq.broker.v1 import metadata_service_pb2_grpc, replica_service_pb2_grpc
 
 from broker.api.admin_servicer import AdminServicer
-from broker.api.client_api import client_api
+from broker.api.client_api import ClientApi
 from broker.api.metadata_servicer import MetadataServicer
 from broker.api.replica_servicer import ReplicaServicer
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
-from broker.broker_status import broker_status, group_progress
+from broker.broker_status import broker_status
 from broker.files import PosixDisk
 from broker.flush_worker import FlushWorker
 from broker.lease_storage import LeaseStorage
@@ -40,7 +41,14 @@ from broker.write_path import WritePath
 from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable, PollTable
 from mqcore.message import Host, OutgoingMessage
-from mqcore.metadata import SubscriptionGroupConfig, SubscriptionGroupTable, TopicConfig, TopicTable, is_system_topic
+from mqcore.metadata import (
+    DataVersion,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicTable,
+    is_system_topic,
+)
 from mqcore.replication import MasterReplica, recovery_wait_ms
 from mqcore.routing import (
     MASTER_ID,
@@ -50,8 +58,9 @@ from mqcore.routing import (
     TopicQueues,
     TopicRoute,
 )
-from mqcore.storage import AppendResult, DiskError, FlushDiskType, MessageStore, PutStatus
+from mqcore.storage import AppendResult, DiskError, FlushDiskType, FlushJob, MessageStore, PutStatus
 from mqservice.grpc_server import GrpcServer
+from mqservice.name_server_link import NameServerLinks
 
 __all__ = ["Broker"]
 
@@ -88,10 +97,11 @@ class Broker:
             StoreQueueReader(self._store),
             options=settings.delivery_options(),
             broker_name=settings.broker_name,
-            nonce=lambda: secrets.randbits(63),
+            nonce=lambda: secrets.randbits(64),
+            stored_offset=self._tables.consumer_offsets.offset,
         )
         self._lease_storage = LeaseStorage(self._disk, self._leases)
-        self._polls = PollTable()
+        self._polls: PollTable[Hashable] = PollTable()
         self._sessions = ClientSessions(self._client_gone)
         self._options = ApiOptions(
             max_message_bytes=settings.max_message_size,
@@ -146,8 +156,14 @@ class Broker:
             failed=self._disk_failed,
         )
         self._links = NameServerLinks(
-            settings.name_servers, clock=clock, heartbeat_interval_ms=settings.broker_heartbeat_interval
+            settings.name_servers,
+            clock=clock,
+            log=log,
+            chance=random.Random(),
+            registrant=self,
+            heartbeat_interval_ms=settings.broker_heartbeat_interval,
         )
+        self._client_api = ClientApi(self)
         self._refusal: str | None = "the broker is starting"
         self._serving = False
         self._failure: DiskError | None = None
@@ -208,7 +224,7 @@ class Broker:
         return self._leases
 
     @property
-    def polls(self) -> PollTable:
+    def polls(self) -> PollTable[Any]:
         """Receives that wait for messages."""
         return self._polls
 
@@ -250,7 +266,7 @@ class Broker:
             try:
                 await self._start_role(background, tasks)
                 self._ports["grpcServerPort"] = await client_server.start()
-                self._register()
+                self._links.announce()
                 await metadata_server.set_serving(True)
                 await client_server.set_serving(True)
                 self._refusal = None
@@ -285,6 +301,8 @@ class Broker:
             needed_slaves=self._settings.needed_replicas - 1,
             recovery_timeout_ms=self._settings.master_recovery_timeout,
         )
+        if not self._settings.is_master:
+            self._store.set_writable(False, "a slave takes messages from its master only")
         self._tables.load(
             cluster=self._settings.broker_cluster_name,
             broker_name=self._settings.broker_name,
@@ -296,7 +314,7 @@ class Broker:
         settings = self._settings
         metadata_server = GrpcServer(settings.bind_address, settings.listen_port, clock=self._clock)
         metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(
-            MetadataServicer(tables=self._tables.by_kind, changes=self._tables.changes, is_master=settings.is_master),
+            MetadataServicer(tables=self._tables.by_file, changes=self._tables.changes, is_master=settings.is_master),
             metadata_server.aio_server,
         )
         replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server(
@@ -314,7 +332,7 @@ class Broker:
                 topics=self._tables.topics,
                 groups=self._tables.groups,
                 queues=self._store,
-                progress=lambda group: group_progress(self._leases, self._store, group),
+                progress=self._group_progress,
                 is_system_topic=self._is_system_topic,
                 topics_changed=self._tables.topics_edited,
                 groups_changed=self._tables.groups_edited,
@@ -325,7 +343,7 @@ class Broker:
             metadata_server.aio_server,
         )
         client_server = GrpcServer(settings.bind_address, settings.grpc_server_port, clock=self._clock)
-        client_server.add(client_api(self))
+        client_server.add(self._client_api.method_table())
         return metadata_server, client_server
 
     def _start_background(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
@@ -344,7 +362,7 @@ class Broker:
         """Takes up the master's or the slave's work."""
         if not self._settings.is_master:
             pull = MetadataPull(
-                tables=self._tables.by_kind,
+                tables=self._tables.by_file,
                 master=lambda: address.metadata if (address := self._master_address()) else None,
                 applied=self._tables.applied_from_master,
             )
@@ -379,6 +397,7 @@ class Broker:
         while self._write_path.waiting_count and self._clock.monotonic_ms() < deadline_ms:
             await asyncio.sleep(0.01)
         self._write_path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
+        self._client_api.drain()
         await client_server.stop(limit_ms=500)
         await self._slaves_caught_up(deadline_ms)
         self._serving = False
@@ -408,10 +427,18 @@ class Broker:
 
     # Registration
 
-    def _register(self) -> None:
-        self._links.register(self._registration())
+    @property
+    def incarnation(self) -> int:
+        """Wall clock of the process start in ms."""
+        return self._incarnation
 
-    def _registration(self) -> Registration:
+    @property
+    def data_version(self) -> DataVersion:
+        """Version of the topic table."""
+        return self._tables.topics.version
+
+    def registration(self) -> Registration:
+        """What NameServers are told."""
         settings = self._settings
         client_port = settings.advertised_grpc_port or self._ports["grpcServerPort"]
         ha = f"{settings.ha_host}:{self._ports['haListenPort']}" if settings.is_master else ""
@@ -424,7 +451,7 @@ class Broker:
             ),
             incarnation=self._incarnation,
             liveness_timeout_ms=settings.broker_not_active_timeout_millis,
-            data_version=self._tables.topics.version,
+            data_version=self.data_version,
             topics=tuple(
                 TopicQueues(
                     topic=topic.topic_name,
@@ -439,8 +466,7 @@ class Broker:
         )
 
     def _topics_changed(self) -> None:
-        if self._ports["grpcServerPort"]:
-            self._register()
+        self._links.registration_changed()
 
     def _master_address(self) -> MasterAddress | None:
         registered = self._group_member(MASTER_ID)
@@ -452,7 +478,7 @@ class Broker:
         return MasterAddress(ha=registered.ha, metadata=registered.metadata or None)
 
     def _group_member(self, broker_id: int) -> BrokerEndpoints | None:
-        for broker in self._links.brokers():
+        for broker in self._links.view.brokers:
             if broker.identity == BrokerIdentity(self._identity.cluster, self._identity.broker_name, broker_id):
                 return broker.endpoints
         return None
@@ -460,7 +486,7 @@ class Broker:
     def _slave_endpoints(self) -> dict[int, str]:
         return {
             broker.identity.broker_id: broker.endpoints.metadata
-            for broker in self._links.brokers()
+            for broker in self._links.view.brokers
             if broker.identity.cluster == self._identity.cluster
             and broker.identity.broker_name == self._identity.broker_name
             and not broker.identity.is_master
@@ -470,9 +496,9 @@ class Broker:
     # What happens meanwhile
 
     def _message_appended(self, topic: str, queue_id: int) -> None:
-        self._polls.message_arrived(topic)
+        self._client_api.message_arrived(topic)
 
-    def _log_flushed(self, job: object) -> None:
+    def _log_flushed(self, job: FlushJob) -> None:
         self._store.flush_finished(job)
         if self._settings.is_master:
             self._write_path.flushed()
@@ -487,6 +513,19 @@ class Broker:
         self._refusal = f"the disk failed: {error}"
         self._stopping.set()
 
+    def _group_progress(self, group: str) -> list[pb.GroupProgress]:
+        return [
+            pb.GroupProgress(
+                topic=state.topic,
+                queue_id=state.queue_id,
+                committed_offset=state.committed_offset,
+                max_offset=self._store.queue_max_offset(state.topic, state.queue_id),
+                inflight_count=state.inflight_count,
+            )
+            for state in self._leases.progress()
+            if state.group == group
+        ]
+
     def _client_gone(self, client_id: str) -> None:
         self._leases.client_gone(client_id, now_ms=self._clock.wall_ms())
 
@@ -494,10 +533,10 @@ class Broker:
         return is_system_topic(name, cluster=self._settings.broker_cluster_name, broker_name=self._settings.broker_name)
 
     async def _lease_ticks(self) -> None:
-        """Ends silent sessions and compacts the lease journal."""
+        """Ends silent sessions and leases, and compacts the lease journal."""
         while True:
             await asyncio.sleep(LEASE_TICK_S)
-            self._sessions.expire(now_ms=self._clock.monotonic_ms())
+            self._client_api.housekeep()
             self._lease_storage.persist()
             await self._lease_storage.compact_if_due()
 
@@ -518,5 +557,20 @@ class Broker:
             while self._store.trim_queues():
                 await asyncio.sleep(0)
 
-    def _status(self) -> object:
-        return broker_status(self)
+    def _status(self) -> pb.GetBrokerStatusResponse:
+        settings, write_path = self._settings, self._write_path
+        return broker_status(
+            identity=self._identity,
+            role=str(settings.broker_role),
+            flush_disk_type=str(settings.flush_disk_type),
+            uptime_ms=self._clock.monotonic_ms() - self._started_ms,
+            store=self._store,
+            slaves=self._replica.slaves(),
+            follower=None if settings.is_master else self._follower,
+            put_counts=write_path.put_counts,
+            refused_counts=write_path.refused_counts,
+            waiting_send_count=write_path.waiting_count,
+            client_count=len(self._sessions),
+            write_refusal=self.refusal or self._store.refusal or "",
+            kept_tails=[f"kept-tails/{entry.name}" for entry in self._disk.list_folder("kept-tails")],
+        )

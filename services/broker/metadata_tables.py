@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
-from tandemmq.broker.v1 import metadata_service_pb2 as pb
 
-from broker.api.metadata_servicer import ChangeSignal
+from broker.api.metadata_servicer import ChangeSignal, VersionedTable
+from broker.slave.metadata_pull import FollowedTable
 from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable
 from mqcore.metadata import (
     ConsumerOffsetTable,
     DelayOffsetTable,
-    GroupOffset,
     LoadedFrom,
     MetadataFile,
     MetadataStore,
+    MetadataTable,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
     TopicConfig,
@@ -27,16 +27,13 @@ from mqcore.metadata import (
 )
 from mqcore.storage import Disk
 
-__all__ = ["MetadataTables"]
+__all__ = ["KeptTable", "MetadataTables"]
 
 log = structlog.get_logger(__name__)
 
-_FILES: Final = {
-    pb.METADATA_TABLE_TOPICS: MetadataFile.TOPICS,
-    pb.METADATA_TABLE_SUBSCRIPTION_GROUPS: MetadataFile.SUBSCRIPTION_GROUPS,
-    pb.METADATA_TABLE_CONSUMER_OFFSETS: MetadataFile.CONSUMER_OFFSETS,
-    pb.METADATA_TABLE_DELAY_OFFSETS: MetadataFile.DELAY_OFFSETS,
-}
+
+class KeptTable(MetadataTable, VersionedTable, FollowedTable, Protocol):
+    """What each table offers: to be kept in a file, served to slaves, and taken from a master."""
 
 
 class MetadataTables:
@@ -53,19 +50,19 @@ class MetadataTables:
         self.groups = SubscriptionGroupTable()
         self.consumer_offsets = ConsumerOffsetTable()
         self.delay_offsets = DelayOffsetTable()
-        self.by_kind = {
-            pb.METADATA_TABLE_TOPICS: self.topics,
-            pb.METADATA_TABLE_SUBSCRIPTION_GROUPS: self.groups,
-            pb.METADATA_TABLE_CONSUMER_OFFSETS: self.consumer_offsets,
-            pb.METADATA_TABLE_DELAY_OFFSETS: self.delay_offsets,
+        self.by_file: Final[dict[MetadataFile, KeptTable]] = {
+            MetadataFile.TOPICS: self.topics,
+            MetadataFile.SUBSCRIPTION_GROUPS: self.groups,
+            MetadataFile.CONSUMER_OFFSETS: self.consumer_offsets,
+            MetadataFile.DELAY_OFFSETS: self.delay_offsets,
         }
         self.changes = ChangeSignal()
 
     def load(self, *, cluster: str, broker_name: str, auto_create_topic: bool) -> None:
         """Reads the files and adds what every broker has from its first boot. MetadataCorrupt: nothing was changed."""
-        for kind, table in self.by_kind.items():
-            if self._files.load(_FILES[kind], table) is LoadedFrom.BACKUP:
-                log.warning("metadata_from_backup", file=_FILES[kind].value)
+        for file, table in self.by_file.items():
+            if self._files.load(file, table) is LoadedFrom.BACKUP:
+                log.warning("metadata_from_backup", file=file.value)
         now_ms = self._clock.wall_ms()
         for topic in system_topics(cluster=cluster, broker_name=broker_name, auto_create_topic=auto_create_topic):
             if self.topics.get(topic.topic_name) is None:
@@ -87,37 +84,33 @@ class MetadataTables:
 
     def topics_edited(self) -> None:
         """The topic table was changed in place."""
-        self.persist(pb.METADATA_TABLE_TOPICS)
+        self.persist(MetadataFile.TOPICS)
         self._topics_changed()
         self.changes.notify()
 
     def groups_edited(self) -> None:
         """The group table was changed in place."""
-        self.persist(pb.METADATA_TABLE_SUBSCRIPTION_GROUPS)
+        self.persist(MetadataFile.SUBSCRIPTION_GROUPS)
         self.changes.notify()
 
-    def applied_from_master(self, kind: int) -> None:
+    def applied_from_master(self, file: MetadataFile) -> None:
         """A slave took its master's table."""
-        self.persist(kind)
-        if kind == pb.METADATA_TABLE_TOPICS:
+        self.persist(file)
+        if file is MetadataFile.TOPICS:
             self._topics_changed()
 
     def collect_progress(self, leases: LeaseTable) -> None:
         """Moves the groups' progress into the offset table and its file, and tells the slaves."""
-        kept = self.consumer_offsets.commit_all(
-            (GroupOffset(*item) for item in leases.committed_offsets()), now_ms=self._clock.wall_ms()
-        )
-        for offset in kept:
+        for offset in self.consumer_offsets.commit_all(leases.committed_offsets(), now_ms=self._clock.wall_ms()):
             log.warning("consumer_offset_kept", notice=str(offset))
-        if self.persist(pb.METADATA_TABLE_CONSUMER_OFFSETS):
+        if self.persist(MetadataFile.CONSUMER_OFFSETS):
             self.changes.notify()
 
-    def persist(self, kind: int) -> bool:
+    def persist(self, file: MetadataFile) -> bool:
         """Writes one table's file; False when it is unchanged."""
-        table = self.by_kind[pb.MetadataTable.ValueType(kind)]
-        return self._files.persist(_FILES[pb.MetadataTable.ValueType(kind)], table.to_json())
+        return self._files.persist(file, self.by_file[file].to_json())
 
     def persist_all(self) -> None:
         """Writes every file that changed."""
-        for kind in self.by_kind:
-            self.persist(kind)
+        for file in self.by_file:
+            self.persist(file)

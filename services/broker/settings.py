@@ -232,7 +232,7 @@ class BrokerSettings(ServiceSettings):
             problems.append(f"brokerId: a {self.broker_role} has id 0, not {self.broker_id}; or set brokerRole=SLAVE")
         if self.needed_replicas > self.total_replicas:
             problems.append(
-                f"inSyncReplicas: {self.needed_replicas} copies can never be had from totalReplicas={self.total_replicas}"
+                f"inSyncReplicas: {self.needed_replicas} copies cannot be had from totalReplicas={self.total_replicas}"
             )
         if self.broker_role is BrokerRole.ASYNC_MASTER and (self.in_sync_replicas or 1) > 1:
             problems.append(
@@ -244,8 +244,8 @@ class BrokerSettings(ServiceSettings):
             problems.append("brokerHeartbeatInterval: must be below brokerNotActiveTimeoutMillis, or we seem dead")
         if self.max_message_size + (64 << 10) + 8 > self.mapped_file_size_commit_log:
             problems.append(
-                f"maxMessageSize: a message of {self.max_message_size} bytes and its 64 KiB of head-room does not fit a "
-                f"file of mappedFileSizeCommitLog={self.mapped_file_size_commit_log}; lower the one or raise the other"
+                f"maxMessageSize: a message of {self.max_message_size} bytes and its 64 KiB of head-room does not fit "
+                f"a file of mappedFileSizeCommitLog={self.mapped_file_size_commit_log}; change one of them"
             )
         if not (
             self.disk_max_used_space_ratio

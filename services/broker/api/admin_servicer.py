@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import MappingProxyType
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
 from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
@@ -23,6 +23,8 @@ from mqcore.metadata import (
     TopicTable,
 )
 
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
 __all__ = ["AdminServicer", "QueueExtents"]
 
 
@@ -37,7 +39,7 @@ class QueueExtents(Protocol):
 
 
 class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
-    """Answers from the broker's tables. Changes go through `topics_changed` and `groups_changed`, which persist them."""
+    """Answers from the broker's tables; `topics_changed` and `groups_changed` persist what was changed."""
 
     def __init__(
         self,
@@ -67,12 +69,16 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         self._clock = clock
 
     async def GetBrokerStatus(  # noqa: N802
-        self, request: pb.GetBrokerStatusRequest, context: grpc.aio.ServicerContext
+        self,
+        request: pb.GetBrokerStatusRequest,
+        context: _Context,
     ) -> pb.GetBrokerStatusResponse:
         return self._status()
 
     async def UpdateTopic(  # noqa: N802
-        self, request: pb.UpdateTopicRequest, context: grpc.aio.ServicerContext
+        self,
+        request: pb.UpdateTopicRequest,
+        context: _Context,
     ) -> pb.UpdateTopicResponse:
         await self._masters_only(context)
         if self._is_system_topic(request.topic):
@@ -93,7 +99,9 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         return pb.UpdateTopicResponse()
 
     async def DeleteTopic(  # noqa: N802
-        self, request: pb.DeleteTopicRequest, context: grpc.aio.ServicerContext
+        self,
+        request: pb.DeleteTopicRequest,
+        context: _Context,
     ) -> pb.DeleteTopicResponse:
         await self._masters_only(context)
         if self._is_system_topic(request.topic):
@@ -103,7 +111,9 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         return pb.DeleteTopicResponse()
 
     async def ListTopics(  # noqa: N802
-        self, request: pb.ListTopicsRequest, context: grpc.aio.ServicerContext
+        self,
+        request: pb.ListTopicsRequest,
+        context: _Context,
     ) -> pb.ListTopicsResponse:
         wanted = (
             topic for topic in self._topics if request.include_system or not self._is_system_topic(topic.topic_name)
@@ -113,7 +123,9 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         )
 
     async def UpdateSubscriptionGroup(  # noqa: N802
-        self, request: pb.UpdateSubscriptionGroupRequest, context: grpc.aio.ServicerContext
+        self,
+        request: pb.UpdateSubscriptionGroupRequest,
+        context: _Context,
     ) -> pb.UpdateSubscriptionGroupResponse:
         await self._masters_only(context)
         config = self._groups.get(request.group) or SubscriptionGroupConfig(group_name=request.group)
@@ -132,7 +144,9 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         return pb.UpdateSubscriptionGroupResponse()
 
     async def ListSubscriptionGroups(  # noqa: N802
-        self, request: pb.ListSubscriptionGroupsRequest, context: grpc.aio.ServicerContext
+        self,
+        request: pb.ListSubscriptionGroupsRequest,
+        context: _Context,
     ) -> pb.ListSubscriptionGroupsResponse:
         return pb.ListSubscriptionGroupsResponse(
             groups=[
@@ -162,13 +176,13 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
             queues=extents,
         )
 
-    async def _masters_only(self, context: grpc.aio.ServicerContext) -> None:
+    async def _masters_only(self, context: _Context) -> None:
         if not self._is_master:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION, "this broker is a slave; make the change on its master"
             )
 
 
-async def _refuse(context: grpc.aio.ServicerContext, detail: str) -> NoReturn:
+async def _refuse(context: _Context, detail: str) -> NoReturn:
     await context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
     raise AssertionError("abort raises")

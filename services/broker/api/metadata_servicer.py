@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
 from tandemmq.broker.v1 import metadata_service_pb2 as pb
 from tandemmq.broker.v1 import metadata_service_pb2_grpc
 
-from mqcore.metadata import DataVersion
+from mqcore.metadata import DataVersion, MetadataFile
+
+_FILES: Final = {
+    pb.METADATA_TABLE_TOPICS: MetadataFile.TOPICS,
+    pb.METADATA_TABLE_SUBSCRIPTION_GROUPS: MetadataFile.SUBSCRIPTION_GROUPS,
+    pb.METADATA_TABLE_CONSUMER_OFFSETS: MetadataFile.CONSUMER_OFFSETS,
+    pb.METADATA_TABLE_DELAY_OFFSETS: MetadataFile.DELAY_OFFSETS,
+}
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 __all__ = ["ChangeSignal", "MetadataServicer", "VersionedTable"]
 
@@ -46,41 +55,44 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
     """Serves the tables of a master; a slave refuses, since its tables are copies."""
 
     def __init__(
-        self, *, tables: Mapping[pb.MetadataTable.ValueType, VersionedTable], changes: ChangeSignal, is_master: bool
+        self, *, tables: Mapping[MetadataFile, VersionedTable], changes: ChangeSignal, is_master: bool
     ) -> None:
         self._tables = tables
         self._changes = changes
         self._is_master = is_master
 
     async def GetMetadataTable(  # noqa: N802
-        self, request: pb.GetMetadataTableRequest, context: grpc.aio.ServicerContext
+        self,
+        request: pb.GetMetadataTableRequest,
+        context: _Context,
     ) -> pb.GetMetadataTableResponse:
         await self._refuse_on_slave(context)
-        table = self._tables.get(request.table)
-        if table is None:
+        if request.table not in _FILES:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "table: name one of the METADATA_TABLE_ values")
-        assert table is not None
+        table = self._tables[_FILES[request.table]]
         version = _version(request.table, table.version)
         if request.HasField("known_version") and request.known_version == version:
             return pb.GetMetadataTableResponse(version=version)
         return pb.GetMetadataTableResponse(version=version, json=table.to_json())
 
     async def WatchMetadata(  # noqa: N802
-        self, request: pb.WatchMetadataRequest, context: grpc.aio.ServicerContext
+        self,
+        request: pb.WatchMetadataRequest,
+        context: _Context,
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
         await self._refuse_on_slave(context)
         while True:
             yield pb.WatchMetadataResponse(
-                versions=[_version(kind, table.version) for kind, table in self._tables.items()]
+                versions=[_version(kind, self._tables[file].version) for kind, file in _FILES.items()]
             )
             await self._changes.wait()
 
-    async def _refuse_on_slave(self, context: grpc.aio.ServicerContext) -> None:
+    async def _refuse_on_slave(self, context: _Context) -> None:
         if not self._is_master:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this broker is a slave; ask its master")
 
 
-def _version(kind: pb.MetadataTable.ValueType, version: DataVersion) -> pb.TableVersion:
+def _version(kind: pb.MetadataTable, version: DataVersion) -> pb.TableVersion:
     return pb.TableVersion(
         table=kind,
         state_version=version.state_version,

@@ -18,8 +18,15 @@ from tandemmq.broker.v1 import (
     replica_service_pb2_grpc,
 )
 
-from mqcore.metadata import DataVersion
+from mqcore.metadata import DataVersion, MetadataFile
 from mqcore.replication import LogExtent, LogRange
+
+_TABLES: Final = {
+    MetadataFile.TOPICS: metadata_service_pb2.METADATA_TABLE_TOPICS,
+    MetadataFile.SUBSCRIPTION_GROUPS: metadata_service_pb2.METADATA_TABLE_SUBSCRIPTION_GROUPS,
+    MetadataFile.CONSUMER_OFFSETS: metadata_service_pb2.METADATA_TABLE_CONSUMER_OFFSETS,
+    MetadataFile.DELAY_OFFSETS: metadata_service_pb2.METADATA_TABLE_DELAY_OFFSETS,
+}
 
 __all__ = ["PeerClient", "PeerLog", "PeerUnavailable"]
 
@@ -72,7 +79,7 @@ class PeerClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._channel.close()
+        await self._channel.close(grace=None)
 
     async def log(self) -> PeerLog:
         """Which part of the log the peer holds."""
@@ -109,11 +116,9 @@ class PeerClient:
         except grpc.aio.AioRpcError as error:
             raise PeerUnavailable(self.endpoint, "ReadLog", error) from error
 
-    async def metadata_table(self, table: int, known: DataVersion | None) -> tuple[DataVersion, str | None]:
+    async def metadata_table(self, file: MetadataFile, known: DataVersion | None) -> tuple[DataVersion, str | None]:
         """One table of the master; the text is None when its version is the known one."""
-        request = metadata_service_pb2.GetMetadataTableRequest(
-            table=metadata_service_pb2.MetadataTable.ValueType(table)
-        )
+        request = metadata_service_pb2.GetMetadataTableRequest(table=_TABLES[file])
         if known is not None:
             request.known_version.state_version = known.state_version
             request.known_version.timestamp_ms = known.timestamp_ms

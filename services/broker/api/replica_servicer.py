@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
 from tandemmq.broker.v1 import replica_service_pb2 as pb
 from tandemmq.broker.v1 import replica_service_pb2_grpc
 
 from mqcore.replication import LogRange
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 __all__ = ["LocalLog", "ReplicaServicer"]
 
@@ -62,7 +64,9 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         self._verified = verified
 
     async def GetLogExtent(  # noqa: N802
-        self, request: pb.GetLogExtentRequest, context: grpc.aio.ServicerContext
+        self,
+        request: pb.GetLogExtentRequest,
+        context: _Context,
     ) -> pb.GetLogExtentResponse:
         return pb.GetLogExtentResponse(
             min_offset=self._log.min_offset,
@@ -74,7 +78,9 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         )
 
     async def GetRangeDigests(  # noqa: N802
-        self, request: pb.GetRangeDigestsRequest, context: grpc.aio.ServicerContext
+        self,
+        request: pb.GetRangeDigestsRequest,
+        context: _Context,
     ) -> pb.GetRangeDigestsResponse:
         ranges = [await self._checked(item, context) for item in request.ranges]
         total = sum(item.end_offset - item.start_offset for item in ranges)
@@ -86,7 +92,9 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         return pb.GetRangeDigestsResponse(digests=[await self._digest(item) for item in ranges])
 
     async def VerifyReplica(  # noqa: N802
-        self, request: pb.VerifyReplicaRequest, context: grpc.aio.ServicerContext
+        self,
+        request: pb.VerifyReplicaRequest,
+        context: _Context,
     ) -> pb.VerifyReplicaResponse:
         tail = request.range
         inside = self._log.min_offset <= tail.start_offset <= tail.end_offset <= self._log.end_offset
@@ -98,7 +106,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         return pb.VerifyReplicaResponse(equal=equal)
 
     async def ReadLog(  # noqa: N802
-        self, request: pb.ReadLogRequest, context: grpc.aio.ServicerContext
+        self, request: pb.ReadLogRequest, context: _Context
     ) -> AsyncIterator[pb.ReadLogResponse]:
         wanted = await self._checked(request.range, context)
         offset = wanted.start_offset
@@ -109,7 +117,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             yield pb.ReadLogResponse(start_offset=offset, data=bytes(piece))
             offset += len(piece)
 
-    async def _checked(self, item: pb.LogRange, context: grpc.aio.ServicerContext) -> LogRange:
+    async def _checked(self, item: pb.LogRange, context: _Context) -> LogRange:
         if not self._log.min_offset <= item.start_offset <= item.end_offset <= self._log.end_offset:
             await context.abort(
                 grpc.StatusCode.OUT_OF_RANGE,

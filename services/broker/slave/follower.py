@@ -125,6 +125,9 @@ class Follower:
     async def _follow(self, ha_address: str) -> None:
         self.state = "transfer"
         address = parse_address(ha_address)
+        if address is None:
+            log.error("master_address_unusable", master=ha_address, remedy="set brokerIP2 on the master")
+            return
         log.info("following_master", master=ha_address, end_offset=self._store.end_offset)
         reason = await self._connection.follow(address.host, address.port)
         log.info("master_link_lost", master=ha_address, reason=reason, end_offset=self._store.end_offset)

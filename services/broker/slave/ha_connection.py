@@ -153,7 +153,7 @@ class HaConnection:
             self._appended()
 
     def _send_reports(self) -> None:
-        """Sends queued reports; eight bytes that do not fit a fresh socket buffer mean a master that stopped reading."""
+        """Sends queued reports. Eight bytes that do not fit the socket buffer mean a master that stopped reading."""
         if self._session is None or self._sock is None:
             return
         data = self._session.data_to_send()

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import structlog
 
 from broker.api.peer_client import PeerClient, PeerUnavailable
-from mqcore.metadata import DataVersion
+from mqcore.metadata import DataVersion, MetadataFile
 
 __all__ = ["FollowedTable", "MetadataPull"]
 
@@ -38,9 +38,9 @@ class MetadataPull:
     def __init__(
         self,
         *,
-        tables: Mapping[int, FollowedTable],
+        tables: Mapping[MetadataFile, FollowedTable],
         master: Callable[[], str | None],
-        applied: Callable[[int], None],
+        applied: Callable[[MetadataFile], None],
     ) -> None:
         self._tables = tables
         self._master = master
@@ -80,15 +80,15 @@ class MetadataPull:
 
     async def _pull(self, peer: PeerClient) -> None:
         """Each table by itself: one that fails to parse must not hold up the others."""
-        for kind, table in self._tables.items():
-            version, text = await peer.metadata_table(kind, table.version)
+        for file, table in self._tables.items():
+            version, text = await peer.metadata_table(file, table.version)
             if text is None:
                 continue
             try:
                 notices = table.apply_from_master(text, version)
             except ValueError as error:
-                log.error("metadata_unreadable", table=kind, error=str(error))
+                log.error("metadata_unreadable", table=file.value, error=str(error))
                 continue
             for notice in notices:
-                log.warning("metadata_kept", table=kind, notice=notice)
-            self._applied(kind)
+                log.warning("metadata_kept", table=file.value, notice=notice)
+            self._applied(file)

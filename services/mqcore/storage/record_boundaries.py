@@ -1,7 +1,7 @@
 """Finds where records begin, for comparing two replicas record by record.
 
-Every CommitLog file begins with a record, so boundaries are found by walking from the file's start: a few microseconds a
-record, once in a resynchronisation.
+Every CommitLog file begins with a record, so boundaries are found by walking from the file's start: a few microseconds
+a record, once in a resynchronisation.
 """
 
 from __future__ import annotations
