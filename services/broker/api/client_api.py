@@ -1,0 +1,86 @@
+"""RocketMQ's client API as this broker serves it: the method table, and what the broker tells its API."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from apache.rocketmq.v2 import service_pb2 as pb
+
+from broker.api.assignment import AssignmentHandler
+from broker.api.dead_letters import DeadLetterQueues
+from broker.api.receive import ReceiveHandler
+from broker.api.send import SendHandler
+from broker.api.services import BrokerServices
+from broker.api.settle import SettleHandler
+from broker.api.telemetry import TelemetryHandler
+from mqservice.route_query import RouteQueryHandler
+from mqservice.rpc import BidiMethod, MethodTable, ServerStreamMethod, UnaryMethod
+
+__all__ = ["SERVICE_NAME", "ClientApi"]
+
+SERVICE_NAME: Final = "apache.rocketmq.v2.MessagingService"
+
+
+class ClientApi:
+    """All handlers of one broker. Event loop only.
+
+    The broker calls `message_arrived` for each put that may be delivered, `housekeep` about once a second, and `drain`
+    when it stops serving.
+    """
+
+    def __init__(self, services: BrokerServices) -> None:
+        self._services = services
+        dead_letters = DeadLetterQueues(services)
+        self._send = SendHandler(services)
+        self._receive = ReceiveHandler(services, dead_letters)
+        self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible)
+        self._telemetry = TelemetryHandler(services)
+        self._assignment = AssignmentHandler(services)
+        self._route = RouteQueryHandler(services.route)
+
+    @property
+    def waiting_receive_count(self) -> int:
+        """Long polls held open now."""
+        return self._receive.waiting_count
+
+    def method_table(self) -> MethodTable:
+        """What is served, for any front."""
+        return MethodTable(
+            SERVICE_NAME,
+            {
+                "QueryRoute": UnaryMethod(self._route.query_route, pb.QueryRouteRequest),
+                "Heartbeat": UnaryMethod(self._telemetry.heartbeat, pb.HeartbeatRequest),
+                "SendMessage": UnaryMethod(self._send.send_message, pb.SendMessageRequest),
+                "QueryAssignment": UnaryMethod(self._assignment.query_assignment, pb.QueryAssignmentRequest),
+                "ReceiveMessage": ServerStreamMethod(self._receive.receive_message, pb.ReceiveMessageRequest),
+                "AckMessage": UnaryMethod(self._settle.ack_message, pb.AckMessageRequest),
+                "ChangeInvisibleDuration": UnaryMethod(
+                    self._settle.change_invisible_duration, pb.ChangeInvisibleDurationRequest
+                ),
+                "ForwardMessageToDeadLetterQueue": UnaryMethod(
+                    self._settle.forward_to_dead_letter_queue, pb.ForwardMessageToDeadLetterQueueRequest
+                ),
+                "Telemetry": BidiMethod(self._telemetry.telemetry, pb.TelemetryCommand),
+                "NotifyClientTermination": UnaryMethod(
+                    self._telemetry.notify_client_termination, pb.NotifyClientTerminationRequest
+                ),
+            },
+            otherwise="this broker does not offer the method yet",
+        )
+
+    def message_arrived(self, topic: str) -> None:
+        """A message of the topic may be delivered now."""
+        self._receive.message_arrived(topic)
+
+    def housekeep(self) -> None:
+        """Forgets silent clients and ends leases whose time is over."""
+        services = self._services
+        services.sessions.expire(now_ms=services.clock.monotonic_ms())
+        services.leases.expire(services.clock.wall_ms())
+        services.persist_leases()
+        self._receive.wake_visible()
+
+    def drain(self) -> None:
+        """Ends what would otherwise wait: long polls and Telemetry streams. New requests are refused by `refusal`."""
+        self._receive.end_polls()
+        self._telemetry.end_streams()

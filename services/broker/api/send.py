@@ -1,0 +1,139 @@
+"""SendMessage: check, choose a queue, put, answer with what became of it.
+
+A request is stored whole or not at all: the first message that is refused refuses its companions, and a stored request
+is one run of records in one queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from apache.rocketmq.v2 import definition_pb2 as definition
+from apache.rocketmq.v2 import service_pb2 as pb
+
+from broker.api.message_translation import born_host, outgoing_message
+from broker.api.services import BrokerServices
+from broker.api.status_codes import PUT_OUTCOMES, Code, Outcome, common_status, status_of
+from broker.api.validation import check_client_id, check_message, check_topic, declared_type
+from mqcore.message import InvalidProperty, OutgoingMessage
+from mqcore.metadata import TopicConfig
+from mqcore.routing.queue_choice import QueueRotation, queue_of_message_group
+from mqcore.storage import AppendResult
+from mqservice.rpc import Call
+
+__all__ = ["SendHandler"]
+
+_STORED_TYPES: Final = (definition.NORMAL, definition.FIFO)
+
+
+class SendHandler:
+    """Serves SendMessage. No task, future or log line per message: the broker calls back when the put is settled."""
+
+    def __init__(self, services: BrokerServices) -> None:
+        self._services = services
+        self._rotation = QueueRotation()
+
+    def send_message(self, request: pb.SendMessageRequest, call: Call) -> None:
+        """Stores the request's messages."""
+        outgoing = self._accepted(request, call)
+        if isinstance(outgoing, Outcome):
+            _refuse(request, call, outgoing)
+        else:
+            self._services.put(outgoing, partial(_answer, request, call))
+
+    def _accepted(self, request: pb.SendMessageRequest, call: Call) -> list[OutgoingMessage] | Outcome:
+        """What is to be put, or why not."""
+        services = self._services
+        if refused := check_client_id(call.metadata):
+            return refused
+        if (reason := services.refusal) is not None:
+            return Outcome(Code.FORBIDDEN, reason, retryable=True)
+        messages = request.messages
+        if not messages:
+            return Outcome(Code.MESSAGE_CORRUPTED, "the request has no message")
+        topic = messages[0].topic.name
+        if refused := check_topic(topic):
+            return refused
+        now_ms = services.clock.wall_ms()
+        for message in messages:
+            if message.topic.name != topic:
+                return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same topic")
+            if message.system_properties.message_group != messages[0].system_properties.message_group:
+                return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same message group")
+            if refused := check_message(message, max_body_bytes=services.options.max_message_bytes, now_wall_ms=now_ms):
+                return refused
+        config = services.topics.get(topic)
+        if config is None:
+            return Outcome(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist in this broker group")
+        for message in messages:
+            if refused := _check_type(message, config):
+                return refused
+        if not config.writable or config.write_queue_count < 1:
+            return Outcome(Code.FORBIDDEN, f"topic {topic} has no writable queue in this broker group")
+        return self._translated(messages, config, call, now_ms)
+
+    def _translated(
+        self, messages: Sequence[definition.Message], config: TopicConfig, call: Call, now_ms: int
+    ) -> list[OutgoingMessage] | Outcome:
+        queue_id = self._queue(messages, config)
+        cluster = self._services.identity.cluster
+        peer_host = born_host(call.peer)
+        try:
+            return [
+                outgoing_message(
+                    message,
+                    topic=config.topic_name,
+                    queue_id=queue_id,
+                    cluster=cluster,
+                    peer_host=peer_host,
+                    now_wall_ms=now_ms,
+                )
+                for message in messages
+            ]
+        except InvalidProperty as error:
+            return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error))
+
+    def _queue(self, messages: Sequence[definition.Message], config: TopicConfig) -> int:
+        """The client's own choice is advice that is ignored, as RocketMQ's proxy does: languages hash differently."""
+        message_group = messages[0].system_properties.message_group
+        if message_group:
+            return queue_of_message_group(message_group, config.write_queue_count)
+        return self._rotation.next_queue(config.topic_name, config.write_queue_count)
+
+
+def _check_type(message: definition.Message, config: TopicConfig) -> Outcome | None:
+    kind = declared_type(message)
+    name = definition.MessageType.Name(kind)
+    if config.message_type not in ("MIXED", name):
+        return Outcome(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"topic {config.topic_name} takes {config.message_type} messages, this one is {name}",
+        )
+    if kind not in _STORED_TYPES:
+        return Outcome(Code.NOT_IMPLEMENTED, f"{name} messages are not offered yet")
+    return None
+
+
+def _refuse(request: pb.SendMessageRequest, call: Call, outcome: Outcome) -> None:
+    """Every entry carries the reason too: Java and Node read the first bad entry, Python and Go the overall status."""
+    status = status_of(outcome)
+    response = pb.SendMessageResponse(status=status)
+    for message in request.messages:
+        response.entries.add(status=status, message_id=message.system_properties.message_id)
+    call.send(response)
+    call.finish()
+
+
+def _answer(request: pb.SendMessageRequest, call: Call, results: list[AppendResult]) -> None:
+    outcomes = [PUT_OUTCOMES[result.status] for result in results]
+    response = pb.SendMessageResponse(status=common_status(outcomes))
+    for message, result, outcome in zip(request.messages, results, outcomes, strict=True):
+        message_id = message.system_properties.message_id
+        # RocketMQ fills the transaction id of every message with its id; clients use it for half messages only.
+        response.entries.add(
+            status=status_of(outcome), message_id=message_id, transaction_id=message_id, offset=result.queue_offset
+        )
+    call.send(response)
+    call.finish()

@@ -1,0 +1,78 @@
+"""Which clients are connected: what each said of itself, and when it was last heard.
+
+A session is a memory, not a right: after a restart clients go on heartbeating and receiving for minutes before they
+send their settings again, so nothing is refused for want of one. It is kept for leases the broker renews for a client
+(they end with it) and for whoever asks who is connected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+__all__ = ["SESSION_EXPIRY_MS", "ClientSession", "ClientSessions"]
+
+# Rust clients beat every 30 s: four beats may be lost.
+SESSION_EXPIRY_MS: Final = 120_000
+
+
+@dataclass(slots=True)
+class ClientSession:
+    """One client as it described itself. Times are monotonic."""
+
+    client_id: str
+    last_seen_ms: int
+    # Name of the ClientType; "" until the client said it.
+    client_type: str = ""
+    # Consumer group; "" for producers.
+    group: str = ""
+    language: str = ""
+    version: str = ""
+    # Address it connected from.
+    peer: str = ""
+    # Topics it sends to, or its filter expression by topic.
+    subscriptions: dict[str, str] = field(default_factory=dict)
+
+
+class ClientSessions:
+    """The table of sessions. Event loop only. `gone` is told the id of each client that left or fell silent."""
+
+    def __init__(self, gone: Callable[[str], None]) -> None:
+        self._gone = gone
+        self._sessions: dict[str, ClientSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def all(self) -> list[ClientSession]:
+        """Every session, oldest first."""
+        return list(self._sessions.values())
+
+    def get(self, client_id: str) -> ClientSession | None:
+        """The client's session, None when it is not known."""
+        return self._sessions.get(client_id)
+
+    def seen(self, client_id: str, *, now_ms: int) -> ClientSession:
+        """Notes a sign of life; the session is made if there was none."""
+        session = self._sessions.get(client_id)
+        if session is None:
+            session = ClientSession(client_id=client_id, last_seen_ms=now_ms)
+            self._sessions[client_id] = session
+        session.last_seen_ms = now_ms
+        return session
+
+    def terminate(self, client_id: str) -> None:
+        """The client said goodbye. Unknown ids are fine: a goodbye may come twice."""
+        if self._sessions.pop(client_id, None) is not None:
+            self._gone(client_id)
+
+    def expire(self, *, now_ms: int) -> None:
+        """Forgets those silent for 120 s."""
+        silent = [
+            session.client_id
+            for session in self._sessions.values()
+            if now_ms - session.last_seen_ms >= SESSION_EXPIRY_MS
+        ]
+        for client_id in silent:
+            self.terminate(client_id)

@@ -1,0 +1,137 @@
+"""How a delivery ends: acknowledged, given more or less time, or moved to the dead letter queue.
+
+A handle that cannot be honoured always gets INVALID_RECEIPT_HANDLE, whatever is wrong with it: push consumers repeat
+every other failure once a second without end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from apache.rocketmq.v2 import service_pb2 as pb
+
+from broker.api.dead_letters import DeadLetterQueues
+from broker.api.services import BrokerServices
+from broker.api.status_codes import OK, Code, Outcome, common_status, status_of
+from broker.api.validation import check_client_id, check_group, check_lease, check_topic
+from mqservice.rpc import Call
+
+__all__ = ["SettleHandler"]
+
+
+class SettleHandler:
+    """Serves AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue.
+
+    `settled` is called after leases changed, so that receives which wait for one of them look.
+    """
+
+    def __init__(
+        self, services: BrokerServices, dead_letters: DeadLetterQueues, *, settled: Callable[[], None]
+    ) -> None:
+        self._services = services
+        self._dead_letters = dead_letters
+        self._settled = settled
+
+    def ack_message(self, request: pb.AckMessageRequest, call: Call) -> None:
+        """Finishes messages. Each entry has its own outcome; the overall one is theirs if they agree."""
+        refused = self._refused(request.group.name, request.topic.name, call)
+        if refused is None and not request.entries:
+            refused = Outcome(Code.BAD_REQUEST, "the request has no entry")
+        if refused is not None:
+            status = status_of(refused)
+            response = pb.AckMessageResponse(status=status)
+            for entry in request.entries:
+                response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
+            call.send(response)
+            call.finish()
+            return
+        leases, now_ms = self._services.leases, self._services.clock.wall_ms()
+        group, topic = request.group.name, request.topic.name
+        outcomes = [
+            OK
+            if leases.acknowledge(group=group, topic=topic, handle=entry.receipt_handle, now_ms=now_ms)
+            else _unknown_handle(entry.receipt_handle)
+            for entry in request.entries
+        ]
+        self._services.persist_leases()
+        response = pb.AckMessageResponse(status=common_status(outcomes))
+        for entry, outcome in zip(request.entries, outcomes, strict=True):
+            response.entries.add(
+                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status_of(outcome)
+            )
+        call.send(response)
+        call.finish()
+        self._settled()
+
+    def change_invisible_duration(self, request: pb.ChangeInvisibleDurationRequest, call: Call) -> None:
+        """Lets a lease end at another time. The answer always has a handle: clients adopt it even with an error."""
+        group, topic = request.group.name, request.topic.name
+        invisible_ms = request.invisible_duration.ToMilliseconds()
+        outcome = self._refused(group, topic, call) or check_lease(invisible_ms, min_ms=0) or OK
+        handle: str | None = request.receipt_handle
+        if outcome is OK:
+            handle = self._services.leases.change_invisible(
+                group=group,
+                topic=topic,
+                handle=request.receipt_handle,
+                invisible_ms=invisible_ms,
+                now_ms=self._services.clock.wall_ms(),
+            )
+            self._services.persist_leases()
+            if handle is None:
+                outcome, handle = _unknown_handle(request.receipt_handle), request.receipt_handle
+        call.send(pb.ChangeInvisibleDurationResponse(status=status_of(outcome), receipt_handle=handle))
+        call.finish()
+        self._settled()
+
+    def forward_to_dead_letter_queue(self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call) -> None:
+        """Writes the message to `%DLQ%<group>`, then acknowledges it."""
+        group, topic = request.group.name, request.topic.name
+        refused = self._refused(group, topic, call)
+        if refused is not None:
+            _answer_forward(call, refused)
+            return
+        leased = self._services.leases.leased(
+            group=group, topic=topic, handle=request.receipt_handle, now_ms=self._services.clock.wall_ms()
+        )
+        if leased is None:
+            _answer_forward(call, _unknown_handle(request.receipt_handle))
+            return
+        self._dead_letters.move(
+            leased.record, group=group, attempts=leased.attempt, done=partial(self._forwarded, request, call)
+        )
+
+    def _forwarded(self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call, outcome: Outcome) -> None:
+        if outcome is OK:
+            # The lease may have ended while the copy was written; then the message is delivered once more and the
+            # next forward finds it moved already.
+            self._services.leases.acknowledge(
+                group=request.group.name,
+                topic=request.topic.name,
+                handle=request.receipt_handle,
+                now_ms=self._services.clock.wall_ms(),
+            )
+            self._services.persist_leases()
+        _answer_forward(call, outcome)
+        self._settled()
+
+    def _refused(self, group: str, topic: str, call: Call) -> Outcome | None:
+        if refused := check_client_id(call.metadata) or check_group(group) or check_topic(topic):
+            return refused
+        if (reason := self._services.refusal) is not None:
+            return Outcome(Code.FORBIDDEN, reason, retryable=True)
+        return None
+
+
+def _unknown_handle(handle: str) -> Outcome:
+    return Outcome(
+        Code.INVALID_RECEIPT_HANDLE,
+        f"receipt handle {handle[:64]!r} is not of a running lease of this broker group: "
+        "it has ended, was replaced, or is another group's",
+    )
+
+
+def _answer_forward(call: Call, outcome: Outcome) -> None:
+    call.send(pb.ForwardMessageToDeadLetterQueueResponse(status=status_of(outcome)))
+    call.finish()

@@ -1,0 +1,156 @@
+"""The Telemetry stream, heartbeats and goodbyes: how clients and broker know of each other.
+
+A stream lives as long as its client and is idle nearly all the time. Each settings message on it gets one reply, also
+those that clients repeat every few minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from apache.rocketmq.v2 import definition_pb2 as definition
+from apache.rocketmq.v2 import service_pb2 as pb
+
+from broker.api.client_settings import GroupPolicy, merged_settings
+from broker.api.consumer_groups import group_policy
+from broker.api.services import BrokerServices
+from broker.api.status_codes import OK, Code, Outcome, ok_status, status_of
+from broker.api.validation import CLIENT_ID_HEADER, check_client_id, check_group, check_topic, parsed_filter
+from mqservice.rpc import Call, StatusCode
+
+__all__ = ["TelemetryHandler"]
+
+_CLIENT_TYPES_OFFERED: Final = frozenset(
+    {definition.PRODUCER, definition.PUSH_CONSUMER, definition.SIMPLE_CONSUMER, definition.PULL_CONSUMER}
+)
+
+
+class TelemetryHandler:
+    """Serves Telemetry, Heartbeat and NotifyClientTermination."""
+
+    def __init__(self, services: BrokerServices) -> None:
+        self._services = services
+        self._streams: set[TelemetryStream] = set()
+
+    def telemetry(self, call: Call) -> TelemetryStream:
+        """A client opened its stream."""
+        stream = TelemetryStream(self._services, call, self._streams.discard)
+        self._streams.add(stream)
+        if refused := check_client_id(call.metadata):
+            call.send(pb.TelemetryCommand(status=status_of(refused)))
+            stream.end()
+        return stream
+
+    def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> None:
+        """A sign of life. Needs no session: after a broker's restart clients beat before they introduce themselves."""
+        outcome = check_client_id(call.metadata) or self._beat(request, call)
+        call.send(pb.HeartbeatResponse(status=status_of(outcome or OK)))
+        call.finish()
+
+    def notify_client_termination(self, request: pb.NotifyClientTerminationRequest, call: Call) -> None:
+        """The client stops. The group is not looked at: Go producers send an empty one."""
+        outcome = check_client_id(call.metadata)
+        if outcome is None:
+            self._services.sessions.terminate(call.metadata[CLIENT_ID_HEADER])
+            self._services.persist_leases()
+        call.send(pb.NotifyClientTerminationResponse(status=status_of(outcome or OK)))
+        call.finish()
+
+    def end_streams(self) -> None:
+        """The broker stops: clients reopen their streams elsewhere, or here when it is back."""
+        for stream in tuple(self._streams):
+            stream.end(StatusCode.UNAVAILABLE, "the broker is stopping")
+
+    def _beat(self, request: pb.HeartbeatRequest, call: Call) -> Outcome | None:
+        if request.client_type not in _CLIENT_TYPES_OFFERED:
+            return Outcome(Code.UNRECOGNIZED_CLIENT_TYPE, f"client type {request.client_type} is not offered")
+        is_consumer = request.client_type != definition.PRODUCER
+        if is_consumer and (refused := check_group(request.group.name)):
+            return refused
+        client_id = call.metadata[CLIENT_ID_HEADER]
+        self._services.leases.client_seen(client_id)
+        session = self._services.sessions.seen(client_id, now_ms=self._services.clock.monotonic_ms())
+        session.client_type = definition.ClientType.Name(request.client_type)
+        session.group = request.group.name if is_consumer else ""
+        session.peer = call.peer
+        return None
+
+
+class TelemetryStream:
+    """One client's stream, an `mqservice.rpc.StreamHandler`."""
+
+    def __init__(self, services: BrokerServices, call: Call, ended: Callable[[TelemetryStream], None]) -> None:
+        self._services = services
+        self._call = call
+        self._ended = ended
+
+    def message(self, command: pb.TelemetryCommand, /) -> None:
+        """Settings are answered. Whatever else clients send are answers to questions this broker does not ask."""
+        if command.WhichOneof("command") == "settings":
+            self._settings(command.settings)
+
+    def half_closed(self) -> None:
+        """An orderly end."""
+        self.end()
+
+    def cancelled(self) -> None:
+        """The connection broke. The session outlives it: the client may be back in a moment."""
+        self._ended(self)
+
+    def end(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
+        """Ends the stream from this side."""
+        self._ended(self)
+        self._call.finish(code, detail)
+
+    def _settings(self, settings: definition.Settings) -> None:
+        kind = settings.WhichOneof("pub_sub")
+        if kind is None:
+            self.end(StatusCode.INVALID_ARGUMENT, "settings: neither publishing nor subscription is set")
+            return
+        is_producer = kind == "publishing"
+        refused = _check_publishing(settings.publishing) if is_producer else _check_subscription(settings.subscription)
+        if refused:
+            self.end(StatusCode.INVALID_ARGUMENT, f"settings: {refused.text}")
+            return
+        self._remember(settings, is_producer=is_producer)
+        policy: GroupPolicy | None = None
+        if not is_producer:
+            policy = group_policy(self._services.groups, settings.subscription.group.name)
+        merged = merged_settings(settings, max_body_bytes=self._services.options.max_message_bytes, group_policy=policy)
+        # Both parts are needed: the Python client ignores settings without an OK status.
+        self._call.send(pb.TelemetryCommand(status=ok_status(), settings=merged))
+
+    def _remember(self, settings: definition.Settings, *, is_producer: bool) -> None:
+        session = self._services.sessions.seen(
+            self._call.metadata[CLIENT_ID_HEADER], now_ms=self._services.clock.monotonic_ms()
+        )
+        if settings.client_type in definition.ClientType.values():
+            session.client_type = definition.ClientType.Name(settings.client_type)
+        if settings.user_agent.language in definition.Language.values():
+            session.language = definition.Language.Name(settings.user_agent.language)
+        session.version = settings.user_agent.version
+        session.peer = self._call.peer
+        if is_producer:
+            session.subscriptions = {topic.name: "" for topic in settings.publishing.topics}
+        else:
+            session.group = settings.subscription.group.name
+            session.subscriptions = {
+                entry.topic.name: entry.expression.expression for entry in settings.subscription.subscriptions
+            }
+
+
+def _check_publishing(publishing: definition.Publishing) -> Outcome | None:
+    return next(filter(None, (check_topic(topic.name) for topic in publishing.topics)), None)
+
+
+def _check_subscription(subscription: definition.Subscription) -> Outcome | None:
+    if refused := check_group(subscription.group.name):
+        return refused
+    for entry in subscription.subscriptions:
+        if refused := check_topic(entry.topic.name):
+            return refused
+        parsed = parsed_filter(entry.expression)
+        if isinstance(parsed, Outcome):
+            return parsed
+    return None

@@ -1,0 +1,201 @@
+"""What a request must look like, checked in RocketMQ's order before anything is done for it.
+
+Each check returns None, or the `Outcome` to refuse the request with; `a or b or c` therefore reads as a list of rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Final
+
+from apache.rocketmq.v2 import definition_pb2 as definition
+
+from broker.api.internal_properties import is_internal
+from broker.api.status_codes import Code, Outcome
+from mqcore.delivery import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS, TagFilter
+from mqcore.metadata.resource_names import group_name_problem, topic_name_problem
+from mqservice.route_query import CLIENT_ID_HEADER
+
+__all__ = [
+    "CLIENT_ID_HEADER",
+    "body_digest",
+    "check_body_digest",
+    "check_client_id",
+    "check_group",
+    "check_lease",
+    "check_message",
+    "check_topic",
+    "declared_type",
+    "parsed_filter",
+]
+
+_PROPERTY_COUNT_MAX: Final = 128
+_PROPERTY_BYTES_MAX: Final = 16_384
+_MESSAGE_GROUP_BYTES_MAX: Final = 63
+_DELAY_MAX_MS: Final = 24 * 3_600_000
+_RECOVERY_MAX_MS: Final = 3_600_000
+
+# Java's Character.isISOControl.
+_CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def check_client_id(metadata: Mapping[str, str]) -> Outcome | None:
+    """Every client names itself; the id is opaque."""
+    if metadata.get(CLIENT_ID_HEADER, "").strip():
+        return None
+    return Outcome(Code.CLIENT_ID_REQUIRED, f"the request has no {CLIENT_ID_HEADER} header")
+
+
+def check_topic(topic: str) -> Outcome | None:
+    """A topic's name, whether or not there is such a topic."""
+    problem = topic_name_problem(topic)
+    return None if problem is None else Outcome(Code.ILLEGAL_TOPIC, problem)
+
+
+def check_group(group: str) -> Outcome | None:
+    """A consumer group's name."""
+    problem = group_name_problem(group)
+    return None if problem is None else Outcome(Code.ILLEGAL_CONSUMER_GROUP, problem)
+
+
+def parsed_filter(expression: definition.FilterExpression) -> TagFilter | Outcome:
+    """The filter of a subscription or a receive."""
+    if expression.type == definition.SQL:
+        return Outcome(Code.ILLEGAL_FILTER_EXPRESSION, "SQL92 filters are not offered yet; filter by tag")
+    tag_filter = TagFilter.parse(expression.expression)
+    if tag_filter is None:
+        return Outcome(
+            Code.ILLEGAL_FILTER_EXPRESSION,
+            f"filter {expression.expression[:200]!r} is neither * nor tags joined by ||",
+        )
+    return tag_filter
+
+
+def check_message(message: definition.Message, *, max_body_bytes: int, now_wall_ms: int) -> Outcome | None:
+    """One message of a send, apart from its topic: what RocketMQ's GrpcValidator and SendMessageActivity check."""
+    system = message.system_properties
+    return (
+        _check_body(message.body, max_body_bytes)
+        or (check_body_digest(system.body_digest, message.body) if system.HasField("body_digest") else None)
+        or _check_properties(message)
+        or _check_message_id(system.message_id)
+        or (_check_delay(system, now_wall_ms) if system.HasField("delivery_timestamp") else None)
+        or (_check_recovery(system) if system.HasField("orphaned_transaction_recovery_duration") else None)
+        or (_check_message_group(system.message_group) if system.message_group else None)
+    )
+
+
+def declared_type(message: definition.Message) -> definition.MessageType:
+    """The kind of message, from what it carries; what it declares counts for the kinds that carry nothing."""
+    system = message.system_properties
+    if system.message_type in (definition.TRANSACTION, definition.LITE, definition.PRIORITY):
+        return system.message_type
+    if system.HasField("delivery_timestamp"):
+        return definition.DELAY
+    return definition.FIFO if system.message_group else definition.NORMAL
+
+
+def check_body_digest(digest: definition.Digest, body: bytes) -> Outcome | None:
+    """A digest that is sent must match. RocketMQ ignores it; a body damaged on the way is better found here."""
+    actual = body_digest(digest.type, body)
+    # CRC-32 is compared as a number: some clients pad it to eight digits and others do not.
+    if actual is None or digest.checksum.upper().lstrip("0") == actual.lstrip("0"):
+        return None
+    return Outcome(Code.MESSAGE_CORRUPTED, "the body does not match its digest")
+
+
+def body_digest(kind: definition.DigestType, body: bytes) -> str | None:
+    """The digest of a body in upper-case hexadecimal; None for a kind without one."""
+    if kind == definition.CRC32:
+        return f"{zlib.crc32(body):08X}"
+    if kind == definition.MD5:
+        return hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    if kind == definition.SHA1:
+        return hashlib.sha1(body, usedforsecurity=False).hexdigest().upper()
+    return None
+
+
+def check_lease(invisible_ms: int, *, min_ms: int = MIN_INVISIBLE_MS) -> Outcome | None:
+    """A lease asked for: 10 s to 12 h at a receive, 0 to 12 h when it is changed."""
+    if min_ms <= invisible_ms <= MAX_INVISIBLE_MS:
+        return None
+    return Outcome(
+        Code.ILLEGAL_INVISIBLE_TIME,
+        f"invisible duration of {invisible_ms} ms: choose {min_ms} to {MAX_INVISIBLE_MS} ms",
+    )
+
+
+def _check_body(body: bytes, max_body_bytes: int) -> Outcome | None:
+    if not body:
+        return Outcome(Code.MESSAGE_BODY_EMPTY, "the message body is empty")
+    if len(body) > max_body_bytes:
+        return Outcome(
+            Code.MESSAGE_BODY_TOO_LARGE, f"the message body has {len(body)} bytes, the limit is {max_body_bytes}"
+        )
+    return None
+
+
+def _check_properties(message: definition.Message) -> Outcome | None:
+    """User properties, tag and keys: their names, their characters, their total size."""
+    properties = message.user_properties
+    if len(properties) > _PROPERTY_COUNT_MAX:
+        return Outcome(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(properties)} properties, the limit is {_PROPERTY_COUNT_MAX}"
+        )
+    total_bytes = 0
+    for name, value in properties.items():
+        if is_internal(name):
+            return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property '{name}' is reserved by the broker")
+        if _CONTROL_CHARACTER.search(name) or _CONTROL_CHARACTER.search(value):
+            return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} contains a control character")
+        total_bytes += len(name.encode()) + len(value.encode())
+    system = message.system_properties
+    if tag := system.tag:
+        if not tag.strip() or "|" in tag or _CONTROL_CHARACTER.search(tag):
+            return Outcome(
+                Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r}: it must not be blank nor contain '|' or a control character"
+            )
+        total_bytes += len(tag.encode())
+    for key in system.keys:
+        if (key and not key.strip()) or _CONTROL_CHARACTER.search(key):
+            return Outcome(
+                Code.ILLEGAL_MESSAGE_KEY, f"key {key!r}: it must not be blank nor contain a control character"
+            )
+        total_bytes += len(key.encode())
+    if total_bytes > _PROPERTY_BYTES_MAX:
+        return Outcome(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"properties, tag and keys have {total_bytes} bytes, the limit is {_PROPERTY_BYTES_MAX}",
+        )
+    return None
+
+
+def _check_message_id(message_id: str) -> Outcome | None:
+    if message_id.strip():
+        return None
+    return Outcome(Code.ILLEGAL_MESSAGE_ID, "the message id is blank")
+
+
+def _check_delay(system: definition.SystemProperties, now_wall_ms: int) -> Outcome | None:
+    delay_ms = system.delivery_timestamp.ToMilliseconds() - now_wall_ms
+    if delay_ms <= _DELAY_MAX_MS:
+        return None
+    return Outcome(Code.ILLEGAL_DELIVERY_TIME, f"delivery in {delay_ms} ms, the limit is {_DELAY_MAX_MS} ms")
+
+
+def _check_recovery(system: definition.SystemProperties) -> Outcome | None:
+    recovery_ms = system.orphaned_transaction_recovery_duration.ToMilliseconds()
+    if recovery_ms <= _RECOVERY_MAX_MS:
+        return None
+    return Outcome(Code.BAD_REQUEST, f"transaction recovery after {recovery_ms} ms, the limit is {_RECOVERY_MAX_MS} ms")
+
+
+def _check_message_group(message_group: str) -> Outcome | None:
+    if not message_group.strip() or _CONTROL_CHARACTER.search(message_group):
+        return Outcome(Code.ILLEGAL_MESSAGE_GROUP, "the message group is blank or contains a control character")
+    if len(message_group.encode()) > _MESSAGE_GROUP_BYTES_MAX:
+        return Outcome(Code.ILLEGAL_MESSAGE_GROUP, f"the message group has more than {_MESSAGE_GROUP_BYTES_MAX} bytes")
+    return None
