@@ -221,7 +221,8 @@ def _broker_findings(broker: BrokerState) -> Iterator[Finding]:
         yield _problem(
             broker.key, "is registered with no NameServer: clients do not find it", "check its namesrvAddr and its log"
         )
-    if status.write_refusal:
+    # A slave refuses writes by its nature.
+    if broker.is_master and status.write_refusal:
         yield _problem(
             broker.key, f"refuses writes: {status.write_refusal}", "remove the cause named here; reads go on"
         )

@@ -79,6 +79,10 @@ def test_write_refusal_is_shown_with_its_reason() -> None:
     assert "disk is full" in _only(with_broker(_HEALTHY, master(write_refusal="disk is full"))).problem
 
 
+def test_slave_refuses_writes_by_its_nature() -> None:
+    assert diagnose(with_broker(_HEALTHY, slave(write_refusal="this broker is a slave"))) == []
+
+
 def test_kept_tail_is_a_note_and_comes_last() -> None:
     state = with_broker(_HEALTHY, master(kept_tails=("kept-tails/0-9-1.log",), write_refusal="disk is full"))
     assert [finding.severity for finding in diagnose(state)] == [Severity.PROBLEM, Severity.NOTE]
