@@ -117,9 +117,12 @@ class ConsumeQueue:
     def append(self, entry_offset: int, physical_offset: int, size: int, tags_code: int) -> None:
         """Enters a message; one that is in the queue already is left alone, so dispatching twice does no harm."""
         if entry_offset != self.max_offset or physical_offset < self.last_physical_end:
-            if entry_offset < self.max_offset or physical_offset + size <= self.last_physical_end:
+            if self.is_empty:
+                self._start_at(entry_offset)
+            elif entry_offset < self.max_offset or physical_offset + size <= self.last_physical_end:
                 return
-            self._fill_up_to(entry_offset, physical_offset)
+            else:
+                self._fill_up_to(entry_offset, physical_offset)
         self._tail += _pack_entry(physical_offset, size, tags_code)
         self.max_offset = entry_offset + 1  # type: ignore[assignment]  # QueueOffset() costs a call per message
         self.last_physical_end = physical_offset + size
@@ -147,8 +150,8 @@ class ConsumeQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there was never an entry."""
-        return self.max_offset == 0
+        """Whether no message is in it. Its max_offset still counts then: the next message of a master gets it."""
+        return self.last_physical_end == 0
 
     def write_out(self, *, kept_entries: int) -> None:
         """Writes the entries not yet in a file, then keeps at most `kept_entries` of the last ones in memory.
@@ -219,19 +222,20 @@ class ConsumeQueue:
             data += self._tail[: (end - tail_offset) * ENTRY_BYTES]
         return data
 
+    def _start_at(self, entry_offset: int) -> None:
+        """Makes `entry_offset` the first position. A slave that joined late starts beyond 0; and a queue that was
+        emptied starts again where the CommitLog says, even before the place where its files began."""
+        self._files.remove_folder(self.folder)
+        file_bytes = self._files.file_bytes
+        self._first_file_start = entry_offset * ENTRY_BYTES // file_bytes * file_bytes
+        self._tail.clear()
+        self._tail_offset = self._written_offset = self._first_offset
+        self.max_offset = QueueOffset(self._first_offset)
+        self._fill_up_to(entry_offset, 0)
+        self.min_offset = QueueOffset(entry_offset)
+
     def _fill_up_to(self, entry_offset: int, physical_offset: int) -> None:
-        """Enters fillers, so that the next entry has its place. A slave that joined late starts beyond 0."""
-        if self.is_empty:
-            self._files.remove_folder(
-                self.folder
-            )  # An emptied file of position 0 would be no neighbour of the new one.
-            file_bytes = self._files.file_bytes
-            self._first_file_start = entry_offset * ENTRY_BYTES // file_bytes * file_bytes
-            first = self._first_file_start // ENTRY_BYTES
-            self._tail_offset = self._written_offset = first
-            self.max_offset = QueueOffset(first)
-            self.min_offset = QueueOffset(entry_offset)
-            physical_offset = 0
+        """Enters fillers, so that the next entry has its place."""
         filler = ENTRY.pack(physical_offset, FILLER_SIZE, 0)
         while self.max_offset < entry_offset:
             count = min(entry_offset - self.max_offset, _TAIL_BYTES_MAX // ENTRY_BYTES)

@@ -89,6 +89,15 @@ class ConsumeQueueFiles:
             self._unsynced.add(path)
             written += len(part)
 
+    def zero_from(self, folder: str, position: int) -> bool:
+        """Makes the rest of a file zero, from `position` on; False if it was. Durable after the next sync."""
+        within = position % self.file_bytes
+        path = file_path(folder, position - within)
+        if not self._file(path, create=False).zero_from(within):
+            return False
+        self._unsynced.add(path)
+        return True
+
     def sync(self, folder: str, start: int) -> None:
         """Blocks until the file starting at `start` is durable."""
         path = file_path(folder, start)

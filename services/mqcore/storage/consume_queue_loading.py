@@ -3,12 +3,11 @@
 The files have their full length from the start, so the end has to be searched for. How depends on the stop:
 
 - *clean*: everything was synced, entries are followed by zeros. The end is bisected for.
-- *killed*: all writes are there, but an entry may be newer than what the store remembers of its recovery. Entries of
-  records beyond the checkpoint's logics_physical_offset are dropped and derived from the CommitLog again.
-- *power lost*: beyond the same point anything may be there: sectors missing, or kept, in any order. The rule is the
-  same, and the whole rest of the file is erased.
+- *killed*: every write is there, one after the other.
+- *power lost*: of what was not synced anything may be there: sectors missing or kept, in any order.
 
-Entries up to logics_physical_offset were synced before the checkpoint said so; that is why they need no look.
+After either of the latter, entries of records beyond the checkpoint's logics_physical_offset are dropped, the rest of
+the file is erased, and the CommitLog gives them again. Those up to it were synced before the checkpoint said so.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def load_consume_queue(queue: ConsumeQueue, files: ConsumeQueueFiles, stop: Stop
         if start > end.file_start:
             files.remove(queue.folder, start)
     if stop is not StopKind.CLEAN:
-        _erase_rest(files, queue.folder, end, stop)
+        _erase_rest(files, queue.folder, end)
     _restore(queue, reader, starts[0], end.offset)
     return True
 
@@ -132,12 +131,17 @@ def _file_starts(folder: str, files: ConsumeQueueFiles, stop: StopKind) -> list[
 def _bisected_end(reader: _EntryReader, starts: list[int], is_sound: Callable[[QueueEntry], bool]) -> _QueueEnd:
     """The end of the run of sound entries.
 
-    An entry torn at a sector's border can look sound by accident: its first bytes lost, so that it seems to point to
-    a low offset. Then the entry before it was lost too, so an entry only counts together with its predecessor.
+    An entry across the border of two sectors, of which the first was lost, has lost the upper half of its physical
+    offset or all of it, and may look sound because it seems to be old. It is told by the entry before it: that one
+    was lost as well, or ends beyond where this one claims to start.
     """
 
     def holds(offset: int) -> bool:
-        return is_sound(reader.entry(offset)) and (offset == first_offset or is_sound(reader.entry(offset - 1)))
+        entry = reader.entry(offset)
+        if offset == first_offset or not is_sound(entry):
+            return is_sound(entry)
+        previous = reader.entry(offset - 1)
+        return is_sound(previous) and previous.physical_end <= entry.physical_offset
 
     per_file = reader.files.file_bytes // ENTRY_BYTES
     for start in reversed(starts):
@@ -170,20 +174,8 @@ def _linear_end(reader: _EntryReader, starts: list[int]) -> _QueueEnd:
     return _QueueEnd(starts[0], starts[0] // ENTRY_BYTES)
 
 
-def _erase_rest(files: ConsumeQueueFiles, folder: str, end: _QueueEnd, stop: StopKind) -> None:
-    """Makes everything behind the end of the last file zero, durably, so that no dropped entry ever comes back.
-
-    A killed process wrote its entries one after the other: the first block of zeros is the end of them. After a
-    power loss a hole proves nothing, and the whole rest is read.
-    """
-    file_end = end.file_start + files.file_bytes
-    is_changed = False
-    for position in range(end.offset * ENTRY_BYTES, file_end, _BLOCK_BYTES):
-        length = min(_BLOCK_BYTES, file_end - position)
-        if any(files.read(folder, position, length)):
-            files.write(folder, position, bytes(length))
-            is_changed = True
-        elif stop is StopKind.KILLED:
-            break
-    if is_changed:
+def _erase_rest(files: ConsumeQueueFiles, folder: str, end: _QueueEnd) -> None:
+    """Makes everything behind the end in the last file zero, durably, so that no dropped entry ever comes back."""
+    position = end.offset * ENTRY_BYTES
+    if position < end.file_start + files.file_bytes and files.zero_from(folder, position):
         files.sync(folder, end.file_start)

@@ -36,9 +36,9 @@ class IndexTable:
     def load(self, stop: StopKind, *, durable_timestamp_ms: int) -> PhysicalOffset | None:
         """Maps every file. Returns from which physical offset on records have to be entered again, None: none.
 
-        After a power loss files with records stored after `durable_timestamp_ms` (the checkpoint's
-        index_message_timestamp_ms) cannot be believed and are deleted. A killed process leaves its files sound.
-        Raises SegmentSizeMismatch if the counts were changed.
+        After a power loss only full files are believed, up to the one that `durable_timestamp_ms` (the checkpoint's
+        index_message_timestamp_ms) names; the others may be torn and are deleted. A killed process leaves its files
+        sound. Raises SegmentSizeMismatch if the counts were changed.
         """
         first_lost: int | None = None
         size = index_file_bytes(slot_count=self._slot_count, entry_count=self._entry_count)
@@ -47,8 +47,8 @@ class IndexTable:
                 continue
             path = f"{_INDEX_FOLDER}/{found.name}"
             file = self._mapped(path, size, create=False)
-            is_lost = stop is StopKind.POWER_LOST and file.end_timestamp_ms > durable_timestamp_ms
-            if is_lost or not file.is_plausible:
+            is_lost = stop is StopKind.POWER_LOST and not self._is_durable(file, durable_timestamp_ms)
+            if is_lost or first_lost is not None or not file.is_plausible:
                 if first_lost is None:
                     first_lost = self._files[-1].end_physical_offset if self._files else 0
                 file.close()
@@ -148,11 +148,18 @@ class IndexTable:
                 offsets.append(physical_offset)
         return offsets
 
+    def _is_durable(self, file: IndexFile, durable_timestamp_ms: int) -> bool:
+        """Whether a file was synced when the checkpoint was written. Of two that end in the same millisecond only the
+        first is known to be; and one that is not full may have been added to since."""
+        if not file.is_full or file.end_timestamp_ms > durable_timestamp_ms:
+            return False
+        return not self._files or self._files[-1].end_timestamp_ms < durable_timestamp_ms
+
     def _roll(self, wall_ms: int) -> IndexFile:
         full = self._files[-1]
-        self._full_files.append(full)
         file = self._new_file(wall_ms)
         file.continue_after(full)
+        self._full_files.append(full)
         self._files.append(file)
         return file
 
