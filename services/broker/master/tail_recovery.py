@@ -59,7 +59,9 @@ class TailRecovery:
         if self._store.dispatched_offset < self._store.end_offset:
             # A slave's log may end inside a record; such a record was never acknowledged.
             self._store.truncate(self._store.dispatched_offset)
-        if not heard_all:
+        if not heard_all and self._store.end_offset == 0:
+            log.info("new_store", heard=sorted(copies), expected=self._slave_count)
+        elif not heard_all:
             log.error(
                 "started_without_slaves",
                 heard=sorted(copies),

@@ -148,6 +148,8 @@ class Follower:
             )
             match step:
                 case CatchUpStep.CONNECT:
+                    # Nothing is to be proven, but the master learns which slave the connection belongs to.
+                    await self._verify(peer, ours)
                     return True
                 case CatchUpStep.WAIT:
                     return False
