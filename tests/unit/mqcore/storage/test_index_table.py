@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from mqcore.storage import DiskFull, SegmentSizeMismatch
+from mqcore.storage.consume_queue_loading import StopKind
+from mqcore.storage.index_file import key_hash, tag_hash
+from mqcore.storage.index_table import IndexTable
+from support.simulated_disk import SimulatedDisk
+
+SLOT_COUNT = 7
+"""Few, so that chains are long and shared."""
+ENTRY_COUNT = 40
+FILE_BYTES = 40 + SLOT_COUNT * 4 + ENTRY_COUNT * 20
+START_MS = 1_700_000_000_000
+
+
+@dataclass(frozen=True)
+class Indexed:
+    number: int
+    keys: tuple[str, ...]
+    tag: str | None = None
+
+    @property
+    def physical_offset(self) -> int:
+        return self.number * 100
+
+    @property
+    def stored_ms(self) -> int:
+        return START_MS + self.number * 700
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk(random.Random(3))
+
+
+def new_table(disk: SimulatedDisk) -> IndexTable:
+    return IndexTable(disk, slot_count=SLOT_COUNT, entry_count=ENTRY_COUNT)
+
+
+def put(table: IndexTable, *messages: Indexed) -> None:
+    for message in messages:
+        table.put(
+            topic="topic",
+            keys=message.keys,
+            tag=message.tag,
+            physical_offset=message.physical_offset,
+            store_timestamp_ms=message.stored_ms,
+            wall_ms=message.stored_ms,
+        )
+
+
+def numbered(count: int) -> list[Indexed]:
+    return [Indexed(number, (f"id-{number}", f"key-{number % 5}"), "TagA") for number in range(count)]
+
+
+def found(table: IndexTable, key: str, *, begin_ms: int = 0, end_ms: int = 1 << 62, max_count: int = 1000) -> list[int]:
+    return [
+        offset // 100 for offset in table.query("topic", key, begin_ms=begin_ms, end_ms=end_ms, max_count=max_count)
+    ]
+
+
+def files(disk: SimulatedDisk) -> dict[str, bytes | None]:
+    return {path: disk.read_file(path) for path in disk.paths()}
+
+
+def test_keys_and_tags_find_their_records_newest_first_over_all_files(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    put(table, *numbered(50))
+    assert len(disk.paths()) == 4
+    assert found(table, "id-17") == [17]
+    assert found(table, "key-3") == list(range(48, 0, -5))
+    assert len(table.query_tag("topic", "TagA", begin_ms=0, end_ms=1 << 62, max_count=1000)) == 50
+    assert found(table, "key-3", max_count=2) == [48, 43]
+    assert found(table, "nothing") == []
+    assert table.query("other", "id-17", begin_ms=0, end_ms=1 << 62, max_count=9) == []
+
+
+def test_a_query_sees_every_record_of_its_time_and_none_more_than_a_second_off(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    messages = [Indexed(number, ("key",)) for number in range(100)]
+    put(table, *messages)
+    for message in messages:
+        numbers = found(table, "key", begin_ms=message.stored_ms, end_ms=message.stored_ms)
+        assert message.number in numbers
+        assert all(abs(messages[number].stored_ms - message.stored_ms) < 1000 for number in numbers)
+
+
+def test_first_record_after_a_long_silence_is_found_in_its_new_file(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    put(table, *[Indexed(number, ("key",)) for number in range(ENTRY_COUNT - 1)])
+    late = Indexed(100_000, ("late",))
+    put(table, late)
+    assert len(disk.paths()) == 2
+    assert found(table, "late", begin_ms=late.stored_ms, end_ms=late.stored_ms) == [late.number]
+
+
+def test_a_record_entered_before_is_left_alone(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    put(table, *numbered(5))
+    before = files(disk)
+    put(table, *numbered(4))
+    assert files(disk) == before
+
+
+def test_nothing_is_made_for_records_without_keys(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    put(table, Indexed(0, ()))
+    assert disk.paths() == []
+
+
+def test_files_are_named_by_time_and_never_fall_back(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    for number in range(3 * ENTRY_COUNT):
+        table.put(
+            topic="topic",
+            keys=("key",),
+            tag=None,
+            physical_offset=number,
+            store_timestamp_ms=START_MS,
+            wall_ms=START_MS - number,
+        )
+    assert disk.paths() == [f"index/20231114221320{milliseconds:03d}" for milliseconds in range(4)]
+
+
+@pytest.mark.parametrize("kept", range(0, 31, 3))
+def test_truncation_restores_the_bytes_of_every_slot(disk: SimulatedDisk, kept: int) -> None:
+    table, never_longer = new_table(disk), SimulatedDisk(random.Random(0))
+    put(table, *numbered(30))
+    table.truncate(kept * 100)
+    put(new_table(never_longer), *numbered(kept))
+    for path, content in files(never_longer).items():
+        truncated = disk.read_file(path)
+        assert content is not None
+        assert truncated is not None
+        slots = slice(32, 40 + SLOT_COUNT * 4)
+        assert truncated[slots] == content[slots]
+    assert len(disk.paths()) == len(never_longer.paths())
+    put(table, *numbered(30)[kept:])
+    for number in range(30):
+        assert found(table, f"id-{number}") == [number]
+
+
+def test_expired_files_go_but_never_the_newest(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    put(table, *numbered(40))
+    assert len(disk.paths()) == 4
+    assert table.remove_expired_files(1200) == 0
+    assert table.remove_expired_files(1201) == 1
+    assert found(table, "id-12") == []
+    assert found(table, "id-13") == [13]
+    assert table.remove_expired_files(1 << 40) == 2
+    assert len(disk.paths()) == 1
+
+
+def test_a_killed_process_leaves_its_index_whole(disk: SimulatedDisk) -> None:
+    put(new_table(disk), *numbered(20))
+    disk.crash(power_loss=False)
+    table = new_table(disk)
+    assert table.load(StopKind.KILLED, durable_timestamp_ms=0) is None
+    put(table, *numbered(40))
+    # The last record may have been entered in part, so it alone is entered again.
+    assert [found(table, f"id-{number}") for number in range(40)] == [
+        [number, number] if number == 19 else [number] for number in range(40)
+    ]
+
+
+def test_after_a_power_loss_only_synced_full_files_are_kept(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    put(table, *numbered(20))
+    full_files = table.take_full_files()
+    assert len(full_files) == 1
+    full_files[0].sync()
+    assert table.take_full_files() == []
+    durable_timestamp_ms = full_files[0].end_timestamp_ms
+    disk.crash(power_loss=True)
+
+    table = new_table(disk)
+    again_from = table.load(StopKind.POWER_LOST, durable_timestamp_ms=durable_timestamp_ms)
+    assert again_from is not None
+    assert len(disk.paths()) == 1
+    put(table, *(message for message in numbered(20) if message.physical_offset >= again_from))
+    assert all(number in found(table, f"id-{number}") for number in range(20))
+
+
+def test_an_index_that_is_lost_whole_is_wanted_from_the_beginning(disk: SimulatedDisk) -> None:
+    put(new_table(disk), *numbered(3))
+    disk.crash(power_loss=True)
+    assert new_table(disk).load(StopKind.POWER_LOST, durable_timestamp_ms=0) in (0, None)
+
+
+def test_close_makes_it_durable(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    put(table, *numbered(20))
+    assert table.close() == numbered(20)[-1].stored_ms
+    disk.crash(power_loss=True)
+    table = new_table(disk)
+    assert table.load(StopKind.CLEAN, durable_timestamp_ms=0) is None
+    assert found(table, "id-19") == [19]
+
+
+def test_other_counts_than_the_files_were_made_with_are_refused(disk: SimulatedDisk) -> None:
+    put(new_table(disk), *numbered(1))
+    with pytest.raises(SegmentSizeMismatch):
+        IndexTable(disk, slot_count=SLOT_COUNT, entry_count=ENTRY_COUNT + 1).load(
+            StopKind.CLEAN, durable_timestamp_ms=0
+        )
+
+
+def test_a_full_disk_takes_keys_but_nothing_else(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    put(table, *numbered(13))
+    capacity_bytes, disk.capacity_bytes = disk.capacity_bytes, FILE_BYTES
+    with pytest.raises(DiskFull):
+        put(table, numbered(14)[-1])
+    assert table.take_full_files() == []
+    disk.capacity_bytes = capacity_bytes
+    put(table, *numbered(20)[14:])
+    assert [len(found(table, f"id-{number}")) for number in range(20)] == [1] * 13 + [0] + [1] * 6
+    assert len(table.take_full_files()) == 1
+
+
+def test_damaged_chains_end_the_search(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    put(table, *[Indexed(number, ("key",)) for number in range(10)])
+    (path,) = disk.paths()
+    view = disk.map_segment(path, FILE_BYTES, create=False).view
+    newest = 40 + SLOT_COUNT * 4 + 10 * 20
+    view[newest + 16 : newest + 20] = (10).to_bytes(4, "big")
+    assert found(table, "key") == [9]
+    slot = 40 + key_hash("topic", "key") % SLOT_COUNT * 4
+    view[slot : slot + 4] = (11).to_bytes(4, "big")
+    assert found(table, "key") == []
+
+
+def test_hashes_have_no_sign() -> None:
+    assert key_hash("TopicTest", "k1") == 2_746_024
+    assert key_hash("sample", "0102FC000000015FD40B13183F0000000A") >= 0
+    assert tag_hash("sample", "TagA") == 1_438_071_857
