@@ -28,7 +28,7 @@ from mqcore.delivery.journal import EntryKind, LeaseJournal, read_frames
 from mqcore.delivery.options import DeliveryOptions
 from mqcore.delivery.queue_progress import ENDED, Lease, QueueProgress
 from mqcore.delivery.queue_reader import QueueReader
-from mqcore.delivery.receipt_handle import HandleMaker, encode_broker_name, read_handle
+from mqcore.delivery.receipt_handle import encode_broker_name, make_handles, read_handle
 from mqcore.delivery.replay import LeaseReplay, write_snapshot
 from mqcore.delivery.subscription import Subscription
 from mqcore.delivery.tag_filter import TagFilter
@@ -44,8 +44,9 @@ _COMPACTION_FACTOR: int = 4
 """A journal so many times as long as the last snapshot is worth the next one."""
 
 
-class Delivery(NamedTuple):
-    """One message given to a client."""
+@dataclass(slots=True)
+class Delivery:
+    """One message given to a client. Not frozen, which would double the cost of making one."""
 
     record: MessageRecord
     handle: str
@@ -254,6 +255,7 @@ class LeaseTable:
             count = wanted - len(offsets) if codes is None else min(_FILTERED_CHUNK, request.scan_budget)
             entries = reader.entries(topic, queue_id, offset, min(count, end - offset))
             assert entries, f"{topic} queue {queue_id} has no entry at {offset}, below its end {end}"
+            request.scan_budget -= len(entries)
             for entry in entries:
                 if codes is None or entry.tags_code in codes:
                     record = message(entry)
@@ -261,7 +263,6 @@ class LeaseTable:
                         offsets.append(offset)
                         records.append(record)
                 offset += 1
-                request.scan_budget -= 1
                 if len(offsets) == wanted:
                     break
         if offsets:
@@ -331,13 +332,12 @@ class LeaseTable:
             auto_renew=request.auto_renew and not is_dead_letter,
         )
         self._start(lease, next_offset)
-        make_handle = self._handle_maker(lease).handle
         queue_id = queue.queue_id
         received = request.received
         target = received.dead_letters if is_dead_letter else received.deliveries
         target += [
-            Delivery(record, make_handle(offset), attempt, queue_id, offset)
-            for record, offset in zip(records, offsets, strict=True)
+            Delivery(record, handle, attempt, queue_id, offset)
+            for record, handle, offset in zip(records, self._handles(lease), offsets)
         ]
         request.remaining -= len(offsets)
 
@@ -371,7 +371,7 @@ class LeaseTable:
         )
         self._let_go(before)
         self._start(lease, lease.queue.next_offset)
-        changed_handle = self._handle_maker(lease).handle(offset)
+        changed_handle = self._handles(lease)[0]
         if invisible_ms <= 0:
             self._end(lease)
         return changed_handle
@@ -687,8 +687,9 @@ class LeaseTable:
                 self.client_gone(client_id, now_ms)
             self._grace_end_ms = None
 
-    def _handle_maker(self, lease: Lease) -> HandleMaker:
-        return HandleMaker(
+    def _handles(self, lease: Lease) -> list[str]:
+        return make_handles(
+            lease.offsets,
             queue_id=lease.queue.queue_id,
             nonce=lease.nonce,
             deadline_ms=lease.deadline_ms,

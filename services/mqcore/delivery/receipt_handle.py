@@ -1,47 +1,56 @@
 """Receipt handles: what a client shows to end a lease. Opaque to it, readable by every broker of the cluster.
 
-    1.<queue id>.<queue offset>.<nonce>.<deadline>.<broker name>
+A handle is text of characters that need no escaping in a URL: 29 bytes in hex, a dot, and the name of the broker group
+in base64url without padding.
 
-Lower-case hex without leading zeros, the broker name in base64url without padding: only characters that need no
-escaping in a URL. The nonce tells one delivery of a message from the next; the lease table compares it. The broker name
-lets any node forward the call, also one that never saw the message.
+    offset  size  name
+    0       1     version        u8, 1
+    1       4     queue_id       u32
+    5       8     queue_offset   i64
+    13      8     nonce          u64, tells one delivery of a message from the next; the lease table compares it
+    21      8     deadline       i64, wall clock in ms
+
+Big-endian. The broker name lets any node forward the call, also one that never saw the message.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable
+from struct import Struct
+from struct import error as StructError  # noqa: N812
 from typing import Final, NamedTuple
 
-__all__ = ["HandleMaker", "ReceiptHandle", "broker_of_handle", "encode_broker_name", "read_handle"]
+__all__ = ["ReceiptHandle", "broker_of_handle", "encode_broker_name", "make_handles", "read_handle"]
 
-_VERSION: Final = "1"
-_PART_COUNT: Final = 6
-_MAX_LENGTH: Final = 512
-"""Far above the longest we make: 5 numbers and a broker name of 127 characters."""
+_VERSION: Final = 1
+_NUMBERS: Final = Struct(">BIqQq")
+_BEFORE_OFFSET: Final = Struct(">BI")
+_OFFSET: Final = Struct(">q")
+_AFTER_OFFSET: Final = Struct(">Qq")
+_NUMBERS_LENGTH: Final = 2 * _NUMBERS.size
+_SEPARATOR: Final = "."
 
 
 class ReceiptHandle(NamedTuple):
-    """The parts of a handle that name one delivery on its broker."""
+    """The numbers in a handle, in their order; they name one delivery on its broker."""
 
+    version: int
     queue_id: int
     queue_offset: int
     nonce: int
     deadline_ms: int
-    """Wall clock at which the lease was to end when the handle was made; a renewed lease ends later."""
+    """When the lease was to end as the handle was made; a renewed lease ends later."""
 
 
-class HandleMaker:
-    """Makes handles of one lease: all parts but the offset are the same and are put into text once."""
-
-    __slots__ = ("_head", "_tail")
-
-    def __init__(self, *, queue_id: int, nonce: int, deadline_ms: int, encoded_broker_name: str) -> None:
-        self._head = f"{_VERSION}.{queue_id:x}."
-        self._tail = f".{nonce:x}.{deadline_ms:x}.{encoded_broker_name}"
-
-    def handle(self, queue_offset: int) -> str:
-        """The handle of the message at `queue_offset`."""
-        return f"{self._head}{queue_offset:x}{self._tail}"
+def make_handles(
+    queue_offsets: Iterable[int], *, queue_id: int, nonce: int, deadline_ms: int, encoded_broker_name: str
+) -> list[str]:
+    """Handles of the messages of one lease. All parts but the offset are the same and are put into text once."""
+    head = _BEFORE_OFFSET.pack(_VERSION, queue_id).hex()
+    tail = f"{_AFTER_OFFSET.pack(nonce, deadline_ms).hex()}{_SEPARATOR}{encoded_broker_name}"
+    pack_offset = _OFFSET.pack
+    return [f"{head}{pack_offset(queue_offset).hex()}{tail}" for queue_offset in queue_offsets]
 
 
 def encode_broker_name(broker_name: str) -> str:
@@ -51,21 +60,19 @@ def encode_broker_name(broker_name: str) -> str:
 
 def read_handle(text: str) -> ReceiptHandle | None:
     """The delivery a handle names; None for a text that is no handle of ours. Which broker made it is not looked at."""
-    parts = text.split(".", _PART_COUNT)
-    if len(parts) != _PART_COUNT or len(text) > _MAX_LENGTH or parts[0] != _VERSION:
-        return None
     try:
-        return ReceiptHandle(int(parts[1], 16), int(parts[2], 16), int(parts[3], 16), int(parts[4], 16))
-    except ValueError:
+        receipt = ReceiptHandle._make(_NUMBERS.unpack(bytes.fromhex(text[:_NUMBERS_LENGTH])))
+    except (ValueError, StructError):
         return None
+    return receipt if receipt.version == _VERSION else None
 
 
 def broker_of_handle(text: str) -> str | None:
     """Name of the broker group that made the handle; None for a text that is no handle of ours."""
-    if read_handle(text) is None:
+    if read_handle(text) is None or text[_NUMBERS_LENGTH : _NUMBERS_LENGTH + 1] != _SEPARATOR:
         return None
-    encoded = text.rpartition(".")[2]
+    encoded = text[_NUMBERS_LENGTH + 1 :]
     try:
-        return urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+        return urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode() or None
     except ValueError:
         return None
