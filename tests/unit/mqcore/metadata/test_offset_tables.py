@@ -1,0 +1,81 @@
+"""Progress of groups and of delay levels."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqcore.metadata import ConsumerOffsetTable, DataVersion, DelayOffsetTable, GroupOffset, MetadataCorrupt
+
+
+def test_progress_moves_forward_only() -> None:
+    table = ConsumerOffsetTable()
+    assert table.offset("G", "T", 0) is None
+    assert table.commit("G", "T", 0, 10, now_ms=1) is None
+    kept = table.commit("G", "T", 0, 9, now_ms=2)
+    assert str(kept) == "T@G queue 0: kept 10, not set back to 9"
+    assert table.offset("G", "T", 0) == 10
+    assert table.version == DataVersion(0, 1, 1)
+
+
+def test_an_offset_of_zero_is_progress() -> None:
+    table = ConsumerOffsetTable()
+    table.commit("G", "T", 3, 0, now_ms=1)
+    assert table.offset("G", "T", 3) == 0
+    assert table.version.counter == 1
+
+
+def test_many_commits_are_one_change_and_none_is_no_change() -> None:
+    table = ConsumerOffsetTable()
+    offsets = [GroupOffset("G", "T", queue_id, 5) for queue_id in range(8)]
+    assert table.commit_all(offsets, now_ms=1) == []
+    assert table.commit_all(offsets, now_ms=2) == []
+    assert table.version == DataVersion(0, 1, 1)
+    assert list(table) == offsets
+
+
+def test_an_operator_may_set_progress_back() -> None:
+    table = ConsumerOffsetTable()
+    table.commit("G", "T", 0, 10, now_ms=1)
+    table.reset("G", "T", 0, 4, now_ms=2)
+    assert table.offset("G", "T", 0) == 4
+    assert table.version.counter == 2
+
+
+def test_a_slave_keeps_what_its_master_would_set_back() -> None:
+    master, slave = ConsumerOffsetTable(), ConsumerOffsetTable()
+    master.commit_all([GroupOffset("G", "T", 0, 5), GroupOffset("G", "T", 1, 50)], now_ms=1)
+    slave.commit_all([GroupOffset("G", "T", 0, 9), GroupOffset("H", "T", 0, 3)], now_ms=7)
+    assert slave.apply_from_master(master.to_json(), master.version) == ["T@G queue 0: kept 9, not set back to 5"]
+    assert set(slave) == {GroupOffset("G", "T", 0, 9), GroupOffset("G", "T", 1, 50), GroupOffset("H", "T", 0, 3)}
+    assert slave.version == master.version
+
+
+def test_a_deleted_topic_is_forgotten_and_its_namesakes_are_not() -> None:
+    table = ConsumerOffsetTable()
+    table.commit_all([GroupOffset("G", "T", 0, 5), GroupOffset("G", "T2", 0, 5)], now_ms=1)
+    table.remove_topic("T", now_ms=2)
+    assert list(table) == [GroupOffset("G", "T2", 0, 5)]
+    table.remove_topic("T", now_ms=3)
+    assert table.version == DataVersion(0, 2, 2)
+
+
+def test_corrupt_offsets_leave_the_table_as_it_was() -> None:
+    table = ConsumerOffsetTable()
+    table.commit("G", "T", 0, 10, now_ms=1)
+    before = table.to_json()
+    for text in ('{"offsetTable":{"T@G":{"x":1}}}', '{"offsetTable":{"T@G":{0:"1"}}}', '{"offsetTable":[]}'):
+        with pytest.raises(MetadataCorrupt):
+            table.apply_from_master(text, DataVersion(0, 9, 9))
+    assert table.to_json() == before
+
+
+def test_delay_levels_move_forward_and_a_slave_takes_them_as_they_are() -> None:
+    table = DelayOffsetTable()
+    assert table.offset(3) == 0
+    table.advance(3, 7, now_ms=1)
+    table.advance(3, 6, now_ms=2)
+    assert table.offset(3) == 7
+    assert table.version == DataVersion(0, 1, 1)
+    table.apply_from_master('{"dataVersion":{"counter":0},"offsetTable":{3:2}}', DataVersion(0, 5, 5))
+    assert table.offset(3) == 2
+    assert table.version == DataVersion(0, 5, 5)
