@@ -54,6 +54,9 @@ def configure_logging(environ: Mapping[str, str], **context: str | int) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
+    for library in ("grpc", "asyncio"):
+        # gRPC reports every look at the event loop at DEBUG.
+        logging.getLogger(library).setLevel(max(level, logging.INFO))
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(**context)
     if wanted not in LEVELS:

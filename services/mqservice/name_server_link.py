@@ -1,0 +1,378 @@
+"""One process's dealings with all NameServers: staying registered with each, and one view of the routes out of all.
+
+NameServers never talk to each other, so each is served by two loops of its own that know nothing of the rest: one keeps
+the registration alive (register, then a heartbeat stream), the other follows the routes. A loop that fails waits and
+starts again; its channel resolves the NameServer's name anew when it reconnects: a pod may return at another address.
+
+    presence:  register --> heartbeat every interval --(table unknown | table changed)--> register
+                   ^                   |
+                   '---- backoff <-----'  stream broken, NOT_FOUND, no answer in time
+    routes:    watch --> snapshot --> merge --> callbacks        (backoff when the stream breaks)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import grpc
+import grpc.aio
+from structlog.typing import FilteringBoundLogger
+from tandemmq.nameserver.v1 import name_server_service_pb2 as pb
+from tandemmq.nameserver.v1 import name_server_service_pb2_grpc
+
+from mqcore.clock import Clock
+from mqcore.metadata.data_version import DataVersion
+from mqcore.routing import MASTER_ID, BrokerIdentity, RegisteredBroker, Registration, RouteSnapshot, TopicRoute
+from mqcore.routing.route_merge import merge_snapshots
+from mqservice.grpc_server import MESSAGE_BYTES_MAX
+from mqservice.route_messages import identity_message, registration_message, snapshot_value, version_message
+
+__all__ = ["LinkView", "NameServerLinks", "Registrant"]
+
+# Deadlines of the contract (proto/tandemmq/nameserver/v1).
+_REGISTER_TIMEOUT_S: Final = 6.0
+_UNREGISTER_TIMEOUT_S: Final = 3.0
+# A heartbeat is answered at once; a NameServer that needs longer is as good as gone.
+_HEARTBEAT_TIMEOUT_S: Final = 3.0
+
+_BACKOFF_FIRST_S: Final = 0.1
+_BACKOFF_MAX_S: Final = 3.0
+
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A pod that returns has a new address; the default would believe the old one for 30 s.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    # The watch may be silent for hours: only pings tell a quiet NameServer from a machine that vanished.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class Registrant(Protocol):
+    """The broker that is to be registered. Its values may change at any time; see `registration_changed`."""
+
+    @property
+    def identity(self) -> BrokerIdentity:
+        """Who it is; another id after a role switch."""
+
+    @property
+    def incarnation(self) -> int:
+        """Wall clock of the process start in ms."""
+
+    @property
+    def data_version(self) -> DataVersion:
+        """Version of the topic table it holds now."""
+
+    def registration(self) -> Registration:
+        """All of it, with the topic table."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkView:
+    """One NameServer as seen from here, for status pages and logs."""
+
+    address: str
+    # It accepted our registration and answered the last heartbeat.
+    is_registered: bool
+    # Its route stream is up.
+    is_watching: bool
+    # Why the last attempt failed; empty while all is well.
+    error: str
+
+
+class NameServerLinks:
+    """Keeps a process in touch with every NameServer. `run` it in a task group; all methods on its event loop.
+
+    Routes are followed from the start; the registrant is registered between `announce` and `unregister`, so that
+    nobody is sent to a broker that still recovers or already stops.
+
+    Callbacks are called on the event loop after the merged view changed: `on_routes_changed()` for any change,
+    `on_master_changed(master)` when the registrant's group has another live master: another process or address, or
+    None. While no NameServer can be reached the last view stays. A NameServer that restarted alone knows nobody for a
+    moment, so None is a reason to stop looking for the master, not to drop a connection to it that works.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        chance: random.Random,
+        registrant: Registrant | None = None,
+        heartbeat_interval_ms: int = 1_000,
+        on_master_changed: Callable[[RegisteredBroker | None], None] | None = None,
+        on_routes_changed: Callable[[], None] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._chance = chance
+        self._registrant = registrant
+        self._heartbeat_interval_s = heartbeat_interval_ms / 1_000
+        self._on_master_changed = on_master_changed
+        self._on_routes_changed = on_routes_changed
+        self._links = [_Link(address, log.bind(name_server=address)) for address in addresses]
+        self._view = RouteSnapshot(0, {}, ())
+        self._master: RegisteredBroker | None = None
+        self._arrivals = 0
+        self._announced = asyncio.Event()
+        self._is_leaving = False
+
+    # What callers ask
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """A topic's route in the merged view."""
+        return self._view.routes.get(topic)
+
+    @property
+    def view(self) -> RouteSnapshot:
+        """Everything the reachable NameServers know, merged. Its revision counts changes of the view."""
+        return self._view
+
+    @property
+    def master(self) -> RegisteredBroker | None:
+        """The live master of the registrant's group."""
+        return self._master
+
+    @property
+    def links(self) -> list[LinkView]:
+        """Each NameServer, in the order given."""
+        return [LinkView(link.address, link.is_registered, link.is_watching, link.error) for link in self._links]
+
+    def announce(self) -> None:
+        """The registrant serves now: registers it, and keeps it registered until `unregister`."""
+        self._announced.set()
+
+    def registration_changed(self) -> None:
+        """The registrant's topics, address or role changed: tells all NameServers now, not at the next heartbeat."""
+        for link in self._links:
+            link.wakeup.set()
+
+    # Life
+
+    async def run(self) -> None:
+        """Serves all links until cancelled, then closes their channels."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for link in self._links:
+                    link.open()
+                    tasks.create_task(self._repeat(link, self._follow_routes), name=f"routes of {link.address}")
+                    if self._registrant is not None:
+                        tasks.create_task(self._repeat(link, self._stay_registered), name=f"presence at {link.address}")
+        finally:
+            for link in self._links:
+                await link.close()
+
+    async def unregister(self) -> None:
+        """Says goodbye to all NameServers and registers no more. Call it while `run` still runs; takes 3 s at most.
+
+        A NameServer that cannot be reached will notice by itself.
+        """
+        self._is_leaving = True
+        async with asyncio.TaskGroup() as tasks:
+            for link in self._links:
+                tasks.create_task(self._leave(link))
+
+    # Loops of one link
+
+    async def _repeat(self, link: _Link, attempt: Callable[[_Link], Awaitable[None]]) -> None:
+        """Attempts again and again, with growing pauses until an attempt got somewhere."""
+        while not self._is_leaving:
+            started_ms = self._clock.monotonic_ms()
+            try:
+                await attempt(link)
+                error = "the NameServer ended the stream"
+            except grpc.aio.AioRpcError as failure:
+                error = f"{failure.code().name}: {failure.details()}"
+            except TimeoutError:
+                error = f"no answer within {_HEARTBEAT_TIMEOUT_S:.0f} s"
+            if self._is_leaving:
+                return
+            link.failed(error)
+            # What only this NameServer knew is not believed any longer.
+            self._merge()
+            # An attempt that lasted was a success that broke.
+            if self._clock.monotonic_ms() - started_ms > _BACKOFF_MAX_S * 1_000:
+                link.attempts = 0
+            await asyncio.sleep(self._backoff_s(link))
+
+    def _backoff_s(self, link: _Link) -> float:
+        link.attempts += 1
+        longest: float = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2 ** min(link.attempts, 16))
+        # Spread, so that a restarted NameServer is not met by all brokers in the same millisecond.
+        return longest * self._chance.uniform(0.5, 1.0)
+
+    async def _stay_registered(self, link: _Link) -> None:
+        """Registers and gives signs of life; returns or raises when the stream has ended."""
+        registrant = self._registrant
+        assert registrant is not None, "nothing to register"
+        await self._announced.wait()
+        try:
+            await self._register(link, registrant)
+            heartbeats = link.stub.Heartbeat()
+            # A broken stream is noticed when it breaks, not at the next heartbeat.
+            heartbeats.add_done_callback(lambda _: link.wakeup.set())
+            try:
+                while not self._is_leaving:
+                    async with asyncio.timeout(_HEARTBEAT_TIMEOUT_S):
+                        answer = await _beat(heartbeats, registrant)
+                    if answer is None:
+                        return
+                    # Not before: from the first heartbeat on, our end would be noticed at once.
+                    link.registered()
+                    is_due = answer.registration_needed or await link.woken_within(self._heartbeat_interval_s)
+                    if is_due and not self._is_leaving and not heartbeats.done():
+                        await self._register(link, registrant)
+            finally:
+                heartbeats.cancel()
+        finally:
+            link.is_registered = False
+
+    async def _register(self, link: _Link, registrant: Registrant) -> None:
+        # Before the registration is read: a change from here on is another wakeup.
+        link.wakeup.clear()
+        await link.stub.RegisterBroker(registration_message(registrant.registration()), timeout=_REGISTER_TIMEOUT_S)
+
+    async def _follow_routes(self, link: _Link) -> None:
+        """Takes snapshots until the stream ends. A vanished machine ends it through the channel's pings."""
+        try:
+            async for message in link.stub.WatchRoutes(pb.WatchRoutesRequest()):
+                self._arrivals += 1
+                link.watching(snapshot_value(message), arrival=self._arrivals)
+                self._merge()
+        finally:
+            link.is_watching = False
+
+    async def _leave(self, link: _Link) -> None:
+        assert self._registrant is not None, "nothing to unregister"
+        request = pb.UnregisterBrokerRequest(
+            identity=identity_message(self._registrant.identity), incarnation=self._registrant.incarnation
+        )
+        try:
+            await link.stub.UnregisterBroker(request, timeout=_UNREGISTER_TIMEOUT_S)
+        except grpc.aio.AioRpcError as failure:
+            link.log.info("name_server_not_told", error=f"{failure.code().name}: {failure.details()}")
+        link.wakeup.set()
+
+    # The view
+
+    def _merge(self) -> None:
+        """Merges what the connected NameServers said last, the freshest last; without any, the view stays."""
+        current = sorted((link for link in self._links if link.is_watching), key=lambda link: link.arrival)
+        if not current:
+            return
+        merged = merge_snapshots([link.snapshot for link in current], revision=self._view.revision + 1)
+        if merged.routes == self._view.routes and merged.brokers == self._view.brokers:
+            return
+        self._view = merged
+        master = self._find_master()
+        is_other_master = _whereabouts(master) != _whereabouts(self._master)
+        self._master = master
+        if is_other_master and self._on_master_changed is not None:
+            self._on_master_changed(master)
+        if self._on_routes_changed is not None:
+            self._on_routes_changed()
+
+    def _find_master(self) -> RegisteredBroker | None:
+        if self._registrant is None:
+            return None
+        group = self._registrant.identity
+        wanted = BrokerIdentity(group.cluster, group.broker_name, MASTER_ID)
+        return next((broker for broker in self._view.brokers if broker.identity == wanted), None)
+
+
+class _Link:
+    """One NameServer: its channel and what is known of it."""
+
+    # Made by `open`, on the event loop.
+    _channel: grpc.aio.Channel
+    stub: name_server_service_pb2_grpc.NameServerServiceStub
+
+    def __init__(self, address: str, log: FilteringBoundLogger) -> None:
+        self.address = address
+        self.log = log
+        self.is_registered = False
+        self.is_watching = False
+        self.error = ""
+        self.attempts = 0
+        self.snapshot = RouteSnapshot(0, {}, ())
+        # Number of this snapshot among those of all links: a higher one is fresher.
+        self.arrival = 0
+        # Set to register now instead of at the next heartbeat.
+        self.wakeup = asyncio.Event()
+
+    def open(self) -> None:
+        """Makes the channel; it connects when it is used."""
+        self._channel = grpc.aio.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
+        self.stub = name_server_service_pb2_grpc.NameServerServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """Breaks off what is in progress."""
+        await self._channel.close(grace=None)
+
+    def registered(self) -> None:
+        """The NameServer accepted us."""
+        if not self.is_registered:
+            self.log.info("name_server_registered")
+        self.is_registered = True
+        self._succeeded()
+
+    def watching(self, snapshot: RouteSnapshot, *, arrival: int) -> None:
+        """The NameServer told its routes."""
+        self.is_watching = True
+        self.snapshot = snapshot
+        self.arrival = arrival
+        self._succeeded()
+
+    def failed(self, error: str) -> None:
+        """An attempt ended; logged once for each cause, not for each attempt."""
+        if error != self.error:
+            self.log.warning("name_server_unreachable", error=error)
+        self.error = error
+
+    async def woken_within(self, limit_s: float) -> bool:
+        """True if `wakeup` was set before the time was over."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.wakeup.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _succeeded(self) -> None:
+        self.error = ""
+        self.attempts = 0
+
+
+async def _beat(
+    heartbeats: grpc.aio.StreamStreamCall[pb.HeartbeatRequest, pb.HeartbeatResponse], registrant: Registrant
+) -> pb.HeartbeatResponse | None:
+    """One sign of life and its answer; None when the NameServer ended the stream without an error."""
+    # Writing to a stream that has ended is a usage error of its own; reading from it tells why it ended.
+    if not heartbeats.done():
+        await heartbeats.write(
+            pb.HeartbeatRequest(
+                identity=identity_message(registrant.identity),
+                incarnation=registrant.incarnation,
+                data_version=version_message(registrant.data_version),
+            )
+        )
+    answer = await heartbeats.read()
+    return answer if isinstance(answer, pb.HeartbeatResponse) else None
+
+
+def _whereabouts(broker: RegisteredBroker | None) -> tuple[int, str, str, str] | None:
+    """What makes a master another one to its slaves: the process and its addresses."""
+    if broker is None:
+        return None
+    endpoints = broker.endpoints
+    return broker.incarnation, endpoints.client, endpoints.metadata, endpoints.ha
