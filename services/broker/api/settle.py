@@ -15,6 +15,7 @@ from broker.api.dead_letters import DeadLetterQueues
 from broker.api.services import BrokerServices
 from broker.api.status_codes import OK, Code, Outcome, common_status, status_of
 from broker.api.validation import check_client_id, check_group, check_lease, check_topic
+from mqcore.delivery import read_handle
 from mqservice.rpc import Call
 
 __all__ = ["SettleHandler"]
@@ -96,7 +97,8 @@ class SettleHandler:
             group=group, topic=topic, handle=request.receipt_handle, now_ms=self._services.clock.wall_ms()
         )
         if leased is None:
-            _answer_forward(call, _unknown_handle(request.receipt_handle))
+            moved = self._was_moved(group, topic, request.receipt_handle)
+            _answer_forward(call, OK if moved else _unknown_handle(request.receipt_handle))
             return
         self._dead_letters.move(
             leased.record, group=group, attempts=leased.attempt, done=partial(self._forwarded, request, call)
@@ -115,6 +117,13 @@ class SettleHandler:
             self._services.persist_leases()
         _answer_forward(call, outcome)
         self._settled()
+
+    def _was_moved(self, group: str, topic: str, handle: str) -> bool:
+        """Whether an earlier forward did it and only its answer was lost; clients repeat a forward until it is OK."""
+        receipt = read_handle(handle)
+        return receipt is not None and self._dead_letters.was_moved(
+            group, topic, receipt.queue_id, receipt.queue_offset
+        )
 
     def _refused(self, group: str, topic: str, call: Call) -> Outcome | None:
         if refused := check_client_id(call.metadata) or check_group(group) or check_topic(topic):

@@ -1,0 +1,143 @@
+"""A broker in one process without sockets: a real store on a simulated disk, real tables, the real client API.
+
+Puts are acknowledged from memory at once, as by an ASYNC_MASTER without slaves; a test may hold them back or give them
+another outcome.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+
+from broker.api.client_api import ClientApi
+from broker.api.services import ApiOptions, Timers
+from broker.api.sessions import ClientSessions
+from broker.queue_reader import StoreQueueReader
+from mqcore.clock import Clock
+from mqcore.delivery import DeliveryOptions, LeaseTable
+from mqcore.message import Host, OutgoingMessage
+from mqcore.metadata import (
+    ATTRIBUTE_MESSAGE_TYPE,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicTable,
+)
+from mqcore.routing import BrokerData, BrokerEndpoints, BrokerIdentity, QueueData, TopicRoute
+from mqcore.storage import AppendResult, MessageStore, PutStatus, StoreOptions
+from support.simulated_disk import SimulatedDisk
+
+__all__ = ["BrokerAssembly"]
+
+_STORE_OPTIONS = StoreOptions(
+    commit_log_file_bytes=16 << 20,
+    consume_queue_file_bytes=20_000,
+    index_slot_count=1_000,
+    index_entry_count=4_000,
+)
+
+
+class BrokerAssembly:
+    """Satisfies `broker.api.services.BrokerServices`. Event loop only."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        timers: Timers,
+        broker_name: str = "broker-a",
+        options: ApiOptions | None = None,
+        delivery: DeliveryOptions | None = None,
+    ) -> None:
+        self.identity = BrokerIdentity("DefaultCluster", broker_name, 0)
+        self.refusal: str | None = None
+        self.store_host = Host.parse("127.0.0.1", 10_911)
+        self.clock = clock
+        self.timers = timers
+        self.options = options or ApiOptions()
+        self.topics = TopicTable()
+        self.groups = SubscriptionGroupTable()
+        self.store = MessageStore(
+            SimulatedDisk(random.Random(1), wall_ms=clock.wall_ms), clock, _STORE_OPTIONS, store_host=self.store_host
+        )
+        self.store.load()
+        nonces = itertools.count(1)
+        self.leases = LeaseTable(
+            StoreQueueReader(self.store),
+            options=delivery or DeliveryOptions(consume_from_earliest=True),
+            broker_name=broker_name,
+            nonce=lambda: next(nonces),
+        )
+        self.sessions = ClientSessions(lambda client_id: self.leases.client_gone(client_id, clock.wall_ms()))
+        self.client_endpoint = "127.0.0.1:8081"
+        # Status of every put; None for the store's own. Set before the put.
+        self.put_status: PutStatus | None = None
+        self.puts_held = False
+        self._held: list[tuple[list[AppendResult], Callable[[list[AppendResult]], None]]] = []
+        self.api = ClientApi(self)
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """This broker's own topics."""
+        config = self.topics.get(topic)
+        if config is None:
+            return None
+        queues = QueueData(
+            self.identity.broker_name,
+            config.read_queue_count,
+            config.write_queue_count,
+            config.perm,
+            message_type=config.message_type,
+        )
+        endpoints = {0: BrokerEndpoints(client=self.client_endpoint)}
+        return TopicRoute(topic, (queues,), (BrokerData(self.identity.cluster, self.identity.broker_name, endpoints),))
+
+    def put(self, messages: Sequence[OutgoingMessage], done: Callable[[list[AppendResult]], None]) -> None:
+        """Appends and answers at once, unless the test holds puts."""
+        results = [self.store.put(messages[0])] if len(messages) == 1 else self.store.put_batch(messages)
+        for message, result in zip(messages, results, strict=True):
+            if result.status.stored:
+                self.api.message_arrived(message.topic)
+            if self.put_status is not None:
+                result.status = self.put_status
+        if self.puts_held:
+            self._held.append((results, done))
+        else:
+            done(results)
+
+    def release_puts(self) -> None:
+        """Answers the puts held back, in their order."""
+        held, self._held = self._held, []
+        for results, done in held:
+            done(results)
+
+    def create_topic(self, topic: str, *, queue_count: int) -> None:
+        """In memory."""
+        self.add_topic(topic, queue_count=queue_count)
+
+    def create_group(self, group: str) -> None:
+        """In memory."""
+        self.add_group(group)
+
+    def persist_leases(self) -> None:
+        """Nothing survives the test."""
+        self.leases.take_journal()
+
+    def add_topic(self, topic: str, *, queue_count: int = 4, message_type: str = "NORMAL", perm: int = 6) -> None:
+        """A topic as an operator creates it."""
+        attributes = MappingProxyType({ATTRIBUTE_MESSAGE_TYPE: message_type})
+        config = TopicConfig(topic, queue_count, queue_count, perm=perm, attributes=attributes)
+        self.topics.put(config, now_ms=self.clock.wall_ms())
+
+    def add_group(self, group: str, *, fifo: bool = False, retry_max_times: int = 16, enabled: bool = True) -> None:
+        """A consumer group as an operator creates it."""
+        config = SubscriptionGroupConfig(
+            group, consume_enable=enabled, consume_message_orderly=fifo, retry_max_times=retry_max_times
+        )
+        self.groups.put(config, now_ms=self.clock.wall_ms())
+
+    def close(self) -> None:
+        """Ends waiting calls and closes the store."""
+        self.api.drain()
+        self.store.close()

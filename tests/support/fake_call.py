@@ -1,0 +1,65 @@
+"""An RPC in a test's hands: what was answered is kept, and the caller can go away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from mqservice.rpc import StatusCode
+
+__all__ = ["FakeCall"]
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+@dataclass
+class FakeCall:
+    """Satisfies `mqservice.rpc.Call`. `cancel` plays a caller that goes away before it got what was sent."""
+
+    metadata: dict[str, str] = field(default_factory=lambda: {"x-mq-client-id": "client@1"})
+    peer: str = "ipv4:127.0.0.1:50000"
+    deadline_ms: int | None = None
+    sent: list[Message] = field(default_factory=list)
+    code: StatusCode | None = None
+    detail: str = ""
+    is_gone: bool = False
+    _cancelled: Callable[[], None] | None = None
+    _undelivered: Callable[[], None] | None = None
+
+    def send(self, message: Message) -> None:
+        """Keeps a copy, as a front encodes at once."""
+        if self.code is None and not self.is_gone:
+            copy = type(message)()
+            copy.CopyFrom(message)
+            self.sent.append(copy)
+
+    def finish(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
+        """Keeps the status."""
+        if self.code is None:
+            self.code, self.detail = code, detail
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """See `Call.on_cancel`."""
+        self._cancelled = callback
+
+    def on_undelivered(self, callback: Callable[[], None]) -> None:
+        """See `Call.on_undelivered`."""
+        self._undelivered = callback
+
+    def cancel(self) -> None:
+        """The caller is gone."""
+        self.is_gone = True
+        if self.code is None and self._cancelled is not None:
+            self._cancelled()
+        if self._undelivered is not None:
+            self._undelivered()
+
+    def only(self, kind: type[MessageT]) -> MessageT:
+        """The one response of a finished unary call."""
+        assert self.code is StatusCode.OK, f"the call ended with {self.code}: {self.detail}"
+        [response] = self.sent
+        assert isinstance(response, kind)
+        return response

@@ -1,0 +1,86 @@
+"""Time that passes when the test says so: a clock and the timers that belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+__all__ = ["ManualTime", "OffsetClock"]
+
+
+class _Timer:
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self.callback: Callable[[], object] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class ManualTime:
+    """Satisfies `mqcore.clock.Clock` and `broker.api.services.Timers`. Wall and monotonic clock move together."""
+
+    def __init__(self, *, wall_ms: int = 1_700_000_000_000) -> None:
+        self._wall_at_start_ms = wall_ms
+        self._passed_ms = 0
+        self._soon: list[Callable[[], object]] = []
+        self._timers: list[tuple[int, int, _Timer]] = []
+        self._numbers = count()
+
+    def monotonic_ms(self) -> int:
+        """Since the start of the test."""
+        return self._passed_ms
+
+    def wall_ms(self) -> int:
+        """Of the test."""
+        return self._wall_at_start_ms + self._passed_ms
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Runs at the next `end_turn`."""
+        self._soon.append(callback)
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> _Timer:
+        """Runs when `advance` passes that time."""
+        timer = _Timer(callback)
+        heappush(self._timers, (self._passed_ms + round(delay * 1_000), next(self._numbers), timer))
+        return timer
+
+    def end_turn(self) -> None:
+        """Ends the present turn of the event loop, and those its callbacks ask for."""
+        while self._soon:
+            callbacks, self._soon = self._soon, []
+            for callback in callbacks:
+                callback()
+
+    def advance(self, duration_ms: int) -> None:
+        """Lets time pass, timers in their order."""
+        self.end_turn()
+        until_ms = self._passed_ms + duration_ms
+        while self._timers and self._timers[0][0] <= until_ms:
+            due_ms, _, timer = heappop(self._timers)
+            self._passed_ms = max(self._passed_ms, due_ms)
+            if timer.callback is not None:
+                timer.callback()
+            self.end_turn()
+        self._passed_ms = until_ms
+
+
+class OffsetClock:
+    """A running clock whose wall time a test can push forward, to let leases end without waiting for them."""
+
+    def __init__(self, monotonic_ms: Callable[[], int], wall_ms: Callable[[], int]) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._wall_ms = wall_ms
+        self._offset_ms = 0
+
+    def monotonic_ms(self) -> int:
+        """Of the machine."""
+        return self._monotonic_ms()
+
+    def wall_ms(self) -> int:
+        """Of the machine, plus what was pushed."""
+        return self._wall_ms() + self._offset_ms
+
+    def push_wall(self, duration_ms: int) -> None:
+        """Moves the wall clock forward."""
+        self._offset_ms += duration_ms

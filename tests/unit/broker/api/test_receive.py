@@ -1,0 +1,300 @@
+"""ReceiveMessage: what is delivered, when a receive waits, and what happens to one that is cancelled."""
+
+from __future__ import annotations
+
+import pytest
+from apache.rocketmq.v2 import definition_pb2 as definition
+from apache.rocketmq.v2 import service_pb2 as pb
+
+from support.api_requests import Answer, ack_request, call, message, receive, receive_request, send_request
+from support.broker_assembly import BrokerAssembly
+from support.fake_call import FakeCall
+from support.manual_time import ManualTime
+
+Code = definition.Code
+
+
+def send(broker: BrokerAssembly, *bodies: bytes, topic: str = "orders", tag: str | None = None) -> None:
+    for body in bodies:
+        call(broker, "SendMessage", send_request(message(topic, body, tag=tag)))
+
+
+def ack(broker: BrokerAssembly, *handles: str, topic: str = "orders") -> pb.AckMessageResponse:
+    return call(broker, "AckMessage", ack_request(*handles, topic=topic)).only(pb.AckMessageResponse)
+
+
+def test_messages_of_all_queues_are_delivered(broker: BrokerAssembly) -> None:
+    send(broker, b"a", b"b", b"c", b"d", b"e")
+    answer = receive(broker, receive_request())
+    assert answer.code == Code.OK
+    assert sorted(answer.bodies) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_batch_is_cut_to_32(broker: BrokerAssembly) -> None:
+    send(broker, *(bytes([number]) for number in range(1, 41)))
+    assert len(receive(broker, receive_request(batch_size=100)).messages) == 32
+    assert len(receive(broker, receive_request(batch_size=0)).messages) == 8
+
+
+def test_groups_are_independent(broker: BrokerAssembly) -> None:
+    send(broker, b"a")
+    assert receive(broker, receive_request(group="one")).bodies == [b"a"]
+    assert receive(broker, receive_request(group="two")).bodies == [b"a"]
+
+
+def test_only_wanted_tags_are_delivered(broker: BrokerAssembly) -> None:
+    send(broker, b"1", tag="a")
+    send(broker, b"2", tag="b")
+    send(broker, b"3", tag="c")
+    answer = receive(broker, receive_request(expression="a || c"))
+    assert sorted(answer.bodies) == [b"1", b"3"]
+
+
+def test_unacknowledged_message_comes_again_with_a_new_handle(broker: BrokerAssembly, time: ManualTime) -> None:
+    send(broker, b"a")
+    first = receive(broker, receive_request())
+    time.advance(10_001)
+    second = receive(broker, receive_request())
+    assert second.bodies == [b"a"]
+    assert second.messages[0].system_properties.delivery_attempt == 2
+    assert second.handles != first.handles
+
+
+# Waiting
+
+
+def test_message_that_arrives_ends_the_wait(broker: BrokerAssembly, time: ManualTime) -> None:
+    waiting = call(broker, "ReceiveMessage", receive_request())
+    assert waiting.code is None
+    send(broker, b"a")
+    time.end_turn()
+    assert Answer.of(waiting).bodies == [b"a"]
+
+
+def test_messages_of_one_turn_are_delivered_in_one_batch(broker: BrokerAssembly, time: ManualTime) -> None:
+    first, second = (call(broker, "ReceiveMessage", receive_request()) for _ in range(2))
+    send(broker, b"a", b"b", b"c")
+    time.end_turn()
+    assert sorted(Answer.of(first).bodies) == [b"a", b"b", b"c"]
+    assert second.code is None
+
+
+def test_full_batch_wakes_the_next_waiting_receive(broker: BrokerAssembly, time: ManualTime) -> None:
+    waiting = [call(broker, "ReceiveMessage", receive_request(batch_size=1)) for _ in range(3)]
+    send(broker, b"a", b"b", b"c")
+    time.end_turn()
+    assert sorted(body for fake in waiting for body in Answer.of(fake).bodies) == [b"a", b"b", b"c"]
+
+
+def test_arrival_with_another_tag_leaves_the_receive_waiting(broker: BrokerAssembly, time: ManualTime) -> None:
+    waiting = call(broker, "ReceiveMessage", receive_request(expression="a"))
+    send(broker, b"1", tag="b")
+    time.end_turn()
+    assert waiting.code is None
+    send(broker, b"2", tag="a")
+    time.end_turn()
+    assert Answer.of(waiting).bodies == [b"2"]
+
+
+def test_empty_poll_ends_with_message_not_found(broker: BrokerAssembly, time: ManualTime) -> None:
+    waiting = call(broker, "ReceiveMessage", receive_request(poll_ms=5_000))
+    time.advance(4_999)
+    assert waiting.code is None
+    time.advance(2)
+    assert Answer.of(waiting).code == Code.MESSAGE_NOT_FOUND
+
+
+def test_lease_that_ends_is_delivered_to_a_waiting_receive(broker: BrokerAssembly, time: ManualTime) -> None:
+    send(broker, b"a")
+    receive(broker, receive_request(invisible_ms=10_000))
+    waiting = call(broker, "ReceiveMessage", receive_request(poll_ms=20_000))
+    time.advance(10_050)
+    assert Answer.of(waiting).bodies == [b"a"]
+
+
+def test_lease_taken_while_another_waits_also_wakes_it(broker: BrokerAssembly, time: ManualTime) -> None:
+    waiting = [call(broker, "ReceiveMessage", receive_request(poll_ms=20_000, batch_size=1)) for _ in range(2)]
+    send(broker, b"a")
+    time.end_turn()
+    assert Answer.of(waiting[0]).bodies == [b"a"]
+    time.advance(10_050)
+    assert Answer.of(waiting[1]).bodies == [b"a"]
+
+
+def test_filter_that_passes_over_many_messages_goes_on_in_the_next_turn(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    broker.add_topic("single", queue_count=1)
+    send(broker, *[b"x"] * 4_200, topic="single", tag="b")
+    send(broker, b"wanted", topic="single", tag="a")
+    waiting = call(broker, "ReceiveMessage", receive_request("single", expression="a"))
+    assert waiting.code is None
+    time.end_turn()
+    assert Answer.of(waiting).bodies == [b"wanted"]
+
+
+@pytest.mark.parametrize(
+    ("deadline_ms", "poll_ms", "answered_after_ms"),
+    [(23_000, 20_000, 20_000), (6_000, 20_000, 5_900), (30_000, 60_000, 20_000), (None, 1_000, 5_000)],
+)
+def test_wait_is_kept_within_its_limits_and_the_deadline(
+    broker: BrokerAssembly, time: ManualTime, deadline_ms: int | None, poll_ms: int, answered_after_ms: int
+) -> None:
+    waiting = call(broker, "ReceiveMessage", receive_request(poll_ms=poll_ms), FakeCall(deadline_ms=deadline_ms))
+    time.advance(answered_after_ms - 1)
+    assert waiting.code is None
+    time.advance(2)
+    assert Answer.of(waiting).code == Code.MESSAGE_NOT_FOUND
+
+
+def test_wait_not_said_follows_from_the_deadline(broker: BrokerAssembly, time: ManualTime) -> None:
+    request = receive_request()
+    request.ClearField("long_polling_timeout")
+    waiting = call(broker, "ReceiveMessage", request, FakeCall(deadline_ms=13_000))
+    time.advance(11_499)
+    assert waiting.code is None
+    time.advance(2)
+    assert Answer.of(waiting).code == Code.MESSAGE_NOT_FOUND
+
+
+def test_drain_answers_those_who_wait(broker: BrokerAssembly) -> None:
+    waiting = [call(broker, "ReceiveMessage", receive_request(poll_ms=poll_ms)) for poll_ms in (5_000, 9_000)]
+    broker.api.drain()
+    assert [Answer.of(fake).code for fake in waiting] == [Code.FORBIDDEN, Code.FORBIDDEN]
+    assert broker.api.waiting_receive_count == 0
+
+
+# Callers that go away
+
+
+def test_cancelled_receive_frees_its_place_and_takes_nothing(broker: BrokerAssembly, time: ManualTime) -> None:
+    waiting = call(broker, "ReceiveMessage", receive_request())
+    waiting.cancel()
+    assert broker.api.waiting_receive_count == 0
+    send(broker, b"a")
+    time.end_turn()
+    assert not waiting.sent
+    assert receive(broker, receive_request()).bodies == [b"a"]
+
+
+def test_receive_cancelled_in_the_turn_of_an_arrival_leaves_it_to_the_next(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    first, second = (call(broker, "ReceiveMessage", receive_request()) for _ in range(2))
+    send(broker, b"a")
+    first.cancel()
+    time.end_turn()
+    assert Answer.of(second).bodies == [b"a"]
+
+
+def test_answer_that_was_not_written_gives_the_messages_back_at_once(broker: BrokerAssembly) -> None:
+    send(broker, b"a", b"b")
+    lost = call(broker, "ReceiveMessage", receive_request())
+    lost.cancel()
+    again = receive(broker, receive_request())
+    assert sorted(again.bodies) == [b"a", b"b"]
+
+
+def test_messages_given_back_go_to_whoever_waits(broker: BrokerAssembly) -> None:
+    send(broker, b"a")
+    lost = call(broker, "ReceiveMessage", receive_request())
+    waiting = call(broker, "ReceiveMessage", receive_request())
+    lost.cancel()
+    assert Answer.of(waiting).bodies == [b"a"]
+
+
+# Attempts
+
+
+def test_message_delivered_too_often_goes_to_the_dead_letter_queue(broker: BrokerAssembly, time: ManualTime) -> None:
+    broker.add_group("group", retry_max_times=1)
+    send(broker, b"poison")
+    for _ in range(2):
+        assert receive(broker, receive_request()).bodies == [b"poison"]
+        time.advance(10_001)
+    third = call(broker, "ReceiveMessage", receive_request())
+    assert third.code is None
+    [dead] = receive(broker, receive_request("%DLQ%group", group="undertaker")).messages
+    assert dead.body == b"poison"
+    assert dead.system_properties.dead_letter_queue.topic == "orders"
+    assert dead.system_properties.dead_letter_queue.message_id == dead.system_properties.message_id
+    time.advance(10_001)
+    assert Answer.of(third).code == Code.MESSAGE_NOT_FOUND
+
+
+def test_dead_letter_that_could_not_be_written_stays_in_its_queue(broker: BrokerAssembly, time: ManualTime) -> None:
+    broker.add_group("group", retry_max_times=0)
+    send(broker, b"poison")
+    receive(broker, receive_request())
+    time.advance(10_001)
+    broker.puts_held = True
+    call(broker, "ReceiveMessage", receive_request(poll_ms=5_000))
+    assert broker.leases.committed("group", "orders", 0) == 0
+    broker.release_puts()
+    assert broker.leases.committed("group", "orders", 0) == 1
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (receive_request("a b"), Code.ILLEGAL_TOPIC),
+        (receive_request("unknown"), Code.TOPIC_NOT_FOUND),
+        (receive_request(group=""), Code.ILLEGAL_CONSUMER_GROUP),
+        (receive_request(group="x" * 121), Code.ILLEGAL_CONSUMER_GROUP),
+        (receive_request(invisible_ms=9_000), Code.ILLEGAL_INVISIBLE_TIME),
+        (receive_request(expression="a | b"), Code.ILLEGAL_FILTER_EXPRESSION),
+    ],
+)
+def test_request_that_is_not_well_formed_is_refused_at_once(
+    broker: BrokerAssembly, request_: pb.ReceiveMessageRequest, code: int
+) -> None:
+    assert receive(broker, request_).code == code
+
+
+def test_sql_filter_is_refused_with_a_reason(broker: BrokerAssembly) -> None:
+    request = receive_request()
+    request.filter_expression.type = definition.SQL
+    answer = receive(broker, request)
+    assert answer.code == Code.ILLEGAL_FILTER_EXPRESSION
+    assert "SQL92" in answer.text
+
+
+def test_deadline_too_short_for_a_poll_is_refused(broker: BrokerAssembly) -> None:
+    fake = call(broker, "ReceiveMessage", receive_request(poll_ms=20_000), FakeCall(deadline_ms=2_000))
+    assert Answer.of(fake).code == Code.ILLEGAL_POLLING_TIME
+
+
+def test_slave_refuses_at_once(broker: BrokerAssembly) -> None:
+    broker.refusal = "this broker is a slave"
+    assert receive(broker, receive_request()).code == Code.FORBIDDEN
+
+
+def test_unknown_broker_name_means_this_one(broker: BrokerAssembly) -> None:
+    send(broker, b"a")
+    assert receive(broker, receive_request(broker_name="broker-z")).bodies == [b"a"]
+
+
+def test_group_is_created_at_its_first_receive(broker: BrokerAssembly) -> None:
+    call(broker, "ReceiveMessage", receive_request(group="newcomers"))
+    assert broker.groups.get("newcomers") is not None
+
+
+def test_disabled_group_is_refused(broker: BrokerAssembly) -> None:
+    broker.add_group("group", enabled=False)
+    assert receive(broker, receive_request()).code == Code.FORBIDDEN
+
+
+def test_ordered_group_gets_nothing_more_of_a_queue_until_the_batch_is_acknowledged(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    broker.add_group("group", fifo=True)
+    broker.add_topic("single", queue_count=1)
+    send(broker, b"a", b"b", topic="single")
+    first = receive(broker, receive_request("single", batch_size=1))
+    waiting = call(broker, "ReceiveMessage", receive_request("single", batch_size=1))
+    assert waiting.code is None
+    assert ack(broker, *first.handles, topic="single").status.code == Code.OK
+    assert Answer.of(waiting).bodies == [b"b"]

@@ -1,0 +1,162 @@
+"""SendMessage."""
+
+from __future__ import annotations
+
+import pytest
+from apache.rocketmq.v2 import definition_pb2 as definition
+from apache.rocketmq.v2 import service_pb2 as pb
+
+from mqcore.message import decode_properties
+from mqcore.routing.queue_choice import queue_of_message_group
+from mqcore.storage import PutStatus
+from support.api_requests import call, message, send_request
+from support.broker_assembly import BrokerAssembly
+from support.fake_call import FakeCall
+
+Code = definition.Code
+
+
+def send(broker: BrokerAssembly, *messages: definition.Message, fake: FakeCall | None = None) -> pb.SendMessageResponse:
+    return call(broker, "SendMessage", send_request(*messages), fake).only(pb.SendMessageResponse)
+
+
+def test_sends_are_dealt_to_all_queues_in_turn(broker: BrokerAssembly) -> None:
+    for _ in range(8):
+        assert send(broker, message()).status.code == Code.OK
+    assert [broker.store.queue_max_offset("orders", queue_id) for queue_id in range(4)] == [2, 2, 2, 2]
+
+
+def test_answer_names_message_and_queue_offset(broker: BrokerAssembly) -> None:
+    broker.add_topic("single", queue_count=1)
+    send(broker, message("single"))
+    response = send(broker, message("single", message_id="my-id"))
+    [entry] = response.entries
+    assert (entry.status.code, entry.message_id, entry.offset) == (Code.OK, "my-id", 1)
+
+
+def test_messages_of_one_request_are_consecutive_in_one_queue(broker: BrokerAssembly) -> None:
+    response = send(broker, *(message(body=bytes([number])) for number in range(1, 6)))
+    assert response.status.code == Code.OK
+    assert [entry.offset for entry in response.entries] == [0, 1, 2, 3, 4]
+    assert broker.store.queue_max_offset("orders", 0) == 5
+
+
+def test_advice_on_the_queue_is_ignored(broker: BrokerAssembly) -> None:
+    advised = message()
+    advised.system_properties.queue_id = 3
+    send(broker, advised)
+    assert broker.store.queue_max_offset("orders", 3) == 0
+
+
+def test_fifo_message_goes_to_the_queue_of_its_group(broker: BrokerAssembly) -> None:
+    for _ in range(3):
+        assert send(broker, message("mixed", message_group="account-7")).status.code == Code.OK
+    queue_id = queue_of_message_group("account-7", 4)
+    assert broker.store.queue_max_offset("mixed", queue_id) == 3
+    queue = broker.store.consume_queue("mixed", queue_id)
+    assert queue is not None
+    [entry] = queue.read(0, 1)
+    record = broker.store.message_at(entry.physical_offset, entry.size)
+    assert decode_properties(record.properties)["__SHARDINGKEY"] == "account-7"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (PutStatus.FLUSH_DISK_TIMEOUT, Code.MASTER_PERSISTENCE_TIMEOUT),
+        (PutStatus.FLUSH_SLAVE_TIMEOUT, Code.SLAVE_PERSISTENCE_TIMEOUT),
+        (PutStatus.SLAVE_NOT_AVAILABLE, Code.HA_NOT_AVAILABLE),
+        (PutStatus.SERVICE_NOT_AVAILABLE, Code.INTERNAL_SERVER_ERROR),
+        (PutStatus.OS_PAGE_CACHE_BUSY, Code.TOO_MANY_REQUESTS),
+    ],
+)
+def test_what_became_of_the_put_is_told_overall_and_in_the_entry(
+    broker: BrokerAssembly, status: PutStatus, code: int
+) -> None:
+    broker.put_status = status
+    response = send(broker, message())
+    assert (response.status.code, response.entries[0].status.code) == (code, code)
+
+
+def test_nothing_is_answered_before_the_put_is_settled(broker: BrokerAssembly) -> None:
+    broker.puts_held = True
+    fake = call(broker, "SendMessage", send_request(message()))
+    assert fake.code is None
+    assert not fake.sent
+    broker.release_puts()
+    assert fake.only(pb.SendMessageResponse).status.code == Code.OK
+
+
+def refused(broker: BrokerAssembly, *messages: definition.Message) -> int:
+    """The code of a refusal, which every entry repeats, and which stored nothing."""
+    end_offset = broker.store.end_offset
+    response = send(broker, *messages)
+    assert response.status.code != Code.OK
+    assert [entry.status.code for entry in response.entries] == [response.status.code] * len(messages)
+    assert broker.store.end_offset == end_offset
+    return response.status.code
+
+
+def test_request_that_names_no_client_is_refused(broker: BrokerAssembly) -> None:
+    response = send(broker, message(), fake=FakeCall(metadata={"x-mq-client-id": " "}))
+    assert response.status.code == Code.CLIENT_ID_REQUIRED
+
+
+def test_slave_refuses_at_once(broker: BrokerAssembly) -> None:
+    broker.refusal = "this broker is a slave"
+    assert refused(broker, message()) == Code.FORBIDDEN
+
+
+def test_request_without_a_message_is_refused(broker: BrokerAssembly) -> None:
+    assert refused(broker) == Code.MESSAGE_CORRUPTED
+
+
+def test_two_topics_in_one_request_are_refused(broker: BrokerAssembly) -> None:
+    assert refused(broker, message("orders"), message("mixed")) == Code.MESSAGE_CORRUPTED
+
+
+def test_two_message_groups_in_one_request_are_refused(broker: BrokerAssembly) -> None:
+    assert refused(broker, *(message("mixed", message_group=group) for group in "ab")) == Code.MESSAGE_CORRUPTED
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        ("a b", Code.ILLEGAL_TOPIC),
+        ("x" * 128, Code.ILLEGAL_TOPIC),
+        ("SCHEDULE_TOPIC_XXXX", Code.ILLEGAL_TOPIC),
+        ("unknown", Code.TOPIC_NOT_FOUND),
+    ],
+)
+def test_topic_that_cannot_be_sent_to_is_refused(broker: BrokerAssembly, topic: str, code: int) -> None:
+    assert refused(broker, message(topic)) == code
+
+
+def test_topic_without_write_permission_is_refused(broker: BrokerAssembly) -> None:
+    broker.add_topic("read-only", perm=4)
+    assert refused(broker, message("read-only")) == Code.FORBIDDEN
+
+
+def test_fifo_message_to_a_normal_topic_conflicts_with_its_type(broker: BrokerAssembly) -> None:
+    assert refused(broker, message(message_group="g")) == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+
+
+@pytest.mark.parametrize("message_type", [definition.TRANSACTION, definition.DELAY])
+def test_kinds_not_offered_yet_are_refused_clearly(
+    broker: BrokerAssembly, message_type: definition.MessageType
+) -> None:
+    sent = message("mixed")
+    sent.system_properties.message_type = message_type
+    if message_type == definition.DELAY:
+        sent.system_properties.delivery_timestamp.FromMilliseconds(broker.clock.wall_ms() + 5_000)
+    assert refused(broker, sent) == Code.NOT_IMPLEMENTED
+
+
+def test_one_bad_message_refuses_its_companions(broker: BrokerAssembly) -> None:
+    assert refused(broker, message(), message(body=b""), message()) == Code.MESSAGE_BODY_EMPTY
+
+
+def test_separator_in_the_trace_context_is_refused(broker: BrokerAssembly) -> None:
+    sent = message()
+    sent.system_properties.trace_context = "a\x02REAL_TOPIC\x01b"
+    assert refused(broker, sent) == Code.ILLEGAL_MESSAGE_PROPERTY_KEY

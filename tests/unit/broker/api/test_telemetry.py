@@ -1,0 +1,215 @@
+"""Settings, heartbeats, goodbyes and assignments."""
+
+from __future__ import annotations
+
+from apache.rocketmq.v2 import definition_pb2 as definition
+from apache.rocketmq.v2 import service_pb2 as pb
+
+from mqservice.rpc import BidiMethod, StatusCode, StreamHandler
+from support.api_requests import call, message, receive, receive_request, send_request
+from support.broker_assembly import BrokerAssembly
+from support.fake_call import FakeCall
+from support.manual_time import ManualTime
+
+Code = definition.Code
+
+
+def open_stream(broker: BrokerAssembly, fake: FakeCall) -> StreamHandler[pb.TelemetryCommand]:
+    method = broker.api.method_table().methods["Telemetry"]
+    assert isinstance(method, BidiMethod)
+    return method.handler(fake)
+
+
+def producer_settings(*topics: str) -> pb.TelemetryCommand:
+    return pb.TelemetryCommand(
+        settings=definition.Settings(
+            client_type=definition.PRODUCER,
+            publishing=definition.Publishing(topics=[definition.Resource(name=topic) for topic in topics]),
+        )
+    )
+
+
+def consumer_settings(
+    client_type: definition.ClientType, *, group: str = "group", language: definition.Language = definition.JAVA
+) -> pb.TelemetryCommand:
+    entry = definition.SubscriptionEntry(
+        topic=definition.Resource(name="orders", resource_namespace="ns"),
+        expression=definition.FilterExpression(type=definition.TAG, expression="a || b"),
+    )
+    return pb.TelemetryCommand(
+        settings=definition.Settings(
+            client_type=client_type,
+            subscription=definition.Subscription(group=definition.Resource(name=group), subscriptions=[entry]),
+            user_agent=definition.UA(language=language, version="5.0"),
+        )
+    )
+
+
+def reply(broker: BrokerAssembly, command: pb.TelemetryCommand) -> definition.Settings:
+    fake = FakeCall()
+    open_stream(broker, fake).message(command)
+    [answer] = fake.sent
+    assert isinstance(answer, pb.TelemetryCommand)
+    assert answer.status.code == Code.OK
+    assert fake.code is None
+    return answer.settings
+
+
+def test_producer_gets_limits_and_an_exponential_policy(broker: BrokerAssembly) -> None:
+    settings = reply(broker, producer_settings("orders"))
+    assert settings.publishing.max_body_size == 4_194_304
+    assert settings.publishing.validate_message_type
+    assert [topic.name for topic in settings.publishing.topics] == ["orders"]
+    assert settings.backoff_policy.max_attempts == 3
+    assert settings.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
+
+
+def test_push_consumer_gets_batch_poll_time_and_a_customized_policy(broker: BrokerAssembly) -> None:
+    settings = reply(broker, consumer_settings(definition.PUSH_CONSUMER))
+    subscription = settings.subscription
+    assert subscription.HasField("fifo")
+    assert not subscription.fifo
+    assert subscription.receive_batch_size == 32
+    assert subscription.long_polling_timeout.seconds == 20
+    assert subscription.subscriptions[0].topic.resource_namespace == "ns"
+    assert settings.backoff_policy.max_attempts == 17
+    delays = [delay.seconds for delay in settings.backoff_policy.customized_backoff.next]
+    assert delays[:4] == [1, 5, 10, 30]
+    assert (len(delays), delays[-1]) == (18, 7_200)
+
+
+def test_group_configuration_decides_order_and_attempts(broker: BrokerAssembly) -> None:
+    broker.add_group("group", fifo=True, retry_max_times=3)
+    settings = reply(broker, consumer_settings(definition.PUSH_CONSUMER))
+    assert settings.subscription.fifo
+    assert settings.backoff_policy.max_attempts == 4
+
+
+def test_node_push_consumer_gets_an_exponential_policy(broker: BrokerAssembly) -> None:
+    settings = reply(broker, consumer_settings(definition.PUSH_CONSUMER, language=definition.NODE_JS))
+    assert settings.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
+
+
+def test_simple_consumer_keeps_its_own_poll_time(broker: BrokerAssembly) -> None:
+    command = consumer_settings(definition.SIMPLE_CONSUMER)
+    command.settings.subscription.long_polling_timeout.seconds = 30
+    assert reply(broker, command).subscription.long_polling_timeout.seconds == 30
+
+
+def test_repeated_settings_get_identical_replies(broker: BrokerAssembly) -> None:
+    fake = FakeCall()
+    stream = open_stream(broker, fake)
+    for _ in range(3):
+        stream.message(consumer_settings(definition.PUSH_CONSUMER))
+    assert len(fake.sent) == 3
+    assert fake.sent[0] == fake.sent[1] == fake.sent[2]
+
+
+def test_reply_sent_back_as_settings_is_answered_alike(broker: BrokerAssembly) -> None:
+    first = reply(broker, consumer_settings(definition.PUSH_CONSUMER))
+    assert reply(broker, pb.TelemetryCommand(settings=first)) == first
+
+
+def test_settings_without_a_role_end_the_stream(broker: BrokerAssembly) -> None:
+    fake = FakeCall()
+    open_stream(broker, fake).message(pb.TelemetryCommand(settings=definition.Settings()))
+    assert fake.code is StatusCode.INVALID_ARGUMENT
+
+
+def test_bad_topic_ends_the_stream_with_its_reason(broker: BrokerAssembly) -> None:
+    fake = FakeCall()
+    open_stream(broker, fake).message(producer_settings("a b"))
+    assert fake.code is StatusCode.INVALID_ARGUMENT
+    assert "a b" in fake.detail
+
+
+def test_stream_without_a_client_id_gets_one_command_and_ends(broker: BrokerAssembly) -> None:
+    fake = FakeCall(metadata={})
+    open_stream(broker, fake)
+    assert fake.only(pb.TelemetryCommand).status.code == Code.CLIENT_ID_REQUIRED
+
+
+def test_half_closed_stream_ends_well(broker: BrokerAssembly) -> None:
+    fake = FakeCall()
+    open_stream(broker, fake).half_closed()
+    assert fake.code is StatusCode.OK
+
+
+def test_drain_ends_streams(broker: BrokerAssembly) -> None:
+    fake = FakeCall()
+    open_stream(broker, fake)
+    broker.api.drain()
+    assert fake.code is StatusCode.UNAVAILABLE
+
+
+# Sessions
+
+
+def heartbeat(broker: BrokerAssembly, client_type: definition.ClientType, group: str = "") -> int:
+    request = pb.HeartbeatRequest(client_type=client_type, group=definition.Resource(name=group))
+    return call(broker, "Heartbeat", request).only(pb.HeartbeatResponse).status.code
+
+
+def test_settings_describe_the_session(broker: BrokerAssembly) -> None:
+    reply(broker, consumer_settings(definition.PUSH_CONSUMER))
+    [session] = broker.sessions.all()
+    assert (session.client_id, session.client_type, session.group) == ("client@1", "PUSH_CONSUMER", "group")
+    assert (session.language, session.version, session.subscriptions) == ("JAVA", "5.0", {"orders": "a || b"})
+
+
+def test_heartbeat_without_a_session_is_accepted_and_makes_one(broker: BrokerAssembly) -> None:
+    assert heartbeat(broker, definition.SIMPLE_CONSUMER, "group") == Code.OK
+    assert len(broker.sessions) == 1
+
+
+def test_heartbeats_that_make_no_sense_are_refused(broker: BrokerAssembly) -> None:
+    assert heartbeat(broker, definition.PUSH_CONSUMER) == Code.ILLEGAL_CONSUMER_GROUP
+    assert heartbeat(broker, definition.LITE_PUSH_CONSUMER, "group") == Code.UNRECOGNIZED_CLIENT_TYPE
+
+
+def test_silent_session_is_forgotten_after_two_minutes(broker: BrokerAssembly, time: ManualTime) -> None:
+    heartbeat(broker, definition.PRODUCER)
+    time.advance(119_999)
+    broker.api.housekeep()
+    assert len(broker.sessions) == 1
+    time.advance(1)
+    broker.api.housekeep()
+    assert len(broker.sessions) == 0
+
+
+def test_goodbye_ends_the_session_and_the_leases_renewed_for_it(broker: BrokerAssembly, time: ManualTime) -> None:
+    call(broker, "SendMessage", send_request(message(body=b"a")))
+    request = receive_request()
+    request.auto_renew = True
+    receive(broker, request)
+    goodbye = call(broker, "NotifyClientTermination", pb.NotifyClientTerminationRequest())
+    assert goodbye.only(pb.NotifyClientTerminationResponse).status.code == Code.OK
+    assert len(broker.sessions) == 0
+    time.advance(1_001)
+    assert receive(broker, receive_request()).bodies == [b"a"]
+
+
+# Assignments
+
+
+def assignments(broker: BrokerAssembly, topic: str = "orders") -> pb.QueryAssignmentResponse:
+    request = pb.QueryAssignmentRequest(topic=definition.Resource(name=topic), group=definition.Resource(name="group"))
+    return call(broker, "QueryAssignment", request).only(pb.QueryAssignmentResponse)
+
+
+def test_ordinary_group_polls_each_broker_as_one_queue(broker: BrokerAssembly) -> None:
+    [assignment] = assignments(broker).assignments
+    assert assignment.message_queue.id == -1
+    assert assignment.message_queue.broker.name == "broker-a"
+    assert assignment.message_queue.broker.endpoints.addresses[0].port == 8_081
+
+
+def test_ordered_group_polls_every_queue(broker: BrokerAssembly) -> None:
+    broker.add_group("group", fifo=True)
+    assert [assignment.message_queue.id for assignment in assignments(broker).assignments] == [0, 1, 2, 3]
+
+
+def test_topic_nobody_can_read_has_no_assignment(broker: BrokerAssembly) -> None:
+    broker.add_topic("write-only", perm=2)
+    assert assignments(broker, "write-only").status.code == Code.FORBIDDEN
+    assert assignments(broker, "unknown").status.code == Code.TOPIC_NOT_FOUND
