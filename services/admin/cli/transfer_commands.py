@@ -152,8 +152,10 @@ async def _consume(cluster: ClusterAddress, topic: str, group: str, tag: str, op
         with stop_requested() as stop, _progress(console, line):
             try:
                 await consume_lines(consumer, options, count, write=_write_out, stop=stop)
-            except BrokerRefused as error:
-                raise CommandError(f"group {group} cannot read topic {topic}", cause=str(error)) from error
+            except* BrokerRefused as refusals:
+                raise CommandError(
+                    f"group {group} cannot read topic {topic}", cause=str(refusals.exceptions[0])
+                ) from refusals
         console.print(line(), highlight=False)
     return count
 

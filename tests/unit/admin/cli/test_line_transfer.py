@@ -147,5 +147,6 @@ async def test_failed_acknowledgement_is_counted_not_raised() -> None:
 
 async def test_refusal_that_cannot_pass_ends_the_consumer() -> None:
     refusal = BrokerRefused("127.0.0.1:8081", "ReceiveMessage", 40003, "ILLEGAL_CONSUMER_GROUP", "", retryable=False)
-    with pytest.raises(BrokerRefused):
+    with pytest.raises(ExceptionGroup) as raised:
         await _consume(_Receiver([refusal]), ConsumeOptions(count=1, idle_timeout_s=None))
+    assert raised.value.exceptions == (refusal,)
