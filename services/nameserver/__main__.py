@@ -8,6 +8,7 @@ import sys
 
 from mqservice.clock import SystemClock
 from mqservice.command_line import settings_of_command_line
+from mqservice.grpc_server import ListenError
 from mqservice.logging import configure_logging, get_logger
 from mqservice.settings import check_ports_free, effective_settings
 from mqservice.shutdown import stop_requested
@@ -29,7 +30,11 @@ def main() -> None:
         check=lambda loaded: check_ports_free(loaded.bind_address, {"listenPort": loaded.listen_port}),
     )
     configure_logging(os.environ, service="nameserver")
-    asyncio.run(_serve(settings))
+    try:
+        asyncio.run(_serve(settings))
+    except ListenError as error:
+        # Somebody took the port between the check and now.
+        sys.exit(str(error))
 
 
 async def _serve(settings: NameServerSettings) -> None:

@@ -1,0 +1,59 @@
+"""`mqnamesrv` as a process of its own: settings, exit codes, signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+LIMIT_S = 30
+COMMAND = [sys.executable, "-m", "nameserver", "--set", "bindAddress=127.0.0.1"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+def test_serves_until_sigterm_and_logs_json() -> None:
+    with subprocess.Popen([*COMMAND, "--set", "listenPort=0"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        events = {}
+        while "name_server_serving" not in events:
+            event = json.loads(process.stdout.readline())
+            events[event["event"]] = event
+        socket.create_connection(("127.0.0.1", events["name_server_serving"]["listenPort"]), LIMIT_S).close()
+        process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=LIMIT_S)[0]
+    assert process.returncode == 0
+    assert json.loads(rest.splitlines()[-1])["event"] == "name_server_stopped"
+    assert events["name_server_starting"]["settings"]["scanNotActiveBrokerInterval"] == "1000"
+
+
+def test_check_accepts_a_good_file_and_starts_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.properties"
+    file.write_text("# NameServer 1 of 2\nlistenPort=0\n")
+    checked = run("--config", str(file), "--check")
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_mistakes_are_told_a_line_each(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.properties"
+    file.write_text("listenPort=many\nlistenport=1\n")
+    checked = run("--config", str(file), "--check")
+    assert checked.returncode == 2
+    assert [line.split(" ")[0] for line in checked.stderr.splitlines()] == ["listenport=1", "listenPort=many"]
+
+
+def test_taken_port_is_told_before_the_start() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = run("--set", f"listenPort={port}")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"listenPort={port}: another process listens")
+
+
+def test_schema_is_printed_for_tools() -> None:
+    assert "listenPort" in json.loads(run("--schema").stdout)["properties"]
