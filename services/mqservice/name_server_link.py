@@ -8,13 +8,16 @@ starts again; its channel resolves the NameServer's name anew when it reconnects
                    ^                   |
                    '---- backoff <-----'  stream broken, NOT_FOUND, no answer in time
     routes:    watch --> snapshot --> merge --> callbacks        (backoff when the stream breaks)
+
+A snapshot of tens of thousands of topics takes a second to turn into values, which a broker's event loop cannot spare
+and mostly does not need: who is alive is read at once, a topic's route when somebody asks for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -29,9 +32,15 @@ from mqcore.metadata.data_version import DataVersion
 from mqcore.routing import MASTER_ID, BrokerIdentity, RegisteredBroker, Registration, RouteSnapshot, TopicRoute
 from mqcore.routing.route_merge import merge_snapshots
 from mqservice.grpc_server import MESSAGE_BYTES_MAX
-from mqservice.route_messages import identity_message, registration_message, snapshot_value, version_message
+from mqservice.route_messages import (
+    broker_value,
+    identity_message,
+    registration_message,
+    route_value,
+    version_message,
+)
 
-__all__ = ["LinkView", "NameServerLinks", "Registrant"]
+__all__ = ["ClusterView", "LinkView", "NameServerLinks", "Registrant"]
 
 # Deadlines of the contract (proto/tandemmq/nameserver/v1).
 _REGISTER_TIMEOUT_S: Final = 6.0
@@ -90,13 +99,23 @@ class LinkView:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """Who is alive according to the reachable NameServers together."""
+
+    # Counts the snapshots that made it.
+    revision: int
+    # Ordered by identity.
+    brokers: tuple[RegisteredBroker, ...]
+
+
 class NameServerLinks:
     """Keeps a process in touch with every NameServer. `run` it in a task group; all methods on its event loop.
 
     Routes are followed from the start; the registrant is registered between `announce` and `unregister`, so that
     nobody is sent to a broker that still recovers or already stops.
 
-    Callbacks are called on the event loop after the merged view changed: `on_routes_changed()` for any change,
+    Callbacks are called on the event loop after news from a NameServer: `on_routes_changed()` always,
     `on_master_changed(master)` when the registrant's group has another live master: another process or address, or
     None. While no NameServer can be reached the last view stays. A NameServer that restarted alone knows nobody for a
     moment, so None is a reason to stop looking for the master, not to drop a connection to it that works.
@@ -121,7 +140,11 @@ class NameServerLinks:
         self._on_master_changed = on_master_changed
         self._on_routes_changed = on_routes_changed
         self._links = [_Link(address, log.bind(name_server=address)) for address in addresses]
-        self._view = RouteSnapshot(0, {}, ())
+        # Links whose snapshots make the view, the freshest last.
+        self._current: list[_Link] = []
+        self._view = ClusterView(0, ())
+        # Routes asked for since the last news.
+        self._routes: dict[str, TopicRoute] = {}
         self._master: RegisteredBroker | None = None
         self._arrivals = 0
         self._announced = asyncio.Event()
@@ -130,12 +153,18 @@ class NameServerLinks:
     # What callers ask
 
     def route(self, topic: str) -> TopicRoute | None:
-        """A topic's route in the merged view."""
-        return self._view.routes.get(topic)
+        """A topic's route, merged from all reachable NameServers; None when none of them has it."""
+        route = self._routes.get(topic)
+        if route is None:
+            snapshots = [link.snapshot_of(topic) for link in self._current]
+            route = merge_snapshots(snapshots, revision=0).routes.get(topic)
+            if route is not None:
+                self._routes[topic] = route
+        return route
 
     @property
-    def view(self) -> RouteSnapshot:
-        """Everything the reachable NameServers know, merged. Its revision counts changes of the view."""
+    def view(self) -> ClusterView:
+        """Who is alive."""
         return self._view
 
     @property
@@ -247,7 +276,7 @@ class NameServerLinks:
         try:
             async for message in link.stub.WatchRoutes(pb.WatchRoutesRequest()):
                 self._arrivals += 1
-                link.watching(snapshot_value(message), arrival=self._arrivals)
+                link.watching(message, arrival=self._arrivals)
                 self._merge()
         finally:
             link.is_watching = False
@@ -266,14 +295,14 @@ class NameServerLinks:
     # The view
 
     def _merge(self) -> None:
-        """Merges what the connected NameServers said last, the freshest last; without any, the view stays."""
+        """Merges what the connected NameServers said last; without any, the view stays."""
         current = sorted((link for link in self._links if link.is_watching), key=lambda link: link.arrival)
         if not current:
             return
-        merged = merge_snapshots([link.snapshot for link in current], revision=self._view.revision + 1)
-        if merged.routes == self._view.routes and merged.brokers == self._view.brokers:
-            return
-        self._view = merged
+        self._current = current
+        self._routes.clear()
+        merged = merge_snapshots([link.snapshot_of(None) for link in current], revision=self._view.revision + 1)
+        self._view = ClusterView(merged.revision, merged.brokers)
         master = self._find_master()
         is_other_master = _whereabouts(master) != _whereabouts(self._master)
         self._master = master
@@ -304,7 +333,8 @@ class _Link:
         self.is_watching = False
         self.error = ""
         self.attempts = 0
-        self.snapshot = RouteSnapshot(0, {}, ())
+        self._brokers: tuple[RegisteredBroker, ...] = ()
+        self._routes: Mapping[str, pb.TopicRoute] = {}
         # Number of this snapshot among those of all links: a higher one is fresher.
         self.arrival = 0
         # Set to register now instead of at the next heartbeat.
@@ -326,12 +356,18 @@ class _Link:
         self.is_registered = True
         self._succeeded()
 
-    def watching(self, snapshot: RouteSnapshot, *, arrival: int) -> None:
+    def watching(self, snapshot: pb.WatchRoutesResponse, *, arrival: int) -> None:
         """The NameServer told its routes."""
         self.is_watching = True
-        self.snapshot = snapshot
+        self._brokers = tuple(broker_value(broker) for broker in snapshot.brokers)
+        self._routes = {route.topic: route for route in snapshot.routes}
         self.arrival = arrival
         self._succeeded()
+
+    def snapshot_of(self, topic: str | None) -> RouteSnapshot:
+        """What the NameServer said of the brokers and of one topic."""
+        route = self._routes.get(topic) if topic is not None else None
+        return RouteSnapshot(0, {route.topic: route_value(route)} if route is not None else {}, self._brokers)
 
     def failed(self, error: str) -> None:
         """An attempt ended; logged once for each cause, not for each attempt."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from google.protobuf.duration_pb2 import Duration
 from tandemmq.nameserver.v1 import name_server_service_pb2 as pb
 
@@ -27,7 +29,7 @@ __all__ = [
     "registration_value",
     "route_message",
     "route_value",
-    "snapshot_value",
+    "snapshot_message",
     "version_message",
     "version_value",
 ]
@@ -125,28 +127,16 @@ def broker_value(message: pb.RegisteredBroker) -> RegisteredBroker:
 
 def route_message(route: TopicRoute) -> pb.TopicRoute:
     """A topic's route."""
-    return pb.TopicRoute(
-        topic=route.topic,
-        queues=[
-            pb.QueueData(
-                broker_name=queues.broker_name,
-                read_queue_count=queues.read_queue_count,
-                write_queue_count=queues.write_queue_count,
-                permission=queues.permission,
-                topic_system_flag=queues.topic_system_flag,
-                message_type=queues.message_type,
-            )
-            for queues in route.queues
-        ],
-        brokers=[
-            pb.BrokerData(
-                cluster=group.cluster,
-                broker_name=group.broker_name,
-                endpoints={broker_id: _endpoints_message(where) for broker_id, where in group.endpoints.items()},
-            )
-            for group in route.brokers
-        ],
-        order_topic_conf=route.order_topic_conf,
+    return _route_message(route, {})
+
+
+def snapshot_message(snapshot: RouteSnapshot, brokers: Iterable[pb.RegisteredBroker]) -> pb.WatchRoutesResponse:
+    """All a NameServer knows; `brokers` are the snapshot's, as messages."""
+    groups: dict[int, pb.BrokerData] = {}
+    return pb.WatchRoutesResponse(
+        revision=snapshot.revision,
+        routes=[_route_message(route, groups) for route in snapshot.routes.values()],
+        brokers=brokers,
     )
 
 
@@ -178,12 +168,37 @@ def route_value(message: pb.TopicRoute) -> TopicRoute:
     )
 
 
-def snapshot_value(message: pb.WatchRoutesResponse) -> RouteSnapshot:
-    """All a NameServer knows."""
-    return RouteSnapshot(
-        message.revision,
-        {route.topic: route_value(route) for route in message.routes},
-        tuple(broker_value(broker) for broker in message.brokers),
+def _route_message(route: TopicRoute, groups: dict[int, pb.BrokerData]) -> pb.TopicRoute:
+    """`groups` holds messages of groups by the value's identity: all topics of a snapshot share a few values."""
+    brokers = []
+    for group in route.brokers:
+        message = groups.get(id(group))
+        if message is None:
+            message = groups[id(group)] = _group_message(group)
+        brokers.append(message)
+    return pb.TopicRoute(
+        topic=route.topic,
+        queues=[
+            pb.QueueData(
+                broker_name=queues.broker_name,
+                read_queue_count=queues.read_queue_count,
+                write_queue_count=queues.write_queue_count,
+                permission=queues.permission,
+                topic_system_flag=queues.topic_system_flag,
+                message_type=queues.message_type,
+            )
+            for queues in route.queues
+        ],
+        brokers=brokers,
+        order_topic_conf=route.order_topic_conf,
+    )
+
+
+def _group_message(group: BrokerData) -> pb.BrokerData:
+    return pb.BrokerData(
+        cluster=group.cluster,
+        broker_name=group.broker_name,
+        endpoints={broker_id: _endpoints_message(where) for broker_id, where in group.endpoints.items()},
     )
 
 

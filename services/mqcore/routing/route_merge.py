@@ -8,6 +8,7 @@ to notice, which is the broken connection's milliseconds or at worst the livenes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mqcore.routing.values import (
     BrokerData,
@@ -29,7 +30,7 @@ def merge_snapshots(snapshots: Sequence[RouteSnapshot], *, revision: int) -> Rou
     which the group is alive, as a whole, so that a deleted topic does not linger.
     """
     if len(snapshots) == 1:
-        return RouteSnapshot(revision, snapshots[0].routes, snapshots[0].brokers)
+        return replace(snapshots[0], revision=revision)
     brokers = _merged_brokers(snapshots)
     groups = _groups(brokers)
     source = {broker.identity.broker_name: index for index, s in enumerate(snapshots) for broker in s.brokers}

@@ -119,7 +119,8 @@ class _Group:
 
     cluster: str
     members: dict[int, _Member] = field(default_factory=dict)
-    topics: dict[str, TopicQueues] = field(default_factory=dict)
+    # By topic. As rows of routes from the start: snapshots then share them instead of making them anew.
+    topics: dict[str, QueueData] = field(default_factory=dict)
     origin: _TableOrigin | None = None
 
     @property
@@ -301,7 +302,7 @@ class RouteTable:
         origin = _TableOrigin(identity.broker_id, registration.incarnation, registration.data_version)
         if not group.takes_table_of(identity.broker_id) or group.origin == origin:
             return False
-        topics = {queues.topic: queues for queues in registration.topics}
+        topics = {queues.topic: _queue_data(identity.broker_name, queues) for queues in registration.topics}
         is_changed = topics != group.topics
         group.topics, group.origin = topics, origin
         if self._wiped.get(identity.broker_name, origin) != origin:
@@ -331,30 +332,32 @@ class RouteTable:
 
     def _route(self, topic: str, groups: Mapping[str, BrokerData]) -> TopicRoute:
         """`groups` are those that serve the topic, in order of their names."""
-        queues = tuple(self._queue_data(name, self._groups[name].topics[topic]) for name in groups)
+        queues = tuple(self._row(name, topic) for name in groups)
         order_topic_conf = self.get_kv(ORDER_TOPIC_NAMESPACE, topic) or ""
         return TopicRoute(topic, queues, tuple(groups.values()), order_topic_conf)
 
-    def _queue_data(self, broker_name: str, queues: TopicQueues) -> QueueData:
-        data = QueueData(
-            broker_name=broker_name,
-            read_queue_count=queues.read_queue_count,
-            write_queue_count=queues.write_queue_count,
-            permission=queues.permission,
-            topic_system_flag=queues.topic_system_flag,
-            message_type=queues.message_type,
-        )
-        if broker_name in self._wiped:
-            return replace(data, permission=data.permission & ~PERMISSION_WRITE)
-        return data
+    def _row(self, broker_name: str, topic: str) -> QueueData:
+        row = self._groups[broker_name].topics[topic]
+        return replace(row, permission=row.permission & ~PERMISSION_WRITE) if broker_name in self._wiped else row
 
     def _count_writable(self, group: _Group) -> int:
         self._revision += 1
-        return sum(1 for queues in group.topics.values() if queues.permission & PERMISSION_WRITE)
+        return sum(1 for row in group.topics.values() if row.permission & PERMISSION_WRITE)
 
     def _kv_changed(self, namespace: str) -> None:
         if namespace == ORDER_TOPIC_NAMESPACE:
             self._revision += 1
+
+
+def _queue_data(broker_name: str, queues: TopicQueues) -> QueueData:
+    return QueueData(
+        broker_name=broker_name,
+        read_queue_count=queues.read_queue_count,
+        write_queue_count=queues.write_queue_count,
+        permission=queues.permission,
+        topic_system_flag=queues.topic_system_flag,
+        message_type=queues.message_type,
+    )
 
 
 def _member(group: _Group | None, identity: BrokerIdentity, incarnation: int) -> _Member | None:

@@ -22,6 +22,7 @@ from mqservice.route_messages import (
     identity_value,
     registration_value,
     route_message,
+    snapshot_message,
     version_value,
 )
 from nameserver.route_registry import RouteRegistry
@@ -152,11 +153,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
     def _current_snapshot(self) -> pb.WatchRoutesResponse:
         snapshot = self._registry.table.snapshot()
         if self._snapshot.revision != snapshot.revision:
-            self._snapshot = pb.WatchRoutesResponse(
-                revision=snapshot.revision,
-                routes=[route_message(route) for route in snapshot.routes.values()],
-                brokers=[self._broker(broker) for broker in snapshot.brokers],
-            )
+            self._snapshot = snapshot_message(snapshot, [self._broker(broker) for broker in snapshot.brokers])
         return self._snapshot
 
     def _broker(self, broker: RegisteredBroker) -> pb.RegisteredBroker:
