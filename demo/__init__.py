@@ -1,0 +1,1 @@
+"""Parts of `make demo`: what the official client runs, and what the files prove."""
