@@ -9,7 +9,7 @@ starts again; its channel resolves the NameServer's name anew when it reconnects
                    '---- backoff <-----'  stream broken, NOT_FOUND, no answer in time
     routes:    watch --> snapshot --> merge --> callbacks        (backoff when the stream breaks)
 
-A snapshot of tens of thousands of topics takes a second to turn into values, which a broker's event loop cannot spare
+A snapshot of 20,000 topics takes half a second or more to turn into values, which a broker's event loop cannot spare
 and mostly does not need: who is alive is read at once, a topic's route when somebody asks for it.
 """
 
