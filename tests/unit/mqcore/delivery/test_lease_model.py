@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mqcore.delivery import Delivery, DeliveryOptions, LeaseTable, TagFilter
+from mqcore.delivery import Delivery, DeliveryOptions, LeaseTable, RestoreReport, TagFilter
 from support.queue_memory import QueueMemory
 
 TOPIC: Final = "T"
@@ -221,17 +221,15 @@ class Delivering(RuleBasedStateMachine):
         self.frames = []
         self.history = [deepcopy(self.groups)]
 
-    @rule(data=st.data())
-    def crash(self, data: st.DataObject) -> None:
-        journal = b"".join(self.frames)
-        cut = data.draw(st.integers(0, len(journal)))
+    @rule(lost_frames=st.integers(0, 3), torn_bytes=st.integers(0, 40))
+    def crash(self, lost_frames: int, torn_bytes: int) -> None:
+        whole = max(0, len(self.frames) - lost_frames)
+        journal = b"".join(self.frames[:whole])
+        # Less than the whole next frame, which would not be lost.
+        torn = b"".join(self.frames[whole : whole + 1])[:-1][:torn_bytes]
         self.table = self.new_table()
-        report = self.table.restore(self.snapshot, journal[:cut])
-        whole = 0
-        while whole < len(self.frames) and sum(map(len, self.frames[: whole + 1])) <= cut:
-            whole += 1
-        assert report.snapshot_valid
-        assert report.journal_bytes == sum(map(len, self.frames[:whole]))
+        report = self.table.restore(self.snapshot, journal + torn)
+        assert report == RestoreReport(snapshot_valid=True, journal_bytes=len(journal), torn_bytes=len(torn))
         self.groups = deepcopy(self.history[whole])
         self.snapshot = self.table.snapshot()
         self.table.take_journal()
@@ -247,4 +245,4 @@ class Delivering(RuleBasedStateMachine):
 
 
 TestDelivering = Delivering.TestCase
-TestDelivering.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+TestDelivering.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
