@@ -4,7 +4,7 @@ SHELL := /bin/sh
 BIN := .venv/bin
 SEEDS ?= 300
 
-.PHONY: help setup proto lock lint format test test-quick sim bench demo conformance clean
+.PHONY: help setup proto lock lint format test test-quick sim bench demo conformance kill-rounds clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,9 @@ bench: setup ## send, catch-up, start-up and memory of this machine
 
 demo: setup ## a cluster, 10,000 lines through the official client, a master killed on the way, the proof
 	@$(BIN)/python tools/demo.py
+
+kill-rounds: setup ## kill -9 of master and slave under the official client's load, 20 times each: ROUNDS=20
+	@$(BIN)/python tools/kill_rounds.py --rounds $(or $(ROUNDS),20)
 
 clean: ## remove what was built
 	rm -rf build .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -10,7 +10,6 @@ bring it back. Then reads the CommitLogs themselves. Writes build/demo.json; exi
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import shutil
@@ -31,12 +30,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # for the demo folder beside tools/
 
 from demo.evidence import compare_logs, logged_message_ids  # noqa: E402
+from demo.official_client import install_official_client  # noqa: E402
 from demo.real_lines import real_lines  # noqa: E402
 
 BUILD = ROOT / "build"
 FOLDER = BUILD / "demo"
 CLIENT = BUILD / "official-client"
-REQUIREMENTS = ROOT / "demo" / "requirements.txt"
 TOPIC, GROUP = "demo-lines", "demo-readers"
 LINES = 10_000
 # The master dies when this part of the lines is acknowledged.
@@ -88,7 +87,7 @@ class Death:
 def main() -> int:
     """Runs the demo and writes its report."""
     started_s = time.monotonic()
-    prepare_client()
+    install_official_client()
     stop_former_cluster()
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
@@ -268,24 +267,6 @@ def read_acknowledgements() -> list[Acknowledgement]:
     """The sender's record."""
     rows = (line.split("\t") for line in (FOLDER / "send.tsv").read_text().splitlines())
     return [Acknowledgement(int(number), message_id, int(port), float(at)) for number, message_id, port, at in rows]
-
-
-def prepare_client() -> None:
-    """An environment with the official client, made once per list of requirements."""
-    digest = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
-    stamp = CLIENT / ".requirements"
-    if stamp.exists() and stamp.read_text() == digest:
-        return
-    console.print("installing the official RocketMQ client into build/official-client")
-    uv = shutil.which("uv") or str(ROOT / ".tools" / "bin" / "uv")
-    if Path(uv).exists():
-        subprocess.run([uv, "venv", "-q", "--allow-existing", "--python", sys.executable, str(CLIENT)], check=True)
-        install = [uv, "pip", "install", "-q", "--python", str(CLIENT / "bin" / "python")]
-    else:
-        subprocess.run([sys.executable, "-m", "venv", str(CLIENT)], check=True)
-        install = [str(CLIENT / "bin" / "python"), "-m", "pip", "install", "-q"]
-    subprocess.run([*install, "--require-hashes", "-r", str(REQUIREMENTS)], check=True)
-    stamp.write_text(digest)
 
 
 def stop_former_cluster() -> None:
