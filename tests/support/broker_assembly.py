@@ -72,6 +72,8 @@ class BrokerAssembly:
         )
         self.sessions = ClientSessions(lambda client_id: self.leases.client_gone(client_id, clock.wall_ms()))
         self.client_endpoint = "127.0.0.1:8081"
+        # What NameServers would tell of any topic; None for this broker's own topics alone.
+        self.cluster_route: TopicRoute | None = None
         # Status of every put; None for the store's own. Set before the put.
         self.put_status: PutStatus | None = None
         self.puts_held = False
@@ -79,7 +81,9 @@ class BrokerAssembly:
         self.api = ClientApi(self)
 
     def route(self, topic: str) -> TopicRoute | None:
-        """This broker's own topics."""
+        """Of this broker's own topics, unless the test says more."""
+        if self.cluster_route is not None:
+            return self.cluster_route
         config = self.topics.get(topic)
         if config is None:
             return None

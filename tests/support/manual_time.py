@@ -6,6 +6,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 
+from mqcore.clock import Clock
+
 __all__ = ["ManualTime", "OffsetClock"]
 
 
@@ -68,18 +70,17 @@ class ManualTime:
 class OffsetClock:
     """A running clock whose wall time a test can push forward, to let leases end without waiting for them."""
 
-    def __init__(self, monotonic_ms: Callable[[], int], wall_ms: Callable[[], int]) -> None:
-        self._monotonic_ms = monotonic_ms
-        self._wall_ms = wall_ms
+    def __init__(self, running: Clock) -> None:
+        self._running = running
         self._offset_ms = 0
 
     def monotonic_ms(self) -> int:
-        """Of the machine."""
-        return self._monotonic_ms()
+        """Of the running clock."""
+        return self._running.monotonic_ms()
 
     def wall_ms(self) -> int:
-        """Of the machine, plus what was pushed."""
-        return self._wall_ms() + self._offset_ms
+        """Of the running clock, plus what was pushed."""
+        return self._running.wall_ms() + self._offset_ms
 
     def push_wall(self, duration_ms: int) -> None:
         """Moves the wall clock forward."""
