@@ -70,6 +70,13 @@ class StoreCheckpoint:
         """Replaces the file, durably. Blocks."""
         disk.write_file(_PATH, self.encode())
 
+    def vouching_for_nothing(self) -> StoreCheckpoint:
+        """Without anchors: the next unclean start reads the whole log. The timestamps go too, or RocketMQ's rule would
+        pick a late file by them and never see that the log was cut before it."""
+        return StoreCheckpoint(
+            master_flushed_offset=self.master_flushed_offset, confirm_physical_offset=self.confirm_physical_offset
+        )
+
     @property
     def min_timestamp_ms(self) -> int:
         """RocketMQ's anchor for a recovery: every record stored before it is durable and dispatched."""

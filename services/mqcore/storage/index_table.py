@@ -32,30 +32,45 @@ class IndexTable:
         self._entry_count: Final = entry_count
         self._files: Final[list[IndexFile]] = []
         self._full_files: Final[list[IndexFile]] = []
+        self.durable_timestamp_ms = 0
+        """End of the last file that `load` found to be full and synced. The checkpoint must not say more while the
+        store runs: a file that was closed half full may yet become full within the same millisecond."""
 
     def load(self, stop: StopKind, *, durable_timestamp_ms: int) -> PhysicalOffset | None:
         """Maps every file. Returns from which physical offset on records have to be entered again, None: none.
+
+        After a power loss that is always the end of the files that are left: an earlier start may have deleted the
+        others and crashed before it had entered their records.
 
         After a power loss only full files are believed, up to the one that `durable_timestamp_ms` (the checkpoint's
         index_message_timestamp_ms) names; the others may be torn and are deleted. A killed process leaves its files
         sound. Raises SegmentSizeMismatch if the counts were changed.
         """
-        first_lost: int | None = None
+        is_believed = True
         size = index_file_bytes(slot_count=self._slot_count, entry_count=self._entry_count)
         for found in self._disk.list_folder(_INDEX_FOLDER):
             if found.is_folder or not found.name.isdecimal():
                 continue
             path = f"{_INDEX_FOLDER}/{found.name}"
             file = self._mapped(path, size, create=False)
-            is_lost = stop is StopKind.POWER_LOST and not self._is_durable(file, durable_timestamp_ms)
-            if is_lost or first_lost is not None or not file.is_plausible:
-                if first_lost is None:
-                    first_lost = self._files[-1].end_physical_offset if self._files else 0
+            if file.is_empty:  # A crash came before its first entry, or after its last one was taken back.
                 file.close()
                 self._disk.remove(path)
-            else:
+                continue
+            is_durable = self._is_durable(file, durable_timestamp_ms)
+            is_believed = is_believed and file.is_plausible and (is_durable or stop is not StopKind.POWER_LOST)
+            if is_believed:
                 self._files.append(file)
-        return PhysicalOffset(first_lost) if first_lost is not None else None
+                if is_durable:
+                    self.durable_timestamp_ms = file.end_timestamp_ms
+                elif file.is_full:
+                    self._full_files.append(file)
+            else:
+                file.close()
+                self._disk.remove(path)
+        if is_believed and stop is not StopKind.POWER_LOST:
+            return None
+        return PhysicalOffset(self._files[-1].end_physical_offset if self._files else 0)
 
     def put(
         self,
@@ -105,6 +120,8 @@ class IndexTable:
             if file.end_physical_offset < physical_end and not file.is_empty:
                 return
             file.truncate(physical_end)
+            if file in self._full_files:
+                self._full_files.remove(file)
             if not file.is_empty:
                 return
             self._remove(file)

@@ -259,6 +259,7 @@ class MessageStore:
         queue = self._queues.get_or_create(message.topic, message.queue_id)
         queue_offset = queue.max_offset if enters_consume_queue(message.sys_flag) else 0
         physical_offset = log.end_offset
+        assert physical_offset == self._dispatched_offset, "a put behind a half record"
         record = encode_record(
             message,
             queue_offset=queue_offset,
@@ -298,6 +299,7 @@ class MessageStore:
         records = []
         entries = []
         physical_offset = log.end_offset
+        assert physical_offset == self._dispatched_offset, "a put behind a half record"
         for message in messages:
             queue = self._queues.get_or_create(message.topic, message.queue_id)
             queue_offset = 0
@@ -669,12 +671,18 @@ class MessageStore:
     def _lower_checkpoint(self, end_offset: int) -> None:
         """Makes the checkpoint vouch for nothing at or beyond `end_offset`, before anything there is cut."""
         self._saved_offset = -1
-        if self._checkpoint.logics_physical_offset < end_offset:
-            return
-        # A file's start is a record's start, and everything below what was vouched for stays vouched for.
-        file_start = self._log.files.file_start(end_offset - 1)
-        lowered = file_start if file_start >= self.min_offset else 0
-        self._checkpoint = replace(self._checkpoint, logics_physical_offset=lowered)
+        # A full IndexFile that entries are taken back from is not what was synced any more.
+        lowered = replace(self._checkpoint, index_message_timestamp_ms=0)
+        if lowered.logics_physical_offset >= end_offset:
+            # A file's start is a record's start, and everything below what was vouched for stays vouched for.
+            file_start = self._log.files.file_start(end_offset - 1)
+            if file_start > 0 and file_start >= self.min_offset:
+                lowered = replace(lowered, logics_physical_offset=file_start)
+            else:
+                lowered = lowered.vouching_for_nothing()
+        elif lowered.logics_physical_offset == 0:
+            lowered = lowered.vouching_for_nothing()
+        self._checkpoint = lowered
         self._checkpoint.save(self._disk)
 
     def _trim(self, queue: ConsumeQueue) -> None:

@@ -9,8 +9,9 @@ to agree with it. Steps, in an order that may be interrupted anywhere and begun 
 2. Load the ConsumeQueues, without what lies beyond the anchor if the stop was unclean, and the index.
 3. Walk the log from the anchor to the first thing that is no record, and dispatch each record again (idempotent).
 4. Drop ConsumeQueue and index entries beyond that end, durably.
-5. Sync the records that were walked over, then cut the log: everything behind the end is cleared, durably. Only then
-   may anything be appended, or a stale record could come back under a torn new one.
+5. Sync the records that were walked over and their entries, and say so in the checkpoint.
+6. Cut the log: everything behind the end is cleared, durably. Only then may anything be appended, or a stale record
+   could come back under a torn new one.
 """
 
 from __future__ import annotations
@@ -88,6 +89,9 @@ def recover(
     index_lost_from = None
     if index is not None:
         index_lost_from = index.load(stop, durable_timestamp_ms=checkpoint.index_message_timestamp_ms)
+        if checkpoint.index_message_timestamp_ms != index.durable_timestamp_ms:
+            checkpoint = replace(checkpoint, index_message_timestamp_ms=index.durable_timestamp_ms)
+            checkpoint.save(disk)
     if durable is not None and queues.last_physical_end > durable.physical_offset:
         start_offset = durable.physical_offset
         dispatch_from = start_offset + durable.size
@@ -114,16 +118,34 @@ def recover(
     queues.truncate(scan.end_offset)
     if index is not None:
         index.truncate(scan.end_offset)
-    if checkpoint.logics_physical_offset >= scan.end_offset:
-        checkpoint = replace(checkpoint, logics_physical_offset=0)
-        checkpoint.save(disk)
     for segment in log.files.segments(scan.start_offset, scan.end_offset):
         segment.sync()
+    queues.write_out()
+    queue_sync = queues.take_sync()
+    if queue_sync is not None:
+        queue_sync.run()
+    checkpoint = _checkpoint_at(scan, checkpoint)
+    checkpoint.save(disk)
     truncated_bytes = log.set_end(scan.end_offset)
     log.flushed_offset = scan.end_offset
     if log.min_offset:
         queues.correct_min_offsets(log.min_offset)
     return Recovered(scan, checkpoint, truncated_bytes)
+
+
+def _checkpoint_at(scan: LogScan, checkpoint: StoreCheckpoint) -> StoreCheckpoint:
+    """Vouches for what was recovered, and for nothing behind its end: other records will lie there."""
+    last = scan.last_record
+    if last is not None:
+        return replace(
+            checkpoint,
+            physic_message_timestamp_ms=max(checkpoint.physic_message_timestamp_ms, last.store_timestamp_ms),
+            logics_message_timestamp_ms=max(checkpoint.logics_message_timestamp_ms, last.store_timestamp_ms),
+            logics_physical_offset=last.physical_offset,
+        )
+    if checkpoint.logics_physical_offset < scan.end_offset:
+        return checkpoint
+    return checkpoint.vouching_for_nothing()
 
 
 def _start_empty(
