@@ -4,8 +4,7 @@
     python benchmarks/bench.py --seconds 5 --rounds 3
 
 Sends go through the real client API: a pair of processes as in 2m-2s-sync (SYNC_MASTER with inSyncReplicas=2 and its
-slave), one gRPC connection, 1 KiB bodies, requests encoded by hand so that the generator costs little. Figures are
-medians of the rounds. Absolute numbers from two machines are not a comparison; later issues add the peer to the same run.
+slave), one gRPC connection, 1 KiB bodies. Figures are medians of the rounds. Absolute numbers from two machines are not a comparison; later issues add the peer to the same run.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from apache.rocketmq.v2 import definition_pb2 as definition  # noqa: E402
 from apache.rocketmq.v2 import service_pb2 as service  # noqa: E402
 
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until  # noqa: E402
-from support.topic_admin import create_topic  # noqa: E402
+from support.topic_admin import broker_status, create_topic  # noqa: E402
 
 TOPIC: Final = "bench"
 BODY_BYTES: Final = 1024
@@ -136,10 +135,13 @@ async def bench_sends(cluster: ProcessCluster, *, seconds: float, rounds: int) -
     return rows
 
 
+def has_slave_in_sync(master: ServiceProcess) -> bool:
+    """True when sends can be acknowledged."""
+    return any(slave.in_sync for slave in asyncio.run(broker_status(master)).slaves)
+
+
 def log_end(process: ServiceProcess) -> int:
     """End offset of a broker's CommitLog, from its status."""
-    from support.topic_admin import broker_status
-
     return int(asyncio.run(broker_status(process)).end_offset)
 
 
@@ -164,12 +166,12 @@ async def fill(cluster: ProcessCluster, *, total_bytes: int) -> None:
 
 def bench_catch_up(cluster: ProcessCluster, *, total_bytes: int) -> list[dict[str, object]]:
     """A fresh slave joins a master that holds `total_bytes`."""
-    master = cluster.add_broker("broker-a", brokerRole="ASYNC_MASTER", **BENCH_STORE)
+    master = cluster.add_broker("broker-a", settings=BENCH_STORE | {"brokerRole": "ASYNC_MASTER"})
     asyncio.run(fill(cluster, total_bytes=total_bytes))
     end = log_end(master)
     cpu_before = cpu_seconds([master])
     started = time.perf_counter()
-    slave = cluster.add_broker("broker-a", broker_id=1, **BENCH_STORE)
+    slave = cluster.add_broker("broker-a", broker_id=1, settings=BENCH_STORE)
     serving = time.perf_counter()
     wait_until(lambda: log_end(slave) >= end, limit_s=300, what="the fresh slave holds the whole log")
     seconds = time.perf_counter() - serving
@@ -196,10 +198,11 @@ def main() -> int:
     with ProcessCluster(folder / "sends") as cluster:
         cluster.add_name_server()
         started = time.perf_counter()
-        master = cluster.add_broker("broker-a", **BENCH_STORE)
+        master = cluster.add_broker("broker-a", settings=BENCH_STORE)
         rows.append(row("broker_start_time", time.perf_counter() - started, "s"))
-        cluster.add_broker("broker-a", broker_id=1, **BENCH_STORE)
+        cluster.add_broker("broker-a", broker_id=1, settings=BENCH_STORE)
         rows.append(row("broker_idle_memory", psutil.Process(master.pid).memory_info().rss / 2**20, "MiB"))
+        wait_until(lambda: has_slave_in_sync(master), limit_s=30, what="the slave is in sync")
         print("synchronous sends, 1 KiB, one slave", flush=True)
         rows += asyncio.run(bench_sends(cluster, seconds=arguments.seconds, rounds=arguments.rounds))
     print("HA catch-up of a fresh slave", flush=True)

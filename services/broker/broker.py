@@ -166,7 +166,7 @@ class Broker:
         self._client_api = ClientApi(self)
         self._refusal: str | None = "the broker is starting"
         self._serving = False
-        self._failure: DiskError | None = None
+        self._failure: str | None = None
         self._stopping = asyncio.Event()
         self._ports = {"listenPort": 0, "grpcServerPort": 0, "haListenPort": 0}
 
@@ -257,6 +257,7 @@ class Broker:
 
     async def run(self, stop: asyncio.Event) -> int:
         """Serves until `stop` is set or the disk fails. Raises what keeps the broker from starting."""
+        asyncio.get_running_loop().set_exception_handler(self._callback_failed)
         await self._recover()
         metadata_server, client_server = self._servers()
         self._ports["listenPort"] = await metadata_server.start(service_names=SERVICE_NAMES)
@@ -388,7 +389,7 @@ class Broker:
     async def _stop(self, metadata_server: GrpcServer, client_server: GrpcServer) -> None:
         """Leaves the routes, ends what waits, then closes the planes; the store is still open."""
         limit_ms = self._settings.shutdown_timeout
-        log.info("broker_stopping", failure=None if self._failure is None else str(self._failure))
+        log.info("broker_stopping", failure=self._failure)
         self._refusal = "the broker is stopping"
         await self._links.unregister()
         if self._failure is not None:
@@ -509,8 +510,12 @@ class Broker:
         self._replica.verified(broker_id, end_offset, now_ms=self._clock.monotonic_ms())
 
     def _disk_failed(self, error: DiskError) -> None:
-        self._failure = error
-        self._refusal = f"the disk failed: {error}"
+        self._stop_on(f"the disk failed: {error}")
+
+    def _stop_on(self, failure: str) -> None:
+        """Ends the broker with exit code 1; nothing is acknowledged any more."""
+        self._failure = self._failure or failure
+        self._refusal = failure
         self._stopping.set()
 
     def _group_progress(self, group: str) -> list[pb.GroupProgress]:
@@ -525,6 +530,14 @@ class Broker:
             for state in self._leases.progress()
             if state.group == group
         ]
+
+    def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of the loop raised: an invariant is broken, and a crash is better than a wrong byte."""
+        error = context.get("exception")
+        if isinstance(error, BlockingIOError):
+            return  # grpc.aio: its completion poller was woken and found nothing to read; harmless.
+        log.critical("callback_failed", message=context.get("message"), exc_info=error)
+        self._stop_on(f"callback failed: {error}")
 
     def _client_gone(self, client_id: str) -> None:
         self._leases.client_gone(client_id, now_ms=self._clock.wall_ms())

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.log_reader import logged_message_ids
@@ -14,11 +15,11 @@ from support.topic_admin import broker_status, create_topic
 TOPIC = "integration"
 
 
-def start_pair(cluster: ProcessCluster, **settings: str) -> tuple[ServiceProcess, ServiceProcess]:
+def start_pair(cluster: ProcessCluster) -> tuple[ServiceProcess, ServiceProcess]:
     """A NameServer, a SYNC_MASTER and its slave, in sync."""
     cluster.add_name_server()
-    master = cluster.add_broker("broker-a", **settings)
-    slave = cluster.add_broker("broker-a", broker_id=1, **settings)
+    master = cluster.add_broker("broker-a")
+    slave = cluster.add_broker("broker-a", broker_id=1)
     asyncio.run(create_topic(master, TOPIC))
     wait_until(lambda: in_sync_slaves(master) == 1, limit_s=30, what="the slave is in sync")
     return master, slave
@@ -82,13 +83,13 @@ def test_fresh_slave_gets_the_whole_log_of_several_files(tmp_path: Path) -> None
     small = {"mappedFileSizeCommitLog": str(1 << 20), "maxMessageSize": "65536"}
     with ProcessCluster(tmp_path) as cluster:
         cluster.add_name_server()
-        master = cluster.add_broker("broker-a", brokerRole="ASYNC_MASTER", **small)
+        master = cluster.add_broker("broker-a", settings=small | {"brokerRole": "ASYNC_MASTER"})
         asyncio.run(create_topic(master, TOPIC))
         with AcknowledgedSender(master, TOPIC, body_bytes=16_000) as sender:
             wait_until(
                 lambda: asyncio.run(broker_status(master)).end_offset > 3 << 20, limit_s=60, what="more than 3 files"
             )
-        slave = cluster.add_broker("broker-a", broker_id=1, **small)
+        slave = cluster.add_broker("broker-a", broker_id=1, settings=small)
         wait_until(lambda: ends_equal(master, slave), limit_s=30, what="the fresh slave caught up")
         assert asyncio.run(broker_status(slave)).min_offset == 0
         assert master.stop() == 0
@@ -111,7 +112,9 @@ def test_sync_master_without_slave_stores_and_says_so(tmp_path: Path) -> None:
 
 def test_wrong_settings_are_all_named_before_anything_starts(tmp_path: Path) -> None:
     with ProcessCluster(tmp_path) as cluster, pytest.raises(AssertionError) as failure:
-        cluster.add_broker("broker-a", brokerRole="SLAVE", flushDiskTyp="SYNC_FLUSH", slaveTimeout="soon")
+        cluster.add_broker(
+            "broker-a", settings={"brokerRole": "SLAVE", "flushDiskTyp": "SYNC_FLUSH", "slaveTimeout": "soon"}
+        )
     text = str(failure.value)
     assert "flushDiskTyp" in text
     assert "flushDiskType" in text

@@ -167,7 +167,9 @@ class ProcessCluster:
         self.name_servers.append(server)
         return server
 
-    def add_broker(self, name: str = "broker-a", *, broker_id: int = 0, **settings: str) -> ServiceProcess:
+    def add_broker(
+        self, name: str = "broker-a", *, broker_id: int = 0, settings: Mapping[str, str] | None = None
+    ) -> ServiceProcess:
         """Starts a broker of group `name`: a SYNC_MASTER for id 0, else a SLAVE, unless `settings` say otherwise."""
         key = f"{name}-{broker_id}"
         role = {"brokerRole": "SYNC_MASTER" if broker_id == 0 else "SLAVE"}
@@ -183,7 +185,7 @@ class ProcessCluster:
                 "storePathRootDir": str(self.folder / key),
                 **SMALL_STORE,
                 **role,
-                **settings,
+                **(settings or {}),
             },
             log_path=self.folder / "logs" / f"{key}.log",
             port_keys=("listenPort", "haListenPort", "grpcServerPort"),

@@ -27,4 +27,5 @@ async def broker_status(process: ServiceProcess) -> pb.GetBrokerStatusResponse:
     """Offsets, slaves and counters of one broker."""
     async with grpc.aio.insecure_channel(_endpoint(process)) as channel:
         stub = broker_admin_service_pb2_grpc.BrokerAdminServiceStub(channel)
-        return await stub.GetBrokerStatus(pb.GetBrokerStatusRequest(), timeout=10)
+        status: pb.GetBrokerStatusResponse = await stub.GetBrokerStatus(pb.GetBrokerStatusRequest(), timeout=10)
+        return status
