@@ -23,6 +23,8 @@ from mqcore.clock import Clock
 __all__ = ["SimpleConsumer"]
 
 _HOST_NAME: Final = socket.gethostname()
+# A broker holds an empty receive for at least so long, whatever is asked, and refuses calls that end sooner.
+_WAIT_MIN_MS: Final = 5_000
 
 
 class SimpleConsumer:
@@ -64,7 +66,7 @@ class SimpleConsumer:
     ) -> list[ReceivedMessage]:
         """Up to `max_messages` from one broker group, the next in turn; [] when none came within `await_ms`.
 
-        With several topics or broker groups an empty answer says nothing of the others: call again.
+        Brokers wait 5 to 20 s. With several topics or broker groups an empty answer says nothing of the others.
         """
         wait_ms = self._await_ms if await_ms is None else await_ms
         topic, broker = await self._next_source()
@@ -80,7 +82,7 @@ class SimpleConsumer:
         request.long_polling_timeout.FromMilliseconds(wait_ms)
         received: list[ReceivedMessage] = []
         elements = self._session.connections.get(broker.endpoint).receive(
-            request, timeout_ms=wait_ms + self._options.request_timeout_ms
+            request, timeout_ms=max(wait_ms, _WAIT_MIN_MS) + self._options.request_timeout_ms
         )
         try:
             async for element in elements:
