@@ -81,7 +81,6 @@ def write_snapshot(subscriptions: Iterable[Subscription]) -> bytes:
             for offset in sorted(queue.pending):
                 held.setdefault(queue.pending[offset], []).append(offset)
             for lease, offsets in held.items():
-                # The queue stays at its committed offset until all is pending that has to be, and is then moved on.
-                journal.grant(lease, offsets, queue.committed)
-            journal.at(EntryKind.SKIP, queue, queue.next_offset)
+                # The lowest offset comes with the first lease and keeps the committed offset where it is.
+                journal.grant(lease, offsets, queue.next_offset)
     return journal.take()

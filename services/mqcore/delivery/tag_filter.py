@@ -19,6 +19,8 @@ _FIRST_TAG: Final = f"{PROPERTY_TAGS}\x01".encode()
 _LATER_TAG: Final = b"\x02" + _FIRST_TAG
 _PAIR_END: Final = b"\x02"
 _FIRST_PRINTABLE: Final = " "
+_TRIMMED: Final = "".join(map(chr, range(0x21)))
+"""What Java's String.trim takes off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,10 @@ class TagFilter:
     @classmethod
     def parse(cls, expression: str) -> TagFilter | None:
         """Reads `*`, an empty text or `a || b`, as RocketMQ's FilterAPI does; None when it is none of them."""
-        text = expression.strip()
+        text = expression.strip(_TRIMMED)
         if text in ("", "*"):
             return cls.ALL
-        tags = [tag for part in text.split(_SEPARATOR) if (tag := part.strip())]
+        tags = [tag for part in text.split(_SEPARATOR) if (tag := part.strip(_TRIMMED))]
         if not tags or any("|" in tag or min(tag) < _FIRST_PRINTABLE for tag in tags):
             return None
         return cls(frozenset(tag.encode("utf-8", "replace") for tag in tags), frozenset(map(tags_code, tags)))
