@@ -26,14 +26,21 @@ from mqcore.message import (
     scan_record,
     tags_code,
 )
-from mqcore.storage import StoreOptions
+from mqcore.storage import MessageStore, PutStatus, StoreOptions
 from mqcore.storage.checkpoint import StoreCheckpoint
 from mqcore.storage.consume_queue_loading import StopKind
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
 from mqcore.storage.index_table import IndexTable
 from support import store_samples as samples
 from support.simulated_disk import SimulatedDisk
+from support.stores import ManualClock, log_bytes
 
+OPTIONS = StoreOptions(
+    commit_log_file_bytes=samples.COMMIT_LOG_FILE_BYTES,
+    consume_queue_file_bytes=samples.CONSUME_QUEUE_FILE_BYTES,
+    index_slot_count=samples.INDEX_SLOT_COUNT,
+    index_entry_count=samples.INDEX_ENTRY_COUNT,
+)
 DELAY_LEVELS_MS = StoreOptions().delay_levels_ms
 
 
@@ -248,3 +255,59 @@ def test_index_file_is_written_byte_for_byte(disk: SimulatedDisk) -> None:
 def test_checkpoint_is_written_byte_for_byte(disk: SimulatedDisk) -> None:
     StoreCheckpoint.load(disk_with_samples()).save(disk)
     assert disk.read_file("checkpoint") == (samples.STORE / "checkpoint").read_bytes()
+
+
+def test_a_store_that_is_sent_the_same_messages_writes_the_same_files(disk: SimulatedDisk) -> None:
+    clock = ManualClock()
+    store = MessageStore(disk, clock, OPTIONS, store_host=samples.STORE_HOST)
+    store.load()
+    for record in records():
+        clock.now_ms = record.store_timestamp_ms
+        result = store.put(samples.outgoing(record))
+        assert result.status is PutStatus.PUT_OK
+        assert (result.physical_offset, result.queue_offset) == (record.physical_offset, record.queue_offset)
+    store.close()
+    assert_files_are_javas(disk)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1000, 32_768])
+def test_a_slave_that_is_sent_the_log_derives_the_same_files(disk: SimulatedDisk, chunk_bytes: int) -> None:
+    store = MessageStore(disk, ManualClock(), OPTIONS, store_host=samples.STORE_HOST)
+    store.load()
+    log = b"".join(samples.commit_log_files().values())[: samples.END_OFFSET]
+    while store.end_offset < len(log):
+        file_left = samples.COMMIT_LOG_FILE_BYTES - store.end_offset % samples.COMMIT_LOG_FILE_BYTES
+        store.append_raw(store.end_offset, log[store.end_offset :][: min(chunk_bytes, file_left)])
+        store.dispatch()
+    assert store.dispatched_offset == samples.END_OFFSET
+    store.close()
+    assert_files_are_javas(disk)
+
+
+def assert_files_are_javas(disk: SimulatedDisk) -> None:
+    """CommitLog, ConsumeQueues and IndexFile, byte for byte and no file more."""
+    expected = {f"commitlog/{name}": content for name, content in samples.commit_log_files().items()}
+    expected |= samples.consume_queue_files()
+    written = {path: disk.read_file(path) for path in disk.paths()}
+    assert {path: written[path] for path in written if path.startswith(("commitlog/", "consumequeue/"))} == expected
+    # Java made its IndexFile 10 ms after the first record was stored, and named it so.
+    (index_path,) = [path for path in written if path.startswith("index/")]
+    assert written[index_path] == samples.index_file()[1]
+
+
+def test_a_store_goes_on_where_java_stopped() -> None:
+    disk = disk_with_samples()
+    store = MessageStore(disk, ManualClock(now_ms=1_800_000_000_000), OPTIONS, store_host=samples.STORE_HOST)
+    report = store.load()
+    assert report.end_offset == store.end_offset == samples.END_OFFSET
+    assert {(queue.topic, queue.queue_id): queue.max_offset for queue in store.queues} == {
+        key: len(entries) for key, entries in java_consume_queues().items()
+    }
+    record = next(records())
+    result = store.put(samples.outgoing(record))
+    assert (result.physical_offset, result.queue_offset) == (
+        samples.END_OFFSET,
+        len(java_consume_queues()["sample", 0]),
+    )
+    assert store.message_at(samples.END_OFFSET).body == record.body
+    assert log_bytes(store)[: samples.END_OFFSET] == b"".join(samples.commit_log_files().values())[: samples.END_OFFSET]
