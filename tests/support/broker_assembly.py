@@ -70,7 +70,9 @@ class BrokerAssembly:
             broker_name=broker_name,
             nonce=lambda: next(nonces),
         )
-        self.sessions = ClientSessions(lambda client_id: self.leases.client_gone(client_id, clock.wall_ms()))
+        self.sessions = ClientSessions(self._client_gone)
+        # Clients that said goodbye or fell silent, in their order.
+        self.gone_client_ids: list[str] = []
         self.client_endpoint = "127.0.0.1:8081"
         # What NameServers would tell of any topic; None for this broker's own topics alone.
         self.cluster_route: TopicRoute | None = None
@@ -140,6 +142,10 @@ class BrokerAssembly:
             group, consume_enable=enabled, consume_message_orderly=fifo, retry_max_times=retry_max_times
         )
         self.groups.put(config, now_ms=self.clock.wall_ms())
+
+    def _client_gone(self, client_id: str) -> None:
+        self.leases.client_gone(client_id, self.clock.wall_ms())
+        self.gone_client_ids.append(client_id)
 
     def close(self) -> None:
         """Ends waiting calls and closes the store."""

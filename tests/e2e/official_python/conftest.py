@@ -1,0 +1,82 @@
+"""The official Python client in processes and an environment of its own, against a broker in this one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqservice.clock import SystemClock
+from support.broker_assembly import BrokerAssembly
+from support.client_endpoint import serving
+from support.manual_time import OffsetClock
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPT_LIMIT_S = 90
+
+# The environment is the demo's too: one list of pinned requirements for both.
+sys.path.append(str(ROOT))
+
+from demo.official_client import install_official_client  # noqa: E402
+
+# Runs a script with the endpoint and the topic, and gives the JSON object it printed.
+RunScript = Callable[..., Awaitable[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A serving broker with topic `orders`; new groups begin at the earliest message."""
+
+    address: str
+    broker: BrokerAssembly
+    clock: OffsetClock
+
+
+@pytest.fixture(scope="session")
+def official_python() -> Path:
+    """The interpreter that has the official client; installed once."""
+    return install_official_client() / "bin" / "python"
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    clock = OffsetClock(SystemClock())
+    broker = BrokerAssembly(clock=clock, timers=asyncio.get_running_loop())
+    broker.add_topic("orders")
+    async with serving(broker) as address:
+        yield Endpoint(address, broker, clock)
+
+
+@pytest.fixture
+def run_script(official_python: Path, endpoint: Endpoint, tmp_path: Path) -> RunScript:
+    async def run(name: str, *arguments: str) -> dict[str, Any]:
+        process = await asyncio.create_subprocess_exec(
+            official_python,
+            SCRIPTS / f"{name}.py",
+            *("--endpoint", endpoint.address, "--topic", "orders"),
+            *arguments,
+            # The client logs below the home folder.
+            env={**os.environ, "HOME": str(tmp_path)},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(SCRIPT_LIMIT_S):
+                output, errors = await process.communicate()
+        except TimeoutError:
+            process.kill()
+            output, errors = await process.communicate()
+            raise AssertionError(f"{name}: no end within {SCRIPT_LIMIT_S} s: {errors.decode()}") from None
+        assert process.returncode == 0, f"{name}: {errors.decode()}"
+        result: dict[str, Any] = json.loads(output)
+        return result
+
+    return run
