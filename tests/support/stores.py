@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mqcore.message import Blank, RecordFound, decode_properties, index_terms, record_tags_code, scan_record
+from mqcore.message.sys_flag import enters_consume_queue
 from mqcore.storage import Disk, MessageStore, QueueEntry, StoreOptions
 from support.messages import STORE_HOST
 
@@ -93,6 +94,8 @@ def derived_queues(store: MessageStore) -> dict[tuple[str, int], list[QueueEntry
     queues: dict[tuple[str, int], list[QueueEntry]] = {}
     data = log_bytes(store)
     for record in records_in(data, start_offset=store.min_offset, file_bytes=store.segment_bytes):
+        if not enters_consume_queue(record.sys_flag):
+            continue
         tags_code = record_tags_code(
             record.topic,
             decode_properties(record.properties),
