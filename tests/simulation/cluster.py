@@ -15,7 +15,6 @@ from simulation.faults import NORMAL_FLUSH_MS, FaultInjector
 from simulation.ledger import Ledger, LossWindow
 from simulation.member import BrokerNode, Member
 from simulation.network import Network
-from simulation.plants import Plant
 from simulation.process import Journal, Machine, Process, ProcessFell
 from simulation.run_settings import MASTER, NAME_SERVER, TOPIC, RunSettings
 from simulation.sim_master import SimMaster
@@ -53,9 +52,8 @@ class RunReport:
 class Cluster:
     """Builds everything from the settings; tests and scenarios then let time pass, break things and check."""
 
-    def __init__(self, settings: RunSettings, *, plant: Plant | None = None) -> None:
+    def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
-        self.plant = plant
         self.timeline = Timeline()
         self.journal = Journal(self.timeline)
         self.network = Network(self.timeline, self._rng("network"))

@@ -45,6 +45,10 @@ class BrokerNode(Protocol):
     def whole_records_end(self) -> int:
         """End of the last record that is in the log whole."""
 
+    @property
+    def longest_end(self) -> int:
+        """Where the log may be found to end at the most."""
+
     def start(self) -> None:
         """Recovers the store and begins to work."""
 
@@ -56,9 +60,11 @@ class _Promise:
     start_offset: int
     end_offset: int
     digest: bytes
+    held_end: int
+    """Where the log ended: nothing may be found beyond it."""
 
 
-NO_PROMISE: Final = _Promise(0, 0, hashlib.sha256().digest())
+NO_PROMISE: Final = _Promise(0, 0, hashlib.sha256().digest(), 1 << 62)
 
 
 class Member:
@@ -155,14 +161,6 @@ class Member:
         """Somebody made room."""
         self.disk.capacity_bytes = UNLIMITED_BYTES
 
-    def truncating(self, end_offset: int) -> None:
-        """The node is about to give up its log beyond `end_offset`: nothing is promised of it any more."""
-        assert self.node is not None
-        store = self.node.store
-        end_offset = min(end_offset, store.end_offset)
-        self._after_kill = _promise(store, end_offset)
-        self._after_power_loss = _promise(store, min(end_offset, store.flushed_offset))
-
     def _new_disk(self) -> FaultyDisk:
         return FaultyDisk(
             self.machine.rng,
@@ -211,10 +209,12 @@ class Member:
     def _write_promises(self, node: BrokerNode | None) -> None:
         """Before a crash. A node that was still in recovery promises what its predecessor did."""
         if node is not None and node.loaded:
-            self._after_kill = _promise(node.store, node.whole_records_end)
+            store = node.store
+            whole_end = min(node.whole_records_end, store.end_offset)
+            self._after_kill = _promise(store, whole_end, node.longest_end)
             # A flush may end within a record that was under way from the master; recovery ends before it.
-            flushed_end = min(node.store.flushed_offset, node.whole_records_end)
-            self._after_power_loss = _promise(node.store, last_boundary(node.store, flushed_end))
+            flushed_end = last_boundary(store, min(store.flushed_offset, whole_end))
+            self._after_power_loss = _promise(store, flushed_end, node.longest_end)
 
     def _end_process(self, *, power_loss: bool) -> None:
         process, self.process, self.node = self.process, None, None
@@ -244,6 +244,8 @@ class Member:
         self._journal.note(
             self.name, f"recovered [{store.min_offset}, {store.end_offset}), promised up to {promise.end_offset}"
         )
+        if store.end_offset > promise.held_end:
+            raise Violation(f"{self.name} recovered up to {store.end_offset}, but its log ended at {promise.held_end}")
         if promise.end_offset <= promise.start_offset:
             return
         if store.end_offset < promise.end_offset:
@@ -254,11 +256,10 @@ class Member:
             raise Violation(f"{self.name} recovered other bytes below {promise.end_offset} than it had before")
 
 
-def _promise(store: MessageStore, end_offset: int) -> _Promise:
+def _promise(store: MessageStore, end_offset: int, held_end: int) -> _Promise:
     start_offset = store.min_offset
-    if end_offset <= start_offset:
-        return NO_PROMISE
-    return _Promise(start_offset, end_offset, store.digest(start_offset, end_offset))
+    end_offset = max(start_offset, end_offset)
+    return _Promise(start_offset, end_offset, store.digest(start_offset, end_offset), held_end)
 
 
 def is_crash(error: BaseException) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from simulation.checkers import Violation
 from simulation.cluster import Cluster, RunReport, run
-from simulation.plants import Plant
+from simulation.plants import Plant, planted
 from simulation.process import ProcessFell
 from simulation.run_settings import RunSettings
 from simulation.shell_seams import in_simulation
@@ -74,10 +74,10 @@ def run_one(seed: int, plant: Plant | None = None) -> SeedResult:
     """Runs one seed; a failure is a value."""
     started = time.perf_counter()
     settings = RunSettings.draw(seed)
-    cluster = Cluster(settings, plant=plant)
+    cluster = Cluster(settings)
     report, failure = None, None
     try:
-        with in_simulation():
+        with in_simulation(), planted(plant):
             report = run(cluster)
     except (Violation, ProcessFell) as error:
         details = "" if isinstance(error, Violation) else _cause(error)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
 from broker.flush_worker import FlushWorker
 from mqcore.message import Host
-from mqcore.storage import Disk, DiskError, FlushDiskType, FlushJob, MessageStore, RecoveryReport, StoreOptions
+from mqcore.storage import (
+    Disk,
+    DiskError,
+    FlushDiskType,
+    FlushJob,
+    KeptTail,
+    MessageStore,
+    RecoveryReport,
+    StoreOptions,
+)
 from simulation.checkers import DELAY_LEVELS_MS
 from simulation.process import Process
 from simulation.run_settings import RunSettings
@@ -18,6 +28,19 @@ STORE_HOST: Final = Host.parse("10.0.0.1", 10_911)
 FLUSH_INTERVAL_MS: Final = 500
 QUEUE_FLUSH_INTERVAL_MS: Final = 1_000
 PREPARE_INTERVAL_MS: Final = 1_000
+RETENTION_INTERVAL_MS: Final = 10_000
+
+
+class _WatchedStore(MessageStore):
+    """Knows while a truncation is under way: a crash in it may leave the old end."""
+
+    cut_from = 0
+
+    def truncate(self, end_offset: int) -> KeptTail | None:
+        self.cut_from = self.end_offset
+        kept = super().truncate(end_offset)
+        self.cut_from = 0
+        return kept
 
 
 class RunningStore:
@@ -37,7 +60,7 @@ class RunningStore:
         settled: Callable[[int], None],
         failed: Callable[[DiskError], None],
     ) -> None:
-        self.store = MessageStore(
+        self.store = _WatchedStore(
             disk,
             process.clock,
             StoreOptions(
@@ -49,6 +72,10 @@ class RunningStore:
                 flush_disk_type=settings.flush_disk_type,
                 flush_interval_ms=FLUSH_INTERVAL_MS,
                 delay_levels_ms=DELAY_LEVELS_MS,
+                # No file is ever deleted: a run has no history to spare, and a full disk is a fault, not a habit.
+                disk_max_used_ratio=1.0,
+                disk_clean_forcibly_ratio=1.0,
+                disk_warning_ratio=1.0,
             ),
             store_host=STORE_HOST,
         )
@@ -87,12 +114,25 @@ class RunningStore:
         self._process.loop.spawn(self._log_flush.run(), name="log-flush")
         self._process.loop.spawn(self.queue_flush.run(), name="queue-flush")
         self._process.loop.spawn(self._preparer.run(), name="next-segment")
+        self._process.loop.spawn(self._retention(), name="retention")
         self._log_flush.kick()
         return report
+
+    @property
+    def longest_end(self) -> int:
+        """Where recovery may find the end at the most, were there a crash now."""
+        return max(self.store.end_offset, self.store.cut_from)
 
     def kick_flush(self) -> None:
         """Asks for a flush of the log."""
         self._log_flush.kick()
+
+    async def _retention(self) -> None:
+        """Lets a store that met a full disk see that there is room again."""
+        while True:
+            await asyncio.sleep(RETENTION_INTERVAL_MS / 1000)
+            job = self.store.expire(now_wall_ms=self._process.clock.wall_ms())
+            assert job is None, "nothing expires in a simulation"
 
     def _take_log_flush(self) -> FlushJob | None:
         self._flush_began_us = self._process.machine.timeline.now_us

@@ -68,6 +68,10 @@ class SimMaster:
         return self._write_path is not None
 
     @property
+    def longest_end(self) -> int:
+        return self._running_store.longest_end
+
+    @property
     def whole_records_end(self) -> int:
         return self.store.end_offset if self.ready else self.store.dispatched_offset
 

@@ -112,14 +112,15 @@ class SimProducer:
 
     def _message(self, message_id: str) -> OutgoingMessage:
         rng = self.rng
-        waits = rng.random() >= self.settings.no_wait_share
-        tag = rng.choice((None, "paid", "sent"))
+        alike = self.settings.equal_messages
+        waits = alike or rng.random() >= self.settings.no_wait_share
+        tag = "paid" if alike else rng.choice((None, "paid", "sent"))
         properties = [("UNIQ_KEY", message_id)]
         if tag is not None:
             properties.append(("TAGS", tag))
         if not waits:
             properties.append(("WAIT", "false"))
-        filler = rng.randbytes(rng.randint(0, self.settings.body_bytes_max))
+        filler = rng.randbytes(self.settings.body_bytes_max if alike else rng.randint(0, self.settings.body_bytes_max))
         return OutgoingMessage(
             topic=TOPIC,
             queue_id=rng.randrange(self.settings.queue_count),

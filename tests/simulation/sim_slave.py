@@ -64,6 +64,10 @@ class SimSlave:
         return self._follower is not None and self._follower.state == "transfer"
 
     @property
+    def longest_end(self) -> int:
+        return self._running_store.longest_end
+
+    @property
     def whole_records_end(self) -> int:
         return self.store.dispatched_offset
 

@@ -122,12 +122,11 @@ class _Handle(asyncio.TimerHandle):
         loop: ProcessLoop = self._loop  # type: ignore[attr-defined]
         if self._cancelled or loop.dead:
             return
-        previous = events._get_running_loop()
         events._set_running_loop(loop)
         try:
             self._run()
         finally:
-            events._set_running_loop(previous)
+            events._set_running_loop(None)
 
 
 class LoopSocket(Protocol):
