@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from apache.rocketmq.v2 import definition_pb2 as definition
@@ -25,7 +26,19 @@ from mqservice.rpc import Call
 
 __all__ = ["SendHandler"]
 
-_STORED_TYPES: Final = (definition.NORMAL, definition.FIFO)
+_TYPES_STORED: Final = (definition.NORMAL, definition.FIFO)
+# By the topic's message type.
+_TYPES_TAKEN: Final = MappingProxyType(
+    {
+        "NORMAL": (definition.NORMAL,),
+        "FIFO": (definition.FIFO,),
+        "DELAY": (definition.DELAY,),
+        "TRANSACTION": (definition.TRANSACTION,),
+        "MIXED": (definition.NORMAL, definition.FIFO, definition.DELAY, definition.TRANSACTION),
+    }
+)
+# Copies of messages of any kind end up there.
+_TOPICS_OF_ANY_TYPE: Final = ("%RETRY%", "%DLQ%")
 
 
 class SendHandler:
@@ -105,14 +118,15 @@ class SendHandler:
 
 def _check_type(message: definition.Message, config: TopicConfig) -> Outcome | None:
     kind = declared_type(message)
-    name = definition.MessageType.Name(kind)
-    if config.message_type not in ("MIXED", name):
+    takes_any = config.topic_name.startswith(_TOPICS_OF_ANY_TYPE)
+    if not takes_any and kind not in _TYPES_TAKEN.get(config.message_type, ()):
         return Outcome(
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            f"topic {config.topic_name} takes {config.message_type} messages, this one is {name}",
+            f"topic {config.topic_name} takes {config.message_type} messages, "
+            f"this one is {definition.MessageType.Name(kind)}",
         )
-    if kind not in _STORED_TYPES:
-        return Outcome(Code.NOT_IMPLEMENTED, f"{name} messages are not offered yet")
+    if kind not in _TYPES_STORED:
+        return Outcome(Code.NOT_IMPLEMENTED, f"{definition.MessageType.Name(kind)} messages are not offered yet")
     return None
 
 
