@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mqcore.message import extend_hash, java_hash
@@ -33,6 +33,7 @@ def test_known_hashes(text: str, value: int) -> None:
     assert java_hash(text) == value
 
 
+@settings(deadline=None)
 @given(TEXTS)
 @example("\x7f" * 128)
 @example("\uffff" * 32)
@@ -41,6 +42,7 @@ def test_hash_is_that_of_javas_loop(text: str) -> None:
     assert java_hash(text) == loop_hash(text)
 
 
+@settings(deadline=None)
 @given(TEXTS, TEXTS)
 def test_extended_hash_is_that_of_the_whole_text(prefix: str, text: str) -> None:
     assert extend_hash(java_hash(prefix), text) == loop_hash(prefix + text)

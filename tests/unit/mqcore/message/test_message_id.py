@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqcore.message import Host, offset_message_id, parse_offset_message_id
@@ -9,6 +9,7 @@ from mqcore.message import Host, offset_message_id, parse_offset_message_id
 HOSTS = st.builds(Host, st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), st.integers(0, 65535))
 
 
+@settings(deadline=None)
 @given(HOSTS, st.integers(0, 2**63 - 1))
 def test_offset_message_id_round_trip(host: Host, physical_offset: int) -> None:
     text = offset_message_id(host, physical_offset)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqcore.message import InvalidProperty, decode_properties, encode_properties, index_terms, java_map_order
@@ -9,6 +9,7 @@ from mqcore.message import InvalidProperty, decode_properties, encode_properties
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(WORDS, WORDS))
 def test_properties_survive_the_stored_form_in_order(properties: dict[str, str]) -> None:
     decoded = decode_properties(encode_properties(properties.items()))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqcore.message import (
@@ -44,6 +44,7 @@ MESSAGES = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(MESSAGES, I64, I64, I64, HOSTS, st.binary(max_size=20))
 def test_record_decodes_to_what_was_encoded_wherever_it_lies(
     message: OutgoingMessage,
@@ -106,6 +107,7 @@ def scan(buffer: bytes | bytearray, *, check_crc: bool = True) -> RecordFound | 
     return scan_record(buffer, 0, len(buffer), physical_offset=4096, check_crc=check_crc)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 200))
 def test_any_prefix_of_a_record_is_incomplete(length: int) -> None:
     record = encoded()
@@ -115,6 +117,7 @@ def test_any_prefix_of_a_record_is_incomplete(length: int) -> None:
         decode_record(prefix)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_record_with_a_sector_lost_is_never_taken_for_whole(data: st.DataObject) -> None:
     record = encoded(outgoing_message(body=b"b" * 2000))

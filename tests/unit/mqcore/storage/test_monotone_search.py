@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqcore.storage.monotone_search import first_false
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(-5, 2005))
 def test_first_false_is_found_with_few_looks(start: int, length: int, border: int) -> None:
     looked_at: list[int] = []
