@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mqcore.delivery.lease_table import Delivery, LeaseTable, QueueState, Received, RestoreReport
+from mqcore.delivery.lease_table import LeaseTable
+from mqcore.delivery.lease_values import Delivery, QueueState, Received, RestoreReport
 from mqcore.delivery.options import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS, DeliveryOptions
 from mqcore.delivery.poll_table import PollTable
 from mqcore.delivery.queue_reader import QueueReader

@@ -22,9 +22,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Final
 
 from mqcore.delivery.journal import EntryKind, LeaseJournal, read_frames
+from mqcore.delivery.lease_values import Delivery, QueueState, Received, RestoreReport
 from mqcore.delivery.options import DeliveryOptions
 from mqcore.delivery.queue_progress import ENDED, Lease, QueueProgress
 from mqcore.delivery.queue_reader import QueueReader
@@ -36,61 +37,12 @@ from mqcore.message import MessageRecord
 from mqcore.metadata import GroupOffset
 from mqcore.offsets import ConsumerOffset
 
-__all__ = ["Delivery", "LeaseTable", "QueueState", "Received", "RestoreReport"]
+__all__ = ["LeaseTable"]
 
-_FILTERED_CHUNK: int = 256
+_FILTERED_CHUNK: Final = 256
 """Entries read at once when a filter lets few pass."""
-_COMPACTION_FACTOR: int = 4
+_COMPACTION_FACTOR: Final = 4
 """A journal so many times as long as the last snapshot is worth the next one."""
-
-
-@dataclass(slots=True)
-class Delivery:
-    """One message given to a client. Not frozen, which would double the cost of making one."""
-
-    record: MessageRecord
-    handle: str
-    attempt: int
-    """1 for the first delivery; for a dead letter, the one that would be too many."""
-    queue_id: int
-    queue_offset: int
-
-
-@dataclass(slots=True)
-class Received:
-    """What one receive got."""
-
-    deliveries: list[Delivery]
-    dead_letters: list[Delivery]
-    """Messages delivered as often as allowed. The caller copies them to the dead letter topic, then acknowledges."""
-    more: bool = False
-    """The receive stopped at `max_scanned_per_receive`, not at the end: another one may find something at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreReport:
-    """How much of the files could be used."""
-
-    snapshot_valid: bool
-    """False: bad disk. Groups resume at their stored offsets and messages in flight come again."""
-    journal_bytes: int
-    torn_bytes: int
-    """Cut off the journal: what a crash kept from being written, or what follows a damaged frame."""
-
-
-class QueueState(NamedTuple):
-    """One group in one queue, for an operator."""
-
-    group: str
-    topic: str
-    queue_id: int
-    committed_offset: int
-    next_offset: int
-    """First message never delivered."""
-    inflight_count: int
-    """Leased messages."""
-    ready_count: int
-    """Messages whose lease ended, waiting to be delivered again."""
 
 
 @dataclass(slots=True)

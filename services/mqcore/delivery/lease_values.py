@@ -1,0 +1,59 @@
+"""What a lease table gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mqcore.message import MessageRecord
+
+__all__ = ["Delivery", "QueueState", "Received", "RestoreReport"]
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One message given to a client. Not frozen, which would double the cost of making one."""
+
+    record: MessageRecord
+    handle: str
+    attempt: int
+    """1 for the first delivery; for a dead letter, the one that would be too many."""
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(slots=True)
+class Received:
+    """What one receive got."""
+
+    deliveries: list[Delivery]
+    dead_letters: list[Delivery]
+    """Messages delivered as often as allowed. The caller copies them to the dead letter topic, then acknowledges."""
+    more: bool = False
+    """The receive stopped at `max_scanned_per_receive`, not at the end: another one may find something at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """How much of the files could be used."""
+
+    snapshot_valid: bool
+    """False: bad disk. Groups resume at their stored offsets and messages in flight come again."""
+    journal_bytes: int
+    torn_bytes: int
+    """Cut off the journal: what a crash kept from being written, or what follows a damaged frame."""
+
+
+class QueueState(NamedTuple):
+    """One group in one queue, for an operator."""
+
+    group: str
+    topic: str
+    queue_id: int
+    committed_offset: int
+    next_offset: int
+    """First message never delivered."""
+    inflight_count: int
+    """Leased messages."""
+    ready_count: int
+    """Messages whose lease ended, waiting to be delivered again."""
