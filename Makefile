@@ -4,7 +4,7 @@ SHELL := /bin/sh
 BIN := .venv/bin
 SEEDS ?= 300
 
-.PHONY: help setup proto lock lint format test test-quick sim bench demo conformance kill-rounds clean
+.PHONY: help setup proto lock lint format test test-quick sim bench demo conformance kill-rounds many-topics clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,9 @@ sim: setup ## clusters on virtual time with faults: SEEDS=300, or SEED=1234 to r
 
 bench: setup ## send, catch-up, start-up and memory of this machine
 	@$(BIN)/python benchmarks/bench.py
+
+many-topics: setup ## start, answer and restart with 10,000 topics of 8 queues
+	@$(BIN)/python benchmarks/many_topics.py
 
 demo: setup ## a cluster, 10,000 lines through the official client, a master killed on the way, the proof
 	@$(BIN)/python tools/demo.py

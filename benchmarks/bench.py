@@ -4,7 +4,8 @@
     python benchmarks/bench.py --seconds 5 --rounds 3
 
 Sends go through the real client API: a pair of processes as in 2m-2s-sync (SYNC_MASTER with inSyncReplicas=2 and its
-slave), one gRPC connection, 1 KiB bodies. Figures are medians of the rounds. Absolute numbers from two machines are not a comparison; later issues add the peer to the same run.
+slave), one gRPC connection, 1 KiB bodies. Figures are medians of the rounds. Absolute numbers from two machines are no
+comparison; the peer joins the same run in a later step.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ class ServiceProcess:
     port_keys: tuple[str, ...]
     ports: dict[str, int] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
+    start_limit_s: float = START_LIMIT_S
     _log_start: int = 0
 
     @property
@@ -87,7 +88,7 @@ class ServiceProcess:
             return False
 
         try:
-            wait_until(found, limit_s=START_LIMIT_S, what=f"{self.name} serves")
+            wait_until(found, limit_s=self.start_limit_s, what=f"{self.name} serves")
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.log_text()}") from None
         self.ports = {key: int(serving[key]) for key in self.port_keys if key in serving}
