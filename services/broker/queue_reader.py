@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import structlog
+
 from mqcore.message import MessageRecord
 from mqcore.storage import MessageStore, QueueEntry, RecordCorrupt
 
 __all__ = ["StoreQueueReader"]
+
+
+log = structlog.get_logger(__name__)
 
 
 class StoreQueueReader:
@@ -35,5 +40,7 @@ class StoreQueueReader:
             return None
         try:
             return self._store.message_at(entry.physical_offset, entry.size)
-        except RecordCorrupt:
+        except RecordCorrupt as error:
+            # A bad disk: the group passes over it, and somebody has to know. The other replica may hold it well.
+            log.error("record_unreadable", offset=entry.physical_offset, size=entry.size, error=str(error))
             return None
