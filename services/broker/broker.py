@@ -11,7 +11,7 @@ import asyncio
 import os
 import random
 import secrets
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +39,7 @@ from broker.slave.follower import Follower, MasterAddress
 from broker.slave.metadata_pull import MetadataPull
 from broker.write_path import WritePath
 from mqcore.clock import Clock
-from mqcore.delivery import LeaseTable, PollTable
+from mqcore.delivery import LeaseTable
 from mqcore.message import Host, OutgoingMessage
 from mqcore.metadata import (
     DataVersion,
@@ -101,7 +101,6 @@ class Broker:
             stored_offset=self._tables.consumer_offsets.offset,
         )
         self._lease_storage = LeaseStorage(self._disk, self._leases)
-        self._polls: PollTable[Hashable] = PollTable()
         self._sessions = ClientSessions(self._client_gone)
         self._options = ApiOptions(
             max_message_bytes=settings.max_message_size,
@@ -224,11 +223,6 @@ class Broker:
         return self._leases
 
     @property
-    def polls(self) -> PollTable[Any]:
-        """Receives that wait for messages."""
-        return self._polls
-
-    @property
     def sessions(self) -> ClientSessions:
         """Clients heard of."""
         return self._sessions
@@ -250,8 +244,12 @@ class Broker:
         self._tables.put_group(SubscriptionGroupConfig(group_name=group))
 
     def persist_leases(self) -> None:
-        """Writes what changed in the lease table."""
-        self._lease_storage.persist()
+        """Writes what changed in the lease table. A disk that refuses stops the broker."""
+        try:
+            self._lease_storage.persist()
+        except DiskError as error:
+            self._disk_failed(error)
+            raise
 
     # Life
 
@@ -549,9 +547,13 @@ class Broker:
         """Ends silent sessions and leases, and compacts the lease journal."""
         while True:
             await asyncio.sleep(LEASE_TICK_S)
-            self._client_api.housekeep()
-            self._lease_storage.persist()
-            await self._lease_storage.compact_if_due()
+            try:
+                self._client_api.housekeep()
+                self._lease_storage.persist()
+                await self._lease_storage.compact_if_due()
+            except DiskError as error:
+                self._disk_failed(error)
+                return
 
     async def _progress_ticks(self) -> None:
         """RocketMQ's flushConsumerOffsetInterval."""
