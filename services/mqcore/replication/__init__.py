@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqcore.replication.common_prefix import CommonPrefixSearch, tail_range
+from mqcore.replication.common_prefix import TAIL_BYTES, CommonPrefixSearch, tail_range
 from mqcore.replication.errors import LocalProtocolError, RemoteProtocolError, ReplicationError
 from mqcore.replication.events import (
     AppendBytes,
@@ -27,6 +27,7 @@ from mqcore.replication.slave_catch_up import CatchUpStep, catch_up_step
 from mqcore.replication.slave_session import SlaveSession
 
 __all__ = [
+    "TAIL_BYTES",
     "AppendBytes",
     "CatchUpStep",
     "CommonPrefixSearch",

@@ -3,20 +3,29 @@
 Theory of operation. The shell accepts connections, moves bytes, and after each change takes events and transfers:
 
 1. `submit` asks whether a stored message may be acknowledged. With fewer slaves in sync than needed the answer is
-   SLAVE_NOT_AVAILABLE at once (RocketMQ 4.x; 5.x would wait out the limit). Otherwise the put waits in the `PutGate`.
+   SLAVE_NOT_AVAILABLE, without a wait for slaves (RocketMQ 4.x; 5.x would wait out the limit). Otherwise the put waits
+   in the `PutGate`.
 2. `take_transfers` gives each slave what it lacks.
 3. `receive_data` brings reports. A report is first checked, then counted, then the gate is asked.
-4. A report is *proven* for a put when the put's bytes were all sent on that link, or when the slave's log was verified:
-   over the metadata plane it stated the digest of its tail, `verified` remembered that end, and the link's first report
-   is that end. A remembered end serves one connection and dies after `verified_end_lifetime_ms`.
 
-Slaves are counted, not connections: a verified slave's new link replaces its old one. Nothing here lowers an
-acknowledgement, and a slave that leaves takes its own with it.
+What counts as an acknowledgement. A report is *proven* for a put when the put's bytes were all sent on that link, or
+when the slave's log was verified: over the metadata plane it stated the digest of its tail, `verified` remembered that
+end, and the link's first report is that end. A remembered end serves one connection, soon.
+
+What counts as a slave. Slaves are counted, not connections: a verified slave's new link replaces its old one. A link of
+unknown owner, a Java slave or one that came empty, could be a second link of a slave we count already, whose first link
+died without a word. The same process never holds two at once, so bytes sent on the old link *after* the new one spoke
+and acknowledged there do come from another slave; acknowledgements of older bytes may not. With two or more slaves
+needed, such pairs count for bytes not sent yet only (`MasterSession.count_new_bytes_only`); puts in flight at that
+moment may time out, which is the safe side.
+
+Nothing here lowers an acknowledgement, and a slave that leaves takes its own with it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mqcore.replication.errors import RemoteProtocolError
 from mqcore.replication.events import (
@@ -50,6 +59,13 @@ class SlaveView:
     verified: bool
 
 
+class _VerifiedEnd(NamedTuple):
+    """A slave's log up to `end_offset` equals ours; good for a connection made before `expiry_ms`."""
+
+    end_offset: int
+    expiry_ms: int
+
+
 class MasterReplica:
     """A master's side of replication and of synchronous sends. No sockets, no clock; times are monotonic ms."""
 
@@ -62,8 +78,11 @@ class MasterReplica:
             sync_flush_timeout_ms=options.sync_flush_timeout_ms,
         )
         self._sessions: dict[int, MasterSession] = {}
+        self._started: list[MasterSession] = []
+        # A put that ends below has enough slaves near enough to wait for. Kept here because every send asks.
+        self._waitable_offset = 0
         self._next_link = 1
-        self._verified_ends: dict[int, tuple[int, int]] = {}  # end offset -> (broker id, expiry)
+        self._verified_ends: dict[int, _VerifiedEnd] = {}  # by broker id, oldest first
         self._events: list[MasterEvent] = []
 
     # Connections
@@ -72,12 +91,12 @@ class MasterReplica:
         """A slave connected; returns the link's id."""
         link = self._next_link
         self._next_link += 1
-        self._sessions[link] = MasterSession(peer, self._log, self._options, now_ms=now_ms)
+        self._sessions[link] = MasterSession(link, peer, self._log, self._options, now_ms=now_ms)
         return link
 
     def slave_disconnected(self, link: int, *, now_ms: int) -> None:
         """The link's connection is closed, by whichever side. Unknown links are fine."""
-        self._sessions.pop(link, None)
+        self._forget(link)
 
     def receive_data(self, link: int, data: bytes, *, now_ms: int) -> None:
         """Bytes of a slave. A refusal becomes events; the link is then deaf and the shell closes it."""
@@ -85,52 +104,63 @@ class MasterReplica:
         if session is None:
             return
         reported_offset = session.receive_data(data, now_ms=now_ms)
-        if reported_offset is None or (reported_offset < 0 and not session.started):
+        if reported_offset is None:
             return
         try:
-            if session.started:
-                if session.acknowledge(reported_offset):
-                    self._release()
-            else:
-                self._start(link, session, reported_offset, now_ms=now_ms)
+            if not session.started:
+                self._start(session, reported_offset, now_ms=now_ms)
+            elif session.acknowledge(reported_offset):
+                self._acks_changed()
+                self._release()
         except RemoteProtocolError as error:
             self._events.append(ReportRefused(link, session.peer, reported_offset, str(error)))
-            self._close(link, str(error), error.counter)
+            self._close(link, error)
             return
-        self._judge_lag(link, session)
+        self._judge_lag(session)
 
     def take_transfers(self, link: int, *, budget_bytes: int, now_ms: int) -> list[Transfer]:
-        """What to send on a link now; empty when there is nothing, or the link is gone."""
+        """What to send on a link now; empty when there is nothing, or the link is gone.
+
+        At least one frame, then more until `budget_bytes` (> 0) of bodies are reached. Taken frames count as sent: the
+        shell sends them whole and in order, or closes the link.
+        """
         session = self._sessions.get(link)
         if session is None:
             return []
         try:
-            transfers = session.take_transfers(budget_bytes=budget_bytes, now_ms=now_ms)
+            return session.take_transfers(budget_bytes=budget_bytes, now_ms=now_ms)
         except RemoteProtocolError as error:
-            self._close(link, str(error), error.counter)
+            self._close(link, error)
             return []
-        return transfers
 
     def verified(self, broker_id: int, end_offset: int, *, now_ms: int) -> None:
-        """A slave proved that its log up to `end_offset` equals ours; its next connection will report that end."""
-        expiry_ms = now_ms + self._options.verified_end_lifetime_ms
-        self._verified_ends = {
-            end: (owner, until) for end, (owner, until) in self._verified_ends.items() if until > now_ms
-        }
-        self._verified_ends[end_offset] = (broker_id, expiry_ms)
+        """A slave proved that its log up to `end_offset` equals ours; its next connection will report that end.
+
+        Its connection is told from others by that end alone. Two slaves that prove the same end may be taken for one
+        another, which does no harm: both are proven.
+        """
+        self._drop_expired_ends(now_ms=now_ms)
+        self._verified_ends.pop(broker_id, None)
+        self._verified_ends[broker_id] = _VerifiedEnd(end_offset, now_ms + self._options.verified_end_lifetime_ms)
 
     # Sends
 
     def submit(self, put: WaitingPut, *, now_ms: int) -> PutStatus | None:
-        """The status of a stored put, when it is known at once; None: a PutCompleted will tell."""
-        needs_slaves = put.needs_slaves and self._options.needed_slaves > 0
-        if needs_slaves and self._in_sync_count() < self._options.needed_slaves:
-            # What is missing for certain is said at once; the disk is not waited for, as a better status cannot come.
-            return PutStatus.SLAVE_NOT_AVAILABLE
-        if not needs_slaves and not put.needs_flush:
+        """The status of a stored put, when it is known at once; None: a PutCompleted will tell.
+
+        Puts are submitted in log order, each before the next is appended. Constant cost.
+        """
+        if put.needs_slaves:
+            if self._options.needed_slaves == 0:
+                put = put._replace(needs_slaves=False)
+            elif put.end_offset >= self._waitable_offset:
+                if not put.needs_flush:
+                    return PutStatus.SLAVE_NOT_AVAILABLE
+                # RocketMQ's clients take this status for a success: it is not given before the disk has the message.
+                self._gate.add_without_slaves(put, now_ms=now_ms)
+                return None
+        if not put.needs_slaves and not put.needs_flush:
             return PutStatus.PUT_OK
-        if needs_slaves != put.needs_slaves:
-            put = put._replace(needs_slaves=needs_slaves)
         self._gate.add(put, now_ms=now_ms)
         return None
 
@@ -142,7 +172,12 @@ class MasterReplica:
     # Time
 
     def next_deadline_ms(self) -> int | None:
-        """When `deadline_reached` (and a pump of the links) is due although nothing happened."""
+        """When `deadline_reached`, and then `take_transfers` of each link, is due although nothing happened.
+
+        A time long past when events wait to be taken: one may have come of taking transfers.
+        """
+        if self._events:
+            return 0
         deadlines = [session.next_deadline_ms() for session in self._sessions.values()]
         gate = self._gate.next_deadline_ms()
         if gate is not None:
@@ -154,10 +189,13 @@ class MasterReplica:
         self._gate.deadline_reached(now_ms=now_ms)
         self._events += self._gate.take_completed()
         for link, session in list(self._sessions.items()):
-            if session.is_silent(now_ms=now_ms):
-                self._close(link, "nothing heard within haHousekeepingInterval", "slave_silent")
-            elif session.started:
-                self._judge_lag(link, session)
+            try:
+                session.deadline_reached(now_ms=now_ms)
+            except RemoteProtocolError as error:
+                self._close(link, error)
+            else:
+                if session.started:
+                    self._judge_lag(session)
 
     # Views
 
@@ -167,10 +205,10 @@ class MasterReplica:
         return events
 
     def slaves(self) -> list[SlaveView]:
-        """Slaves that have reported."""
+        """Slaves that have reported, in the order they did."""
         return [
             SlaveView(
-                link=link,
+                link=session.link,
                 peer=session.peer,
                 broker_id=session.broker_id,
                 acked_offset=session.acked_offset,
@@ -178,41 +216,69 @@ class MasterReplica:
                 in_sync=self._is_in_sync(session),
                 verified=session.verified,
             )
-            for link, session in self._sessions.items()
-            if session.started
+            for session in self._started
         ]
 
     # Inside
 
-    def _start(self, link: int, session: MasterSession, reported_offset: int, *, now_ms: int) -> None:
-        broker_id, expiry_ms = self._verified_ends.get(reported_offset, (None, 0))
-        if broker_id is not None and expiry_ms <= now_ms:
-            broker_id = None
+    def _start(self, session: MasterSession, reported_offset: int, *, now_ms: int) -> None:
+        self._drop_expired_ends(now_ms=now_ms)
+        broker_id = next(
+            (owner for owner, verified in self._verified_ends.items() if verified.end_offset == reported_offset), None
+        )
         session.start(reported_offset, broker_id=broker_id)
+        self._events.append(SlaveStarted(session.link, session.peer, session.start_offset, broker_id))
         if broker_id is not None:
-            del self._verified_ends[reported_offset]
-            for other, known in list(self._sessions.items()):
-                if other != link and known.broker_id == broker_id:
-                    self._close(other, f"slave {broker_id} connected anew", "replaced")
-        self._events.append(SlaveStarted(link, session.peer, session.base_offset, broker_id))
+            del self._verified_ends[broker_id]
+            for other in list(self._started):
+                if other.broker_id == broker_id:
+                    self._close(other.link, RemoteProtocolError("replaced", f"slave {broker_id} connected anew"))
+        if self._options.needed_slaves > 1:
+            self._tell_apart(session)
+        self._gate.split_at(session.proven_from_offset)
+        self._started.append(session)
+        self._acks_changed()
         self._release()
 
+    def _tell_apart(self, newcomer: MasterSession) -> None:
+        """Keeps one slave from being counted twice for a put; see the theory of operation."""
+        for other in self._started:
+            if other.verified and newcomer.verified:
+                continue
+            other.count_new_bytes_only()
+            self._gate.split_at(other.proven_from_offset)
+
+    def _acks_changed(self) -> None:
+        needed = self._options.needed_slaves
+        self._waitable_offset = 0
+        if 0 < needed <= len(self._started):
+            acked = sorted([session.acked_offset for session in self._started])
+            self._waitable_offset = acked[-needed] + self._options.max_gap_not_in_sync_bytes
+
     def _release(self) -> None:
-        self._gate.slaves_hold(session.proven for session in self._sessions.values() if session.started)
+        self._gate.slaves_hold(self._started)
         self._events += self._gate.take_completed()
 
     def _is_in_sync(self, session: MasterSession) -> bool:
-        return session.started and session.lag_bytes < self._options.max_gap_not_in_sync_bytes
+        return session.lag_bytes < self._options.max_gap_not_in_sync_bytes
 
-    def _in_sync_count(self) -> int:
-        return sum(1 for session in self._sessions.values() if self._is_in_sync(session))
-
-    def _judge_lag(self, link: int, session: MasterSession) -> None:
+    def _judge_lag(self, session: MasterSession) -> None:
         in_sync = self._is_in_sync(session)
         if in_sync != session.in_sync:
             session.in_sync = in_sync
-            self._events.append(SlaveInSync(link) if in_sync else SlaveFellBehind(link))
+            self._events.append(SlaveInSync(session.link) if in_sync else SlaveFellBehind(session.link))
 
-    def _close(self, link: int, reason: str, counter: str) -> None:
-        self._sessions.pop(link, None)
-        self._events.append(LinkClosed(link, reason, counter))
+    def _drop_expired_ends(self, *, now_ms: int) -> None:
+        self._verified_ends = {
+            broker_id: verified for broker_id, verified in self._verified_ends.items() if verified.expiry_ms > now_ms
+        }
+
+    def _close(self, link: int, cause: RemoteProtocolError) -> None:
+        self._forget(link)
+        self._events.append(LinkClosed(link, str(cause), cause.counter))
+
+    def _forget(self, link: int) -> None:
+        session = self._sessions.pop(link, None)
+        if session is not None and session.started:
+            self._started.remove(session)
+            self._acks_changed()

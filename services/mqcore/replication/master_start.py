@@ -1,4 +1,10 @@
-"""Whether a starting master may serve with the log it has, or has to ask its slaves for more first (ADR 4)."""
+"""Whether a starting master may serve with the log it has, or has to ask its slaves for more first (ADR 4).
+
+Theory of operation. `recovery_wait_ms` says how long to wait for slaves; 0: serve at once. Each slave that answers is a
+`SlaveCopy`; `best_copy` names the one to fetch [our end, its end) from before serving, None: none holds more. A slave
+that is never heard within the limit is a warning for the operator, not a reason to stay away: what it has more than us
+it keeps aside as a file when it follows again.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mqcore.replication.frames import BODY_BYTES_MAX
+
 __all__ = ["MasterOptions", "SlaveOptions"]
 
 
@@ -29,6 +31,10 @@ class MasterOptions:
     """`syncFromLastFile`: give a fresh slave the last CommitLog file only, as RocketMQ does."""
     verified_end_lifetime_ms: int = 30_000
     """How long a proven end waits for the connection that reports it."""
+
+    def __post_init__(self) -> None:
+        assert self.needed_slaves >= 0, "needed_slaves counts slaves"
+        assert 0 < self.transfer_batch_bytes <= BODY_BYTES_MAX, "a slave could never take such a frame"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,17 @@
-"""What a slave does next, once it has heard from its master over the metadata plane."""
+"""What a slave does next, once it has heard from its master over the metadata plane.
+
+Theory of operation. A slave that cannot reach its master waits, and asks again; everything else follows from the two
+extents and from whether the master serves:
+
+    WAIT, REFUSE     nothing is touched; ask again
+    CONNECT          open the replication connection
+    VERIFY           state our tail: equal -> CONNECT, different -> RESYNCHRONISE
+    RESYNCHRONISE    CommonPrefixSearch: a result -> cut to it, None -> START_OVER; ask again
+    START_OVER       keep all we hold aside; ask again, with an empty log -> CONNECT
+
+What is cut off is kept as a file first. Nothing is ever cut against a master that does not serve yet: it may have lost
+its unflushed tail and be about to fetch ours.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +36,7 @@ class CatchUpStep(Enum):
     RESYNCHRONISE = auto()
     """We hold bytes the master does not: find the last common record, keep the rest aside, cut."""
     START_OVER = auto()
-    """The master's log begins behind our end: keep ours aside and take the master's from its start."""
+    """The master's log begins at our end or behind it: nothing can be compared or continued. Keep ours aside."""
 
 
 def catch_up_step(
@@ -36,8 +49,6 @@ def catch_up_step(
         return CatchUpStep.WAIT
     if ours.is_empty:
         return CatchUpStep.CONNECT
-    if ours.end_offset < theirs.min_offset:
+    if ours.end_offset <= theirs.min_offset:
         return CatchUpStep.START_OVER
-    if ours.end_offset > theirs.end_offset:
-        return CatchUpStep.RESYNCHRONISE
-    return CatchUpStep.VERIFY
+    return CatchUpStep.VERIFY if ours.end_offset <= theirs.end_offset else CatchUpStep.RESYNCHRONISE

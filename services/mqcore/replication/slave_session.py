@@ -1,15 +1,21 @@
 """Slave half of one replication connection, without sockets or clock.
 
+Theory of operation.
+
     connected --report at once--> following --offset mismatch, bad size, silence--> closed
 
-Each transfer must start at the end of the local log, heartbeats included; an empty log takes any start. Bodies are
+The first report says where to go on: the end of the local log, or 0 when nothing is held, wherever the log would go on.
+Each transfer must then start at that end, heartbeats included; a slave that holds nothing takes any start. Bodies are
 handed on as they arrive, whole frames or parts of them, so nothing is buffered but an incomplete header. The report
 after a read covers everything appended by it: one report a read, whole 8 bytes, never a part.
+
+A master may be Java's: frames of 32 KiB by default and 4 MiB - 12 at most, cut anywhere in a record, and nothing but
+heartbeats while it has nothing new. It closes links that are silent for 20 s, so a report is repeated when idle.
 """
 
 from __future__ import annotations
 
-from mqcore.replication.errors import RemoteProtocolError
+from mqcore.replication.errors import LocalProtocolError, RemoteProtocolError
 from mqcore.replication.events import AppendBytes, MasterHeartbeat, SlaveEvent
 from mqcore.replication.frames import BODY_BYTES_MAX, REPORT, TRANSFER_HEADER, TRANSFER_HEADER_BYTES
 from mqcore.replication.options import SlaveOptions
@@ -23,20 +29,27 @@ class SlaveSession:
     Invariant: reported offset <= end of the local CommitLog; bytes are only ever appended at that end.
     """
 
-    def __init__(self, *, end_offset: int, options: SlaveOptions, now_ms: int) -> None:
+    def __init__(self, *, end_offset: int, options: SlaveOptions, now_ms: int, min_offset: int = 0) -> None:
+        """A session for a log that holds [min_offset, end_offset). Times are monotonic ms.
+
+        A slave that promises its disk flushes before it connects: the first report acknowledges, too.
+        """
         self._options = options
-        self._next_offset = end_offset
-        self._is_empty = end_offset == 0
+        self._is_empty = min_offset == end_offset
+        self._next_offset = 0 if self._is_empty else end_offset
         self._header = b""
         self._body_left = 0
-        self._reported_offset = end_offset
+        self._reported_offset = self._next_offset
         self._report_due = True
         self._last_report_ms = now_ms
         self._last_heard_ms = now_ms
         self._now_ms = now_ms
 
     def receive_data(self, data: bytes | memoryview, *, now_ms: int) -> list[SlaveEvent]:
-        """Bytes of the master. Raises RemoteProtocolError: the caller closes the connection."""
+        """Bytes of the master. Raises RemoteProtocolError: the caller closes the connection.
+
+        Events are views of `data`. An error takes the whole frames before it in the same read along; they come again.
+        """
         self._last_heard_ms = self._now_ms = now_ms
         events: list[SlaveEvent] = []
         view = memoryview(data)
@@ -65,10 +78,16 @@ class SlaveSession:
         return events
 
     def appended(self, acknowledged_offset: int) -> None:
-        """Everything below `acknowledged_offset` may be reported: appended, and flushed if the slave promises that."""
-        if acknowledged_offset > self._reported_offset:
-            self._reported_offset = acknowledged_offset
-            self._report_due = True
+        """Everything below `acknowledged_offset` may be reported: appended, and flushed if the slave promises that.
+
+        Offsets at or below the last report change nothing. LocalProtocolError: it was never received.
+        """
+        if self._is_empty or acknowledged_offset <= self._reported_offset:
+            return
+        if acknowledged_offset > self._next_offset:
+            raise LocalProtocolError(f"reporting {acknowledged_offset}, received up to {self._next_offset}")
+        self._reported_offset = acknowledged_offset
+        self._report_due = True
 
     def data_to_send(self) -> bytes:
         """The report that is due, else nothing. Taking it counts as sent: a report must leave whole or not at all."""
