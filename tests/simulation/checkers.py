@@ -7,7 +7,7 @@ dispatch, and everything else is compared with that walk.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +23,15 @@ from mqcore.message import (
 from mqcore.storage import MessageStore, QueueEntry
 from simulation.ledger import Ledger
 
-__all__ = ["Violation", "check_acknowledged", "check_prefix", "check_queues", "last_boundary", "read_whole_log"]
+__all__ = [
+    "Violation",
+    "check_acknowledged",
+    "check_delivered",
+    "check_prefix",
+    "check_queues",
+    "last_boundary",
+    "read_whole_log",
+]
 
 DELAY_LEVELS_MS: Final = (1_000,)
 
@@ -42,6 +50,7 @@ class _Found:
     queue_id: int
     queue_offset: int
     tags_code: int
+    message_id: str
 
 
 def read_whole_log(store: MessageStore) -> bytes:
@@ -131,6 +140,15 @@ def check_queues(node: str, store: MessageStore) -> None:
             raise Violation(f"{node}: {topic}/{queue_id} {_first_difference(entries, wanted, first)}")
 
 
+def check_delivered(store: MessageStore, delivered: Container[tuple[int, int, str]]) -> None:
+    """Every message of the log was given to its group; `delivered` holds (queue id, queue offset, message id)."""
+    for found in _walk("master", store):
+        if (found.queue_id, found.queue_offset, found.message_id) not in delivered:
+            raise Violation(
+                f"message {found.message_id}, queue {found.queue_id} offset {found.queue_offset}, was never delivered"
+            )
+
+
 def _first_difference(entries: list[QueueEntry], wanted: list[QueueEntry], first: int) -> str:
     for index, (entry, want) in enumerate(zip(entries, wanted)):
         if entry != want:
@@ -147,6 +165,7 @@ def _walk(node: str, store: MessageStore) -> Iterable[_Found]:
         segment_end = min(len(data), position + store.segment_bytes - offset % store.segment_bytes)
         found = scan_record(data, position, segment_end, physical_offset=offset)
         if isinstance(found, RecordFound):
+            properties = decode_properties(found.properties)
             yield _Found(
                 offset=offset,
                 size=found.size,
@@ -155,10 +174,11 @@ def _walk(node: str, store: MessageStore) -> Iterable[_Found]:
                 queue_offset=found.queue_offset,
                 tags_code=record_tags_code(
                     found.topic,
-                    decode_properties(found.properties),
+                    properties,
                     store_timestamp_ms=found.store_timestamp_ms,
                     delay_levels_ms=DELAY_LEVELS_MS,
                 ),
+                message_id=properties.get("UNIQ_KEY", ""),
             )
             position += found.size
         elif isinstance(found, Blank) and position + found.size == segment_end:

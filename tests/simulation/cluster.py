@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mqcore.storage import MessageStore
-from simulation.checkers import Violation, check_acknowledged, check_prefix, check_queues, read_whole_log
+from simulation.checkers import (
+    Violation,
+    check_acknowledged,
+    check_delivered,
+    check_prefix,
+    check_queues,
+    read_whole_log,
+)
 from simulation.fault_budget import FaultBudget
 from simulation.faults import NORMAL_FLUSH_MS, FaultInjector
 from simulation.ledger import Ledger, LossWindow
@@ -17,6 +24,7 @@ from simulation.member import BrokerNode, Member
 from simulation.network import Network
 from simulation.process import Journal, Machine, Process, ProcessFell
 from simulation.run_settings import MASTER, NAME_SERVER, TOPIC, RunSettings
+from simulation.sim_consumer import DeliveryRecord, SimConsumer
 from simulation.sim_master import SimMaster
 from simulation.sim_name_server import SimNameServer
 from simulation.sim_producer import SimProducer
@@ -29,6 +37,9 @@ WARM_UP_MS: Final = 3_000
 HEAL_LIMIT_MS: Final = 180_000
 """After the last fault everything is as it should be within this time: timeouts of 20 s, retries of 5 s, and a log of a
 few hundred kilobytes to send."""
+DELIVERY_LIMIT_MS: Final = 60_000
+"""Everything stored is delivered and acknowledged within some leases of 10 s."""
+CONSUMER_COUNT: Final = 2
 ROUTE_LIMIT_MS: Final = 20_000
 """How long a route may name a dead broker: liveness limit and scan interval."""
 WATCH_INTERVAL_MS: Final = 1_000
@@ -58,6 +69,8 @@ class Cluster:
         self.journal = Journal(self.timeline)
         self.network = Network(self.timeline, self._rng("network"))
         self.ledger = Ledger()
+        self.deliveries = DeliveryRecord()
+        self._committed: dict[int, int] = {}
         names = (MASTER, *(f"slave-{number}" for number in range(1, settings.slave_count + 1)))
         self.budget = FaultBudget(names, settings.power_losses_survived)
         self.members = [
@@ -90,6 +103,8 @@ class Cluster:
             member.start()
         for number in range(self.settings.producer_count):
             self.add_producer(f"producer-{number}")
+        for number in range(CONSUMER_COUNT):
+            self._start_consumer(f"consumer-{number}")
         self.timeline.after(WATCH_INTERVAL_MS * US_PER_MS, self._watch)
 
     def add_producer(self, name: str) -> SimProducer:
@@ -99,6 +114,10 @@ class Cluster:
         self.producers.append(producer)
         producer.start()
         return producer
+
+    def _start_consumer(self, name: str) -> None:
+        process = Process(Machine(name, self.network, self._rng(name)), failed=self._client_failed)
+        SimConsumer(process, self.network, self.deliveries, self._rng(f"{name} choices")).start()
 
     def start_name_server(self) -> None:
         """Starts a NameServer that knows nothing yet."""
@@ -146,6 +165,7 @@ class Cluster:
         for producer in self.producers:
             producer.stop()
         self.run_until(self._converged, limit_ms=HEAL_LIMIT_MS, what="the slaves do not follow their master")
+        self.run_until(self._consumed, limit_ms=DELIVERY_LIMIT_MS, what="not everything was consumed")
 
     # Judgement
 
@@ -153,6 +173,7 @@ class Cluster:
         """The checkers of every run, on a settled cluster."""
         master = self._store_of(self.master)
         lost = check_acknowledged(master, self.ledger)
+        check_delivered(master, self.deliveries.messages)
         for member in self.members:
             store = self._store_of(member)
             if member is not self.master:
@@ -162,6 +183,7 @@ class Cluster:
             settings=self.settings,
             acknowledged=len(self.ledger.acknowledgements),
             lost_as_expected=lost,
+            delivered=self.deliveries.deliveries,
             log_bytes=len(read_whole_log(master)),
             virtual_ms=self.timeline.now_ms,
             events=self.timeline.events_done,
@@ -245,6 +267,8 @@ class Cluster:
         """What the settings do not promise to survive is written down before it happens."""
         self.budget.lost_power(member.name, at_us=self.timeline.now_us)
         if member is self.master:
+            self._committed = {}
+            self.deliveries.journal_lost_us = self.timeline.now_us
             node = member.node
             durable_end = node.store.flushed_offset if node is not None and node.loaded else 0
             self.ledger.loss_windows.append(
@@ -282,8 +306,15 @@ class Cluster:
             for member in self.members
         )
 
+    def _consumed(self) -> bool:
+        node = self.master.node
+        return isinstance(node, SimMaster) and all(
+            node.store.queue_max_offset(TOPIC, queue_id) == offset for queue_id, offset in node.committed.items()
+        )
+
     def _watch(self) -> None:
         """Once a virtual second: what must hold also while things go wrong."""
+        self._check_progress()
         self._check_route()
         self._check_followers()
         self.timeline.after(WATCH_INTERVAL_MS * US_PER_MS, self._watch)
@@ -298,6 +329,17 @@ class Cluster:
             dead_ms = (self.timeline.now_us - member.down_since_us) // US_PER_MS
             if dead_ms > ROUTE_LIMIT_MS:
                 raise Violation(f"the route still names {member.name}, dead for {dead_ms} ms")
+
+    def _check_progress(self) -> None:
+        """Consumer offsets never go back, but for what a power loss took from the journal or the log."""
+        node = self.master.node
+        if not isinstance(node, SimMaster) or not node.ready:
+            return
+        committed = node.committed
+        for queue_id, offset in self._committed.items():
+            if committed.get(queue_id, 0) < offset:
+                raise Violation(f"the group's offset in queue {queue_id} went from {offset} to {committed[queue_id]}")
+        self._committed = committed
 
     def _check_followers(self) -> None:
         """A slave whose bytes the master counts holds the master's bytes."""

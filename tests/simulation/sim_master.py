@@ -16,6 +16,7 @@ from simulation.network import Network
 from simulation.process import Journal, Process
 from simulation.run_settings import HA_PORT, METADATA_PORT, RunSettings
 from simulation.running_store import RunningStore
+from simulation.sim_delivery import DELIVERIES, SimDelivery
 from simulation.sim_name_server import BrokerRegistration
 from simulation.sim_producer import SENDS
 from simulation.sim_replica_service import REPLICAS, SimReplicaService
@@ -53,6 +54,9 @@ class SimMaster:
             settled=settled,
             failed=lambda error: member.disk_failed(process, error),
         )
+        self._delivery = SimDelivery(
+            process=process, disk=member.disk, store=self.store, queue_count=settings.queue_count
+        )
         self._registration = BrokerRegistration(process, network, member.broker_id, settings.queue_count)
 
     @property
@@ -80,8 +84,14 @@ class SimMaster:
         """Sends without an answer yet."""
         return 0 if self._write_path is None else self._write_path.waiting_count
 
+    @property
+    def committed(self) -> dict[int, int]:
+        """The consumer group's first unfinished message by queue id."""
+        return self._delivery.committed()
+
     def start(self) -> None:
         report = self._running_store.load()
+        self._delivery.load()
         self._process.loop.spawn(self._registration.run(), name="registration")
         self._network.serve(
             self._process,
@@ -125,6 +135,7 @@ class SimMaster:
         listener.start(host=self._process.host, port=HA_PORT)
         self._replica, self._write_path = replica, write_path
         self._network.serve(self._process, SENDS, self)
+        self._network.serve(self._process, DELIVERIES, self._delivery)
         self._registration.announced = True
         self._journal.note(self._member.name, f"serves [{self.store.min_offset}, {self.store.end_offset})")
 

@@ -1,0 +1,119 @@
+"""A consumer of the group: receives, sometimes forgets to acknowledge, and judges each delivery by the earlier ones."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Final
+
+from simulation.checkers import Violation
+from simulation.network import Network, PeerUnavailable
+from simulation.process import Process
+from simulation.run_settings import MASTER
+from simulation.sim_delivery import DELIVERIES, INVISIBLE_MS, DeliveredMessage
+from simulation.virtual_time import US_PER_MS
+
+__all__ = ["DeliveryRecord", "SimConsumer"]
+
+CALL_TIMEOUT_MS: Final = 3_000
+IDLE_PAUSE_MS: Final = 700
+FORGOTTEN_SHARE: Final = 0.05
+
+
+@dataclass(slots=True)
+class _History:
+    """One message of the log as its group has seen it. Times are virtual microseconds."""
+
+    received_us: int
+    finished_us: int | None = None
+
+
+@dataclass(slots=True)
+class DeliveryRecord:
+    """All deliveries of the group, to whichever consumer, and what they break.
+
+    The journal of the leases is written before each answer and kept by a kill, so a kill excuses nothing. A power loss
+    may take its tail: what was finished or leased before one may come again.
+    """
+
+    messages: dict[tuple[int, int, str], _History] = field(default_factory=dict)
+    """By queue id, queue offset and message id."""
+    journal_lost_us: int = -1
+    """When the master last lost what it had not flushed."""
+    deliveries: int = 0
+
+    def delivered(self, message: DeliveredMessage, *, asked_us: int, now_us: int) -> None:
+        """A consumer got a message; it asked for it at `asked_us`."""
+        self.deliveries += 1
+        key = (message.queue_id, message.queue_offset, message.message_id)
+        before = self.messages.get(key)
+        if before is None:
+            self.messages[key] = _History(received_us=asked_us)
+            return
+        if before.finished_us is not None and self.journal_lost_us < before.finished_us:
+            raise Violation(
+                f"{message.message_id}, queue {message.queue_id} offset {message.queue_offset}, was delivered again at "
+                f"{now_us / 1e6:.3f} s, acknowledged at {before.finished_us / 1e6:.3f} s"
+            )
+        lease_end_us = before.received_us + INVISIBLE_MS * US_PER_MS
+        if now_us < lease_end_us and self.journal_lost_us < before.received_us:
+            raise Violation(
+                f"{message.message_id} was delivered again at {now_us / 1e6:.3f} s, leased until "
+                f"{lease_end_us / 1e6:.3f} s"
+            )
+        before.received_us = asked_us
+        before.finished_us = None
+
+    def finished(self, message: DeliveredMessage, *, now_us: int) -> None:
+        """An acknowledgement was answered with OK."""
+        self.messages[message.queue_id, message.queue_offset, message.message_id].finished_us = now_us
+
+
+@dataclass(slots=True)
+class SimConsumer:
+    """Receives until the process ends."""
+
+    process: Process
+    network: Network
+    record: DeliveryRecord
+    rng: random.Random
+
+    def start(self) -> None:
+        """Begins to receive."""
+        self.process.loop.spawn(self._run(), name="consumer")
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                if not await self._receive():
+                    await asyncio.sleep(IDLE_PAUSE_MS / 1000)
+            except PeerUnavailable:
+                await asyncio.sleep(IDLE_PAUSE_MS / 1000)
+
+    async def _receive(self) -> bool:
+        timeline = self.network.timeline
+        asked_us = timeline.now_us
+        messages = await self.network.call(
+            self.process,
+            MASTER,
+            DELIVERIES,
+            lambda broker: broker.receive(self.process.host),
+            timeout_ms=CALL_TIMEOUT_MS,
+        )
+        for message in messages:
+            self.record.delivered(message, asked_us=asked_us, now_us=timeline.now_us)
+        kept = [message for message in messages if self.rng.random() >= FORGOTTEN_SHARE]
+        if kept:
+            handles = [message.handle for message in kept]
+            answers = await self.network.call(
+                self.process,
+                MASTER,
+                DELIVERIES,
+                lambda broker: broker.acknowledge(handles),
+                timeout_ms=CALL_TIMEOUT_MS,
+            )
+            for message, finished in zip(kept, answers):
+                if finished:
+                    self.record.finished(message, now_us=timeline.now_us)
+        return bool(messages)
