@@ -128,6 +128,7 @@ class Broker:
             failed=self._disk_failed,
             interval_ms=1_000,
         )
+        self._workers = (self._flusher, self._queue_flusher, self._preparer)
         self._write_path = WritePath(
             store=self._store,
             replica=self._replica,
@@ -276,8 +277,8 @@ class Broker:
                 await self._stop(metadata_server, client_server)
                 for task in tasks:
                     task.cancel()
-        for worker in (self._flusher, self._queue_flusher, self._preparer):
-            await worker.close()
+                for worker in self._workers:
+                    await worker.close()
         return self._close_files()
 
     async def _recover(self) -> None:
@@ -346,11 +347,10 @@ class Broker:
         return metadata_server, client_server
 
     def _start_background(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        for worker in self._workers:
+            group.create_task(worker.run())
         tasks = [
             group.create_task(self._links.run()),
-            group.create_task(self._flusher.run()),
-            group.create_task(self._queue_flusher.run()),
-            group.create_task(self._preparer.run()),
             group.create_task(self._retention()),
         ]
         if self._settings.is_master:

@@ -56,23 +56,27 @@ class FlushWorker(Generic[JobT]):
         self._idle = asyncio.Event()
         self._idle.set()
         self._pauses = 0
+        self._closing = False
 
     def kick(self) -> None:
         """Something is to be written; on the event loop only."""
         self._kicked.set()
 
     async def run(self) -> None:
-        """Works until cancelled. Without an interval it sleeps until kicked; with one it also wakes by itself."""
+        """Works until `close`. Without an interval it sleeps until kicked; with one it also wakes by itself.
+
+        Not to be cancelled: a job that is out could not be finished on the loop any more.
+        """
         loop = asyncio.get_running_loop()
         timeout = None if self._interval_ms is None else self._interval_ms / 1000
-        while True:
+        while not self._closing:
             try:
                 async with asyncio.timeout(timeout):
                     await self._kicked.wait()
             except TimeoutError:
                 pass
             self._kicked.clear()
-            if self._pauses:
+            if self._pauses or self._closing:
                 continue
             self._idle.clear()
             try:
@@ -100,6 +104,8 @@ class FlushWorker(Generic[JobT]):
             self._kicked.set()
 
     async def close(self) -> None:
-        """Waits for a running job, then ends the thread."""
+        """Lets a running job finish, takes no other, ends `run` and the thread."""
+        self._closing = True
+        self._kicked.set()
         await self._idle.wait()
         self._executor.shutdown(wait=True)

@@ -229,7 +229,7 @@ class BrokerSettings(ServiceSettings):
         if is_slave and self.broker_id == 0:
             problems.append("brokerId: a SLAVE needs an id above 0; 0 is the master's")
         if not is_slave and self.broker_id != 0:
-            problems.append(f"brokerId: a {self.broker_role} has id 0, not {self.broker_id}; or set brokerRole=SLAVE")
+            problems.append(f"brokerId: a master's id is 0, not {self.broker_id}; a slave says brokerRole=SLAVE")
         if self.needed_replicas > self.total_replicas:
             problems.append(
                 f"inSyncReplicas: {self.needed_replicas} copies cannot be had from totalReplicas={self.total_replicas}"

@@ -1,0 +1,106 @@
+"""The thread that waits for the disk: group commit, pauses, and a disk that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from broker.flush_worker import FlushWorker
+from mqcore.storage import DiskError
+
+
+class Job:
+    """Waits until the test lets it go."""
+
+    def __init__(self, *, error: DiskError | None = None) -> None:
+        self.started = threading.Event()
+        self.go_on = threading.Event()
+        self.error = error
+
+    def run(self) -> None:
+        self.started.set()
+        assert self.go_on.wait(10)
+        if self.error is not None:
+            raise self.error
+
+
+class Harness:
+    """A worker with the jobs it will take and what became of them."""
+
+    def __init__(self, *jobs: Job) -> None:
+        self.jobs = list(jobs)
+        self.finished: list[Job] = []
+        self.failures: list[DiskError] = []
+        self.worker = FlushWorker("test", take=self._take, finished=self.finished.append, failed=self.failures.append)
+
+    def _take(self) -> Job | None:
+        return self.jobs.pop(0) if self.jobs else None
+
+
+async def started(job: Job) -> None:
+    await asyncio.to_thread(job.started.wait, 10)
+
+
+async def test_kicks_during_a_job_become_one_more_job() -> None:
+    first, second, third = Job(), Job(), Job()
+    harness = Harness(first, second, third)
+    task = asyncio.create_task(harness.worker.run())
+    harness.worker.kick()
+    await started(first)
+    harness.worker.kick()
+    harness.worker.kick()
+    second.go_on.set()
+    first.go_on.set()
+    await started(second)
+    async with harness.worker.paused():
+        assert harness.finished == [first, second]
+        assert harness.jobs == [third]
+    third.go_on.set()
+    await harness.worker.close()
+    await asyncio.wait_for(task, 10)
+
+
+async def test_pause_waits_for_the_running_job_and_holds_back_the_next() -> None:
+    first, second = Job(), Job()
+    harness = Harness(first, second)
+    task = asyncio.create_task(harness.worker.run())
+    harness.worker.kick()
+    await started(first)
+    first.go_on.set()
+    second.go_on.set()
+    async with harness.worker.paused():
+        assert harness.finished == [first]
+        harness.worker.kick()
+        await asyncio.sleep(0.01)
+        assert harness.jobs == [second]
+    await started(second)
+    await harness.worker.close()
+    await asyncio.wait_for(task, 10)
+
+
+async def test_failed_sync_is_told_and_nothing_is_finished_after_it() -> None:
+    broken, never = Job(error=DiskError("commitlog/0", "sync failed")), Job()
+    harness = Harness(broken, never)
+    broken.go_on.set()
+    task = asyncio.create_task(harness.worker.run())
+    harness.worker.kick()
+    await asyncio.wait_for(task, 10)
+    harness.worker.kick()
+    assert len(harness.failures) == 1
+    assert harness.finished == []
+    assert harness.jobs == [never]
+    await harness.worker.close()
+
+
+async def test_close_finishes_the_job_that_is_out() -> None:
+    job = Job()
+    harness = Harness(job)
+    task = asyncio.create_task(harness.worker.run())
+    harness.worker.kick()
+    await started(job)
+    closing = asyncio.create_task(harness.worker.close())
+    await asyncio.sleep(0)
+    job.go_on.set()
+    await asyncio.wait_for(closing, 10)
+    assert harness.finished == [job]
+    await asyncio.wait_for(task, 10)

@@ -1,0 +1,98 @@
+"""A broker's settings: what is refused, with which words, and what the core gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.settings import BrokerSettings
+from mqcore.storage import FlushDiskType
+from mqservice.settings import SettingsError, load_settings
+
+WRONG = {
+    "slave with the master's id": (
+        ["brokerRole=SLAVE", "namesrvAddr=ns:9876"],
+        ["brokerId: a SLAVE needs an id above 0; 0 is the master's"],
+    ),
+    "master with a slave's id": (
+        ["brokerId=3"],
+        ["brokerId: a master's id is 0, not 3; a slave says brokerRole=SLAVE"],
+    ),
+    "misspelt key": (
+        ["flushDiskTyp=SYNC_FLUSH"],
+        ["flushDiskTyp=SYNC_FLUSH (--set): unknown key; did you mean flushDiskType?"],
+    ),
+    "more copies than members": (
+        ["brokerRole=SYNC_MASTER", "inSyncReplicas=3"],
+        ["inSyncReplicas: 3 copies cannot be had from totalReplicas=2"],
+    ),
+    "copies nobody waits for": (
+        ["inSyncReplicas=2"],
+        ["inSyncReplicas: an ASYNC_MASTER waits for no slave; set brokerRole=SYNC_MASTER or remove it"],
+    ),
+    "one port twice": (
+        ["listenPort=10912"],
+        ["haListenPort: port 10912 is listenPort already; every plane needs a port of its own"],
+    ),
+    "heartbeat slower than housekeeping": (
+        ["haSendHeartbeatInterval=30000"],
+        ["haSendHeartbeatInterval: must be below haHousekeepingInterval, or idle links are closed"],
+    ),
+    "heartbeat slower than liveness": (
+        ["brokerHeartbeatInterval=20000"],
+        ["brokerHeartbeatInterval: must be below brokerNotActiveTimeoutMillis, or we seem dead"],
+    ),
+    "slave without NameServers": (
+        ["brokerRole=SLAVE", "brokerId=1"],
+        ["namesrvAddr: a SLAVE finds its master through the NameServers; name at least one"],
+    ),
+    "disk levels out of order": (
+        ["diskMaxUsedSpaceRatio=0.95"],
+        ["diskMaxUsedSpaceRatio <= diskSpaceCleanForciblyRatio <= diskSpaceWarningLevelRatio must hold"],
+    ),
+}
+
+
+def settings(*overrides: str) -> BrokerSettings:
+    return load_settings(BrokerSettings, environ={}, overrides=overrides)
+
+
+@pytest.mark.parametrize(("overrides", "problems"), WRONG.values(), ids=WRONG.keys())
+def test_contradiction_is_named_with_its_remedy(overrides: list[str], problems: list[str]) -> None:
+    with pytest.raises(SettingsError) as refused:
+        settings(*overrides)
+    assert refused.value.problems == problems
+
+
+def test_all_problems_come_at_once() -> None:
+    with pytest.raises(SettingsError) as refused:
+        settings("slaveTimeout=soon", "haListenPort=99999", "deleteWhen=25", "messageDelayLevel=1s 5x")
+    assert [line.partition("=")[0] for line in sorted(refused.value.problems)] == [
+        "deleteWhen",
+        "haListenPort",
+        "messageDelayLevel",
+        "slaveTimeout",
+    ]
+
+
+def test_sync_master_waits_for_a_slave_unless_told_otherwise() -> None:
+    assert settings("brokerRole=SYNC_MASTER").master_options().needed_slaves == 1
+    assert settings("brokerRole=SYNC_MASTER", "inSyncReplicas=1").master_options().needed_slaves == 0
+    assert settings("brokerRole=ASYNC_MASTER").master_options().needed_slaves == 0
+
+
+def test_rocketmqs_texts_become_numbers() -> None:
+    options = settings("messageDelayLevel=1s 2m 3h 1d", "deleteWhen=04;16", "flushDiskType=SYNC_FLUSH").store_options()
+    assert options.delay_levels_ms == (1_000, 120_000, 10_800_000, 86_400_000)
+    assert options.delete_when_hours == (4, 16)
+    assert options.flush_disk_type is FlushDiskType.SYNC_FLUSH
+
+
+def test_consume_queue_file_holds_whole_entries() -> None:
+    assert settings("mappedFileSizeConsumeQueue=1001").store_options().consume_queue_file_bytes == 1020
+
+
+def test_every_setting_has_rocketmqs_key_and_a_sentence() -> None:
+    for name, field in BrokerSettings.model_fields.items():
+        assert field.alias, name
+        assert field.description, name
+        assert field.description.endswith("."), name
