@@ -12,10 +12,10 @@ from admin.cli.cluster_folder import DEFAULT_FOLDER, ClusterFolder
 from admin.cli.failure import EXIT_REFUSED, CommandError
 from admin.cluster_state import ExpectedBroker
 
-__all__ = ["NAMESRV_VARIABLES", "ClusterAddress", "find_cluster"]
+__all__ = ["ClusterAddress", "find_cluster"]
 
 # Ours, then RocketMQ's own.
-NAMESRV_VARIABLES: Final = ("TANDEMMQ_NAMESRV_ADDR", "NAMESRV_ADDR")
+_NAMESRV_VARIABLES: Final = ("TANDEMMQ_NAMESRV_ADDR", "NAMESRV_ADDR")
 _LOCAL_NAMESRV: Final = "127.0.0.1:9876"
 _HOST_PORT = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
 
@@ -42,7 +42,7 @@ def find_cluster(namesrv: str | None, data: Path | None) -> ClusterAddress:
                 exit_code=EXIT_REFUSED,
             )
         return ClusterAddress(record.name_servers, record.expected_brokers)
-    for variable in NAMESRV_VARIABLES:
+    for variable in _NAMESRV_VARIABLES:
         if value := os.environ.get(variable):
             return ClusterAddress(_addresses(value, variable))
     record = ClusterFolder(DEFAULT_FOLDER).read_record()

@@ -22,7 +22,7 @@ from admin.cli.failure import EXIT_REFUSED, CommandError
 from admin.cli.process_table import is_running
 from admin.cluster_state import ExpectedBroker
 
-__all__ = ["DEFAULT_FOLDER", "ClusterFolder", "ClusterRecord", "MemberRecord"]
+__all__ = ["DEFAULT_FOLDER", "ClusterFolder", "ClusterRecord", "MemberRecord", "join_addresses"]
 
 DEFAULT_FOLDER: Final = Path("data")
 # A broker's settings make a line of about 3 KB, the longest there is; reading more for a tail would be of no use.

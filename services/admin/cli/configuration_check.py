@@ -52,7 +52,8 @@ def checked_members(
         raise CommandError(
             f"{len(problems)} mistake(s) in the configuration; nothing was started",
             cause="\n".join(problems),
-            remedy=f"edit the files in {folder.conf}, or delete one to get the preset's back",
+            remedy=f"edit the files in {folder.conf}, or delete one to get the preset's back; "
+            "for other ports, --port-base or --free-ports",
             exit_code=EXIT_REFUSED,
         )
     return name, members
