@@ -3,8 +3,8 @@
 Theory of operation. Both logs began as one, so they share a prefix and part at some record. The search looks at blocks
 of 4 MiB from the common tail backwards, in windows that grow fourfold (logs nearly always part close to the end), until
 a window begins with enough equal bytes; then at 64 KiB blocks of the first block that differs; then at the records of
-ours in the first of those that differs. Logs that part in their last 3 MiB take three questions, in their last 50 MiB
-four; a TiB back, about four thousand of 256 MiB each.
+ours in the first of those that differs. Logs that part in their last 35 MiB take three questions; a TiB back, about
+four thousand of 256 MiB each.
 
 What is enough. Equal bytes prove that everything before them is equal, too, when the header of a record is among them:
 it holds the store timestamp, the queue offset and its own position. A block alone may hold none. The rest of a
@@ -33,6 +33,7 @@ TAIL_BYTES: Final = 9 << 20
 
 BLOCK_BYTES: Final = 4 << 20
 FINE_BLOCK_BYTES: Final = 64 << 10
+_WINDOW_GROWTH: Final = 4
 _WINDOW_BLOCKS_MAX: Final = RANGE_BYTES_MAX // BLOCK_BYTES
 
 
@@ -69,7 +70,7 @@ class CommonPrefixSearch:
         self._boundary_before = boundary_before
         self._tail_bytes = tail_bytes
         self._phase = _Phase.BLOCKS
-        self._window_blocks = min(-(-tail_bytes // BLOCK_BYTES), _WINDOW_BLOCKS_MAX)
+        self._window_blocks = min(_WINDOW_GROWTH * -(-tail_bytes // BLOCK_BYTES), _WINDOW_BLOCKS_MAX)
         self._first_different: LogRange | None = None
         self._ranges: list[LogRange] = []
         self.result: int | None = None
@@ -104,7 +105,7 @@ class CommonPrefixSearch:
         if different is not None:
             self._first_different = different
         if equal_bytes < self._tail_bytes and window_start > self._low:
-            self._window_blocks = min(4 * self._window_blocks, _WINDOW_BLOCKS_MAX)
+            self._window_blocks = min(_WINDOW_GROWTH * self._window_blocks, _WINDOW_BLOCKS_MAX)
             self._ask_window(window_start)
         elif self._first_different is None:
             self._finish(self._high)

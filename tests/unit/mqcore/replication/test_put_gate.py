@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqcore.replication import PutCompleted, PutGate, WaitingPut
@@ -166,6 +166,7 @@ steps = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(needed_slaves=st.integers(1, 3), script=st.lists(steps, max_size=60))
 def test_gate_does_what_the_naive_one_does(needed_slaves: int, script: list[tuple[str, *tuple[int, ...]]]) -> None:
     fast = gate(needed_slaves=needed_slaves)

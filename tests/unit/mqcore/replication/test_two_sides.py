@@ -139,7 +139,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=300)
 @given(needed_slaves=st.integers(1, 3), batch_bytes=st.integers(1, 70), script=st.lists(steps, max_size=60))
 def test_logs_stay_prefixes_and_every_acknowledged_put_is_held(
     needed_slaves: int, batch_bytes: int, script: list[tuple[str, *tuple[int, ...]]]
