@@ -38,7 +38,7 @@ conformance: setup ## the client API's conformance suite and the official Python
 	@$(BIN)/python tools/run_tests.py --report conformance contract/client_api e2e/official_python
 
 sim: setup ## clusters on virtual time with faults: SEEDS=300, or SEED=1234 to replay one
-	@$(BIN)/python tools/sim.py $(if $(SEED),--first $(SEED) --seeds 1 --verbose,--seeds $(SEEDS)) $(if $(PLANT),--plant $(PLANT))
+	@$(BIN)/python tools/sim.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(PLANT),--plant $(PLANT))
 
 bench: setup ## send, catch-up, start-up and memory of this machine
 	@$(BIN)/python benchmarks/bench.py
