@@ -124,4 +124,5 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
         client_count=reply.client_count,
         write_refusal=reply.write_refusal,
         kept_tails=tuple(reply.kept_tails),
+        needed_slave_count=reply.needed_slave_count,
     )

@@ -85,6 +85,8 @@ class BrokerStatus:
     # Empty when it takes writes.
     write_refusal: str
     kept_tails: tuple[str, ...]
+    # Slaves that must hold a message before its send is acknowledged.
+    needed_slave_count: int
 
     @property
     def put_count(self) -> int:
@@ -239,16 +241,19 @@ def _broker_findings(broker: BrokerState) -> Iterator[Finding]:
 
 
 def _slaves_of(broker: BrokerState, status: BrokerStatus) -> Iterator[Finding]:
-    if status.role == "SYNC_MASTER" and not any(slave.in_sync for slave in status.slaves):
-        behind = min((slave.lag_bytes for slave in status.slaves), default=None)
+    in_sync_count = sum(1 for slave in status.slaves if slave.in_sync)
+    lacks_slaves = in_sync_count < status.needed_slave_count
+    if lacks_slaves:
+        behind = min((slave.lag_bytes for slave in status.slaves if not slave.in_sync), default=None)
         yield _problem(
             broker.key,
-            "has no slave in sync: sends are answered SLAVE_NOT_AVAILABLE"
+            f"has {in_sync_count} of {status.needed_slave_count} slaves in sync: "
+            "sends are answered SLAVE_NOT_AVAILABLE"
             + (f" (the nearest is {behind:,} bytes behind)" if behind is not None else " (none is connected)"),
             "start the slave of this group" if behind is None else "wait until the slave has caught up; watch its lag",
         )
     for slave in status.slaves:
-        if not slave.in_sync and status.role != "SYNC_MASTER":
+        if not slave.in_sync and not lacks_slaves:
             yield _problem(
                 broker.key,
                 f"slave {slave.peer} is {slave.lag_bytes:,} bytes behind",

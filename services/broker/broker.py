@@ -360,6 +360,7 @@ class Broker:
     async def _start_role(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
         """Takes up the master's or the slave's work."""
         if not self._settings.is_master:
+            await asyncio.to_thread(self._store.trust_tail)
             pull = MetadataPull(
                 tables=self._tables.by_file,
                 master=lambda: address.metadata if (address := self._master_address()) else None,
@@ -375,7 +376,9 @@ class Broker:
                 slave_count=self._settings.total_replicas - 1,
                 slaves=self._slave_endpoints,
             )
+            await asyncio.to_thread(self._store.doubt_tail)
             await recovery.run(wait_ms=self._recovery_wait_ms)
+        await asyncio.to_thread(self._store.trust_tail)
         self._ha.start(host=self._settings.bind_address, port=self._settings.ha_listen_port)
         self._ports["haListenPort"] = self._ha.port
         self._serving = True
@@ -587,5 +590,6 @@ class Broker:
             waiting_send_count=write_path.waiting_count,
             client_count=len(self._sessions),
             write_refusal=self.refusal or self._store.refusal or "",
+            needed_slave_count=settings.master_options().needed_slaves if settings.is_master else 0,
             kept_tails=[f"kept-tails/{entry.name}" for entry in self._disk.list_folder("kept-tails")],
         )

@@ -31,6 +31,7 @@ def broker_status(
     client_count: int,
     write_refusal: str,
     kept_tails: Sequence[str],
+    needed_slave_count: int,
 ) -> pb.GetBrokerStatusResponse:
     """The answer of GetBrokerStatus. `follower` is given by a slave, `slaves` by a master."""
     status = pb.GetBrokerStatusResponse(
@@ -52,6 +53,7 @@ def broker_status(
         client_count=client_count,
         write_refusal=write_refusal,
         kept_tails=kept_tails,
+        needed_slave_count=needed_slave_count,
     )
     for slave in slaves:
         status.slaves.add(

@@ -36,6 +36,7 @@ _STATUS = BrokerStatus(
     resident_bytes=50 << 20,
     client_count=1,
     write_refusal="",
+    needed_slave_count=1,
     kept_tails=(),
 )
 
@@ -48,7 +49,9 @@ def master(name: str = "broker-a", **changes: object) -> BrokerState:
 def slave(name: str = "broker-a", **changes: object) -> BrokerState:
     """A healthy SLAVE; `changes` replace fields of its status."""
     link = MasterLinkState(address="127.0.0.1:10912", state="transfer", master_end_offset=1_234_567, lag_bytes=67)
-    status = replace(_STATUS, role="SLAVE", end_offset=1_234_500, slaves=(), master_link=link, put_counts={})
+    status = replace(
+        _STATUS, role="SLAVE", end_offset=1_234_500, slaves=(), master_link=link, put_counts={}, needed_slave_count=0
+    )
     return _broker(name, 1, replace(status, **changes))  # type: ignore[arg-type]
 
 

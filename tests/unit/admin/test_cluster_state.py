@@ -67,7 +67,7 @@ def test_sync_master_with_a_slave_far_behind_names_the_lag() -> None:
 
 
 def test_async_master_without_slave_is_healthy() -> None:
-    assert diagnose(with_broker(_HEALTHY, master(role="ASYNC_MASTER", slaves=()))) == []
+    assert diagnose(with_broker(_HEALTHY, master(role="ASYNC_MASTER", slaves=(), needed_slave_count=0))) == []
 
 
 def test_slave_that_does_not_follow_is_a_problem() -> None:

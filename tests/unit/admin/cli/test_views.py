@@ -52,7 +52,7 @@ def test_status_shows_offsets_and_lag_of_a_healthy_cluster() -> None:
 def test_status_says_what_is_wrong_and_what_to_do() -> None:
     state = with_broker(healthy_cluster(), master(slaves=()))
     lines = _text(status_tables(state, diagnose(state))).splitlines()
-    assert lines[-2].startswith("degraded: broker-a:0 has no slave in sync")
+    assert lines[-2].startswith("degraded: broker-a:0 has 0 of 1 slaves in sync")
     assert lines[-1] == "  remedy: start the slave of this group"
 
 
