@@ -53,7 +53,7 @@ from mqcore.storage.options import StoreOptions
 from mqcore.storage.put_status import PutStatus
 from mqcore.storage.recovery import RecoveryReport, recover
 from mqcore.storage.retention import RetentionJob, expendable_files
-from mqcore.storage.run_marks import clear_run_marks, read_stop_kind, set_run_marks
+from mqcore.storage.run_marks import clear_run_marks, read_stop_kind, set_doubtful_run_marks, set_run_marks
 
 __all__ = ["MessageStore"]
 
@@ -105,6 +105,7 @@ class MessageStore:
         self._unwritable_reason: str | None = "the store is not loaded"
         self._disk_is_full = False
         self._refusal: str | None = self._unwritable_reason
+        self._tail_is_doubtful = False
 
     # Life
 
@@ -142,7 +143,10 @@ class MessageStore:
         if scan.last_record is not None:
             self._last_record_offset = scan.last_record.physical_offset
             self._last_store_timestamp_ms = max(self._last_store_timestamp_ms, scan.last_record.store_timestamp_ms)
-        set_run_marks(self._disk, process_id=self._process_id)
+        if stop is StopKind.POWER_LOST:
+            self.doubt_tail()
+        else:
+            self.trust_tail()
         self.check_disk()
         self.set_writable(True)
         return RecoveryReport(
@@ -155,6 +159,19 @@ class MessageStore:
             stop_reason=scan.stop_reason,
             duration_ms=self._clock.monotonic_ms() - started_ms,
         )
+
+    def doubt_tail(self) -> None:
+        """Records may be missing at the end: until `trust_tail`, every next start reports that it may have lost some.
+
+        `load` does so itself after a power loss; the owner does before it fetches into an empty store. Blocks.
+        """
+        set_doubtful_run_marks(self._disk, process_id=self._process_id)
+        self._tail_is_doubtful = True
+
+    def trust_tail(self) -> None:
+        """Nothing is missing, or nothing more can be had: a kill from now on loses nothing. Blocks."""
+        set_run_marks(self._disk, process_id=self._process_id)
+        self._tail_is_doubtful = False
 
     def close(self) -> None:
         """Makes everything durable and stops in order. No job may be running. Blocks.
@@ -181,8 +198,9 @@ class MessageStore:
         if self._index is not None:
             self._checkpoint = replace(self._checkpoint, index_message_timestamp_ms=self._index.close())
             self._checkpoint.save(self._disk)
-        # Without room for the ConsumeQueues the next start has to make them again: it must not think this one clean.
-        if self._saved_offset == self._dispatched_offset:
+        # Without room for the ConsumeQueues the next start has to make them again, and a doubtful tail it has to
+        # doubt again: it must not think this one clean.
+        if self._saved_offset == self._dispatched_offset and not self._tail_is_doubtful:
             clear_run_marks(self._disk)
 
     def _cut_half_record(self) -> None:
@@ -257,7 +275,7 @@ class MessageStore:
         if store_timestamp_ms < self._last_store_timestamp_ms:
             store_timestamp_ms = self._last_store_timestamp_ms
         queue = self._queues.get_or_create(message.topic, message.queue_id)
-        queue_offset = queue.max_offset if enters_consume_queue(message.sys_flag) else 0
+        queue_offset = queue.max_offset if not message.sys_flag or enters_consume_queue(message.sys_flag) else 0
         physical_offset = log.end_offset
         assert physical_offset == self._dispatched_offset, "a put behind a half record"
         record = encode_record(
@@ -613,8 +631,9 @@ class MessageStore:
     ) -> None:
         """Makes a record that was just appended findable."""
         self._last_record_offset = physical_offset
+        is_plain = not message.sys_flag  # The usual case, decided without two calls.
         try:
-            if enters_consume_queue(message.sys_flag):
+            if is_plain or enters_consume_queue(message.sys_flag):
                 tags_code = message.tags_code
                 if message.topic == SCHEDULE_TOPIC:
                     tags_code = delay_tags_code(
@@ -623,7 +642,7 @@ class MessageStore:
                         delay_levels_ms=self._options.delay_levels_ms,
                     )
                 queue.append(queue_offset, physical_offset, size, tags_code)
-            if self._index is not None and enters_index(message.sys_flag):
+            if self._index is not None and (is_plain or enters_index(message.sys_flag)):
                 self._index.put(
                     topic=message.topic,
                     keys=message.index_keys,

@@ -55,6 +55,42 @@ class TestWhereItStarts:
         report = new_store(disk).load()
         assert (report.same_boot, report.may_have_lost) == (False, True)
 
+    def test_kill_before_the_tail_is_trusted_again_does_not_hide_the_power_loss(self) -> None:
+        disk = SimulatedDisk(random.Random(1))
+        _filled(disk)
+        disk.crash(power_loss=True)
+        new_store(disk).load()
+        disk.crash(power_loss=False)
+        assert new_store(disk).load().may_have_lost
+
+    def test_orderly_stop_before_the_tail_is_trusted_again_does_not_hide_the_power_loss(self) -> None:
+        disk = SimulatedDisk(random.Random(1))
+        _filled(disk)
+        disk.crash(power_loss=True)
+        store = new_store(disk)
+        store.load()
+        store.close()
+        assert new_store(disk).load().may_have_lost
+
+    def test_kill_after_the_tail_is_trusted_again_has_lost_nothing(self) -> None:
+        disk = SimulatedDisk(random.Random(1))
+        _filled(disk)
+        disk.crash(power_loss=True)
+        store = new_store(disk)
+        store.load()
+        store.trust_tail()
+        disk.crash(power_loss=False)
+        assert not new_store(disk).load().may_have_lost
+
+    def test_kill_while_an_empty_store_is_filled_from_elsewhere_may_have_lost_the_rest(self) -> None:
+        disk = SimulatedDisk(random.Random(1))
+        store = new_store(disk)
+        store.load()
+        store.doubt_tail()
+        store.put(outgoing_message())
+        disk.crash(power_loss=False)
+        assert new_store(disk).load().may_have_lost
+
     def test_store_whose_queues_were_deleted_builds_them_again(self) -> None:
         disk = SimulatedDisk(random.Random(1))
         store = _filled(disk)
