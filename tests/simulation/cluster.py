@@ -246,7 +246,6 @@ class Cluster:
                 settings=self.settings,
                 journal=self.journal,
                 settled=lambda began_us: self.budget.flushed(member.name, began_us=began_us),
-                started_without_slaves=self._master_started_without_slaves,
             )
         return SimSlave(
             member=member,
@@ -279,16 +278,6 @@ class Cluster:
                     cause="power loss of the master",
                 )
             )
-
-    def _master_started_without_slaves(self, end_offset: int) -> None:
-        self.ledger.loss_windows.append(
-            LossWindow(
-                at_us=self.timeline.now_us,
-                durable_end=end_offset,
-                only_unwaited=False,
-                cause="the master gave up waiting for its slaves",
-            )
-        )
 
     def _client_failed(self, process: Process, error: BaseException) -> None:
         self.timeline.fail(ProcessFell(process.host, error))

@@ -19,6 +19,7 @@ class Acknowledgement:
     physical_offset: int
     waited: bool
     """False when the sender asked to wait neither for the disk nor for a slave."""
+    sent_us: int
     at_us: int
 
 
@@ -26,7 +27,7 @@ class Acknowledgement:
 class LossWindow:
     """A fault that may cost messages although they were acknowledged: the settings promise no more.
 
-    What was acknowledged before `at_us` and ends beyond `durable_end` may be gone, everything else may not.
+    What was sent before `at_us` and ends beyond `durable_end` may be gone, everything else may not.
     """
 
     at_us: int
@@ -52,6 +53,6 @@ class Ledger:
         for window in self.loss_windows:
             if window.only_unwaited and acknowledgement.waited:
                 continue
-            if acknowledgement.at_us <= window.at_us and acknowledgement.physical_offset >= window.durable_end:
+            if acknowledgement.sent_us <= window.at_us and acknowledgement.physical_offset >= window.durable_end:
                 return window
         return None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Journal", "Machine", "Process", "ProcessFell", "running_process"]
 
-JOURNAL_LINES: Final = 60
+JOURNAL_LINES: Final = 100
 
 
 class ProcessFell(Exception):

@@ -36,14 +36,12 @@ class SimMaster:
         settings: RunSettings,
         journal: Journal,
         settled: Callable[[int], None],
-        started_without_slaves: Callable[[int], None],
     ) -> None:
         self._member = member
         self._process = process
         self._network = network
         self._settings = settings
         self._journal = journal
-        self._started_without_slaves = started_without_slaves
         self._write_path: WritePath | None = None
         self._replica: MasterReplica | None = None
         self._running_store = RunningStore(
@@ -114,6 +112,7 @@ class SimMaster:
 
     async def _run(self, report: RecoveryReport) -> None:
         await self._recover_tail(report)
+        await asyncio.to_thread(self.store.trust_tail)
         self._serve()
 
     def _serve(self) -> None:
@@ -158,12 +157,12 @@ class SimMaster:
         if wait_ms == 0:
             return
         self._journal.note(self._member.name, f"asks its slaves for more than {self.store.end_offset}")
+        await asyncio.to_thread(self.store.doubt_tail)
         recovery = TailRecovery(
             store=self.store, clock=self._process.clock, slave_count=self._settings.slave_count, slaves=self._slaves
         )
         if not await recovery.run(wait_ms=wait_ms):
             self._journal.note(self._member.name, "did not hear all of its slaves")
-            self._started_without_slaves(self.store.end_offset)
 
     def _slaves(self) -> dict[int, str]:
         return {

@@ -73,6 +73,7 @@ class SimSlave:
 
     def start(self) -> None:
         self._running_store.load()
+        self.store.trust_tail()
         self._network.serve(
             self._process,
             REPLICAS,
