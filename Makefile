@@ -4,6 +4,11 @@ SHELL := /bin/sh
 BIN := .venv/bin
 SEEDS ?= 300
 
+# A machine with certificates of its own (a mirror, a closed network) has them here; uv's built-in ones do not know it.
+ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
+export UV_SYSTEM_CERTS := 1
+endif
+
 .PHONY: help setup proto lock lint format test test-quick sim bench demo conformance kill-rounds many-topics clean
 
 help: ## list the verbs
