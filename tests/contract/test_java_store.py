@@ -52,6 +52,7 @@ def test_log_and_queues_are_taken_over_byte_for_byte(disk: SimulatedDisk, abort:
     store = _opened(disk)
     assert store.end_offset == store_samples.END_OFFSET
     assert queue_contents(store) == derived_queues(store)
+    store.trust_tail()
     store.close()
     for name, content in store_samples.commit_log_files().items():
         assert disk.read_file(f"commitlog/{name}") == content

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 import pytest
 
 from mqcore.message import RecordFound
-from mqcore.storage import MessageStore
+from mqcore.storage import FlushJob, MessageStore
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import (
     ManualClock,
     derived_queues,
-    flush_all,
     keys_in,
     log_bytes,
     new_store,
@@ -77,10 +76,9 @@ class _Machine:
         elif choice < 0.7:
             self._put(self.chance.randint(2, 5))
         elif choice < 0.8:
-            self._flush_log()
+            self._flush(self.store.log_flush_job())
         elif choice < 0.88:
-            flush_all(self.store)
-            self.model.flushed_end = self.store.flushed_offset
+            self._flush(self.store.queue_flush_job())
         elif choice < 0.92:
             self.disk.write_back_some()
         elif choice < 0.96:
@@ -112,8 +110,7 @@ class _Machine:
         finally:  # A crash in the middle leaves bytes, too.
             self.model.appended += log_bytes(self.store, before)
 
-    def _flush_log(self) -> None:
-        job = self.store.log_flush_job()
+    def _flush(self, job: FlushJob | None) -> None:
         if job is not None:
             job.run()
             self.store.flush_finished(job)
