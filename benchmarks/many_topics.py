@@ -23,11 +23,11 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
 from apache.rocketmq.v2 import definition_pb2 as definition  # noqa: E402
 from apache.rocketmq.v2 import service_pb2 as service  # noqa: E402
-from bench import METADATA, row  # noqa: E402
-from support.cluster_processes import ProcessCluster, ServiceProcess  # noqa: E402
 
+from bench import METADATA, row  # noqa: E402
 from broker.files import PosixDisk  # noqa: E402
 from mqcore.metadata import MetadataFile, MetadataStore, TopicConfig, TopicTable  # noqa: E402
+from support.cluster_processes import ProcessCluster, ServiceProcess  # noqa: E402
 
 QUEUES: Final = 8
 INFLIGHT: Final = 64

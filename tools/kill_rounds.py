@@ -26,7 +26,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from demo.evidence import compare_logs, logged_message_ids  # noqa: E402
 from demo.official_client import install_official_client  # noqa: E402
-
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until  # noqa: E402
 from support.topic_admin import broker_status, create_topic  # noqa: E402
 
