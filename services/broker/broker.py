@@ -11,7 +11,8 @@ import asyncio
 import os
 import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,6 +69,8 @@ log = structlog.get_logger(__name__)
 
 RETENTION_INTERVAL_S: Final = 10.0
 LEASE_TICK_S: Final = 1.0
+# Topic, properties and fixed fields of a record beside its body.
+RECORD_HEAD_ROOM_BYTES: Final = 64 << 10
 SERVICE_NAMES: Final = (
     "tandemmq.broker.v1.MetadataService",
     "tandemmq.broker.v1.ReplicaService",
@@ -152,7 +155,8 @@ class Broker:
             master=self._master_address,
             reports_flushed_only=self._sync_flush,
             kick_flush=self._flusher.kick,
-            flushes_paused=self._queue_flusher.paused,
+            flushes_paused=self._jobs_paused,
+            tail_bytes=2 * (settings.max_message_size + RECORD_HEAD_ROOM_BYTES),
             failed=self._disk_failed,
         )
         self._links = NameServerLinks(
@@ -375,9 +379,11 @@ class Broker:
                 clock=self._clock,
                 slave_count=self._settings.total_replicas - 1,
                 slaves=self._slave_endpoints,
+                flushes_paused=self._queue_flusher.paused,
             )
             await asyncio.to_thread(self._store.doubt_tail)
-            await recovery.run(wait_ms=self._recovery_wait_ms)
+            async with self._jobs_paused():
+                await recovery.run(wait_ms=self._recovery_wait_ms)
         await asyncio.to_thread(self._store.trust_tail)
         self._ha.start(host=self._settings.bind_address, port=self._settings.ha_listen_port)
         self._ports["haListenPort"] = self._ha.port
@@ -496,6 +502,12 @@ class Broker:
         }
 
     # What happens meanwhile
+
+    @asynccontextmanager
+    async def _jobs_paused(self) -> AsyncIterator[None]:
+        """No job is out that would vouch for, or add to, what is being cut or moved."""
+        async with self._queue_flusher.paused(), self._preparer.paused():
+            yield
 
     def _message_appended(self, topic: str, queue_id: int) -> None:
         self._client_api.message_arrived(topic)

@@ -97,6 +97,10 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         context: _Context,
     ) -> pb.VerifyReplicaResponse:
         tail = request.range
+        if tail.start_offset == tail.end_offset == 0 and self._serving():
+            # A slave that holds nothing: there is nothing to compare, but its next connection has a name.
+            self._verified(request.broker_id, 0)
+            return pb.VerifyReplicaResponse(equal=True)
         inside = self._log.min_offset <= tail.start_offset <= tail.end_offset <= self._log.end_offset
         if not inside or not self._serving():
             return pb.VerifyReplicaResponse(equal=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import structlog
@@ -23,7 +24,8 @@ ASK_PAUSE_S: Final = 0.2
 class TailRecovery:
     """Asks every slave of the group, and copies from the one that holds most.
 
-    `slaves` gives the metadata endpoints of the group's registered slaves, by broker id.
+    `slaves` gives the metadata endpoints of the group's registered slaves, by broker id; `flushes_paused` keeps the
+    ConsumeQueues from being flushed while the log is cut.
     """
 
     def __init__(
@@ -33,32 +35,41 @@ class TailRecovery:
         clock: Clock,
         slave_count: int,
         slaves: Callable[[], dict[int, str]],
+        flushes_paused: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
         self._store = store
         self._clock = clock
         self._slave_count = slave_count
         self._slaves = slaves
+        self._flushes_paused = flushes_paused
 
     async def run(self, *, wait_ms: int) -> bool:
-        """Waits until all slaves answered or `wait_ms` passed, then copies; False when somebody was not heard."""
+        """Waits until all slaves answered or `wait_ms` passed, then copies; False when somebody was not heard.
+
+        A slave that goes away in the middle of the copy is waited for again.
+        """
         deadline_ms = self._clock.monotonic_ms() + wait_ms
         log.info("master_waits_for_slaves", end_offset=self._store.end_offset, limit_ms=wait_ms)
         copies: dict[int, SlaveCopy] = {}
-        while len(copies) < self._slave_count and self._clock.monotonic_ms() < deadline_ms:
+        while True:
             for broker_id, endpoint in self._slaves().items():
                 if broker_id not in copies and (copy := await self._ask(broker_id, endpoint)) is not None:
                     copies[broker_id] = copy
-            if len(copies) < self._slave_count:
-                await asyncio.sleep(ASK_PAUSE_S)
-        heard_all = len(copies) >= self._slave_count
-        while (best := best_copy(self._store.end_offset, list(copies.values()))) is not None:
-            if await self._fetch(best):
-                break
-            del copies[best.broker_id]
-            heard_all = False
-        if self._store.dispatched_offset < self._store.end_offset:
-            # A slave's log may end inside a record; such a record was never acknowledged.
-            self._store.truncate(self._store.dispatched_offset)
+            heard_all = len(copies) >= self._slave_count
+            is_over = self._clock.monotonic_ms() >= deadline_ms
+            if heard_all or is_over:
+                best = best_copy(self._store.end_offset, list(copies.values()))
+                if best is None or await self._fetch(best):
+                    break
+                # It went away, and with it perhaps the only copy: ask again. What the others said is void as well,
+                # since they may not extend what came so far.
+                copies.clear()
+                await self._cut_half_record()
+                if is_over:
+                    heard_all = False
+                    break
+            await asyncio.sleep(ASK_PAUSE_S)
+        await self._cut_half_record()
         if not heard_all and self._store.end_offset == 0:
             log.info("new_store", heard=sorted(copies), expected=self._slave_count)
         elif not heard_all:
@@ -70,6 +81,12 @@ class TailRecovery:
                 remedy="a slave with more than this keeps its tail aside: see kept-tails below its store",
             )
         return heard_all
+
+    async def _cut_half_record(self) -> None:
+        """A slave's log, or what we got of it, may end inside a record; such a record was never acknowledged."""
+        if self._store.dispatched_offset < self._store.end_offset:
+            async with self._flushes_paused():
+                self._store.truncate(self._store.dispatched_offset)
 
     async def _ask(self, broker_id: int, endpoint: str) -> SlaveCopy | None:
         try:

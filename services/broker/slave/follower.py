@@ -23,15 +23,17 @@ from broker.api.peer_client import PeerClient, PeerUnavailable
 from broker.slave.ha_connection import HaConnection
 from mqcore.clock import Clock
 from mqcore.replication import (
+    TAIL_BYTES,
     CatchUpStep,
     CommonPrefixSearch,
     LogExtent,
     LogRange,
+    RemoteProtocolError,
     SlaveOptions,
     catch_up_step,
     tail_range,
 )
-from mqcore.routing import parse_address
+from mqcore.routing import Address, parse_address
 from mqcore.storage import DiskError, MessageStore, RecordCorrupt, record_boundaries, record_boundary_before
 
 __all__ = ["Follower", "MasterAddress"]
@@ -40,6 +42,7 @@ log = structlog.get_logger(__name__)
 
 # RocketMQ waits 5 s after an error; a master that restarts is back sooner than that.
 RETRY_PAUSE_S: Final = 0.5
+FLUSH_POLL_S: Final = 0.005
 # Records dispatched in one turn of the loop: about 10 ms.
 DISPATCH_SLICE: Final = 2_048
 
@@ -53,7 +56,10 @@ class MasterAddress:
 
 
 class Follower:
-    """One task of a slave. Event loop only; digests run on a worker thread."""
+    """One task of a slave. Event loop only; digests run on a worker thread.
+
+    `tail_bytes` of the log are stated to prove it: at least twice the largest record, or they could be filler alone.
+    """
 
     def __init__(
         self,
@@ -67,6 +73,7 @@ class Follower:
         kick_flush: Callable[[], None],
         flushes_paused: Callable[[], AbstractAsyncContextManager[None]],
         failed: Callable[[DiskError], None],
+        tail_bytes: int = TAIL_BYTES,
     ) -> None:
         self._store = store
         self._broker_id = broker_id
@@ -76,6 +83,8 @@ class Follower:
         self._flushes_paused = flushes_paused
         self._failed = failed
         self._corrupt_at: int | None = None
+        self._bytes_came = asyncio.Event()
+        self._tail_bytes = tail_bytes
         self._dispatch_scheduled = False
         self._connection = HaConnection(
             log=store,
@@ -114,7 +123,7 @@ class Follower:
                     self._corrupt_at = None
                 if master.metadata is None or await self._may_connect(master.metadata):
                     await self._follow(master.ha)
-            except (OSError, TimeoutError, PeerUnavailable) as error:
+            except (OSError, TimeoutError, PeerUnavailable, RemoteProtocolError) as error:
                 log.info("master_unreachable", master=master.ha, reason=str(error) or type(error).__name__)
             except DiskError as error:
                 self._failed(error)
@@ -128,9 +137,29 @@ class Follower:
         if address is None:
             log.error("master_address_unusable", master=ha_address, remedy="set brokerIP2 on the master")
             return
+        while self._reports_flushed_only and self._store.flushed_offset < self._store.end_offset:
+            # The first report acknowledges, too.
+            self._kick_flush()
+            await asyncio.sleep(FLUSH_POLL_S)
         log.info("following_master", master=ha_address, end_offset=self._store.end_offset)
-        reason = await self._connection.follow(address.host, address.port)
+        if self._extent().is_empty:
+            reason = await self._follow_from_nothing(address)
+        else:
+            reason = await self._connection.follow(address.host, address.port)
         log.info("master_link_lost", master=ha_address, reason=reason, end_offset=self._store.end_offset)
+
+    async def _follow_from_nothing(self, address: Address) -> str:
+        """Follows with an empty log, which may start anywhere: no job may be out while it moves to its start."""
+        self._bytes_came.clear()
+        following = asyncio.create_task(self._connection.follow(address.host, address.port))
+        came = asyncio.create_task(self._bytes_came.wait())
+        try:
+            async with self._flushes_paused():
+                await asyncio.wait((following, came), return_when=asyncio.FIRST_COMPLETED)
+            return await following
+        finally:
+            following.cancel()
+            came.cancel()
 
     async def _may_connect(self, metadata_address: str) -> bool:
         """Takes the steps before a connection; True when the next is to connect."""
@@ -149,7 +178,7 @@ class Follower:
             match step:
                 case CatchUpStep.CONNECT:
                     # Nothing is to be proven, but the master learns which slave the connection belongs to.
-                    await self._verify(peer, ours)
+                    await peer.verify(broker_id=self._broker_id, tail=LogRange(0, 0), digest=b"")
                     return True
                 case CatchUpStep.WAIT:
                     return False
@@ -162,7 +191,7 @@ class Follower:
                     )
                     return False
                 case CatchUpStep.VERIFY:
-                    if await self._verify(peer, ours):
+                    if await self._verify(peer, ours, theirs.extent):
                         return True
                     await self._resynchronise(peer, ours, theirs.extent)
                 case CatchUpStep.RESYNCHRONISE:
@@ -171,8 +200,8 @@ class Follower:
                     await self._cut(self._store.min_offset, reason="the master's log starts behind our end")
         return False
 
-    async def _verify(self, peer: PeerClient, ours: LogExtent) -> bool:
-        tail = tail_range(ours)
+    async def _verify(self, peer: PeerClient, ours: LogExtent, theirs: LogExtent) -> bool:
+        tail = tail_range(ours, floor_offset=theirs.min_offset, length=self._tail_bytes)
         digest = await asyncio.to_thread(self._store.digest, tail.start_offset, tail.end_offset)
         return await peer.verify(broker_id=self._broker_id, tail=tail, digest=digest)
 
@@ -189,6 +218,7 @@ class Follower:
             theirs=theirs,
             boundaries=partial(record_boundaries, self._store),
             boundary_before=partial(record_boundary_before, self._store),
+            tail_bytes=self._tail_bytes,
         )
         while ranges := search.next_ranges():
             mine, yours = await asyncio.gather(self._digests(ranges), peer.digests(ranges))
@@ -221,6 +251,7 @@ class Follower:
         return self._store.flushed_offset if self._reports_flushed_only else self._store.end_offset
 
     def _appended(self) -> None:
+        self._bytes_came.set()
         if self._reports_flushed_only:
             self._kick_flush()
         if not self._dispatch_scheduled:

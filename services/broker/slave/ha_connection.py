@@ -25,6 +25,10 @@ class SlaveLog(Protocol):
     """Where the bytes go."""
 
     @property
+    def min_offset(self) -> int:
+        """First byte held."""
+
+    @property
     def end_offset(self) -> int:
         """One past the last byte held."""
 
@@ -65,7 +69,10 @@ class HaConnection:
         self._sock = sock = await self._connect(host, port)
         self._closed = loop.create_future()
         self._session = SlaveSession(
-            end_offset=self._log.end_offset, options=self._options, now_ms=self._clock.monotonic_ms()
+            min_offset=self._log.min_offset,
+            end_offset=self._log.end_offset,
+            options=self._options,
+            now_ms=self._clock.monotonic_ms(),
         )
         loop.add_reader(sock, self._readable)
         try:
