@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,66 @@ def test_wrong_settings_are_all_named_before_anything_starts(tmp_path: Path) -> 
     assert "flushDiskType" in text
     assert "slaveTimeout" in text
     assert not (tmp_path / "broker-a-0" / "commitlog").exists()
+
+
+def test_diverged_slave_resynchronises_and_keeps_its_tail(tmp_path: Path) -> None:
+    asynchronous = {"brokerRole": "ASYNC_MASTER"}
+    with ProcessCluster(tmp_path) as cluster:
+        cluster.add_name_server()
+        master = cluster.add_broker("broker-a", settings=asynchronous)
+        slave = cluster.add_broker("broker-a", broker_id=1)
+        asyncio.run(create_topic(master, TOPIC))
+        with AcknowledgedSender(master, TOPIC) as common:
+            wait_until(lambda: len(common.acknowledged) > 50, limit_s=30, what="50 acknowledged sends")
+        wait_until(lambda: ends_equal(master, slave), limit_s=30, what="caught up")
+        assert master.stop() == 0
+        # What the slave has from now on, its master will not have: a copy of the store goes on in the master's place.
+        shutil.copytree(cluster.store_folder("broker-a-0"), tmp_path / "past")
+        master.start()
+        with AcknowledgedSender(master, TOPIC, first_number=10_000) as lost:
+            wait_until(lambda: len(lost.acknowledged) > 50, limit_s=30, what="50 acknowledged sends")
+        wait_until(lambda: ends_equal(master, slave), limit_s=30, what="caught up")
+        assert master.stop() == 0
+        shutil.rmtree(cluster.store_folder("broker-a-0"))
+        (tmp_path / "past").rename(cluster.store_folder("broker-a-0"))
+        master.start()
+        with AcknowledgedSender(master, TOPIC, first_number=20_000) as other:
+            wait_until(lambda: len(other.acknowledged) > 50, limit_s=30, what="50 acknowledged sends")
+        wait_until(lambda: ends_equal(master, slave), limit_s=30, what="the slave follows the other history")
+        kept = asyncio.run(broker_status(slave)).kept_tails
+        assert len(kept) == 1
+        assert master.stop() == 0
+        assert slave.stop() == 0
+        assert_identical(cluster, "broker-a-0", "broker-a-1")
+        tail = (cluster.store_folder("broker-a-1") / kept[0]).read_bytes()
+        assert all(message_id.encode() in tail for message_id in lost.acknowledged)
+
+
+def test_wiped_sync_master_gets_its_log_back_from_its_slave(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path) as cluster:
+        master, slave = start_pair(cluster)
+        with AcknowledgedSender(master, TOPIC) as sender:
+            wait_until(lambda: len(sender.acknowledged) > 100, limit_s=30, what="100 acknowledged sends")
+        master.kill()
+        shutil.rmtree(cluster.store_folder("broker-a-0"))
+        master.start()
+        wait_until(lambda: in_sync_slaves(master) == 1 and ends_equal(master, slave), limit_s=30, what="in sync")
+        assert master.stop() == 0
+        assert slave.stop() == 0
+        assert set(sender.acknowledged) <= logged_message_ids(cluster.store_folder("broker-a-0"))
+        assert_identical(cluster, "broker-a-0", "broker-a-1")
+
+
+def test_pair_that_waits_for_both_disks_acknowledges(tmp_path: Path) -> None:
+    flushed = {"flushDiskType": "SYNC_FLUSH"}
+    with ProcessCluster(tmp_path) as cluster:
+        cluster.add_name_server()
+        master = cluster.add_broker("broker-a", settings=flushed)
+        slave = cluster.add_broker("broker-a", broker_id=1, settings=flushed)
+        asyncio.run(create_topic(master, TOPIC))
+        wait_until(lambda: in_sync_slaves(master) == 1, limit_s=30, what="the slave is in sync")
+        with AcknowledgedSender(master, TOPIC) as sender:
+            wait_until(lambda: len(sender.acknowledged) > 50, limit_s=30, what="50 acknowledged sends")
+        status = asyncio.run(broker_status(master))
+        assert status.flushed_offset == status.end_offset
+        assert asyncio.run(broker_status(slave)).flushed_offset == status.end_offset

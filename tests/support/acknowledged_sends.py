@@ -20,16 +20,25 @@ METADATA = (("x-mq-client-id", "acknowledged-sends@1@0@0"), ("x-mq-language", "P
 class AcknowledgedSender:
     """Keeps 16 sends in flight to one broker while the `with` block runs; survives the broker's death.
 
-    `acknowledged` holds the ids answered OK, `refused` counts every other answer, `failed` broken calls.
+    Message ids count up from `first_number`. `acknowledged` holds the ids answered OK, `refused` counts every other
+    answer, `failed` broken calls.
     """
 
-    def __init__(self, broker: ServiceProcess, topic: str, *, body_bytes: int = 300, inflight: int = 16) -> None:
+    def __init__(
+        self,
+        broker: ServiceProcess,
+        topic: str,
+        *,
+        body_bytes: int = 300,
+        inflight: int = 16,
+        first_number: int = 1,
+    ) -> None:
         self._endpoint = f"127.0.0.1:{broker.ports['grpcServerPort']}"
         self._topic = topic
         self._body = bytes(range(256)) * (body_bytes // 256) + b"." * (body_bytes % 256)
         self._inflight = inflight
         self._stopping = threading.Event()
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(first_number)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="acknowledged-sends")
         self.acknowledged: list[str] = []
         self.refused = 0
