@@ -224,7 +224,12 @@ class Cluster:
 
     def may_lose_disk(self, member: Member) -> bool:
         """True when every other machine holds all of this one's log on its disk, and the settings count on it."""
-        if not self.settings.waits_for_slaves or not self.budget.settled or not self._converged():
+        if (
+            not self.settings.waits_for_slaves
+            or not self.budget.settled
+            or not self._converged()
+            or not self.network.healthy
+        ):
             return False
         return not any(other.doomed for other in self.members) and all(
             self._store_of(other).flushed_offset == self._store_of(member).end_offset

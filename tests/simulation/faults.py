@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from simulation.network import NORMAL_DELAY_US
 from simulation.run_settings import NAME_SERVER
 from simulation.virtual_time import US_PER_MS
 
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FaultInjector"]
 
-NORMAL_DELAY_US: Final = (50, 2_000)
 SLOW_DELAY_US: Final = (20_000, 400_000)
 NORMAL_FLUSH_MS: Final = (1, 10)
 SLOW_FLUSH_MS: Final = (200, 2_500)
 FREE_BYTES_WHEN_FULL: Final = 2_048
+QUIET_AFTER_NEW_DISK_MS: Final = 12_000
 
 
 class FaultInjector:
@@ -30,6 +31,7 @@ class FaultInjector:
         self._cluster = cluster
         self._rng = rng
         self._stopped = False
+        self._quiet_until_us = 0
         self.counts: Counter[str] = Counter()
         self._kinds = {
             self._kill: 6,
@@ -61,6 +63,9 @@ class FaultInjector:
 
     def _inject(self) -> None:
         if self._stopped:
+            return
+        if self._cluster.timeline.now_us < self._quiet_until_us:
+            self._plan_next()
             return
         fault = self._rng.choices(list(self._kinds), list(self._kinds.values()))[0]
         what = fault()
@@ -117,11 +122,16 @@ class FaultInjector:
         return f"disk of {member.name} is full"
 
     def _replace_disk(self) -> str | None:
-        """A machine comes back with an empty disk, at a moment when the others hold everything."""
+        """A machine comes back with an empty disk while the others hold everything and are within its reach.
+
+        An empty SYNC_MASTER waits only some seconds for slaves, since it may be brand-new: whoever exchanges a disk
+        has to see to it that they answer. Therefore nothing else goes wrong until it is filled again.
+        """
         member = self._rng.choice(self._cluster.members)
-        if not self._cluster.may_lose_disk(member):
+        if not self._cluster.may_lose_disk(member) or self._cluster.name_server is None:
             return None
-        member.replace_disk(restart_after_ms=self._down_ms())
+        member.replace_disk(restart_after_ms=self._rng.choice((50, 2_000)))
+        self._quiet_until_us = self._cluster.timeline.now_us + QUIET_AFTER_NEW_DISK_MS * US_PER_MS
         return f"{member.name} gets a new, empty disk"
 
     def _slow_disk(self) -> str | None:

@@ -18,11 +18,12 @@ from typing import Any, Final, Generic, TypeVar
 from simulation.process import Process
 from simulation.virtual_time import US_PER_MS, Timeline
 
-__all__ = ["Connection", "Network", "PeerUnavailable", "ServiceKey"]
+__all__ = ["NORMAL_DELAY_US", "Connection", "Network", "PeerUnavailable", "ServiceKey"]
 
 ServiceT = TypeVar("ServiceT")
 ResultT = TypeVar("ResultT")
 
+NORMAL_DELAY_US: Final = (50, 2_000)
 # What two socket buffers hold together. Small against a real one, so that senders meet a full buffer.
 PIPE_BYTES: Final = 96 << 10
 CONNECT_TIMEOUT_MS: Final = 5_000
@@ -225,7 +226,7 @@ class Network:
     def __init__(self, timeline: Timeline, rng: random.Random) -> None:
         self.timeline = timeline
         self.rng = rng
-        self.delay_us_range = (50, 2_000)
+        self.delay_us_range = NORMAL_DELAY_US
         self._cuts: set[tuple[str, str]] = set()
         self._pipes: list[_Pipe] = []
         self._listeners: dict[tuple[str, int], tuple[Process, Callable[[Connection], None]]] = {}
@@ -246,7 +247,7 @@ class Network:
 
     def heal_all(self) -> None:
         """Ends every cut and every slowness."""
-        self.delay_us_range = (50, 2_000)
+        self.delay_us_range = NORMAL_DELAY_US
         for source, target in sorted(self._cuts):
             self.heal(source, target)
 
@@ -263,6 +264,11 @@ class Network:
     def is_cut(self, source: str, target: str) -> bool:
         """True while nothing gets from `source` to `target`."""
         return (source, target) in self._cuts
+
+    @property
+    def healthy(self) -> bool:
+        """True while nothing is cut and nothing is slow."""
+        return not self._cuts and self.delay_us_range == NORMAL_DELAY_US
 
     def delay_us(self) -> int:
         """How long the next piece is under way."""

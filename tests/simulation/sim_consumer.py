@@ -65,9 +65,9 @@ class DeliveryRecord:
         before.received_us = asked_us
         before.finished_us = None
 
-    def finished(self, message: DeliveredMessage, *, now_us: int) -> None:
+    def finished(self, message: DeliveredMessage, *, asked_us: int) -> None:
         """An acknowledgement was answered with OK."""
-        self.messages[message.queue_id, message.queue_offset, message.message_id].finished_us = now_us
+        self.messages[message.queue_id, message.queue_offset, message.message_id].finished_us = asked_us
 
 
 @dataclass(slots=True)
@@ -105,6 +105,7 @@ class SimConsumer:
             self.record.delivered(message, asked_us=asked_us, now_us=timeline.now_us)
         kept = [message for message in messages if self.rng.random() >= FORGOTTEN_SHARE]
         if kept:
+            asked_us = timeline.now_us
             handles = [message.handle for message in kept]
             answers = await self.network.call(
                 self.process,
@@ -115,5 +116,5 @@ class SimConsumer:
             )
             for message, finished in zip(kept, answers):
                 if finished:
-                    self.record.finished(message, now_us=timeline.now_us)
+                    self.record.finished(message, asked_us=asked_us)
         return bool(messages)

@@ -159,7 +159,11 @@ class SimMaster:
         self._journal.note(self._member.name, f"asks its slaves for more than {self.store.end_offset}")
         await asyncio.to_thread(self.store.doubt_tail)
         recovery = TailRecovery(
-            store=self.store, clock=self._process.clock, slave_count=self._settings.slave_count, slaves=self._slaves
+            store=self.store,
+            clock=self._process.clock,
+            slave_count=self._settings.slave_count,
+            slaves=self._slaves,
+            flushes_paused=self._running_store.queue_flush.paused,
         )
         if not await recovery.run(wait_ms=wait_ms):
             self._journal.note(self._member.name, "did not hear all of its slaves")
