@@ -303,7 +303,8 @@ class Cluster:
     def _consumed(self) -> bool:
         node = self.master.node
         return isinstance(node, SimMaster) and all(
-            node.store.queue_max_offset(TOPIC, queue_id) == offset for queue_id, offset in node.committed.items()
+            node.committed.get(queue_id, 0) == node.store.queue_max_offset(TOPIC, queue_id)
+            for queue_id in range(self.settings.queue_count)
         )
 
     def _watch(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 from broker.flush_worker import FlushWorker
@@ -92,7 +93,7 @@ class RunningStore:
             failed=failed,
             interval_ms=None if sync else FLUSH_INTERVAL_MS,
         )
-        self.queue_flush = FlushWorker(
+        self._queue_flush = FlushWorker(
             "queue-flush",
             take=self.store.queue_flush_job,
             finished=self.store.flush_finished,
@@ -112,7 +113,7 @@ class RunningStore:
         report = self.store.load()
         self.loaded = True
         self._process.loop.spawn(self._log_flush.run(), name="log-flush")
-        self._process.loop.spawn(self.queue_flush.run(), name="queue-flush")
+        self._process.loop.spawn(self._queue_flush.run(), name="queue-flush")
         self._process.loop.spawn(self._preparer.run(), name="next-segment")
         self._process.loop.spawn(self._retention(), name="retention")
         self._log_flush.kick()
@@ -122,6 +123,12 @@ class RunningStore:
     def longest_end(self) -> int:
         """Where recovery may find the end at the most, were there a crash now."""
         return max(self.store.end_offset, self.store.cut_from)
+
+    @asynccontextmanager
+    async def jobs_paused(self) -> AsyncIterator[None]:
+        """No job is out that would vouch for, or add to, what is being cut or moved."""
+        async with self._queue_flush.paused(), self._preparer.paused():
+            yield
 
     def kick_flush(self) -> None:
         """Asks for a flush of the log."""

@@ -163,9 +163,11 @@ class SimMaster:
             clock=self._process.clock,
             slave_count=self._settings.slave_count,
             slaves=self._slaves,
-            flushes_paused=self._running_store.queue_flush.paused,
+            flushes_paused=self._running_store.jobs_paused,
         )
-        if not await recovery.run(wait_ms=wait_ms):
+        async with self._running_store.jobs_paused():
+            heard_all = await recovery.run(wait_ms=wait_ms)
+        if not heard_all:
             self._journal.note(self._member.name, "did not hear all of its slaves")
 
     def _slaves(self) -> dict[int, str]:

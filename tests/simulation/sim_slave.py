@@ -92,7 +92,7 @@ class SimSlave:
             master=self._master,
             reports_flushed_only=self._settings.sync_flush,
             kick_flush=self._running_store.kick_flush,
-            flushes_paused=self._running_store.queue_flush.paused,
+            flushes_paused=self._running_store.jobs_paused,
             failed=lambda error: self._member.disk_failed(self._process, error),
         )
         self._registration.announced = True

@@ -1,0 +1,17 @@
+"""The same seeds on every machine: a share of what `make sim SEEDS=...` runs for longer."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.pool import run_seeds
+
+SEED_COUNT = 300
+
+
+@pytest.mark.timeout(600)
+def test_every_seed_keeps_every_promise() -> None:
+    failures = [result for result in run_seeds(range(1, SEED_COUNT + 1)) if result.failure is not None]
+    assert not failures, "\n".join(
+        f"make sim SEED={result.seed}: {result.failure.sentence}" for result in failures if result.failure is not None
+    )
