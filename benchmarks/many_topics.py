@@ -1,7 +1,7 @@
 """A broker with 10,000 topics of 8 queues: how long it takes to start, to answer, and to come back after a kill.
 
-    python benchmarks/many_topics.py                 # build/many-topics.json
-    python benchmarks/many_topics.py --topics 1000
+python benchmarks/many_topics.py                 # build/many-topics.json
+python benchmarks/many_topics.py --topics 1000
 """
 
 from __future__ import annotations
