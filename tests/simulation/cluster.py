@@ -285,7 +285,7 @@ class Cluster:
             )
 
     def _client_failed(self, process: Process, error: BaseException) -> None:
-        self.timeline.fail(ProcessFell(process.host, error))
+        self.timeline.fail(error if isinstance(error, Violation) else ProcessFell(process.host, error))
 
     def _store_of(self, member: Member) -> MessageStore:
         assert member.node is not None, f"{member.name} is down"

@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 from simulation.virtual_time import US_PER_MS, ProcessLoop, Timeline, VirtualClock
 
@@ -52,12 +51,14 @@ class Process:
         self.machine = machine
         self.clock = machine.clock
         self.started_wall_ms = machine.clock.wall_ms()
-        self._failed = failed
         self.network = machine.network
         self.loop = ProcessLoop(  # type: ignore[abstract]
-            machine.timeline, machine.rng, blocking_us=machine.blocking_us, failed=lambda error: failed(self, error)
+            machine.timeline,
+            machine.rng,
+            owner=self,
+            blocking_us=machine.blocking_us,
+            failed=lambda error: failed(self, error),
         )
-        _PROCESS_OF[self.loop] = self
 
     @property
     def host(self) -> str:
@@ -97,9 +98,9 @@ class Machine:
         )
 
 
-_PROCESS_OF: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Process]] = WeakKeyDictionary()
-
-
 def running_process() -> Process:
     """The process whose code runs now."""
-    return _PROCESS_OF[asyncio.get_running_loop()]
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, ProcessLoop), "outside of every simulated process"
+    assert isinstance(loop.owner, Process)
+    return loop.owner

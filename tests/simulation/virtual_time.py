@@ -143,7 +143,7 @@ class LoopSocket(Protocol):
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
-    """The event loop of one simulated process.
+    """The event loop of one simulated process, `owner`.
 
     `blocking_us` draws how long a job on a worker thread takes. The job's effect happens at the start or at the end of
     that time, by chance: a real thread may be anywhere when the process dies. `failed` is told of every exception that
@@ -155,10 +155,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         timeline: Timeline,
         rng: random.Random,
         *,
+        owner: object,
         blocking_us: Callable[[], int],
         failed: Callable[[BaseException], None],
     ) -> None:
         self.dead = False
+        self.owner = owner
         self._timeline = timeline
         self._rng = rng
         self._blocking_us = blocking_us
