@@ -153,6 +153,11 @@ class ConsumeQueue:
         """Whether no message is in it. Its max_offset still counts then: the next message of a master gets it."""
         return self.last_physical_end == 0
 
+    @property
+    def begins_file(self) -> bool:
+        """Whether the next `write_out` makes a file, if it has anything to write."""
+        return self._written_offset * ENTRY_BYTES % self._files.file_bytes == 0
+
     def write_out(self, *, kept_entries: int) -> None:
         """Writes the entries not yet in a file, then keeps at most `kept_entries` of the last ones in memory.
 

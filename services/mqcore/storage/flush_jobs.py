@@ -15,7 +15,7 @@ from mqcore.storage.disk import Disk, MappedSegment
 from mqcore.storage.errors import DiskError
 from mqcore.storage.index_file import IndexFile
 
-__all__ = ["FlushJob", "LogFlushJob", "NextSegmentJob", "QueueFlushJob"]
+__all__ = ["FlushJob", "LogFlushJob", "NextSegmentJob", "QueueFlushJob", "QueueFlushRound"]
 
 OnFailure = Callable[[DiskError], None]
 
@@ -43,9 +43,22 @@ class LogFlushJob:
             segment.sync()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFlushRound:
+    """One pass over all ConsumeQueues that had something to write when it began; it takes as many jobs as needed.
+
+    The checkpoint its last job writes vouches for this moment, and not for what was appended since: of that some
+    queues may be durable and others not.
+    """
+
+    dispatched_offset: int
+    last_record_offset: int
+    last_store_timestamp_ms: int
+
+
 @dataclass(slots=True, kw_only=True)
 class QueueFlushJob(LogFlushJob):
-    """Makes CommitLog, ConsumeQueues and full IndexFiles durable and then says so in the checkpoint.
+    """Makes some ConsumeQueues durable; the last job of a round also CommitLog and full IndexFiles, and then says so.
 
     In this order: a checkpoint that vouches for entries whose records are not durable would hide their loss.
     """
@@ -53,7 +66,8 @@ class QueueFlushJob(LogFlushJob):
     disk: Disk
     queue_sync: ConsumeQueueSync | None
     index_files: Sequence[IndexFile]
-    checkpoint: StoreCheckpoint
+    checkpoint: StoreCheckpoint | None
+    """None: the round is not finished."""
 
     def _sync(self) -> None:
         # Not super(): a dataclass with slots is a new class, which the cell of a bare super() does not know.
@@ -62,7 +76,8 @@ class QueueFlushJob(LogFlushJob):
             self.queue_sync.run()
         for file in self.index_files:
             file.sync()
-        self.checkpoint.save(self.disk)
+        if self.checkpoint is not None:
+            self.checkpoint.save(self.disk)
 
 
 FlushJob = LogFlushJob

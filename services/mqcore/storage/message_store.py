@@ -45,7 +45,7 @@ from mqcore.storage.consume_queue_table import ConsumeQueueTable
 from mqcore.storage.disk import Disk, DiskLock
 from mqcore.storage.dispatch import Dispatcher
 from mqcore.storage.errors import DiskError, DiskFull, LogGap, RecordCorrupt, StorageError
-from mqcore.storage.flush_jobs import FlushJob, LogFlushJob, NextSegmentJob, QueueFlushJob
+from mqcore.storage.flush_jobs import FlushJob, LogFlushJob, NextSegmentJob, QueueFlushJob, QueueFlushRound
 from mqcore.storage.index_table import IndexTable
 from mqcore.storage.kept_tail import KeptTail, keep_tail
 from mqcore.storage.mapped_file_queue import file_name
@@ -97,6 +97,7 @@ class MessageStore:
         self._last_record_offset = 0
         self._last_store_timestamp_ms = 0
         self._queue_flush_is_out = False
+        self._queue_flush_round: QueueFlushRound | None = None
         self._next_segment_is_out = False
         self._saved_offset = -1
         self._untrimmed: dict[tuple[str, int], ConsumeQueue] = {}
@@ -191,8 +192,8 @@ class MessageStore:
     def _make_durable(self) -> None:
         assert not self._queue_flush_is_out, "a flush job is still out"
         self._cut_half_record()
-        for job in (self.log_flush_job(), self.queue_flush_job()):
-            if job is not None:
+        for next_job in (self.log_flush_job, self.queue_flush_job):
+            while (job := next_job()) is not None:
                 job.run()
                 self.flush_finished(job)
         if self._index is not None:
@@ -507,12 +508,23 @@ class MessageStore:
     def queue_flush_job(self) -> FlushJob | None:
         """What makes ConsumeQueues and checkpoint durable; None if they are, or one is out, or there is no room.
 
-        Writes the new entries to the page cache here (about 15 µs a queue) and syncs them in the job.
+        Many queues are a round of several jobs: each writes the new entries of some queues to the page cache here, as
+        many as `queue_flush_cost_max` allows, and syncs them in its `run`; the last one saves the checkpoint. See
+        `queue_flush_due`.
         """
-        if self._queue_flush_is_out or self._saved_offset == self._dispatched_offset:
+        if self._queue_flush_is_out:
             return None
+        if self._queue_flush_round is None:
+            if self._saved_offset == self._dispatched_offset:
+                return None
+            self._queues.begin_round()
+            self._queue_flush_round = QueueFlushRound(
+                dispatched_offset=self._dispatched_offset,
+                last_record_offset=self._last_record_offset,
+                last_store_timestamp_ms=self._last_store_timestamp_ms,
+            )
         try:
-            self._queues.write_out()
+            is_last = self._queues.write_out_some(cost_max=self._options.queue_flush_cost_max)
         except DiskFull:
             # Entries wait in memory and can be derived again: nothing is lost but the speed of the next recovery.
             self._disk_is_full = True
@@ -521,19 +533,38 @@ class MessageStore:
         except DiskError as error:
             self._fail(error)
             raise
+        self._queue_flush_is_out = True
+        return self._last_flush_job(self._queue_flush_round) if is_last else self._partial_flush_job()
+
+    @property
+    def queue_flush_due(self) -> bool:
+        """Whether a job that finished has left a round unfinished: `queue_flush_job` is to be called again at once."""
+        return self._queue_flush_round is not None and not self._queue_flush_is_out
+
+    def _partial_flush_job(self) -> QueueFlushJob:
+        return QueueFlushJob(
+            segments=(),
+            end_offset=self._log.flushed_offset,
+            cuts=self._log.cuts,
+            on_failure=self._fail,
+            disk=self._disk,
+            queue_sync=self._queues.take_sync(),
+            index_files=(),
+            checkpoint=None,
+        )
+
+    def _last_flush_job(self, flush_round: QueueFlushRound) -> QueueFlushJob:
         index_files = self._index.take_full_files() if self._index is not None else []
         segments, end_offset = self._log.unflushed()
         checkpoint = replace(
             self._checkpoint,
-            physic_message_timestamp_ms=self._last_store_timestamp_ms,
-            logics_message_timestamp_ms=self._last_store_timestamp_ms,
+            physic_message_timestamp_ms=flush_round.last_store_timestamp_ms,
+            logics_message_timestamp_ms=flush_round.last_store_timestamp_ms,
             index_message_timestamp_ms=(
                 index_files[-1].end_timestamp_ms if index_files else self._checkpoint.index_message_timestamp_ms
             ),
-            logics_physical_offset=self._last_record_offset,
+            logics_physical_offset=flush_round.last_record_offset,
         )
-        self._queue_flush_is_out = True
-        self._saved_offset = self._dispatched_offset
         return QueueFlushJob(
             segments=segments,
             end_offset=end_offset,
@@ -550,7 +581,11 @@ class MessageStore:
         self._log.flushed(job.end_offset, cuts=job.cuts)
         if isinstance(job, QueueFlushJob):
             self._queue_flush_is_out = False
-            self._checkpoint = job.checkpoint
+            if job.checkpoint is not None:
+                assert self._queue_flush_round is not None, "the round was given up under its last job"
+                self._checkpoint = job.checkpoint
+                self._saved_offset = self._queue_flush_round.dispatched_offset
+                self._queue_flush_round = None
 
     def next_segment_job(self) -> NextSegmentJob | None:
         """What makes the next CommitLog file, once the one being written is half full; None: nothing to do."""
@@ -681,7 +716,7 @@ class MessageStore:
             self._index.remove_all()
         self._log.restart_at(start_offset)
         self._dispatched_offset = self._last_record_offset = start_offset
-        self._saved_offset = -1
+        self._give_up_flush_round()
 
     def _assert_no_job_is_out(self) -> None:
         assert not self._queue_flush_is_out, "a running flush would vouch for what is cut off"
@@ -689,7 +724,7 @@ class MessageStore:
 
     def _lower_checkpoint(self, end_offset: int) -> None:
         """Makes the checkpoint vouch for nothing at or beyond `end_offset`, before anything there is cut."""
-        self._saved_offset = -1
+        self._give_up_flush_round()
         # A full IndexFile that entries are taken back from is not what was synced any more.
         lowered = replace(self._checkpoint, index_message_timestamp_ms=0)
         if lowered.logics_physical_offset >= end_offset:
@@ -703,6 +738,11 @@ class MessageStore:
             lowered = lowered.vouching_for_nothing()
         self._checkpoint = lowered
         self._checkpoint.save(self._disk)
+
+    def _give_up_flush_round(self) -> None:
+        """What an unfinished round would vouch for may be cut off. The next one takes over its queues."""
+        self._queue_flush_round = None
+        self._saved_offset = -1
 
     def _trim(self, queue: ConsumeQueue) -> None:
         queue.correct_min_offset(self.min_offset)

@@ -42,6 +42,27 @@ def store(disk: SimulatedDisk, clock: ManualClock) -> MessageStore:
     return store
 
 
+def store_of_small_jobs(disk: SimulatedDisk) -> MessageStore:
+    """A store that writes out two new queues at a time."""
+    store = new_store(disk, options=with_options(queue_flush_cost_max=16))
+    store.load()
+    return store
+
+
+def run_queue_flush(store: MessageStore) -> None:
+    job = store.queue_flush_job()
+    assert job is not None
+    job.run()
+    store.flush_finished(job)
+
+
+def flush_log(store: MessageStore) -> None:
+    job = store.log_flush_job()
+    assert job is not None
+    job.run()
+    store.flush_finished(job)
+
+
 class TestPut:
     def test_offsets_follow_each_other(self, store: MessageStore) -> None:
         first = store.put(outgoing_message(queue_id=1))
@@ -212,6 +233,77 @@ class TestFlushing:
         flush_all(store)
         assert store.log_flush_job() is None
         assert store.queue_flush_job() is None
+
+    def test_many_queues_are_flushed_by_several_jobs_of_which_the_last_writes_the_checkpoint(
+        self, disk: SimulatedDisk
+    ) -> None:
+        store = store_of_small_jobs(disk)
+        before = [store.put(outgoing_message(queue_id=n)) for n in range(5)][-1]
+        saved: list[int] = []
+        while not saved or store.queue_flush_due:
+            run_queue_flush(store)
+            saved.append(store.checkpoint.logics_physical_offset)
+            store.put(outgoing_message(queue_id=4))
+        assert saved == [0, 0, before.physical_offset]
+        run_queue_flush(store)
+        assert not store.queue_flush_due
+        assert store.checkpoint.logics_physical_offset > before.physical_offset
+
+    def test_power_loss_in_the_middle_of_a_round_costs_no_entry(self, disk: SimulatedDisk) -> None:
+        store = store_of_small_jobs(disk)
+        for n in range(5):
+            store.put(outgoing_message(queue_id=n))
+        run_queue_flush(store)
+        flush_log(store)
+        disk.crash(power_loss=True)
+        again = new_store(disk)
+        assert again.load().redispatched_records == 5
+        assert len(queue_contents(again)) == 5
+        assert queue_contents(again) == derived_queues(again)
+
+    def test_round_given_up_for_a_truncation_does_not_vouch_for_what_was_cut(self, disk: SimulatedDisk) -> None:
+        store = store_of_small_jobs(disk)
+        end = [store.put(outgoing_message(queue_id=n)) for n in range(5)][2].physical_offset
+        run_queue_flush(store)
+        store.truncate(end)
+        assert not store.queue_flush_due
+        other = [store.put(outgoing_message(queue_id=n, body=b"other")) for n in range(5)][-1]
+        jobs = 0
+        while store.checkpoint.logics_physical_offset < other.physical_offset:
+            run_queue_flush(store)
+            jobs += 1
+        assert jobs > 1
+        disk.crash(power_loss=True)
+        again = new_store(disk)
+        again.load()
+        assert len(queue_contents(again)) == 5
+        assert queue_contents(again) == derived_queues(again)
+
+    def test_stop_in_the_middle_of_a_round_writes_everything(self, disk: SimulatedDisk) -> None:
+        store = store_of_small_jobs(disk)
+        for n in range(5):
+            store.put(outgoing_message(queue_id=n))
+        run_queue_flush(store)
+        store.put(outgoing_message(queue_id=7))
+        store.close()
+        disk.crash(power_loss=True)
+        again = new_store(disk)
+        assert again.load().clean
+        assert len(queue_contents(again)) == 6
+        assert queue_contents(again) == derived_queues(again)
+
+    def test_round_goes_on_when_a_full_disk_has_room_again(self, disk: SimulatedDisk) -> None:
+        store = store_of_small_jobs(disk)
+        for n in range(5):
+            store.put(outgoing_message(queue_id=n))
+        run_queue_flush(store)
+        room = disk.capacity_bytes
+        disk.capacity_bytes = disk.usage().used_bytes
+        assert store.queue_flush_job() is None
+        disk.capacity_bytes = room
+        while store.queue_flush_due:
+            run_queue_flush(store)
+        assert store.checkpoint.logics_physical_offset == store.dispatched_offset - store.message_at(0).total_size
 
     @pytest.mark.parametrize("failing", ["commitlog/", "consumequeue/", "checkpoint"])
     def test_failed_sync_ends_all_writing(self, disk: SimulatedDisk, store: MessageStore, failing: str) -> None:

@@ -23,6 +23,7 @@ from support.stores import (
     new_store,
     queue_contents,
     records_in,
+    with_options,
 )
 
 CRASHES = 6
@@ -46,6 +47,8 @@ class _Machine:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
+        # Also flushes that take several jobs, of one queue each or of two or three.
+        self.options = with_options(queue_flush_cost_max=(256, 1, 10)[seed % 3])
         self.clock = ManualClock()
         self.disk = SimulatedDisk(self.chance, wall_ms=self.clock.wall_ms)
         self.model = _Model()
@@ -130,7 +133,7 @@ class _Machine:
         return records_in(self.model.appended, start_offset=0, file_bytes=self.store.segment_bytes)
 
     def _started(self) -> MessageStore:
-        store = new_store(self.disk, self.clock)
+        store = new_store(self.disk, self.clock, self.options)
         store.load()
         return store
 
