@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,27 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
     if request.param == "posix":
         return PosixDisk(tmp_path / "store")
     return SimulatedDisk(random.Random(1))
+
+
+@pytest.fixture
+def synced_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every folder that is synced from now on, relative to `tmp_path`."""
+    folders: list[str] = []
+    fsync = os.fsync
+
+    def recorded(fd: int) -> None:
+        status = os.fstat(fd)
+        if stat.S_ISDIR(status.st_mode):
+            folders.append(_folder_of_inode(tmp_path, status.st_ino))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    return folders
+
+
+def _folder_of_inode(root: Path, inode: int) -> str:
+    [folder] = [path for path in (root, *root.rglob("*")) if path.is_dir() and path.stat().st_ino == inode]
+    return "" if folder == root else str(folder.relative_to(root))
 
 
 class TestMappedSegment:
@@ -217,6 +239,47 @@ class TestPosixDisk:
         disk = PosixDisk(tmp_path)
         disk.write_file(QUEUE_FILE, b"")
         assert disk.open_block_file(QUEUE_FILE, 6000, create=True).size == 6000
+
+    def test_sync_through_a_second_handle_makes_the_name_durable_and_each_folder_once(
+        self, tmp_path: Path, synced_folders: list[str]
+    ) -> None:
+        disk = PosixDisk(tmp_path)
+        paths = [f"consumequeue/t/{n}/00000000000000000000" for n in range(3)]
+        for path in paths:
+            disk.open_block_file(path, 6000, create=True).close()
+        assert synced_folders == []
+        for path in paths * 2:
+            disk.open_block_file(path, 6000, create=False).sync()
+        assert sorted(synced_folders) == ["", "consumequeue", "consumequeue/t"] + [
+            f"consumequeue/t/{n}" for n in range(3)
+        ]
+
+    def test_sync_of_a_file_made_by_another_process_makes_its_name_durable(
+        self, tmp_path: Path, synced_folders: list[str]
+    ) -> None:
+        PosixDisk(tmp_path).open_block_file(QUEUE_FILE, 6000, create=True).close()
+        PosixDisk(tmp_path).open_block_file(QUEUE_FILE, 6000, create=False).sync()
+        assert "consumequeue/t/0" in synced_folders
+
+    def test_name_made_again_is_synced_again(self, tmp_path: Path, synced_folders: list[str]) -> None:
+        disk = PosixDisk(tmp_path)
+        disk.open_block_file(QUEUE_FILE, 6000, create=True).sync()
+        disk.remove_folder("consumequeue/t")
+        synced_folders.clear()
+        disk.open_block_file(QUEUE_FILE, 6000, create=True).sync()
+        assert sorted(synced_folders) == ["consumequeue", "consumequeue/t", "consumequeue/t/0"]
+
+    def test_name_made_while_its_folder_is_being_synced_is_synced_by_the_next_sync(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        disk = PosixDisk(tmp_path)
+        first = disk.open_block_file("q/1", 6000, create=True)
+        monkeypatch.setattr(os, "fsync", lambda fd: disk.open_block_file("q/2", 6000, create=True).close())
+        first.sync()
+        synced: list[int] = []
+        monkeypatch.setattr(os, "fsync", synced.append)
+        disk.open_block_file("q/2", 6000, create=False).sync()
+        assert synced
 
 
 class TestSimulatedCrash:

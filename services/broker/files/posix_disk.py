@@ -8,6 +8,9 @@ Choices that decide whether an acknowledged message survives:
   with SIGBUS; so running out of space is a DiskFull at creation and nothing later.
 - A file that must appear whole is made under a temporary name, synced, and renamed. Every step that makes a name
   durable syncs the folders up to the root, because a folder above may itself be new and not yet synced.
+- Which folders need no sync is known to the disk and not to a handle: a thread syncs ConsumeQueue files through handles
+  of its own. A folder counts as synced only after a sync in this process, because what a killed one made may still
+  wait in the page cache. So a job that syncs many new files syncs each folder once.
 """
 
 from __future__ import annotations
@@ -60,6 +63,10 @@ class PosixDisk(Disk):
         # One file is made at a time: the CommitLog may need its next file while a thread is preparing that very file.
         # Whoever comes second waits for the disk, but no longer than making the file itself would have taken.
         self._making = threading.Lock()
+        # Folders none of whose names changed since their last sync by `sync_name`; the lock is held for moments only.
+        self._synced_folders: set[str] = set()
+        self._name_changes = 0
+        self._names = threading.Lock()
         with _disk_errors(str(root)):
             root.mkdir(parents=True, exist_ok=True)
 
@@ -167,16 +174,51 @@ class PosixDisk(Disk):
         return _PosixDiskLock(fd, path, self._locked_paths)
 
     def sync_name(self, path: str) -> None:
-        """Makes the existence of `path` durable: syncs the folders above it up to the root."""
+        """Makes the existence of `path` durable: syncs the folders above it up to the root, but for those that are."""
         with _disk_errors(path):
-            self._sync_folders_of(path)
+            while path:
+                path = path.rpartition("/")[0]
+                if path not in self._synced_folders:
+                    self._sync_names_in(path)
+
+    def name_made(self, path: str) -> None:
+        """A file was made: its name is not durable before the next `sync_name`."""
+        with self._names:
+            self._forget_synced(path)
+
+    def _forget_synced(self, path: str) -> None:
+        self._name_changes += 1
+        self._synced_folders.discard(path)
+        self._synced_folders.discard(path.rpartition("/")[0])
+
+    def _sync_names_in(self, folder: str) -> None:
+        changes = self._name_changes
+        try:
+            _sync_folder(self.full_path(folder))
+        except FileNotFoundError:
+            return
+        with self._names:
+            if self._name_changes == changes:  # Else a name may have been made too late for this sync.
+                self._synced_folders.add(folder)
 
     def full_path(self, path: str) -> str:
         """Where `path` is for the operating system."""
         return f"{self._root}/{path}"
 
     def _make_folders(self, path: str) -> None:
-        os.makedirs(os.path.dirname(self.full_path(path)), exist_ok=True)
+        folder = path.rpartition("/")[0]
+        try:
+            # Locked, so that another thread that finds the folder there does not take it for synced.
+            with self._names:
+                os.mkdir(self.full_path(folder))
+                self._forget_synced(folder)
+        except FileExistsError:
+            return
+        except FileNotFoundError:
+            if not folder:
+                raise
+            self._make_folders(folder)
+            self._make_folders(path)
 
     def _sync_folders_of(self, path: str) -> None:
         while path:
@@ -275,12 +317,13 @@ class _PosixBlockFile(BlockFile):
         self._size = size
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         descriptor = _Descriptor(os.open(disk.full_path(path), flags, 0o644))
-        self._name_synced = True
-        if create and os.fstat(descriptor.number).st_size == 0:
+        found_bytes = os.fstat(descriptor.number).st_size
+        if create and found_bytes == 0:
             # Missing, or a crash came between its making and its lengthening.
             os.ftruncate(descriptor.number, size)
-            self._name_synced = False
-        _check_length(descriptor.number, path, size)
+            disk.name_made(path)
+        elif found_bytes != size:
+            raise SegmentSizeMismatch(path, found_bytes=found_bytes, expected_bytes=size)
         self._descriptor: _Descriptor | None = descriptor
 
     @property
@@ -313,9 +356,7 @@ class _PosixBlockFile(BlockFile):
     def sync(self) -> None:
         with _disk_errors(self._path):
             os.fdatasync(self._open.number)
-        if not self._name_synced:
-            self._disk.sync_name(self._path)
-            self._name_synced = True
+        self._disk.sync_name(self._path)
 
     def close(self) -> None:
         self._descriptor = None
@@ -333,7 +374,8 @@ class _PosixAppendFile(AppendFile):
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         descriptor = _Descriptor(os.open(disk.full_path(path), flags, 0o644))
         self._size = os.fstat(descriptor.number).st_size
-        self._name_synced = False
+        if self._size == 0:
+            disk.name_made(path)
         self._descriptor: _Descriptor | None = descriptor
 
     @property
@@ -348,9 +390,7 @@ class _PosixAppendFile(AppendFile):
     def sync(self) -> None:
         with _disk_errors(self._path):
             os.fdatasync(self._open.number)
-        if not self._name_synced:
-            self._disk.sync_name(self._path)
-            self._name_synced = True
+        self._disk.sync_name(self._path)
 
     def close(self) -> None:
         self._descriptor = None
