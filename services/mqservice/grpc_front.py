@@ -149,7 +149,11 @@ class GrpcCall:
             while self._outbox:
                 data = self._outbox.popleft()
                 self._outbox_bytes -= len(data)
-                await self._context.write(data)
+                try:
+                    await self._context.write(data)
+                except grpc.aio.InternalError as error:
+                    # The transport knows that the caller is gone before the cancellation gets here.
+                    raise asyncio.CancelledError from error
             if self._code is not None:
                 return
             await self._activity()

@@ -9,7 +9,7 @@ from simulation.pool import run_seeds
 SEED_COUNT = 300
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_every_seed_keeps_every_promise() -> None:
     failures = [result for result in run_seeds(range(1, SEED_COUNT + 1)) if result.failure is not None]
     assert not failures, "\n".join(
