@@ -113,8 +113,11 @@ class SimulatedDisk(Disk):
             if not file_path.startswith(prefix):
                 continue
             name, _, below = file_path[len(prefix) :].partition("/")
-            size = 0 if below else len(file.cached)
-            entries[name] = FolderEntry(name=name, size=size, is_folder=bool(below), modified_ms=file.modified_ms)
+            entries[name] = (
+                FolderEntry(name=name, size=0, is_folder=True, modified_ms=0)
+                if below
+                else FolderEntry(name=name, size=len(file.cached), is_folder=False, modified_ms=file.modified_ms)
+            )
         return [entries[name] for name in sorted(entries)]
 
     def map_segment(self, path: str, size: int, *, create: bool) -> MappedSegment:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Final, NamedTuple
 
 from mqcore.storage.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueEntry
@@ -83,6 +84,10 @@ def _restore(queue: ConsumeQueue, reader: _EntryReader, first_start: int, end_of
     )
 
 
+_make_entry: Final = partial(tuple.__new__, QueueEntry)
+"""QueueEntry._make without a Python frame: seven entries are read of each queue."""
+
+
 class _EntryReader:
     """Entries of one queue's files. Keeps the block it read last: most queues are no longer than one."""
 
@@ -98,7 +103,7 @@ class _EntryReader:
         within = (offset - self._block_offset) * ENTRY_BYTES
         if not 0 <= within < len(self._block):
             within = self._read_block(offset)
-        return QueueEntry._make(ENTRY.unpack_from(self._block, within))
+        return _make_entry(ENTRY.unpack_from(self._block, within))
 
     def _read_block(self, offset: int) -> int:
         """Reads the block of an entry, which ends with the file at the latest; returns where the entry is in it."""

@@ -30,7 +30,7 @@ class FolderEntry:
     """Length in bytes; 0 for a folder."""
     is_folder: bool
     modified_ms: int
-    """Wall-clock time of the last change."""
+    """Wall-clock time of the last change; 0 for a folder."""
 
 
 @dataclass(frozen=True, slots=True)
