@@ -48,11 +48,10 @@ from mqcore.storage.errors import DiskError, DiskFull, LogGap, RecordCorrupt, St
 from mqcore.storage.flush_jobs import FlushJob, LogFlushJob, NextSegmentJob, QueueFlushJob, QueueFlushRound
 from mqcore.storage.index_table import IndexTable
 from mqcore.storage.kept_tail import KeptTail, keep_tail
-from mqcore.storage.mapped_file_queue import file_name
 from mqcore.storage.options import StoreOptions
 from mqcore.storage.put_status import PutStatus
 from mqcore.storage.recovery import RecoveryReport, recover
-from mqcore.storage.retention import RetentionJob, expendable_files
+from mqcore.storage.retention import Retention, RetentionJob
 from mqcore.storage.run_marks import clear_run_marks, read_stop_kind, set_doubtful_run_marks, set_run_marks
 
 __all__ = ["MessageStore"]
@@ -89,6 +88,7 @@ class MessageStore:
             if options.index_enabled
             else None
         )
+        self._retention: Final = Retention(disk, self._log, self._queues, self._index, options)
         self._dispatcher: Final = Dispatcher(self._queues, self._index, delay_levels_ms=options.delay_levels_ms)
         self._lock: DiskLock | None = None
         self._checkpoint = StoreCheckpoint()
@@ -100,7 +100,6 @@ class MessageStore:
         self._queue_flush_round: QueueFlushRound | None = None
         self._next_segment_is_out = False
         self._saved_offset = -1
-        self._untrimmed: dict[tuple[str, int], ConsumeQueue] = {}
         # Why puts are refused. The first that is set counts; `_refusal` is their sum, read by every put.
         self._failure: DiskError | None = None
         self._unwritable_reason: str | None = "the store is not loaded"
@@ -476,10 +475,7 @@ class MessageStore:
 
     def consume_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, its min_offset up to date; None if it never had a message here."""
-        if self._untrimmed:
-            queue = self._untrimmed.pop((topic, queue_id), None)
-            if queue is not None:
-                self._trim(queue)
+        self._retention.trim_queue(topic, queue_id)
         return self._queues.get(topic, queue_id)
 
     def queue_max_offset(self, topic: str, queue_id: int) -> int:
@@ -614,34 +610,11 @@ class MessageStore:
         Then call `trim_queues` until it has nothing left to do.
         """
         self.check_disk()
-        log = self._log
-        first = log.min_offset
-        expendable_end = min(log.flushed_offset, self._dispatched_offset, log.end_offset - 1)
-        count = max(0, expendable_end - first) // log.file_bytes
-        if not count:
-            return None
-        modified_ms = {entry.name: entry.modified_ms for entry in self._disk.list_folder(COMMIT_LOG_FOLDER)}
-        count = expendable_files(
-            [modified_ms[file_name(first + number * log.file_bytes)] for number in range(count)],
-            file_bytes=log.file_bytes,
-            usage=self._disk.usage(),
-            options=self._options,
-            now_wall_ms=now_wall_ms,
-        )
-        if not count:
-            return None
-        job = RetentionJob(self._disk, log.forget_first(count))
-        self._untrimmed = {(queue.topic, queue.queue_id): queue for queue in self._queues}
-        if self._index is not None:
-            self._index.remove_expired_files(log.min_offset)
-        return job
+        return self._retention.expire(dispatched_offset=self._dispatched_offset, now_wall_ms=now_wall_ms)
 
     def trim_queues(self, *, max_queues: int = 32) -> bool:
         """Moves queues' min_offset behind files that expired and removes their own files; True if more are waiting."""
-        while self._untrimmed and max_queues:
-            self._trim(self._untrimmed.popitem()[1])
-            max_queues -= 1
-        return bool(self._untrimmed)
+        return self._retention.trim_queues(max_queues=max_queues)
 
     # Inside
 
@@ -743,10 +716,6 @@ class MessageStore:
         """What an unfinished round would vouch for may be cut off. The next one takes over its queues."""
         self._queue_flush_round = None
         self._saved_offset = -1
-
-    def _trim(self, queue: ConsumeQueue) -> None:
-        queue.correct_min_offset(self.min_offset)
-        queue.remove_expired_files(self.min_offset)
 
     def _fail(self, error: DiskError) -> None:
         """May be called in a job's thread: sets plain attributes only, and never unsets one."""

@@ -17,10 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from mqcore.storage.commit_log import COMMIT_LOG_FOLDER, CommitLog
+from mqcore.storage.consume_queue import ConsumeQueue
+from mqcore.storage.consume_queue_table import ConsumeQueueTable
 from mqcore.storage.disk import Disk, DiskUsage
+from mqcore.storage.index_table import IndexTable
+from mqcore.storage.mapped_file_queue import file_name
 from mqcore.storage.options import StoreOptions
 
-__all__ = ["RetentionJob", "expendable_files"]
+__all__ = ["Retention", "RetentionJob", "expendable_files"]
 
 _FILES_PER_RUN_MAX: Final = 10
 """`deleteFileBatchMax`: removing a gigabyte file keeps the disk busy for a while."""
@@ -38,6 +43,62 @@ class RetentionJob:
         """Blocks; may run in a thread."""
         for path in self.paths:
             self.disk.remove(path)
+
+
+class Retention:
+    """Gives up the store's oldest files, and trims the queues afterwards, a few at a time or when one is asked for."""
+
+    def __init__(
+        self, disk: Disk, log: CommitLog, queues: ConsumeQueueTable, index: IndexTable | None, options: StoreOptions
+    ) -> None:
+        self._disk: Final = disk
+        self._log: Final = log
+        self._queues: Final = queues
+        self._index: Final = index
+        self._options: Final = options
+        self._untrimmed: dict[tuple[str, int], ConsumeQueue] = {}
+
+    def expire(self, *, dispatched_offset: int, now_wall_ms: int) -> RetentionJob | None:
+        """Drops the CommitLog files that may go; the job removes them. None: nothing may."""
+        log = self._log
+        first = log.min_offset
+        expendable_end = min(log.flushed_offset, dispatched_offset, log.end_offset - 1)
+        count = max(0, expendable_end - first) // log.file_bytes
+        if not count:
+            return None
+        modified_ms = {entry.name: entry.modified_ms for entry in self._disk.list_folder(COMMIT_LOG_FOLDER)}
+        count = expendable_files(
+            [modified_ms[file_name(first + number * log.file_bytes)] for number in range(count)],
+            file_bytes=log.file_bytes,
+            usage=self._disk.usage(),
+            options=self._options,
+            now_wall_ms=now_wall_ms,
+        )
+        if not count:
+            return None
+        job = RetentionJob(self._disk, log.forget_first(count))
+        self._untrimmed = {(queue.topic, queue.queue_id): queue for queue in self._queues}
+        if self._index is not None:
+            self._index.remove_expired_files(log.min_offset)
+        return job
+
+    def trim_queues(self, *, max_queues: int) -> bool:
+        """Trims queues that wait for it; True if more are waiting."""
+        while self._untrimmed and max_queues:
+            self._trim(self._untrimmed.popitem()[1])
+            max_queues -= 1
+        return bool(self._untrimmed)
+
+    def trim_queue(self, topic: str, queue_id: int) -> None:
+        """Trims one queue at once, if it waits for it."""
+        if self._untrimmed:
+            queue = self._untrimmed.pop((topic, queue_id), None)
+            if queue is not None:
+                self._trim(queue)
+
+    def _trim(self, queue: ConsumeQueue) -> None:
+        queue.correct_min_offset(self._log.min_offset)
+        queue.remove_expired_files(self._log.min_offset)
 
 
 def expendable_files(
