@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from demo.evidence import logged_message_ids
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
-from support.log_reader import logged_message_ids
 from support.topic_admin import broker_status, create_topic
 
 TOPIC = "integration"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +12,15 @@ from typing import Any
 
 import pytest
 
+# The environment is the demo's too: one list of pinned requirements for both.
+from demo.official_client import install_official_client
 from mqservice.clock import SystemClock
 from support.broker_assembly import BrokerAssembly
 from support.client_endpoint import serving
 from support.manual_time import OffsetClock
 
-ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT_LIMIT_S = 90
-
-# The environment is the demo's too: one list of pinned requirements for both.
-sys.path.append(str(ROOT))
-
-from demo.official_client import install_official_client  # noqa: E402
 
 # Runs a script with the endpoint and the topic, and gives the JSON object it printed.
 RunScript = Callable[..., Awaitable[dict[str, Any]]]
