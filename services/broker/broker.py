@@ -120,7 +120,7 @@ class Broker:
         self._queue_flusher = FlushWorker(
             "flush-queues",
             take=self._store.queue_flush_job,
-            finished=self._store.flush_finished,
+            finished=self._queues_flushed,
             failed=self._disk_failed,
             interval_ms=settings.flush_interval_consume_queue,
         )
@@ -518,6 +518,12 @@ class Broker:
             self._write_path.flushed()
         else:
             self._follower.flushed()
+
+    def _queues_flushed(self, job: FlushJob) -> None:
+        self._store.flush_finished(job)
+        if self._store.queue_flush_due:
+            # A job is bounded so that it never holds the loop; the rest of the round follows at once.
+            self._queue_flusher.kick()
 
     def _slave_verified(self, broker_id: int, end_offset: int) -> None:
         self._replica.verified(broker_id, end_offset, now_ms=self._clock.monotonic_ms())
