@@ -29,6 +29,7 @@ __all__ = [
     "check_delivered",
     "check_prefix",
     "check_queues",
+    "end_of_filler",
     "last_boundary",
     "read_whole_log",
 ]
@@ -78,6 +79,14 @@ def last_boundary(store: MessageStore, offset: int) -> int:
         else:
             break
     return file_start + position
+
+
+def end_of_filler(store: MessageStore) -> int:
+    """Where the log ends once the filler at a file's end counts as whole, which its first eight bytes decide."""
+    start = store.dispatched_offset
+    data = store.read_log(start, store.segment_bytes)
+    found = scan_record(data, 0, len(data), physical_offset=start)
+    return start + found.size if isinstance(found, Blank) else store.end_offset
 
 
 def check_acknowledged(store: MessageStore, ledger: Ledger) -> int:

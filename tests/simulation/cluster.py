@@ -154,8 +154,8 @@ class Cluster:
         self.network.heal_all()
         for member in self.members:
             member.disk.crash_at_operation(0)
-            if not member.doomed:
-                member.free_disk()
+            member.disk.failing_syncs = None
+            member.free_disk()
             member.machine.blocking_ms = NORMAL_FLUSH_MS
             member.start()
 
@@ -165,7 +165,11 @@ class Cluster:
         for producer in self.producers:
             producer.stop()
         self.run_until(self._converged, limit_ms=HEAL_LIMIT_MS, what="the slaves do not follow their master")
-        self.run_until(self._consumed, limit_ms=DELIVERY_LIMIT_MS, what="not everything was consumed")
+        self.run_until(
+            lambda: self._consumed() and self._converged(),
+            limit_ms=DELIVERY_LIMIT_MS,
+            what="not everything was consumed",
+        )
 
     # Judgement
 

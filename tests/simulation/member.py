@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from mqcore.storage import DiskError, MessageStore
-from simulation.checkers import Violation, last_boundary
+from simulation.checkers import Violation, end_of_filler, last_boundary
 from simulation.faulty_disk import FaultyDisk
 from simulation.network import Network
 from simulation.process import Journal, Machine, Process, ProcessFell
@@ -211,10 +211,11 @@ class Member:
         if node is not None and node.loaded:
             store = node.store
             whole_end = min(node.whole_records_end, store.end_offset)
-            self._after_kill = _promise(store, whole_end, node.longest_end)
+            held_end = max(node.longest_end, end_of_filler(store))
+            self._after_kill = _promise(store, whole_end, held_end)
             # A flush may end within a record that was under way from the master; recovery ends before it.
             flushed_end = last_boundary(store, min(store.flushed_offset, whole_end))
-            self._after_power_loss = _promise(store, flushed_end, node.longest_end)
+            self._after_power_loss = _promise(store, flushed_end, held_end)
 
     def _end_process(self, *, power_loss: bool) -> None:
         process, self.process, self.node = self.process, None, None

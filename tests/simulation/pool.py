@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from simulation.checkers import Violation
 from simulation.cluster import Cluster, RunReport, run
 from simulation.plants import Plant, planted
-from simulation.process import ProcessFell
 from simulation.run_settings import RunSettings
 from simulation.shell_seams import in_simulation
 
@@ -79,7 +78,8 @@ def run_one(seed: int, plant: Plant | None = None) -> SeedResult:
     try:
         with in_simulation(), planted(plant):
             report = run(cluster)
-    except (Violation, ProcessFell) as error:
+    except Exception as error:
+        # The root of a run: whatever ends it is its outcome, and is told with its seed.
         details = "" if isinstance(error, Violation) else _cause(error)
         failure = SeedFailure(str(error), str(settings), tuple(cluster.journal.tail()), details)
     return SeedResult(seed, time.perf_counter() - started, report, failure)
