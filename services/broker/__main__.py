@@ -61,11 +61,13 @@ def run_broker(
     )
     log = structlog.get_logger(__name__)
     log.info("broker_starting", settings=effective_settings(settings), process_id=os.getpid())
+    exit_code = EXIT_REFUSED
     try:
-        return asyncio.run(_serve(settings))
-    except (StorageError, MetadataCorrupt, ListenError, OSError) as error:
-        log.critical("broker_not_started", error=str(error), kind=type(error).__name__)
-        return EXIT_REFUSED
+        exit_code = asyncio.run(_serve(settings))
+    except* (StorageError, MetadataCorrupt, ListenError, OSError) as group:
+        for error in group.exceptions:
+            log.critical("broker_not_started", error=str(error), kind=type(error).__name__)
+    return exit_code
 
 
 def _check(settings: BrokerSettings, *, home_role: str | None) -> list[str]:

@@ -269,12 +269,8 @@ class Broker:
             waiter = background.create_task(self._wait_for_stop(stop))
             try:
                 await self._start_role(background, tasks)
-                self._ports["grpcServerPort"] = await client_server.start()
-                self._links.announce()
-                await metadata_server.set_serving(True)
-                await client_server.set_serving(True)
-                self._refusal = None
-                log.info("broker_serving", role=str(self._settings.broker_role), **self._ports)
+                if not self._stopping.is_set():
+                    await self._serve(metadata_server, client_server)
                 await self._stopping.wait()
             finally:
                 waiter.cancel()
@@ -284,6 +280,15 @@ class Broker:
                 for worker in self._workers:
                     await worker.close()
         return self._close_files()
+
+    async def _serve(self, metadata_server: GrpcServer, client_server: GrpcServer) -> None:
+        """Opens the doors."""
+        self._ports["grpcServerPort"] = await client_server.start()
+        self._links.announce()
+        await metadata_server.set_serving(True)
+        await client_server.set_serving(True)
+        self._refusal = None
+        log.info("broker_serving", role=str(self._settings.broker_role), **self._ports)
 
     async def _recover(self) -> None:
         report = await asyncio.to_thread(self._store.load)
@@ -379,11 +384,14 @@ class Broker:
                 clock=self._clock,
                 slave_count=self._settings.total_replicas - 1,
                 slaves=self._slave_endpoints,
-                flushes_paused=self._queue_flusher.paused,
+                flushes_paused=self._jobs_paused,
+                given_up=self._stopping.is_set,
             )
             await asyncio.to_thread(self._store.doubt_tail)
             async with self._jobs_paused():
                 await recovery.run(wait_ms=self._recovery_wait_ms)
+            if self._stopping.is_set():
+                return  # The tail stays in doubt: the next start asks again.
         await asyncio.to_thread(self._store.trust_tail)
         self._ha.start(host=self._settings.bind_address, port=self._settings.ha_listen_port)
         self._ports["haListenPort"] = self._ha.port

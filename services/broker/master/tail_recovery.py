@@ -25,7 +25,7 @@ class TailRecovery:
     """Asks every slave of the group, and copies from the one that holds most.
 
     `slaves` gives the metadata endpoints of the group's registered slaves, by broker id; `flushes_paused` keeps the
-    ConsumeQueues from being flushed while the log is cut.
+    ConsumeQueues from being flushed while the log is cut; `given_up` tells that the broker is to stop instead.
     """
 
     def __init__(
@@ -36,11 +36,13 @@ class TailRecovery:
         slave_count: int,
         slaves: Callable[[], dict[int, str]],
         flushes_paused: Callable[[], AbstractAsyncContextManager[None]],
+        given_up: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
         self._clock = clock
         self._slave_count = slave_count
         self._slaves = slaves
+        self._given_up = given_up
         self._flushes_paused = flushes_paused
 
     async def run(self, *, wait_ms: int) -> bool:
@@ -55,6 +57,8 @@ class TailRecovery:
             for broker_id, endpoint in self._slaves().items():
                 if broker_id not in copies and (copy := await self._ask(broker_id, endpoint)) is not None:
                     copies[broker_id] = copy
+            if self._given_up():
+                return False
             heard_all = len(copies) >= self._slave_count
             is_over = self._clock.monotonic_ms() >= deadline_ms
             if heard_all or is_over:
