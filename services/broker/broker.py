@@ -389,7 +389,9 @@ class Broker:
             )
             await asyncio.to_thread(self._store.doubt_tail)
             async with self._jobs_paused():
-                await recovery.run(wait_ms=self._recovery_wait_ms)
+                await recovery.run(
+                    wait_ms=self._recovery_wait_ms, registered_wait_ms=self._settings.master_recovery_timeout
+                )
             if self._stopping.is_set():
                 return  # The tail stays in doubt: the next start asks again.
         await asyncio.to_thread(self._store.trust_tail)

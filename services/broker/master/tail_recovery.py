@@ -45,12 +45,13 @@ class TailRecovery:
         self._given_up = given_up
         self._flushes_paused = flushes_paused
 
-    async def run(self, *, wait_ms: int) -> bool:
+    async def run(self, *, wait_ms: int, registered_wait_ms: int = 0) -> bool:
         """Waits until all slaves answered or `wait_ms` passed, then copies; False when somebody was not heard.
 
-        A slave that goes away in the middle of the copy is waited for again.
+        A slave that is registered and does not answer is waited for up to `registered_wait_ms`: it exists, so an empty
+        log of ours is not a new one. One that goes away in the middle of the copy is waited for again.
         """
-        deadline_ms = self._clock.monotonic_ms() + wait_ms
+        started_ms = self._clock.monotonic_ms()
         log.info("master_waits_for_slaves", end_offset=self._store.end_offset, limit_ms=wait_ms)
         copies: dict[int, SlaveCopy] = {}
         while True:
@@ -60,7 +61,8 @@ class TailRecovery:
             if self._given_up():
                 return False
             heard_all = len(copies) >= self._slave_count
-            is_over = self._clock.monotonic_ms() >= deadline_ms
+            limit_ms = wait_ms if self._slaves().keys() <= copies.keys() else max(wait_ms, registered_wait_ms)
+            is_over = self._clock.monotonic_ms() - started_ms >= limit_ms
             if heard_all or is_over:
                 best = best_copy(self._store.end_offset, list(copies.values()))
                 if best is None or await self._fetch(best):
