@@ -36,6 +36,11 @@ def ends_equal(master: ServiceProcess, slave: ServiceProcess) -> bool:
     return bool(asyncio.run(broker_status(master)).end_offset == asyncio.run(broker_status(slave)).end_offset)
 
 
+def kept_tails(slave: ServiceProcess) -> list[str]:
+    """What the slave cut off and kept, as paths below its store."""
+    return list(asyncio.run(broker_status(slave)).kept_tails)
+
+
 def assert_identical(cluster: ProcessCluster, master: str, slave: str) -> None:
     """Compares every CommitLog file both hold."""
     ours, theirs = commit_log_bytes(cluster.store_folder(master)), commit_log_bytes(cluster.store_folder(slave))
@@ -146,8 +151,10 @@ def test_diverged_slave_resynchronises_and_keeps_its_tail(tmp_path: Path) -> Non
         master.start()
         with AcknowledgedSender(master, TOPIC, first_number=20_000) as other:
             wait_until(lambda: len(other.acknowledged) > 50, limit_s=30, what="50 acknowledged sends")
+        # Both histories may happen to be of one length, so an equal end alone says nothing yet.
+        wait_until(lambda: kept_tails(slave) != [], limit_s=30, what="the slave keeps what it cut off")
         wait_until(lambda: ends_equal(master, slave), limit_s=30, what="the slave follows the other history")
-        kept = asyncio.run(broker_status(slave)).kept_tails
+        kept = kept_tails(slave)
         assert len(kept) == 1
         assert master.stop() == 0
         assert slave.stop() == 0
