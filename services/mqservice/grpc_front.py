@@ -94,9 +94,13 @@ class GrpcCall:
 
     def send(self, message: Message) -> None:
         """Queues one response; past the outbox limits the call ends with RESOURCE_EXHAUSTED instead."""
-        if self._over or self._code is not None:
+        if not self.is_over:
+            self.send_encoded(message.SerializeToString())
+
+    def send_encoded(self, data: bytes) -> None:
+        """See `Call.send_encoded`."""
+        if self.is_over:
             return
-        data = message.SerializeToString()
         is_full = len(self._outbox) >= OUTBOX_MESSAGES_MAX or self._outbox_bytes + len(data) > OUTBOX_BYTES_MAX
         # One message alone always passes: the server's own message limit judges that.
         if self._outbox and is_full:

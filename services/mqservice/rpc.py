@@ -52,6 +52,9 @@ class Call(Protocol):
         does nothing: an answer that comes too late is nobody's mistake.
         """
 
+    def send_encoded(self, data: bytes) -> None:
+        """Like `send`, for a response its handler has encoded already: its protobuf bytes."""
+
     def finish(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
         """Ends the call after what was sent. Only the first one counts."""
 

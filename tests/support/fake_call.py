@@ -23,6 +23,7 @@ class FakeCall:
     peer: str = "ipv4:127.0.0.1:50000"
     deadline_ms: int | None = None
     sent: list[Message] = field(default_factory=list)
+    sent_encoded: list[bytes] = field(default_factory=list)
     code: StatusCode | None = None
     detail: str = ""
     is_gone: bool = False
@@ -35,6 +36,11 @@ class FakeCall:
             copy = type(message)()
             copy.CopyFrom(message)
             self.sent.append(copy)
+
+    def send_encoded(self, data: bytes) -> None:
+        """Keeps the bytes."""
+        if self.code is None and not self.is_gone:
+            self.sent_encoded.append(data)
 
     def finish(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
         """Keeps the status."""
