@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help setup proto lock lint format test test-quick sim bench demo conformance kill-rounds many-topics clean
+.PHONY: help setup proto lock lint format test test-quick sim bench bench-receive demo conformance kill-rounds many-topics clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,6 +47,9 @@ sim: setup ## clusters on virtual time with faults: SEEDS=300, or SEED=1234 to r
 
 bench: setup ## send, catch-up, start-up and memory of this machine
 	@$(BIN)/python benchmarks/bench.py
+
+bench-receive: setup ## CPU of a receive and its acknowledgements, step by step, without sockets
+	@$(BIN)/python benchmarks/receive_path.py
 
 many-topics: setup ## start, answer and restart with 10,000 topics of 8 queues
 	@$(BIN)/python benchmarks/many_topics.py

@@ -26,7 +26,7 @@ from mqcore.metadata import (
     TopicTable,
 )
 from mqcore.routing import BrokerData, BrokerEndpoints, BrokerIdentity, QueueData, TopicRoute
-from mqcore.storage import AppendResult, MessageStore, PutStatus, StoreOptions
+from mqcore.storage import AppendResult, Disk, MessageStore, PutStatus, StoreOptions
 from support.simulated_disk import SimulatedDisk
 
 __all__ = ["BrokerAssembly"]
@@ -50,6 +50,8 @@ class BrokerAssembly:
         broker_name: str = "broker-a",
         options: ApiOptions | None = None,
         delivery: DeliveryOptions | None = None,
+        disk: Disk | None = None,
+        store_options: StoreOptions = _STORE_OPTIONS,
     ) -> None:
         self.identity = BrokerIdentity("DefaultCluster", broker_name, 0)
         self.refusal: str | None = None
@@ -60,7 +62,10 @@ class BrokerAssembly:
         self.topics = TopicTable()
         self.groups = SubscriptionGroupTable()
         self.store = MessageStore(
-            SimulatedDisk(random.Random(1), wall_ms=clock.wall_ms), clock, _STORE_OPTIONS, store_host=self.store_host
+            disk or SimulatedDisk(random.Random(1), wall_ms=clock.wall_ms),
+            clock,
+            store_options,
+            store_host=self.store_host,
         )
         self.store.load()
         nonces = itertools.count(1)
