@@ -9,6 +9,7 @@ from typing import Final
 
 from mqcore.clock import Clock
 from mqservice.grpc_server import GrpcServer
+from mqservice.http2_front import Http2Front
 from mqservice.rpc import MethodTable
 from support.broker_assembly import BrokerAssembly
 
@@ -26,7 +27,15 @@ async def _grpc_aio(table: MethodTable, clock: Clock) -> AsyncIterator[int]:
     await server.stop(limit_ms=500)
 
 
-FRONTS: Final[Mapping[str, Front]] = MappingProxyType({"grpc.aio": _grpc_aio})
+@asynccontextmanager
+async def _mqgrpc(table: MethodTable, clock: Clock) -> AsyncIterator[int]:
+    server = Http2Front("127.0.0.1", 0, clock=clock)
+    server.add(table)
+    yield await server.start()
+    await server.stop(limit_ms=500)
+
+
+FRONTS: Final[Mapping[str, Front]] = MappingProxyType({"mqgrpc": _mqgrpc, "grpc.aio": _grpc_aio})
 
 
 @asynccontextmanager

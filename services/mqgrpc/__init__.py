@@ -1,0 +1,9 @@
+"""gRPC over HTTP/2 for servers: a state machine without I/O (`connection`) and its thin asyncio part (`server`)."""
+
+from mqgrpc.connection import Connection
+from mqgrpc.errors import ErrorCode
+from mqgrpc.limits import Limits, Usage
+from mqgrpc.server import Server, TlsMode
+from mqgrpc.stream import Stream
+
+__all__ = ["Connection", "ErrorCode", "Limits", "Server", "Stream", "TlsMode", "Usage"]

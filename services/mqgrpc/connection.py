@@ -1,0 +1,941 @@
+"""One HTTP/2 connection of a gRPC server, without I/O: bytes and time in; calls and bytes out.
+
+The owner feeds `receive` and `on_time`, writes what `take_output` gives, and closes the socket once `is_closed` and all
+is written. `on_output` is called when there is something to take and there was nothing before, so that the answers of
+many calls go out in one write.
+
+Requests reach the owner through the hooks of `Stream`, from inside `receive` or `on_time`; answers may come at once or
+later. Nothing here waits, and everything kept is bounded by `Limits`.
+
+Source: RFC 9113 (HTTP/2), RFC 7541 (HPACK) and gRPC's "gRPC over HTTP2" document.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from math import inf
+from struct import Struct
+from typing import Any, Final
+from urllib.parse import quote
+
+from mqgrpc import frames
+from mqgrpc.errors import ConnectionFailure, ErrorCode, HeaderBlockError, StreamFailure
+from mqgrpc.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_HEAD,
+    FRAME_HEAD_BYTES,
+    HEADERS,
+    MESSAGE_HEAD,
+    MESSAGE_HEAD_BYTES,
+    PADDED,
+    PREFACE,
+    PRIORITY_FLAG,
+    U32,
+    WINDOW_MAX,
+)
+from mqgrpc.hpack import HeaderDecoder, HeaderEncoder, literal
+from mqgrpc.limits import Limits, Usage
+from mqgrpc.request_head import RequestRefused, judge_request, timeout_s
+from mqgrpc.stream import Stream
+
+__all__ = ["Connection"]
+
+# gRPC status numbers the connection itself answers with.
+_DEADLINE_EXCEEDED: Final = 4
+_RESOURCE_EXHAUSTED: Final = 8
+_UNIMPLEMENTED: Final = 12
+_INTERNAL: Final = 13
+
+# One `take_output`: what a socket takes at once, and what other streams have to wait for.
+_OUTPUT_BYTES: Final = 1 << 20
+# Streams the peer may still be writing to although we ended them; more are forgotten, oldest first.
+_ABANDONED_MAX: Final = 1_000
+# grpc-message: printable ASCII stays, the rest is percent-encoded.
+_MESSAGE_SAFE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+_DETAIL_CHARACTERS_MAX: Final = 1_024
+_KEEPALIVE_PING: Final = b"mq-alive"
+_DRAIN_PING: Final = b"mq-drain"
+
+_DATA_HEAD: Final = Struct(">IBIBI")  # a DATA frame's head and the message's prefix
+_RESPONSE_HEAD: Final = Struct(">IBI2sIBIBI")  # the same behind HEADERS with a block of two bytes
+_OK_TRAILERS: Final = Struct(">IBIc")  # HEADERS with a block of one byte
+_HEADERS_2: Final = 2 << 8 | HEADERS
+_HEADERS_1: Final = 1 << 8 | HEADERS
+
+
+class Connection:
+    """See the module's docstring. Times are seconds on any monotonic clock; all methods belong to one thread."""
+
+    def __init__(
+        self,
+        new_stream: Callable[[Connection, int, dict[str, str]], Stream],
+        *,
+        limits: Limits,
+        now: float,
+        peer: str = "",
+        usage: Usage | None = None,
+        counters: Counter[str] | None = None,
+        on_output: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`new_stream` makes the owner's stream from its id and headers; `usage` and `counters` may be shared."""
+        self.peer = peer
+        self.limits = limits
+        self.usage = usage if usage is not None else Usage()
+        self.counters = counters if counters is not None else Counter()
+        self.is_closed = False
+        # Clock of the last `receive` or `on_time`.
+        self.now = now
+        self._new_stream = new_stream
+        self._on_output = on_output
+        self._streams: dict[int, Stream] = {}
+        self._last_stream_id = 0
+        self._abandoned: dict[int, None] = {}
+
+        self._unparsed = b""
+        self._needs_preface = True
+        self._needs_settings = True
+        self._decoder = HeaderDecoder()
+        self._block: bytearray | None = None  # a header block that goes on in CONTINUATION frames
+        self._block_stream_id = 0
+        self._block_flags = 0
+        self._block_frames = 0
+        self._unacknowledged = 0
+        self._buffered_bytes = 0
+
+        self._out: list[bytes | memoryview] = []
+        self._encoder = HeaderEncoder()
+        self._peer_frame_bytes = frames.DEFAULT_FRAME_BYTES
+        self._peer_stream_window = frames.DEFAULT_WINDOW_BYTES
+        self._send_window = frames.DEFAULT_WINDOW_BYTES
+        self._blocked: dict[int, Stream] = {}
+        self._unconfirmed: list[Stream] = []
+        self._write_paused = False
+        # When output began to wait for the peer; inf: it does not.
+        self._stalled_at = inf
+        self._stalled_at_answers = 0
+        # Queued DATA that still fits into this `take_output`.
+        self._output_room = _OUTPUT_BYTES
+
+        self._idle_budget = limits.idle_burst
+        self._idle_refilled_at = now
+        self._answers = 0  # DATA frames sent since then
+        self._received_at = now
+        self._pinged_at = inf
+        self._next_stream_deadline = inf
+        self._preface_deadline = now + limits.preface_timeout_s
+        self._is_draining = False
+        self._drain_ends_at = inf
+        self._refuses_above = frames.STREAM_ID_MAX
+
+        handlers: list[Callable[[bytes, int, int, int, int], None]] = [
+            self._on_data,
+            self._on_headers,
+            self._on_priority,
+            self._on_rst_stream,
+            self._on_settings,
+            self._on_push_promise,
+            self._on_ping,
+            self._on_goaway,
+            self._on_window_update,
+            self._on_continuation,
+        ]
+        self._handlers: Final = handlers
+        self._greet()
+
+    # Input
+
+    @property
+    def open_streams(self) -> int:
+        """Calls in progress."""
+        return len(self._streams)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Unfinished requests and unsent responses kept now."""
+        return self._buffered_bytes
+
+    def receive(self, data: bytes, now: float) -> None:
+        """The next bytes of the peer, cut anywhere."""
+        if self.is_closed:
+            return
+        self.now = self._received_at = now
+        self._pinged_at = inf
+        if self._unparsed:
+            data = self._unparsed + data
+        try:
+            self._unparsed = self._parse(data)
+        except ConnectionFailure as failure:
+            self._fail(failure)
+        except HeaderBlockError as error:
+            self._fail(ConnectionFailure(ErrorCode.COMPRESSION_ERROR, "header_block_undecodable", str(error)))
+
+    def _parse(self, data: bytes) -> bytes:
+        """Handles the whole frames in `data` and gives the rest."""
+        pos = 0
+        end = len(data)
+        if self._needs_preface:
+            if not PREFACE.startswith(data[: len(PREFACE)]):
+                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "preface_invalid", "no HTTP/2 connection preface")
+            if end < len(PREFACE):
+                return data
+            self._needs_preface = False
+            pos = len(PREFACE)
+        unpack_head = FRAME_HEAD.unpack_from
+        frame_bytes_max = self.limits.frame_bytes
+        while end - pos >= FRAME_HEAD_BYTES:
+            head, flags, stream_id = unpack_head(data, pos)
+            start = pos + FRAME_HEAD_BYTES
+            stop = start + (head >> 8)
+            if head >> 8 > frame_bytes_max:
+                raise ConnectionFailure(
+                    ErrorCode.FRAME_SIZE_ERROR,
+                    "frame_too_large",
+                    f"a frame above {frame_bytes_max} bytes",
+                )
+            if stop > end:
+                break
+            pos = stop
+            kind = head & 0xFF
+            if self._needs_settings:
+                self._check_first_frame(kind, flags)
+            if self._block is not None and (kind != CONTINUATION or stream_id != self._block_stream_id):
+                raise ConnectionFailure(
+                    ErrorCode.PROTOCOL_ERROR, "frame_unexpected", "another frame inside a header block"
+                )
+            if kind > CONTINUATION:
+                self._charge("too_many_unknown_frames")
+                continue
+            self._handlers[kind](data, start, stop, flags, stream_id & 0x7FFFFFFF)
+            if self.is_closed:
+                return b""
+        if self._unacknowledged >= self.limits.connection_window_bytes // 2:
+            self._put(frames.window_update(0, self._unacknowledged))
+            self._unacknowledged = 0
+        return data[pos:] if pos < end else b""
+
+    def _check_first_frame(self, kind: int, flags: int) -> None:
+        if kind != frames.SETTINGS or flags & ACK:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "preface_invalid", "the first frame is not SETTINGS")
+        self._needs_settings = False
+        self._preface_deadline = inf
+
+    # Requests
+
+    def _on_data(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
+        size = stop - start
+        self._unacknowledged += size
+        if self._unacknowledged > self.limits.connection_window_bytes:
+            raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "window_exceeded", "more DATA than the window allows")
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._on_stray_frame(stream_id, "DATA")
+            return
+        if flags & PADDED:
+            start, stop = _without_padding(data, start, stop)
+        elif size == 0 and not flags & END_STREAM:
+            self._charge("too_many_empty_data_frames")
+        if stream.remote_closed:
+            self._reset(stream, StreamFailure(ErrorCode.STREAM_CLOSED, "DATA behind the end of the request"))
+            return
+        size = stop - start
+        if (
+            stream.partial is None
+            and flags & END_STREAM
+            and size >= MESSAGE_HEAD_BYTES
+            and stream.content_length < 0
+            and not stream.is_finished
+        ):
+            compressed, length = MESSAGE_HEAD.unpack_from(data, start)
+            if compressed == 0 and length == size - MESSAGE_HEAD_BYTES and length <= self.limits.message_bytes:
+                # The usual request: one message in one frame, which is also the last.
+                stream.remote_closed = True
+                stream.message(data[start + MESSAGE_HEAD_BYTES : stop])
+                if not stream.is_finished:
+                    stream.half_closed()
+                return
+        try:
+            self._take_data(stream, data[start:stop], end=bool(flags & END_STREAM))
+        except StreamFailure as failure:
+            self._reset(stream, failure)
+
+    def _take_data(self, stream: Stream, payload: bytes, *, end: bool) -> None:
+        """Cuts a request's bytes into messages; keeps what is not whole yet."""
+        if stream.content_length >= 0:
+            stream.content_length -= len(payload)
+            if stream.content_length < 0 or (end and stream.content_length != 0):
+                raise StreamFailure(ErrorCode.PROTOCOL_ERROR, "the request is not as long as its content-length says")
+        if stream.partial is None:
+            stream.partial = bytearray()
+        partial = stream.partial
+        if not stream.is_finished:
+            partial += payload
+            self._keep(len(payload))
+        while len(partial) >= MESSAGE_HEAD_BYTES and not stream.is_finished:
+            compressed, length = MESSAGE_HEAD.unpack_from(partial)
+            if not self._may_take(stream, compressed, length):
+                break
+            if len(partial) < MESSAGE_HEAD_BYTES + length:
+                if self._is_over_buffers():
+                    self._refuse(stream, _RESOURCE_EXHAUSTED, "the server keeps too many unfinished requests")
+                    self.counters["buffers_full"] += 1
+                break
+            message = bytes(memoryview(partial)[MESSAGE_HEAD_BYTES : MESSAGE_HEAD_BYTES + length])
+            del partial[: MESSAGE_HEAD_BYTES + length]
+            self._keep(-(MESSAGE_HEAD_BYTES + length))
+            stream.message(message)
+        if stream.stream_id not in self._streams:
+            return
+        if end:
+            if partial and not stream.is_finished:
+                raise StreamFailure(ErrorCode.PROTOCOL_ERROR, "the request ends inside a message")
+            self._remote_end(stream)
+            return
+        stream.unacknowledged += len(payload)
+        if stream.unacknowledged > self.limits.stream_window_bytes:
+            raise StreamFailure(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the stream's window allows")
+        if stream.unacknowledged >= self.limits.stream_window_bytes // 2:
+            self._put(frames.window_update(stream.stream_id, stream.unacknowledged))
+            stream.unacknowledged = 0
+
+    def _may_take(self, stream: Stream, compressed: int, length: int) -> bool:
+        """Judges a message by its prefix; a refused one ends the call."""
+        if length > self.limits.message_bytes:
+            self.counters["message_too_large"] += 1
+            limit = self.limits.message_bytes
+            self._refuse(stream, _RESOURCE_EXHAUSTED, f"a message of {length} bytes, larger than {limit}")
+        elif compressed:
+            encoding = stream.headers.get("grpc-encoding", "identity")
+            self._refuse(stream, _UNIMPLEMENTED, f"message compression {encoding!r} is not offered; send identity")
+        else:
+            return True
+        return False
+
+    def _remote_end(self, stream: Stream) -> None:
+        stream.remote_closed = True
+        if stream.partial is not None:
+            self._keep(-len(stream.partial))
+            stream.partial = None
+        if stream.local_closed:
+            self._streams.pop(stream.stream_id, None)
+        elif not stream.is_finished:
+            stream.half_closed()
+
+    def _on_headers(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
+        if flags & PADDED:
+            start, stop = _without_padding(data, start, stop)
+        if flags & PRIORITY_FLAG:
+            if stop - start < 5:
+                raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "frame_malformed", "HEADERS without its priority")
+            if U32.unpack_from(data, start)[0] & 0x7FFFFFFF == stream_id:
+                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_malformed", "a stream that depends on itself")
+            start += 5
+        if flags & END_HEADERS:
+            self._on_header_block(data[start:stop], flags, stream_id)
+            return
+        self._block = bytearray(data[start:stop])
+        self._block_stream_id = stream_id
+        self._block_flags = flags
+        self._block_frames = 1
+        self._check_block_size()
+
+    def _on_continuation(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
+        if self._block is None:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_unexpected", "CONTINUATION without HEADERS")
+        self._block += data[start:stop]
+        self._block_frames += 1
+        self._check_block_size()
+        if flags & END_HEADERS:
+            block, self._block = bytes(self._block), None
+            self._on_header_block(block, self._block_flags, stream_id)
+
+    def _check_block_size(self) -> None:
+        assert self._block is not None
+        if len(self._block) > self.limits.header_block_bytes:
+            raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "header_block_too_large", "a header block too large")
+        if self._block_frames > self.limits.continuation_frames:
+            raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "continuation_flood", "too many CONTINUATION frames")
+
+    def _on_header_block(self, block: bytes, flags: int, stream_id: int) -> None:
+        # Decoded in any case: the table is shared by all streams.
+        headers = self._decoder.decode(block)
+        if stream_id & 1 == 0:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_malformed", f"HEADERS on stream {stream_id}")
+        if stream_id <= self._last_stream_id:
+            self._on_trailers(stream_id, flags, is_malformed=_are_bad_trailers(headers) or self._decoder.malformed)
+            return
+        self._last_stream_id = stream_id
+        if len(self._streams) >= self.limits.concurrent_streams or stream_id > self._refuses_above:
+            self.counters["stream_refused"] += 1
+            self._charge("too_many_refused_streams")
+            self._abandon(stream_id)
+            self._put(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
+            return
+        if self._decoder.malformed:
+            self._abandon(stream_id)
+            self._put(frames.rst_stream(stream_id, ErrorCode.PROTOCOL_ERROR))
+            return
+        fields = dict(headers)
+        stream = self._new_stream(self, stream_id, fields)
+        self._streams[stream_id] = stream
+        if flags & END_STREAM:
+            stream.remote_closed = True
+        if not self._decoder.list_bytes_at_most(headers, block, self.limits.header_list_bytes):
+            self.counters["header_list_too_large"] += 1
+            self._refuse(stream, _RESOURCE_EXHAUSTED, f"headers of more than {self.limits.header_list_bytes} bytes")
+            return
+        try:
+            judge_request(headers, fields)
+        except StreamFailure as failure:
+            self._reset(stream, failure)
+            return
+        except RequestRefused as refusal:
+            self._refuse_http(stream, refusal)
+            return
+        if (length := fields.get("content-length")) is not None:
+            stream.content_length = int(length)
+            if stream.remote_closed and stream.content_length:
+                self._reset(stream, StreamFailure(ErrorCode.PROTOCOL_ERROR, "a content-length without content"))
+                return
+        if (timeout := fields.get("grpc-timeout")) is not None:
+            seconds = timeout_s(timeout)
+            if seconds is None:
+                self._refuse(stream, _INTERNAL, "grpc-timeout is no timeout")
+                return
+            stream.deadline = self.now + seconds
+            self._next_stream_deadline = min(self._next_stream_deadline, stream.deadline)
+        stream.is_opened = True
+        stream.opened()
+        if stream.remote_closed and not stream.is_finished:
+            stream.half_closed()
+
+    def _on_trailers(self, stream_id: int, flags: int, *, is_malformed: bool) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._on_stray_frame(stream_id, "HEADERS")
+        elif stream.remote_closed:
+            self._reset(stream, StreamFailure(ErrorCode.STREAM_CLOSED, "HEADERS behind the end of the request"))
+        elif is_malformed or not flags & END_STREAM:
+            self._reset(stream, StreamFailure(ErrorCode.PROTOCOL_ERROR, "trailers that are none"))
+        else:
+            try:
+                self._take_data(stream, b"", end=True)
+            except StreamFailure as failure:
+                self._reset(stream, failure)
+
+    def _on_stray_frame(self, stream_id: int, kind: str) -> None:
+        """A frame of a request we know nothing of (any more)."""
+        if stream_id > self._last_stream_id or stream_id & 1 == 0:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_unexpected", f"{kind} on idle stream {stream_id}")
+        if stream_id not in self._abandoned:
+            raise ConnectionFailure(ErrorCode.STREAM_CLOSED, "frame_unexpected", f"{kind} on closed stream {stream_id}")
+        # The peer had not heard yet that we ended it.
+
+    # Other frames
+
+    def _on_priority(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
+        self._charge("too_many_priority_frames")
+        if stream_id == 0:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_malformed", "PRIORITY on stream 0")
+        failure = None
+        if stop - start != 5:
+            failure = StreamFailure(ErrorCode.FRAME_SIZE_ERROR, "PRIORITY of a wrong length")
+        elif U32.unpack_from(data, start)[0] & 0x7FFFFFFF == stream_id:
+            failure = StreamFailure(ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
+        if failure is not None:
+            stream = self._streams.get(stream_id)
+            if stream is not None:
+                self._reset(stream, failure)
+            else:
+                self._put(frames.rst_stream(stream_id, failure.code))
+
+    def _on_rst_stream(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
+        if stop - start != 4:
+            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "frame_malformed", "RST_STREAM of a wrong length")
+        if stream_id == 0 or stream_id > self._last_stream_id:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_unexpected", f"RST_STREAM on stream {stream_id}")
+        # Charged whether or not the stream is still open: opening and resetting is the cheapest attack there is.
+        self._charge("too_many_resets")
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._drop(stream)
+
+    def _on_settings(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
+        if stream_id != 0:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_malformed", "SETTINGS on a stream")
+        if (flags & ACK and stop != start) or (stop - start) % frames.SETTING.size:
+            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "frame_malformed", "SETTINGS of a wrong length")
+        self._charge("too_many_settings")
+        if flags & ACK:
+            return
+        for name, value in frames.SETTING.iter_unpack(data[start:stop]):
+            self._apply_setting(name, value)
+        self._put(frames.frame(frames.SETTINGS, ACK, 0, b""))
+        self._pump()
+
+    def _apply_setting(self, name: int, value: int) -> None:
+        code, refused = ErrorCode.PROTOCOL_ERROR, False
+        match name:
+            case frames.SETTINGS_HEADER_TABLE_SIZE:
+                self._encoder.peer_table_bytes(value)
+            case frames.SETTINGS_ENABLE_PUSH:
+                refused = value > 1
+            case frames.SETTINGS_INITIAL_WINDOW_SIZE:
+                code, refused = ErrorCode.FLOW_CONTROL_ERROR, value > WINDOW_MAX
+                self._peer_stream_window = value
+            case frames.SETTINGS_MAX_FRAME_SIZE:
+                refused = not frames.DEFAULT_FRAME_BYTES <= value < 1 << 24
+                self._peer_frame_bytes = value
+        if refused:
+            raise ConnectionFailure(code, "settings_invalid", f"setting {name} cannot be {value}")
+
+    def _on_push_promise(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
+        raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_unexpected", "PUSH_PROMISE from a client")
+
+    def _on_ping(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
+        if stream_id != 0:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_malformed", "PING on a stream")
+        if stop - start != 8:
+            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "frame_malformed", "PING of a wrong length")
+        self._charge("too_many_pings")
+        if not flags & ACK:
+            self._put(frames.frame(frames.PING, ACK, 0, data[start:stop]))
+        elif data[start:stop] == _DRAIN_PING:
+            self._final_goaway()
+
+    def _on_goaway(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
+        if stream_id != 0:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_malformed", "GOAWAY on a stream")
+        if stop - start < 8:
+            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "frame_malformed", "GOAWAY of a wrong length")
+        self._charge("too_many_goaways")
+        # The client opens no more calls; those in progress end as usual and it closes the connection.
+
+    def _on_window_update(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
+        if stop - start != 4:
+            raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "frame_malformed", "WINDOW_UPDATE of a wrong length")
+        self._charge("too_many_window_updates")
+        increment = U32.unpack_from(data, start)[0] & 0x7FFFFFFF
+        if stream_id == 0:
+            if increment == 0:
+                raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_malformed", "WINDOW_UPDATE by nothing")
+            self._send_window += increment
+            if self._send_window > WINDOW_MAX:
+                raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "window_overflow", "a window above 2^31 - 1")
+            self._pump()
+            return
+        if stream_id > self._last_stream_id:
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_unexpected", "WINDOW_UPDATE on an idle stream")
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        stream.window_used -= increment
+        if increment == 0:
+            self._reset(stream, StreamFailure(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing"))
+        elif self._peer_stream_window - stream.window_used > WINDOW_MAX:
+            self._reset(stream, StreamFailure(ErrorCode.FLOW_CONTROL_ERROR, "a window above 2^31 - 1"))
+        elif stream.queue is not None:
+            self._pump_stream(stream)
+
+    def _charge(self, counter: str) -> None:
+        """Takes one frame that brings nothing from the peer's budget; ends the connection when it is used up."""
+        self._idle_budget -= 1
+        if self._idle_budget >= 0:
+            return
+        limits = self.limits
+        earned = int((self.now - self._idle_refilled_at) * limits.idle_per_s) + self._answers * limits.idle_per_answer
+        self._idle_budget = min(limits.idle_burst, earned) - 1
+        self._idle_refilled_at = self.now
+        self._answers = 0
+        if self._idle_budget < 0:
+            raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, counter, counter.replace("_", " "))
+
+    # Answers
+
+    def send_response(self, stream: Stream, data: bytes) -> None:
+        """The one message of a unary call and its OK; in one piece when the peer's windows allow."""
+        size = len(data) + MESSAGE_HEAD_BYTES
+        if (
+            size > self._send_window
+            or size > self._peer_stream_window - stream.window_used
+            or size > self._peer_frame_bytes
+            or self._write_paused
+            or stream.queue is not None
+            or stream.headers_sent
+            or stream.stream_id not in self._streams
+        ):
+            self.send_message(stream, data)
+            self.send_end(stream, 0, "")
+            return
+        stream_id = stream.stream_id
+        self._send_window -= size
+        self._answers += 1
+        response, ok = self._encoder.response(), self._encoder.ok()
+        out = self._out
+        if not out:
+            self._on_output()
+        if len(response) == 2 and len(ok) == 1:
+            out.append(
+                _RESPONSE_HEAD.pack(
+                    _HEADERS_2, END_HEADERS, stream_id, response, size << 8, 0, stream_id, 0, size - MESSAGE_HEAD_BYTES
+                )
+            )
+            out.append(data)
+            out.append(_OK_TRAILERS.pack(_HEADERS_1, END_HEADERS | END_STREAM, stream_id, ok))
+        else:
+            out.append(frames.headers(stream_id, response, end_stream=False))
+            out.append(_DATA_HEAD.pack(size << 8, 0, stream_id, 0, size - MESSAGE_HEAD_BYTES))
+            out.append(data)
+            out.append(frames.headers(stream_id, ok, end_stream=True))
+        self._local_end(stream)
+
+    def send_message(self, stream: Stream, data: bytes) -> None:
+        """One message of a call's answer; kept when the peer's windows are full."""
+        if stream.stream_id not in self._streams or stream.local_closed:
+            return
+        size = len(data) + MESSAGE_HEAD_BYTES
+        self._send_head(stream)
+        if (
+            size <= self._send_window
+            and size <= self._peer_stream_window - stream.window_used
+            and size <= self._peer_frame_bytes
+            and not self._write_paused
+            and stream.queue is None
+        ):
+            self._send_window -= size
+            stream.window_used += size
+            self._answers += 1
+            self._put(_DATA_HEAD.pack(size << 8, 0, stream.stream_id, 0, size - MESSAGE_HEAD_BYTES))
+            self._put(data)
+            return
+        if stream.queue is None:
+            stream.queue = deque()
+        stream.queue.append(memoryview(MESSAGE_HEAD.pack(0, len(data)) + data))
+        stream.queued_bytes += size
+        self._keep(size)
+        self._blocked[stream.stream_id] = stream
+        # A message alone always passes: only what piles up behind a slow reader is refused.
+        if len(stream.queue) > 1 and self._is_over_buffers():
+            self.counters["buffers_full"] += 1
+            self._refuse(stream, _RESOURCE_EXHAUSTED, "the caller reads more slowly than messages arrive")
+            return
+        self._pump_stream(stream)
+
+    def send_end(self, stream: Stream, status: int, detail: str) -> None:
+        """Ends a call behind what was sent."""
+        if stream.stream_id not in self._streams or stream.local_closed:
+            return
+        stream.is_finished = True
+        if stream.queue is not None:
+            stream.end_block = (status, detail)
+            return
+        self._send_trailers(stream, status, detail)
+
+    def _send_head(self, stream: Stream) -> None:
+        if not stream.headers_sent:
+            stream.headers_sent = True
+            self._put(frames.headers(stream.stream_id, self._encoder.response(), end_stream=False))
+
+    def _send_trailers(self, stream: Stream, status: int, detail: str) -> None:
+        if status == 0 and stream.headers_sent:
+            block = self._encoder.ok()
+        else:
+            fields = [literal("grpc-status", str(status))]
+            if detail:
+                fields.append(literal("grpc-message", quote(detail[:_DETAIL_CHARACTERS_MAX], safe=_MESSAGE_SAFE)))
+            if status == _UNIMPLEMENTED:
+                fields.append(literal("grpc-accept-encoding", "identity"))
+            # Without a message before it: "Trailers-Only".
+            block = self._encoder.block(*fields) if stream.headers_sent else self._encoder.response() + b"".join(fields)
+        self._put(frames.headers(stream.stream_id, block, end_stream=True))
+        self._local_end(stream)
+
+    def _local_end(self, stream: Stream) -> None:
+        """Our last frame of the call is in the output."""
+        stream.local_closed = True
+        if stream.confirms:
+            self._unconfirmed.append(stream)
+        if stream.remote_closed:
+            del self._streams[stream.stream_id]
+        else:
+            # The peer need not send the rest of a request that is answered.
+            self._put(frames.rst_stream(stream.stream_id, ErrorCode.NO_ERROR))
+            self._forget(stream)
+
+    def _pump(self) -> None:
+        """Sends what waits for windows, a frame of each stream in turn, until windows or the output are full."""
+        while self._blocked and self._may_send():
+            progress = 0
+            for stream in list(self._blocked.values()):
+                progress += self._send_queued(stream)
+            if not progress:
+                break
+        self._judge_stall()
+
+    def _pump_stream(self, stream: Stream) -> None:
+        """The same for one stream."""
+        while stream.queue is not None and self._may_send() and self._send_queued(stream):
+            pass
+        self._judge_stall()
+
+    def _may_send(self) -> bool:
+        return self._output_room > 0 and self._send_window > 0 and not self._write_paused
+
+    def _send_queued(self, stream: Stream) -> int:
+        """One frame of a blocked stream's queue; gives its length, 0 when its windows are full."""
+        queue = stream.queue
+        assert queue is not None
+        chunk = queue[0]
+        size = min(len(chunk), self._send_window, self._peer_stream_window - stream.window_used, self._peer_frame_bytes)
+        if size <= 0:
+            return 0
+        self._put(FRAME_HEAD.pack(size << 8 | DATA, 0, stream.stream_id))
+        self._put(chunk[:size])
+        self._send_window -= size
+        self._output_room -= size
+        stream.window_used += size
+        stream.queued_bytes -= size
+        self._answers += 1
+        self._keep(-size)
+        if size < len(chunk):
+            queue[0] = chunk[size:]
+        else:
+            queue.popleft()
+            if not queue:
+                stream.queue = None
+                del self._blocked[stream.stream_id]
+                if isinstance(stream.end_block, tuple):
+                    self._send_trailers(stream, *stream.end_block)
+        return size
+
+    def _judge_stall(self) -> None:
+        """Notes since when output has waited for the peer without any of it being taken."""
+        if not self._blocked and not self._write_paused:
+            self._stalled_at = inf
+        elif self._stalled_at == inf or self._stalled_at_answers != self._answers:
+            self._stalled_at = self.now
+            self._stalled_at_answers = self._answers
+
+    # Output
+
+    def take_output(self) -> bytes:
+        """The bytes to write next; b"" when there are none now. Call until then, unless the socket is full."""
+        self._output_room = _OUTPUT_BYTES
+        if not self._out and self._blocked:
+            self._pump()
+        out = self._out
+        if not out:
+            return b""
+        self._out = []
+        return out[0] if len(out) == 1 and isinstance(out[0], bytes) else b"".join(out)
+
+    def pause_output(self) -> None:
+        """The socket's buffer is full: no more DATA until `resume_output`."""
+        self._write_paused = True
+        self._judge_stall()
+
+    def resume_output(self) -> None:
+        """The socket takes bytes again."""
+        self._write_paused = False
+        self._pump()
+
+    def output_written(self) -> None:
+        """All that was taken is written to the socket: those calls are delivered as far as anybody here can know."""
+        if self._unconfirmed:
+            self._unconfirmed.clear()
+
+    def lost(self) -> None:
+        """The socket is closed, by whomever."""
+        self.is_closed = True
+        self._out.clear()
+        self._drop_all()
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        for stream in unconfirmed:
+            stream.undelivered()
+
+    def _put(self, data: bytes | memoryview) -> None:
+        if not self._out:
+            self._on_output()
+        self._out.append(data)
+
+    # Time
+
+    def next_deadline(self) -> float:
+        """When `on_time` has to be called next; it may move later without notice."""
+        limits = self.limits
+        alive = self._pinged_at + limits.keepalive_timeout_s
+        if alive == inf:
+            alive = self._received_at + limits.keepalive_s
+        stall = self._stalled_at + limits.write_stall_s
+        return min(alive, stall, self._next_stream_deadline, self._preface_deadline, self._drain_ends_at)
+
+    def on_time(self, now: float) -> None:
+        """Does what is due."""
+        if self.is_closed:
+            return
+        self.now = now
+        limits = self.limits
+        try:
+            if now >= self._preface_deadline:
+                raise ConnectionFailure(ErrorCode.SETTINGS_TIMEOUT, "preface_timeout", "no SETTINGS came in time")
+            if now >= self._pinged_at + limits.keepalive_timeout_s:
+                raise ConnectionFailure(ErrorCode.NO_ERROR, "keepalive_timeout", "no answer to a keepalive PING")
+            self._judge_stall()
+            if now >= self._stalled_at + limits.write_stall_s:
+                raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "slow_reader", "the peer does not read")
+        except ConnectionFailure as failure:
+            self._fail(failure)
+            return
+        if self._pinged_at == inf and now >= self._received_at + limits.keepalive_s:
+            self._pinged_at = now
+            self._put(frames.frame(frames.PING, 0, 0, _KEEPALIVE_PING))
+        if now >= self._drain_ends_at:
+            self._final_goaway()
+        if now >= self._next_stream_deadline:
+            self._expire_streams(now)
+
+    def _expire_streams(self, now: float) -> None:
+        expired = [stream for stream in self._streams.values() if stream.deadline <= now]
+        for stream in expired:
+            if stream.stream_id not in self._streams:
+                continue
+            self._refuse(stream, _DEADLINE_EXCEEDED, "deadline exceeded")
+        # Scanned at most every 10 ms, however the deadlines of thousands of calls lie.
+        next_deadline = min((stream.deadline for stream in self._streams.values()), default=inf)
+        self._next_stream_deadline = max(next_deadline, now + 0.01)
+
+    # Ends
+
+    def drain(self, now: float) -> None:
+        """Asks the peer to open no more calls; the connection closes when the last one has ended."""
+        if self._is_draining or self.is_closed:
+            return
+        self.now = now
+        self._is_draining = True
+        self._drain_ends_at = now + self.limits.drain_grace_s
+        # Calls already on their way are still taken: the peer's answer to the PING comes behind them.
+        self._put(frames.goaway(frames.STREAM_ID_MAX, ErrorCode.NO_ERROR, "the server is stopping"))
+        self._put(frames.frame(frames.PING, 0, 0, _DRAIN_PING))
+
+    @property
+    def is_drained(self) -> bool:
+        """The final GOAWAY is out and no call is left."""
+        return self._is_draining and self._drain_ends_at == inf and not self._streams
+
+    def _final_goaway(self) -> None:
+        if self._drain_ends_at != inf:
+            self._drain_ends_at = inf
+            self._refuses_above = self._last_stream_id
+            self._put(frames.goaway(self._last_stream_id, ErrorCode.NO_ERROR, "the server is stopping"))
+
+    def _fail(self, failure: ConnectionFailure) -> None:
+        """Ends the connection; what it owes is given up."""
+        self.counters[failure.counter] += 1
+        self._drop_all()
+        self._unparsed = b""
+        self._block = None
+        self._put(frames.goaway(self._last_stream_id, failure.code, failure.detail))
+        self.is_closed = True
+
+    def _reset(self, stream: Stream, failure: StreamFailure) -> None:
+        """Ends one call by RST_STREAM."""
+        self.counters["stream_reset"] += 1
+        self._put(frames.rst_stream(stream.stream_id, failure.code))
+        self._abandon(stream.stream_id)
+        self._drop(stream)
+
+    def _refuse(self, stream: Stream, status: int, detail: str) -> None:
+        """Ends one call with a status of the front itself."""
+        self._tell_gone(stream)
+        self._give_up_queue(stream)
+        self._send_trailers(stream, status, detail)
+
+    def _refuse_http(self, stream: Stream, refusal: RequestRefused) -> None:
+        """Answers what is no gRPC request the way HTTP does."""
+        stream.is_finished = True
+        block = self._encoder.block(b"\x08\x03" + str(refusal.http_status).encode("ascii"), *refusal.fields())
+        self._put(frames.headers(stream.stream_id, block, end_stream=True))
+        self._local_end(stream)
+
+    def _drop(self, stream: Stream) -> None:
+        """Forgets a call that can get no answer any more, and tells its handler."""
+        stream.local_closed = True
+        self._forget(stream)
+        self._tell_gone(stream)
+
+    def _tell_gone(self, stream: Stream) -> None:
+        """Calls the hook that fits: before or after the handler was done with the call."""
+        was_finished, stream.is_finished = stream.is_finished, True
+        if not stream.is_opened:
+            return
+        if was_finished:
+            stream.undelivered()
+        else:
+            stream.cancelled()
+
+    def _drop_all(self) -> None:
+        for stream in list(self._streams.values()):
+            self._drop(stream)
+
+    def _forget(self, stream: Stream) -> None:
+        self._streams.pop(stream.stream_id, None)
+        if not stream.remote_closed:
+            self._abandon(stream.stream_id)
+        if stream.partial is not None:
+            self._keep(-len(stream.partial))
+            stream.partial = None
+        self._give_up_queue(stream)
+
+    def _give_up_queue(self, stream: Stream) -> None:
+        if stream.queue is not None:
+            stream.queue = None
+            stream.end_block = None
+            self._keep(-stream.queued_bytes)
+            stream.queued_bytes = 0
+            self._blocked.pop(stream.stream_id, None)
+
+    def _abandon(self, stream_id: int) -> None:
+        self._abandoned[stream_id] = None
+        if len(self._abandoned) > _ABANDONED_MAX:
+            del self._abandoned[next(iter(self._abandoned))]
+
+    # Small things
+
+    def _greet(self) -> None:
+        limits = self.limits
+        self._put(
+            frames.settings(
+                {
+                    frames.SETTINGS_MAX_CONCURRENT_STREAMS: limits.concurrent_streams,
+                    frames.SETTINGS_INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
+                    frames.SETTINGS_MAX_FRAME_SIZE: limits.frame_bytes,
+                    frames.SETTINGS_MAX_HEADER_LIST_SIZE: limits.header_list_bytes,
+                }
+            )
+        )
+        self._put(frames.window_update(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW_BYTES))
+
+    def _keep(self, size: int) -> None:
+        self._buffered_bytes += size
+        self.usage.buffered_bytes += size
+
+    def _is_over_buffers(self) -> bool:
+        limits = self.limits
+        return (
+            self._buffered_bytes > limits.connection_buffer_bytes
+            or self.usage.buffered_bytes > limits.server_buffer_bytes
+        )
+
+
+def _without_padding(data: bytes, start: int, stop: int) -> tuple[int, int]:
+    if stop == start or data[start] >= stop - start:
+        raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_malformed", "padding longer than its frame")
+    return start + 1, stop - data[start]
+
+
+def _are_bad_trailers(headers: list[tuple[str, Any]]) -> bool:
+    return any(name.startswith(":") for name, _ in headers)

@@ -1,0 +1,240 @@
+"""HPACK (RFC 7541): a decoder for requests, and the few header blocks a gRPC server answers with.
+
+Only the static table and the Huffman code come from the `hpack` package: its decoder costs several times what this one
+does (benchmarks/RESULTS.md), at a place that every request passes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, TypeAlias
+
+from hpack.table import HeaderTable
+
+from mqgrpc.errors import HeaderBlockError
+from mqgrpc.huffman import decode as huffman_decode
+
+__all__ = ["TABLE_BYTES", "Header", "HeaderDecoder", "HeaderEncoder", "literal"]
+
+# Name in lower case and value, each character one byte.
+Header: TypeAlias = tuple[str, str]
+
+# Size of the dynamic tables, the protocol's default, which we neither raise nor lower.
+TABLE_BYTES: Final = 4_096
+_ENTRY_OVERHEAD: Final = 32
+_STATIC: Final[tuple[Header, ...]] = (
+    ("", ""),  # Index 0 does not exist.
+    *((name.decode("ascii"), value.decode("ascii")) for name, value in HeaderTable.STATIC_TABLE),
+)
+_FIRST_DYNAMIC: Final = len(_STATIC)
+# 2**28 and more is no length or index of ours.
+_INTEGER_SHIFT_MAX: Final = 21
+
+
+class HeaderDecoder:
+    """One connection's decoder. Every block must pass it, also of refused calls, or the table goes astray."""
+
+    def __init__(self) -> None:
+        self._entries: deque[Header] = deque()  # newest first
+        self._entry_bytes = 0
+        self._table_bytes = TABLE_BYTES
+        # Upper bound of the size of any entry met, for a quick check of a list's size.
+        self._largest_bytes = 128
+        # True when the last block had a name or value that no header may have.
+        self.malformed = False
+
+    def decode(self, block: bytes) -> list[Header]:
+        """The block's headers in order. HeaderBlockError if it cannot be decoded."""
+        self.malformed = False
+        headers: list[Header] = []
+        entries = self._entries
+        pos = 0
+        end = len(block)
+        try:
+            while pos < end:
+                first = block[pos]
+                if first >= 0x80:  # indexed
+                    index = first & 0x7F
+                    pos += 1
+                    if index == 0x7F:
+                        index, pos = _integer(block, pos, 0x7F)
+                    headers.append(_STATIC[index] if index < _FIRST_DYNAMIC else entries[index - _FIRST_DYNAMIC])
+                    if index == 0:
+                        raise HeaderBlockError("index 0")
+                elif first >= 0x40:  # literal, to be added to the table
+                    header, pos = self._literal(block, pos + 1, first & 0x3F, 0x3F)
+                    self._add(header)
+                    headers.append(header)
+                elif first >= 0x20:
+                    if headers:
+                        raise HeaderBlockError("a table size update behind a header")
+                    pos = self._resize(block, pos)
+                else:  # literal, not to be added (0x00), never to be added (0x10)
+                    header, pos = self._literal(block, pos + 1, first & 0x0F, 0x0F)
+                    headers.append(header)
+        except IndexError:
+            raise HeaderBlockError("an index beyond the table, or a block that ends too early") from None
+        return headers
+
+    def list_bytes_at_most(self, headers: list[Header], block: bytes, limit: int) -> bool:
+        """True if the list's size (RFC 9113, 6.5.2) is within `limit`; exact only when a quick bound is not enough."""
+        if len(headers) * self._largest_bytes + 2 * len(block) <= limit:
+            return True
+        return sum(len(name) + len(value) + _ENTRY_OVERHEAD for name, value in headers) <= limit
+
+    def _literal(self, block: bytes, pos: int, index: int, mask: int) -> tuple[Header, int]:
+        if index == mask:
+            index, pos = _integer(block, pos, mask)
+        if index == 0:
+            name, pos = _text(block, pos)
+            if not name or name != name.lower() or not (name.isascii() and name.isprintable()) or " " in name:
+                self.malformed = True
+        elif index < _FIRST_DYNAMIC:
+            name = _STATIC[index][0]
+        else:
+            name = self._entries[index - _FIRST_DYNAMIC][0]
+        value, pos = _text(block, pos)
+        # gRPC's ASCII-Value: 0x20 to 0x7E.
+        if not (value.isascii() and value.isprintable()):
+            self.malformed = True
+        return (name, value), pos
+
+    def _add(self, header: Header) -> None:
+        size = len(header[0]) + len(header[1]) + _ENTRY_OVERHEAD
+        self._largest_bytes = max(self._largest_bytes, size)
+        self._entry_bytes += size
+        self._entries.appendleft(header)
+        if self._entry_bytes > self._table_bytes:
+            self._evict()
+
+    def _evict(self) -> None:
+        while self._entry_bytes > self._table_bytes:
+            name, value = self._entries.pop()
+            self._entry_bytes -= len(name) + len(value) + _ENTRY_OVERHEAD
+
+    def _resize(self, block: bytes, pos: int) -> int:
+        size = block[pos] & 0x1F
+        pos += 1
+        if size == 0x1F:
+            size, pos = _integer(block, pos, 0x1F)
+        if size > TABLE_BYTES:
+            raise HeaderBlockError(f"a table of {size} bytes where {TABLE_BYTES} were offered")
+        self._table_bytes = size
+        self._evict()
+        return pos
+
+
+def _integer(block: bytes, pos: int, start: int) -> tuple[int, int]:
+    """An integer's continuation bytes; gives it and where it ends."""
+    value = start
+    shift = 0
+    while True:
+        byte = block[pos]
+        pos += 1
+        value += (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, pos
+        shift += 7
+        if shift > _INTEGER_SHIFT_MAX:
+            raise HeaderBlockError("an integer out of range")
+
+
+def _text(block: bytes, pos: int) -> tuple[str, int]:
+    """A string literal; gives it and where it ends."""
+    first = block[pos]
+    length = first & 0x7F
+    pos += 1
+    if length == 0x7F:
+        length, pos = _integer(block, pos, 0x7F)
+    end = pos + length
+    if end > len(block):
+        raise HeaderBlockError("a string beyond the end of its block")
+    data = block[pos:end]
+    return (huffman_decode(data) if first >= 0x80 else data.decode("latin-1")), end
+
+
+def literal(name: str, value: str) -> bytes:
+    """A header that touches no table: valid in any block at any time. ASCII."""
+    return b"\x00" + _string(name) + _string(value)
+
+
+def _string(text: str) -> bytes:
+    data = text.encode("ascii")
+    if len(data) < 0x7F:
+        return bytes((len(data),)) + data
+    encoded = bytearray((0x7F,))
+    rest = len(data) - 0x7F
+    while rest >= 0x80:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded) + data
+
+
+_STATUS_200: Final = b"\x88"
+_CONTENT_TYPE_LITERAL: Final = literal("content-type", "application/grpc")
+_CONTENT_TYPE_ADD: Final = b"\x5f\x10application/grpc"  # 0x40 | 31, content-type's static index
+_OK_LITERAL: Final = literal("grpc-status", "0")
+_OK_ADD: Final = b"\x40\x0bgrpc-status\x010"
+
+
+class HeaderEncoder:
+    """The header blocks of answers, prepared. Blocks must go out in the order in which they were taken.
+
+    The usual two (response headers, trailers of an OK) are put into the peer's dynamic table when first used, and are
+    two bytes and one byte long from then on. Nothing else is ever added, so their indices stay.
+    """
+
+    def __init__(self) -> None:
+        self._uses_table = True
+        self._table_must_be_emptied = False
+        self._added: list[str] = []
+        self._response = _STATUS_200 + _CONTENT_TYPE_ADD
+        self._ok = _OK_ADD
+        self._is_settled = False
+
+    def peer_table_bytes(self, size: int) -> None:
+        """The peer announced the table it keeps. One below the default: from then on without a table.
+
+        A smaller table has to be acknowledged in the next block; emptying it for good is the simplest way to.
+        """
+        if size < TABLE_BYTES and self._uses_table:
+            self._uses_table = False
+            self._table_must_be_emptied = True
+            self._response = _STATUS_200 + _CONTENT_TYPE_LITERAL
+            self._ok = _OK_LITERAL
+            self._is_settled = True
+
+    def response(self) -> bytes:
+        """`:status 200`, `content-type application/grpc`."""
+        if self._is_settled and not self._table_must_be_emptied:
+            return self._response
+        return self._unsettled("content-type", self._response)
+
+    def ok(self) -> bytes:
+        """`grpc-status 0`."""
+        if self._is_settled and not self._table_must_be_emptied:
+            return self._ok
+        return self._unsettled("grpc-status", self._ok)
+
+    def block(self, *parts: bytes) -> bytes:
+        """A block of `literal`s, or of what else touches no table."""
+        if self._table_must_be_emptied:
+            return self._unsettled("", b"".join(parts))
+        return b"".join(parts)
+
+    def _unsettled(self, name: str, block: bytes) -> bytes:
+        if self._table_must_be_emptied:
+            self._table_must_be_emptied = False
+            return b"\x20" + block  # table size 0
+        if not self._is_settled and name not in self._added:
+            self._added.append(name)
+            # Newest entry first, at index 62.
+            for index, added in enumerate(reversed(self._added)):
+                indexed = bytes((0x80 | _FIRST_DYNAMIC + index,))
+                if added == "content-type":
+                    self._response = _STATUS_200 + indexed
+                else:
+                    self._ok = indexed
+            self._is_settled = len(self._added) == 2
+        return block

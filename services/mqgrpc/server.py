@@ -1,0 +1,359 @@
+"""The asyncio part: a listening port, one protocol object for each connection, one timer for each.
+
+All answers of one turn of the loop go out in one write per connection. TLS is told from plain HTTP/2 by its first byte,
+as RocketMQ's proxy does, so that one port serves both where the operator allows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from functools import partial
+from math import inf
+from typing import Final
+
+from mqgrpc.connection import Connection
+from mqgrpc.limits import Limits, Usage
+from mqgrpc.stream import Stream
+
+__all__ = ["Server", "TlsMode"]
+
+_READ_BYTES: Final = 256 << 10
+# Above it no more DATA is handed to a socket that does not take it.
+_WRITE_BUFFER_BYTES: Final = 256 << 10
+_BACKLOG: Final = 1_024
+_ACCEPTS_PER_TURN: Final = 64
+_CLOSE_TIMEOUT_S: Final = 1.0
+_TLS_HANDSHAKE: Final = 0x16
+_TLS_TIMEOUT_S: Final = 10.0
+_OUT_OF_FILES_PAUSE_S: Final = 1.0
+
+
+class TlsMode(StrEnum):
+    """Which clients a port takes; RocketMQ's `tls.server.mode`."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
+class Server:
+    """Serves one port. Event loop only.
+
+    `new_stream` makes a call from its connection, id and headers. `counters` counts what limits refused, by the names
+    in `Limits`, and "connections_accepted".
+    """
+
+    def __init__(
+        self,
+        new_stream: Callable[[Connection, int, dict[str, str]], Stream],
+        *,
+        limits: Limits | None = None,
+        tls: ssl.SSLContext | None = None,
+        tls_mode: TlsMode = TlsMode.DISABLED,
+    ) -> None:
+        """`tls` must offer ALPN "h2"; needed unless `tls_mode` is DISABLED."""
+        assert tls is not None or tls_mode is TlsMode.DISABLED, "TLS needs a context"
+        self.limits: Final = limits or Limits()
+        self.usage: Final = Usage()
+        self.counters: Final[Counter[str]] = Counter()
+        self._new_stream: Final = new_stream
+        self._tls: Final = tls
+        self._tls_mode: Final = tls_mode
+        self._listeners: list[socket.socket] = []
+        self._protocols: set[_Protocol] = set()
+        self._undecided: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._dirty: list[_Protocol] = []
+        self._flush_scheduled = False
+        # One read at a time on one thread: all connections read into the same memory.
+        self._read_buffer: Final = bytearray(_READ_BYTES)
+
+    @property
+    def connection_count(self) -> int:
+        """Connections open now."""
+        return len(self._protocols) + len(self._undecided)
+
+    @property
+    def stream_count(self) -> int:
+        """Calls in progress now."""
+        return sum(protocol.connection.open_streams for protocol in self._protocols)
+
+    def listen(self, host: str, port: int) -> int:
+        """Listens and gives the port. OSError when the address is taken or not this machine's."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6 and host == "::":
+                # Every address of the machine, IPv4's too.
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.setblocking(False)
+            listener.bind((host, port))
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        self._listeners.append(listener)
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+        return int(listener.getsockname()[1])
+
+    async def stop(self, *, limit_s: float) -> None:
+        """Takes no new connections and calls, lets those in progress end within `limit_s`, then cuts them off."""
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            loop.remove_reader(listener)
+            listener.close()
+        self._listeners.clear()
+        for sock in list(self._undecided):
+            self._settle(sock)
+            sock.close()
+        for protocol in list(self._protocols):
+            protocol.drain()
+        deadline = loop.time() + limit_s
+        while self._protocols and loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for protocol in list(self._protocols):
+            protocol.abort()
+        for task in list(self._tasks):
+            task.cancel()
+        # `connection_lost` comes in a later turn of the loop.
+        while self._protocols:
+            await asyncio.sleep(0)
+
+    def flush(self) -> None:
+        """Writes what every connection has to say."""
+        self._flush_scheduled = False
+        dirty, self._dirty = self._dirty, []
+        for protocol in dirty:
+            protocol.write_out()
+
+    def output_of(self, protocol: _Protocol) -> None:
+        """A connection has output; it is written at the end of this turn of the loop."""
+        self._dirty.append(protocol)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    # Accepting
+
+    def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, _address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    # The connection stays in the backlog; accepting again at once would spin.
+                    self.counters["accept_failed"] += 1
+                    loop.remove_reader(listener)
+                    loop.call_later(_OUT_OF_FILES_PAUSE_S, self._resume_accepting, listener)
+                return
+            if self.connection_count + len(self._tasks) >= self.limits.connections:
+                self.counters["connection_refused"] += 1
+                sock.close()
+                continue
+            self.counters["connections_accepted"] += 1
+            sock.setblocking(False)
+            with suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls_mode is TlsMode.PERMISSIVE:
+                # Its first byte decides.
+                timer = loop.call_later(self.limits.preface_timeout_s, self._give_up_undecided, sock)
+                self._undecided[sock] = timer
+                loop.add_reader(sock, self._decide, sock)
+            else:
+                self._connect(sock, use_tls=self._tls_mode is TlsMode.ENFORCING)
+
+    def _resume_accepting(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _decide(self, sock: socket.socket) -> None:
+        try:
+            first = sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        self._settle(sock)
+        if first:
+            self._connect(sock, use_tls=first[0] == _TLS_HANDSHAKE)
+        else:
+            sock.close()
+
+    def _give_up_undecided(self, sock: socket.socket) -> None:
+        self.counters["preface_timeout"] += 1
+        self._settle(sock)
+        sock.close()
+
+    def _settle(self, sock: socket.socket) -> None:
+        asyncio.get_running_loop().remove_reader(sock)
+        self._undecided.pop(sock).cancel()
+
+    def _connect(self, sock: socket.socket, *, use_tls: bool) -> None:
+        task = asyncio.get_running_loop().create_task(self._handshake(sock, use_tls=use_tls))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _handshake(self, sock: socket.socket, *, use_tls: bool) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                partial(_Protocol, self),
+                sock,
+                ssl=self._tls if use_tls else None,
+                ssl_handshake_timeout=_TLS_TIMEOUT_S if use_tls else None,
+            )
+        except (OSError, TimeoutError):
+            self.counters["tls_handshake_failed" if use_tls else "connection_failed"] += 1
+            sock.close()
+
+    # What protocols ask for
+
+    def made(self, protocol: _Protocol, peer: str, now: float) -> Connection:
+        """A connection is up."""
+        self._protocols.add(protocol)
+        return Connection(
+            self._new_stream,
+            limits=self.limits,
+            now=now,
+            peer=peer,
+            usage=self.usage,
+            counters=self.counters,
+            on_output=partial(self.output_of, protocol),
+        )
+
+    def lost(self, protocol: _Protocol) -> None:
+        """A connection is gone."""
+        self._protocols.discard(protocol)
+
+    @property
+    def read_buffer(self) -> bytearray:
+        """Where every connection reads; used up before the next read."""
+        return self._read_buffer
+
+
+class _Protocol(asyncio.BufferedProtocol):
+    """One connection's socket and timer."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._memory = memoryview(server.read_buffer)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+        self._is_closing = False
+        self._is_paused = False
+        self.connection: Connection
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        self.connection = self._server.made(self, _peer_text(transport.get_extra_info("peername")), self._loop.time())
+        self._arm()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._server.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        connection = self.connection
+        connection.receive(bytes(self._memory[:nbytes]), self._loop.time())
+        if connection.is_closed:
+            self._server.output_of(self)  # its last words, then the end
+        elif connection.next_deadline() < self._timer_at:
+            self._arm()
+
+    def eof_received(self) -> bool:
+        # No gRPC client stops writing and goes on reading; whoever looks like it is gone.
+        return False
+
+    def pause_writing(self) -> None:
+        # A peer that does not read is not read: its PINGs would pile up answers.
+        self._is_paused = True
+        self.connection.pause_output()
+        if not self._is_closing:
+            self._transport.pause_reading()
+        self._arm()
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self.connection.resume_output()
+        if not self._is_closing:
+            self._transport.resume_reading()
+        self.write_out()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport.get_write_buffer_size() == 0 and exc is None:
+            self.connection.output_written()
+        self.connection.lost()
+        self._server.lost(self)
+
+    def write_out(self) -> None:
+        """Writes the connection's output as far as the socket takes it; closes behind the last words."""
+        if self._is_closing:
+            return
+        connection = self.connection
+        transport = self._transport
+        while data := connection.take_output():
+            transport.write(data)
+            if self._is_paused:
+                break
+        if transport.get_write_buffer_size() == 0:
+            connection.output_written()
+        if connection.is_closed or connection.is_drained:
+            self._close()
+
+    def drain(self) -> None:
+        """Tells the peer to go elsewhere."""
+        self.connection.drain(self._loop.time())
+        self._arm()
+
+    def abort(self) -> None:
+        """Cuts the connection."""
+        self._is_closing = True
+        self._transport.abort()
+
+    def _close(self) -> None:
+        self._is_closing = True
+        # What is in the socket's buffer is still sent, but a peer that does not read must not keep us.
+        self._transport.close()
+        self._loop.call_later(_CLOSE_TIMEOUT_S, self._transport.abort)
+
+    def _arm(self) -> None:
+        deadline = self.connection.next_deadline()
+        if deadline < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = deadline
+            self._timer = self._loop.call_at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at = inf
+        connection = self.connection
+        connection.on_time(self._loop.time())
+        if connection.is_closed or connection.is_drained:
+            self._server.output_of(self)
+        else:
+            self._arm()
+
+
+def _peer_text(address: Sequence[object] | None) -> str:
+    """The address the way gRPC writes it."""
+    if not address or len(address) < 2:
+        return "unix:"
+    host, port = address[0], address[1]
+    return f"ipv6:[{host}]:{port}" if ":" in str(host) else f"ipv4:{host}:{port}"

@@ -1,0 +1,91 @@
+"""One gRPC call as the server sees it. The owner subclasses `Stream` and overrides its hooks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from math import inf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mqgrpc.connection import Connection
+
+__all__ = ["Stream"]
+
+
+class Stream:
+    """One call of one connection.
+
+    Hooks, each called on the connection's thread, in this order: `opened`, `message` for each request message,
+    `half_closed`, and at most one of `cancelled` and `undelivered`. After `finish` only `undelivered` may follow.
+    """
+
+    # What a short unary call never changes stays in the class: such a call is made and dropped 30,000 times a second.
+
+    # Read by the owner.
+    deadline = inf
+    """When the caller gives up, on the connection's clock in s."""
+    is_finished = False
+    """`finish` was called, or the call is over."""
+    confirms = False
+    """Set by the owner: `undelivered` is wanted for what was handed to the socket's buffer and not written."""
+
+    # Kept by the connection.
+    is_opened = False
+    remote_closed = False
+    local_closed = False
+    headers_sent = False
+    window_used = 0  # sent minus what the peer's WINDOW_UPDATEs for this stream gave
+    unacknowledged = 0  # received and not yet given back by our WINDOW_UPDATE
+    partial: bytearray | None = None  # prefix and bytes of an unfinished request message
+    content_length = -1
+    queue: deque[memoryview] | None = None  # encoded messages that wait for the peer's windows
+    queued_bytes = 0
+    end_block: bytes | tuple[int, str] | None = None  # status to send behind the queue
+
+    def __init__(self, connection: Connection, stream_id: int, headers: Mapping[str, str]) -> None:
+        self.connection = connection
+        self.stream_id = stream_id
+        # Names in lower case, pseudo headers included; of a name that came twice the last value.
+        self.headers = headers
+
+    # Hooks
+
+    def opened(self) -> None:
+        """The call's headers are here."""
+
+    def message(self, data: bytes, /) -> None:
+        """The next request message, without gRPC's prefix."""
+
+    def half_closed(self) -> None:
+        """The caller sends no more."""
+
+    def cancelled(self) -> None:
+        """The caller is gone, cancelled, broke the protocol or ran into its deadline, before all was handed over."""
+
+    def undelivered(self) -> None:
+        """The connection broke before the last of this call, which was handed over, was written to the socket."""
+
+    # What the owner does
+
+    @property
+    def peer(self) -> str:
+        """Address of the caller, for example `ipv4:10.0.0.7:51234`."""
+        return self.connection.peer
+
+    def send(self, data: bytes) -> None:
+        """One response message."""
+        if not self.is_finished:
+            self.connection.send_message(self, data)
+
+    def finish(self, status: int = 0, detail: str = "") -> None:
+        """Ends the call behind what was sent. `status` is gRPC's number."""
+        if not self.is_finished:
+            self.is_finished = True
+            self.connection.send_end(self, status, detail)
+
+    def respond(self, data: bytes) -> None:
+        """`send` and `finish` with OK in one step, for the one response of a unary call."""
+        if not self.is_finished:
+            self.is_finished = True
+            self.connection.send_response(self, data)
