@@ -23,7 +23,7 @@ from mqcore.message.record_decoder import (
     decode_record,
     scan_record,
 )
-from mqcore.message.record_encoder import encode_record, record_size
+from mqcore.message.record_encoder import RecordEncoder, encode_record, record_size
 from mqcore.message.record_layout import BLANK_MAGIC, V1_MAGIC, V2_MAGIC, encode_blank
 from mqcore.message.sys_flag import enters_consume_queue, enters_index
 from mqcore.message.tags_code import SCHEDULE_TOPIC, delay_tags_code, record_tags_code, tags_code
@@ -42,6 +42,7 @@ __all__ = [
     "MessageError",
     "MessageRecord",
     "OutgoingMessage",
+    "RecordEncoder",
     "RecordFound",
     "ScanResult",
     "ScanStop",

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
-from zlib import crc32
 
+from mqcore.message.checksum import crc32
 from mqcore.message.errors import MalformedRecord
 from mqcore.message.host import Host
 from mqcore.message.record import MessageRecord
