@@ -15,6 +15,7 @@ from typing import Final, Literal
 import structlog
 
 from broker.broker import Broker
+from broker.client_server import check_tls_files
 from broker.settings import BrokerSettings
 from mqcore.message import Host
 from mqcore.metadata import MetadataCorrupt
@@ -86,6 +87,7 @@ def check_machine(settings: BrokerSettings) -> list[str]:
     return [
         *check_ports_free(settings.bind_address, ports),
         *check_folder_writable("storePathRootDir", Path(settings.store_path_root_dir)),
+        *check_tls_files(settings),
     ]
 
 

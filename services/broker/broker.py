@@ -28,6 +28,7 @@ from broker.api.replica_servicer import ReplicaServicer
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
 from broker.broker_status import broker_status
+from broker.client_server import ClientServer, client_server_of
 from broker.files import PosixDisk
 from broker.flush_worker import FlushWorker
 from broker.lease_storage import LeaseStorage
@@ -281,7 +282,7 @@ class Broker:
                     await worker.close()
         return self._close_files()
 
-    async def _serve(self, metadata_server: GrpcServer, client_server: GrpcServer) -> None:
+    async def _serve(self, metadata_server: GrpcServer, client_server: ClientServer) -> None:
         """Opens the doors."""
         self._ports["grpcServerPort"] = await client_server.start()
         self._links.announce()
@@ -319,7 +320,7 @@ class Broker:
         )
         self._lease_storage.load()
 
-    def _servers(self) -> tuple[GrpcServer, GrpcServer]:
+    def _servers(self) -> tuple[GrpcServer, ClientServer]:
         settings = self._settings
         metadata_server = GrpcServer(settings.bind_address, settings.listen_port, clock=self._clock)
         metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(
@@ -351,7 +352,7 @@ class Broker:
             ),
             metadata_server.aio_server,
         )
-        client_server = GrpcServer(settings.bind_address, settings.grpc_server_port, clock=self._clock)
+        client_server = client_server_of(settings, clock=self._clock)
         client_server.add(self._client_api.method_table())
         return metadata_server, client_server
 
@@ -403,7 +404,7 @@ class Broker:
         await stop.wait()
         self._stopping.set()
 
-    async def _stop(self, metadata_server: GrpcServer, client_server: GrpcServer) -> None:
+    async def _stop(self, metadata_server: GrpcServer, client_server: ClientServer) -> None:
         """Leaves the routes, ends what waits, then closes the planes; the store is still open."""
         limit_ms = self._settings.shutdown_timeout
         log.info("broker_stopping", failure=self._failure)

@@ -16,13 +16,22 @@ from pydantic import Field, field_validator, model_validator
 from mqcore.delivery import DeliveryOptions
 from mqcore.replication import MasterOptions, SlaveOptions
 from mqcore.storage import FlushDiskType, StoreOptions
+from mqgrpc import Limits, TlsMode
+from mqservice.grpc_server import MESSAGE_BYTES_MAX
 from mqservice.settings import ServiceSettings
 
-__all__ = ["BrokerRole", "BrokerSettings"]
+__all__ = ["BrokerRole", "BrokerSettings", "ClientFront"]
 
 _DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _HOST_PORT = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
 _NAME = re.compile(r"^[%|a-zA-Z0-9_-]{1,127}$")
+
+
+class ClientFront(StrEnum):
+    """What serves the client API: our own HTTP/2 front, or the gRPC library's, ten times the cost."""
+
+    MQGRPC = "mqgrpc"
+    GRPCIO = "grpcio"
 
 
 class BrokerRole(StrEnum):
@@ -61,6 +70,26 @@ class BrokerSettings(ServiceSettings):
     grpc_server_port: Port = Field(8_081, alias="grpcServerPort", description="RocketMQ client API (gRPC).")
     advertised_grpc_port: Port = Field(
         0, alias="advertisedGrpcPort", description="Client port as clients see it, behind a NAT; 0: grpcServerPort."
+    )
+
+    # Client plane
+    client_front: ClientFront = Field(
+        ClientFront.MQGRPC,
+        alias="clientFront",
+        description="mqgrpc, or grpcio: the gRPC library, far slower, should the own front disappoint.",
+    )
+    tls_mode: TlsMode = Field(
+        TlsMode.DISABLED,
+        alias="tlsMode",
+        description="disabled, permissive (plain and TLS clients on one port) or enforcing; the client port only.",
+    )
+    tls_cert_path: str = Field("", alias="tlsCertPath", description="Certificate chain for clients, PEM.")
+    tls_key_path: str = Field("", alias="tlsKeyPath", description="Its private key, PEM.")
+    client_connections_max: int = Field(
+        20_000, ge=1, alias="clientConnectionsMax", description="Client connections; more are closed at once."
+    )
+    client_streams_max: int = Field(
+        4_000, ge=1, alias="clientStreamsMax", description="Open calls of one client connection."
     )
 
     # Store
@@ -257,6 +286,14 @@ class BrokerSettings(ServiceSettings):
             )
         if is_slave and not self.name_servers and not self.ha_master_address:
             problems.append("namesrvAddr: a SLAVE finds its master through the NameServers; name at least one")
+        if self.tls_mode is not TlsMode.DISABLED:
+            for key, value in (("tlsCertPath", self.tls_cert_path), ("tlsKeyPath", self.tls_key_path)):
+                if not value:
+                    problems.append(f"{key}: tlsMode={self.tls_mode} needs it; name a PEM file")
+            if self.client_front is ClientFront.GRPCIO:
+                problems.append("clientFront: grpcio is served without TLS; set tlsMode=disabled or clientFront=mqgrpc")
+        elif self.tls_cert_path or self.tls_key_path:
+            problems.append("tlsMode: a certificate is named but not used; set permissive or enforcing")
         ports = {"listenPort": self.listen_port, "grpcServerPort": self.grpc_server_port}
         if not is_slave:
             ports["haListenPort"] = self.ha_listen_port
@@ -292,6 +329,14 @@ class BrokerSettings(ServiceSettings):
     def ha_host(self) -> str:
         """Host advertised for the HA and metadata planes."""
         return self.broker_ip2 or self.broker_ip1
+
+    def client_limits(self) -> Limits:
+        """Bounds of the client plane. A request holds at most 32 messages with their heads."""
+        return Limits(
+            message_bytes=MESSAGE_BYTES_MAX,
+            connections=self.client_connections_max,
+            concurrent_streams=self.client_streams_max,
+        )
 
     def store_options(self) -> StoreOptions:
         """The store's part."""
