@@ -132,6 +132,21 @@ class ConsumeQueue:
         if len(self._tail) >= _TAIL_BYTES_MAX:
             self.write_out(kept_entries=_TAIL_BYTES_MAX // ENTRY_BYTES // 2)
 
+    def append_run(self, entry_offset: int, physical_offset: int, entries: bytes, *, physical_end: int) -> bool:
+        """Enters messages with consecutive numbers from `entry_offset` on, the first of which lies at
+        `physical_offset`; False, and nothing is done, unless they go on where the queue ends."""
+        if entry_offset != self.max_offset or physical_offset < self.last_physical_end:
+            return False
+        self._tail += entries
+        self.max_offset = QueueOffset(entry_offset + len(entries) // ENTRY_BYTES)
+        self.last_physical_end = physical_end
+        if not self._is_dirty:
+            self._is_dirty = True
+            self._dirty_queues.append(self)
+        if len(self._tail) >= _TAIL_BYTES_MAX:
+            self.write_out(kept_entries=_TAIL_BYTES_MAX // ENTRY_BYTES // 2)
+        return True
+
     def read(self, start: int, count: int) -> list[QueueEntry]:
         """Entries [start, start + count), fewer at the end of the queue, none outside [min_offset, max_offset)."""
         if not self.min_offset <= start < self.max_offset or count <= 0:

@@ -7,14 +7,35 @@ a slave and in recovery. Mirrors RocketMQ's CommitLogDispatcherBuildConsumeQueue
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from importlib.util import find_spec
+from typing import Final, NamedTuple
 
 from mqcore.message import RecordFound, decode_properties, index_terms, record_tags_code
 from mqcore.message.sys_flag import enters_consume_queue, enters_index
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
+from mqcore.storage.errors import DiskFull
 from mqcore.storage.index_table import IndexTable
 
-__all__ = ["Dispatcher"]
+__all__ = ["BatchDone", "Dispatcher"]
+
+_BATCH_BYTES_MAX: Final = 4 << 20
+"""Of one batch: a few milliseconds, and columns that fit a processor's cache."""
+_SHORT_BATCH: Final = 64
+"""Records. A shorter batch cost more than it saved."""
+_PAUSE_BYTES: Final = 256 << 10
+"""Read one by one after a short batch: more of what made it short is likely to follow."""
+
+
+class BatchDone(NamedTuple):
+    """What was dispatched at once."""
+
+    record_count: int
+    end_offset: int
+    last_record_offset: int
+    last_store_timestamp_ms: int
+    """The latest of them."""
+    no_room: bool
+    """DiskFull: the records count as dispatched, as each of them would alone; what comes next has no room."""
 
 
 class Dispatcher:
@@ -24,6 +45,43 @@ class Dispatcher:
         self._queues: Final = queues
         self._index: Final = index
         self._delay_levels_ms: Final = delay_levels_ms
+        # numpy is neither needed nor, on a broker that never has much to dispatch, in memory.
+        self._has_batches = find_spec("numpy") is not None
+        self._batches_from = 0
+
+    def dispatch_batch(
+        self,
+        view: memoryview,
+        position: int,
+        *,
+        physical_offset: int,
+        with_zeros: bool = True,
+        index_only: bool = False,
+    ) -> BatchDone | None:
+        """Enters the common records that view[position:] begins with, all at once; None: look at the next one alone.
+
+        See record_batch for `physical_offset`, `with_zeros` and what is common. DiskError as for `dispatch`.
+        """
+        limit = min(len(view), position + _BATCH_BYTES_MAX)
+        if not self._has_batches or physical_offset < self._batches_from:
+            return None
+        from mqcore.storage.batch_dispatch import enter_batch, enter_batch_into_index
+        from mqcore.storage.record_batch import read_batch
+
+        batch = read_batch(view, position, limit, physical_offset=physical_offset, with_zeros=with_zeros)
+        count = 0 if batch is None else len(batch)
+        self._batches_from = 0 if count >= _SHORT_BATCH else physical_offset + _PAUSE_BYTES
+        if batch is None:
+            return None
+        no_room = False
+        try:
+            if index_only:
+                enter_batch_into_index(batch, self._index)
+            else:
+                enter_batch(batch, self._queues, self._index)
+        except DiskFull:
+            no_room = True
+        return BatchDone(count, batch.end_offset, int(batch.offsets[-1]), int(batch.store_timestamps_ms.max()), no_room)
 
     def dispatch(self, record: RecordFound) -> None:
         """Enters a record into its ConsumeQueue and into the index."""

@@ -29,24 +29,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mqcore.message import extend_hash, java_hash
 from mqcore.offsets import PhysicalOffset
 from mqcore.storage.disk import MappedSegment
 
-__all__ = ["IndexFile", "index_file_bytes", "key_hash", "tag_hash"]
+if TYPE_CHECKING:  # It imports numpy, which only those pay who have many records to enter.
+    from mqcore.storage.index_columns import IndexColumns
+
+__all__ = ["IndexFile", "index_file_bytes", "key_hash", "tag_hash", "term_hashes"]
 
 _HEADER: Final = Struct(">qqqqii")
 _SLOT: Final = Struct(">i")
 _ENTRY: Final = Struct(">iqii")
 _MOST_SECONDS: Final = 0x7FFF_FFFF
+_UNSIGNED: Final = 0x7FFF_FFFF
 _USED_SLOTS_AT: Final = 32
 _SLOTS_START: Final = _HEADER.size
 _HEADER_BYTES: Final = _HEADER.size
 _SLOT_BYTES: Final = _SLOT.size
 _ENTRY_BYTES: Final = _ENTRY.size
 
+_write_header: Final = _HEADER.pack_into
 _read_slot: Final = _SLOT.unpack_from
 _write_slot: Final = _SLOT.pack_into
 _write_entry: Final = _ENTRY.pack_into
@@ -73,9 +78,21 @@ def key_hash(topic: str, key: str) -> int:
     return _without_sign(extend_hash(_topic_hash(topic), key))
 
 
+def term_hashes(topic: str, keys: Sequence[str], tag: str | None) -> list[int]:
+    """What an index holds for a message, in the order in which it is entered: its keys, then its tag."""
+    topic_hash = _topic_hash(topic)
+    hashes = []
+    for key in keys:
+        hashed = extend_hash(topic_hash, key)
+        hashes.append(hashed if hashed >= 0 else -hashed & _UNSIGNED)  # _without_sign, without its call.
+    if tag:
+        hashes.append(tag_hash(topic, tag))
+    return hashes
+
+
 def _without_sign(signed: int) -> int:
     """Java's Math.abs, and 0 for the one value that has no counterpart."""
-    return abs(signed) if signed != -0x8000_0000 else 0
+    return abs(signed) & _UNSIGNED
 
 
 class IndexFile:
@@ -135,26 +152,41 @@ class IndexFile:
         self.begin_physical_offset = self.end_physical_offset = previous.end_physical_offset
         self._write_header()
 
-    def add(self, hashes: Sequence[int], *, physical_offset: int, store_timestamp_ms: int) -> int:
-        """Enters a record under each of `hashes`, as far as there is room. Returns how many were entered."""
-        first_entry = self.next_entry
-        count = min(len(hashes), self.entry_count - first_entry)
-        if count <= 0:
-            return 0
+    def add(self, hashes: Sequence[int], physical_offset: int, store_timestamp_ms: int) -> int:
+        """Enters a record under each of `hashes`, as far as there is room. Returns how many were entered.
+
+        The hottest loop of a put: three times for a message with a unique id, a key and a tag.
+        """
+        entry = self.next_entry
+        count = len(hashes)
+        if entry + count > self.entry_count:
+            count = self.entry_count - entry
+            if count <= 0:
+                return 0
+            hashes = hashes[:count]
         seconds = self._seconds_since_begin(store_timestamp_ms)
-        if first_entry == 1:
+        if entry == 1:
             self.begin_timestamp_ms = store_timestamp_ms
             self.begin_physical_offset = physical_offset
         self.end_timestamp_ms = store_timestamp_ms
         self.end_physical_offset = physical_offset
-        self.next_entry = first_entry + count
-        self._write_header()
+        self.next_entry = entry + count
         view = self._view
-        slot_count = self._slot_count
         used_slots = self._used_slots
-        position = self._entries_start + first_entry * _ENTRY_BYTES
-        for entry, hashed in enumerate(hashes[:count], first_entry):
-            slot = _SLOTS_START + hashed % slot_count * _SLOT_BYTES
+        slot_count = self._slot_count
+        _write_header(
+            view,
+            0,
+            self.begin_timestamp_ms,
+            store_timestamp_ms,
+            self.begin_physical_offset,
+            physical_offset,
+            used_slots,
+            entry + count,
+        )
+        position = self._entries_start + entry * _ENTRY_BYTES
+        for hashed in hashes:
+            slot = hashed % slot_count * _SLOT_BYTES + _SLOTS_START
             (previous,) = _read_slot(view, slot)
             if not 0 < previous < entry:
                 previous = 0
@@ -162,10 +194,35 @@ class IndexFile:
             _write_entry(view, position, hashed, physical_offset, seconds, previous)
             _write_slot(view, slot, entry)
             position += _ENTRY_BYTES
+            entry += 1
         if used_slots != self._used_slots:
             self._used_slots = used_slots
             _write_slot(view, _USED_SLOTS_AT, used_slots)
         return count
+
+    @property
+    def room(self) -> int:
+        """Entries that still fit."""
+        return self.entry_count - self.next_entry
+
+    def add_columns(self, columns: IndexColumns) -> None:
+        """Enters many records, which fit, into a file that has an entry: as `add` would one after the other."""
+        first_entry = self.next_entry
+        assert first_entry > 1, "the first entry sets the begin of a file"
+        assert 0 < len(columns) <= self.room, "entries for another file"
+        self.end_timestamp_ms = int(columns.store_timestamps_ms[-1])
+        self.end_physical_offset = int(columns.physical_offsets[-1])
+        self.next_entry = first_entry + len(columns)
+        self._write_header()
+        self._used_slots += columns.write(
+            self._view,
+            slots_start=_SLOTS_START,
+            slot_count=self._slot_count,
+            entries_start=self._entries_start,
+            first_entry=first_entry,
+            begin_timestamp_ms=self.begin_timestamp_ms,
+        )
+        _write_slot(self._view, _USED_SLOTS_AT, self._used_slots)
 
     def records(self, hashed: int, *, begin_ms: int, end_ms: int) -> Iterator[PhysicalOffset]:
         """Records under a hash and stored in [begin_ms, end_ms], newest first. Other keys may share the hash.
@@ -221,10 +278,11 @@ class IndexFile:
     def _seconds_since_begin(self, store_timestamp_ms: int) -> int:
         if self.begin_timestamp_ms <= 0:
             return 0
-        return max(0, min((store_timestamp_ms - self.begin_timestamp_ms) // 1000, _MOST_SECONDS))
+        seconds = (store_timestamp_ms - self.begin_timestamp_ms) // 1000
+        return seconds if 0 <= seconds <= _MOST_SECONDS else max(0, min(seconds, _MOST_SECONDS))
 
     def _write_header(self) -> None:
-        _HEADER.pack_into(
+        _write_header(
             self._view,
             0,
             self.begin_timestamp_ms,

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mqcore.offsets import PhysicalOffset
 from mqcore.storage.consume_queue_loading import StopKind
 from mqcore.storage.disk import Disk
 from mqcore.storage.index_file import IndexFile, index_file_bytes, key_hash, tag_hash
+
+if TYPE_CHECKING:  # It imports numpy, which only those pay who have many records to enter.
+    from mqcore.storage.index_columns import IndexColumns
 
 __all__ = ["IndexTable"]
 
@@ -89,8 +92,34 @@ class IndexTable:
         hashes = [key_hash(topic, key) for key in keys]
         if tag:
             hashes.append(tag_hash(topic, tag))
-        if not hashes:
-            return
+        if hashes:
+            self._put_hashes(hashes, physical_offset, store_timestamp_ms, wall_ms)
+
+    def put_columns(self, columns: IndexColumns) -> None:
+        """Enters many records, with the same result as `put` one after the other, `wall_ms` their store timestamps."""
+        row = 0
+        while row < len(columns):
+            file = self._files[-1] if self._files else None
+            end = row
+            if file is not None and not file.is_empty:
+                row = max(row, columns.first_from(file.end_physical_offset))
+                end = columns.record_start(min(len(columns), row + file.room))
+            if file is not None and end > row:
+                file.add_columns(columns.part(row, end))
+                row = end
+            elif row < len(columns):
+                # The first record of a file, or the one that does not fit whole into what is left of one.
+                end = columns.record_end(row)
+                store_timestamp_ms = int(columns.store_timestamps_ms[row])
+                self._put_hashes(
+                    columns.hashes[row:end].tolist(),
+                    int(columns.physical_offsets[row]),
+                    store_timestamp_ms,
+                    store_timestamp_ms,
+                )
+                row = end
+
+    def _put_hashes(self, hashes: list[int], physical_offset: int, store_timestamp_ms: int, wall_ms: int) -> None:
         if not self._files:
             self._files.append(self._new_file(wall_ms))
         file = self._files[-1]

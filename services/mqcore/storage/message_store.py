@@ -27,6 +27,7 @@ from mqcore.message import (
     MessageRecord,
     OutgoingMessage,
     RecordFound,
+    ScanResult,
     ScanStop,
     decode_properties,
     decode_record,
@@ -43,7 +44,7 @@ from mqcore.storage.consume_queue import ConsumeQueue
 from mqcore.storage.consume_queue_loading import StopKind
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
 from mqcore.storage.disk import Disk, DiskLock
-from mqcore.storage.dispatch import Dispatcher
+from mqcore.storage.dispatch import BatchDone, Dispatcher
 from mqcore.storage.errors import DiskError, DiskFull, LogGap, RecordCorrupt, StorageError
 from mqcore.storage.flush_jobs import FlushJob, LogFlushJob, NextSegmentJob, QueueFlushJob, QueueFlushRound
 from mqcore.storage.index_table import IndexTable
@@ -373,8 +374,9 @@ class MessageStore:
     def dispatch(self, *, max_records: int = 4096) -> int:
         """Enters whole records that were appended raw into ConsumeQueues and index; returns how many.
 
-        Stops at a half record; the rest of it has to arrive. RecordCorrupt: the master's bytes are no record, or got
-        here damaged; the slave must truncate at `dispatched_offset` and begin again.
+        Where many are waiting they are entered in batches, the last of which may bring more than `max_records`: it
+        takes no longer. Stops at a half record; the rest of it has to arrive. RecordCorrupt: the master's bytes are no
+        record, or got here damaged; the slave must truncate at `dispatched_offset` and begin again.
         """
         log = self._log
         done = 0
@@ -383,7 +385,14 @@ class MessageStore:
             piece = log.read(self._dispatched_offset, log.file_bytes)
             base = self._dispatched_offset
             position = 0
+            found: ScanResult | None = None
             while done < max_records and position < len(piece):
+                batch = self._dispatch_batch(piece, position, base + position)
+                if batch is not None:
+                    position = batch.end_offset - base
+                    done += batch.record_count
+                    found = None
+                    continue
                 found = scan_record(piece, position, len(piece), physical_offset=base + position)
                 if not isinstance(found, RecordFound):
                     break
@@ -391,7 +400,7 @@ class MessageStore:
                 position += found.size
                 done += 1
             self._dispatched_offset = base + position
-            if position == len(piece) or isinstance(found, RecordFound):
+            if position == len(piece) or found is None or isinstance(found, RecordFound):
                 continue
             if isinstance(found, Blank) and found.size == file_start + log.file_bytes - self._dispatched_offset:
                 if log.end_offset < self._dispatched_offset + found.size:
@@ -678,6 +687,22 @@ class MessageStore:
         except DiskError as error:
             self._fail(error)
             raise
+
+    def _dispatch_batch(self, piece: memoryview, position: int, physical_offset: int) -> BatchDone | None:
+        if len(piece) - position < self._options.dispatch_batch_bytes_min:
+            return None
+        try:
+            done = self._dispatcher.dispatch_batch(piece, position, physical_offset=physical_offset)
+        except DiskError as error:
+            self._fail(error)
+            raise
+        if done is not None:
+            self._last_record_offset = done.last_record_offset
+            self._last_store_timestamp_ms = max(self._last_store_timestamp_ms, done.last_store_timestamp_ms)
+            if done.no_room:
+                self._disk_is_full = True
+                self._judge_refusal()
+        return done
 
     def _restart_at(self, start_offset: int) -> None:
         """The empty log goes on somewhere else: what was derived from the old one goes, the checkpoint first."""

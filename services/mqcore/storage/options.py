@@ -50,6 +50,9 @@ class StoreOptions:
     queue_flush_cost_max: int = 256
     """How much of the ConsumeQueues one flush job writes on the event loop: a queue counts 1, or 8 if it begins a file.
     About 10 ms; 80,000 new queues at once were 45 s."""
+    dispatch_batch_bytes_min: int = 256 << 10
+    """From so many bytes of waiting log on records are dispatched in batches: some hundred calls of numpy are spread
+    over them."""
     flush_interval_ms: int = 500
     """`flushIntervalCommitLog`: bound on what an ASYNC_FLUSH broker loses with its machine."""
     delay_levels_ms: tuple[int, ...] = _ROCKETMQ_DELAY_LEVELS_MS

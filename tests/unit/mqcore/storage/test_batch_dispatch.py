@@ -1,0 +1,229 @@
+"""Dispatch in batches leaves what dispatch one by one leaves, byte for byte, whatever the log holds."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqcore.message import (
+    SCHEDULE_TOPIC,
+    Host,
+    OutgoingMessage,
+    decode_properties,
+    encode_blank,
+    encode_record,
+    index_terms,
+)
+from mqcore.message.sys_flag import COMPRESSED, INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED
+from mqcore.storage import MessageStore, RecordCorrupt, StoreOptions, dispatch
+from support.simulated_disk import SimulatedDisk
+from support.stores import ManualClock, flush_all, new_store
+
+FILE_BYTES: Final = 16_384
+OPTIONS: Final = StoreOptions(
+    commit_log_file_bytes=FILE_BYTES,
+    consume_queue_file_bytes=400,
+    index_slot_count=16,
+    index_entry_count=60,
+    dispatch_batch_bytes_min=1 << 40,
+)
+IN_BATCHES: Final = replace(OPTIONS, dispatch_batch_bytes_min=1)
+HOSTS: Final = (Host.parse("192.0.2.7", 40_001), Host.parse("2001:db8::7", 40_001))
+
+
+@pytest.fixture(autouse=True)
+def _batches_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_SHORT_BATCH", 0)
+
+
+@dataclass(frozen=True)
+class Message:
+    """What varies between the records of a log."""
+
+    topic: str = "topic"
+    queue_id: int = 0
+    body: bytes = b"body"
+    properties: bytes = b"UNIQ_KEY\x0112345\x02TAGS\x01red\x02"
+    sys_flag: int = 0
+    born_host: Host = HOSTS[0]
+    store_host: Host = HOSTS[0]
+    queue_step: int = 1
+    """How far the queue offset advances; 0 repeats one, more than 1 leaves a gap."""
+    time_step_ms: int = 1
+
+
+def raw_log(messages: list[Message], *, file_bytes: int = FILE_BYTES) -> bytes:
+    """The CommitLog of a master that stored `messages`."""
+    log = bytearray()
+    next_offsets: dict[tuple[str, int], int] = {}
+    now_ms = 1_700_000_000_000
+    for message in messages:
+        now_ms += message.time_step_ms
+        key = (message.topic, message.queue_id)
+        queue_offset = next_offsets.get(key, 0) + message.queue_step - 1
+        next_offsets[key] = queue_offset + 1
+        for _ in range(2):
+            record = encode_record(
+                OutgoingMessage(
+                    topic=message.topic,
+                    queue_id=message.queue_id,
+                    body=message.body,
+                    properties=message.properties,
+                    tags_code=0,
+                    index_keys=(),
+                    tag=None,
+                    born_timestamp_ms=now_ms,
+                    born_host=message.born_host,
+                    sys_flag=message.sys_flag,
+                ),
+                queue_offset=max(0, queue_offset),
+                physical_offset=len(log),
+                store_timestamp_ms=now_ms,
+                store_host=message.store_host,
+            )
+            left = file_bytes - len(log) % file_bytes
+            if len(record) + 8 <= left:
+                break
+            log += encode_blank(left) + b"\xee" * (left - 8)
+        log += record
+    return bytes(log)
+
+
+def replicated(log: bytes, options: StoreOptions, chunk_bytes: list[int]) -> tuple[dict[str, bytes], object]:
+    """Feeds `log` in chunks to a fresh store. What its derived files hold, and where and why dispatch ended."""
+    disk = SimulatedDisk(random.Random(1))
+    store = new_store(disk, ManualClock(), options)
+    store.load()
+    store.set_writable(False, "a slave")
+    problem: object = None
+    chunks = iter(chunk_bytes)
+    while store.end_offset < len(log) and problem is None:
+        start = store.end_offset
+        file_left = options.commit_log_file_bytes - start % options.commit_log_file_bytes
+        store.append_raw(start, log[start : start + min(next(chunks, 1 << 30), file_left)])
+        try:
+            while store.dispatch():
+                pass
+        except RecordCorrupt as error:
+            problem = (error.offset, str(error))
+    ended = (store.dispatched_offset, problem, queue_ends(store))
+    flush_all(store)
+    derived = {path: disk.read_file(path) or b"" for path in disk.paths() if path.startswith(("consumequeue", "index"))}
+    return derived, ended
+
+
+def queue_ends(store: MessageStore) -> dict[tuple[str, int], tuple[int, int, int]]:
+    """Each queue's extent and the end of its last record."""
+    return {
+        (queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset, queue.last_physical_end)
+        for queue in store.queues
+    }
+
+
+def assert_same(log: bytes, chunk_bytes: list[int] | None = None, *, options: StoreOptions = OPTIONS) -> None:
+    """The property."""
+    alone = replicated(log, options, chunk_bytes or [])
+    batches = replicated(log, replace(options, dispatch_batch_bytes_min=1), chunk_bytes or [])
+    assert batches[1] == alone[1]
+    assert batches[0] == alone[0]
+
+
+words = st.text(st.sampled_from("abXY019-_ é漢𝄞"), max_size=12)
+names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "WAIT", "TAG", "KEYSS", "é", "", "__BORNHOST"])
+motley_properties = st.lists(st.tuples(names, words), max_size=5).map(
+    lambda pairs: "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
+)
+odd_properties = st.sampled_from(
+    [
+        b"",
+        b"TAGS\x01red",
+        b"TAGS\x01red\x02TAGS\x01blue\x02",
+        b"TAGS\x01re\x01d\x02",
+        b"KEYS\x01a  b \x02",
+        b"KEYS\x01a\x00b\x02",
+        b"UNIQ_KEY\x01\xff\xfe\x02TAGS\x01\xe9\x02",
+        b"\x02\x02\x01",
+        b"UNIQ_KEY\x01" + b"k" * 300 + b"\x02",
+    ]
+)
+usual_properties = st.tuples(st.integers(0, 10**8), st.sampled_from(["red", "blue", "a long tag"])).map(
+    lambda drawn: (
+        f"UNIQ_KEY\x017F0000010A2B{drawn[0]:020d}\x02KEYS\x01k{drawn[0]}\x02WAIT\x01true\x02TAGS\x01{drawn[1]}\x02".encode()
+    )
+)
+messages = st.builds(
+    Message,
+    topic=st.sampled_from(["topic", "topic", "other", "é漢", "t" * 127, "v" * 200, SCHEDULE_TOPIC]),
+    queue_id=st.sampled_from([0, 0, 1, 7]),
+    body=st.one_of(st.just(b"b" * 100), st.binary(max_size=600)),
+    properties=st.one_of(usual_properties, usual_properties, motley_properties, odd_properties),
+    sys_flag=st.sampled_from(
+        [0] * 8 + [COMPRESSED, TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_MASK, INNER_BATCH]
+    ),
+    born_host=st.sampled_from([HOSTS[0]] * 6 + [HOSTS[1]]),
+    store_host=st.sampled_from([HOSTS[0]] * 6 + [HOSTS[1]]),
+    queue_step=st.sampled_from([1] * 12 + [0, 2, 5]),
+    time_step_ms=st.sampled_from([0, 1, 700, 5_000]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(messages, min_size=1, max_size=80), st.lists(st.integers(1, 9_000), max_size=20))
+def test_any_log_in_any_chunks(log_messages: list[Message], chunk_bytes: list[int]) -> None:
+    assert_same(raw_log(log_messages), chunk_bytes)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_damaged_log_ends_at_the_same_record_for_the_same_reason(data: st.DataObject) -> None:
+    log = bytearray(raw_log(data.draw(st.lists(messages, min_size=1, max_size=30))))
+    for position in data.draw(st.lists(st.integers(0, len(log) - 1), min_size=1, max_size=3)):
+        log[position] = data.draw(st.integers(0, 255))
+    assert_same(bytes(log))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 300), st.booleans())
+def test_many_usual_records(seed: int, count: int, equal_sizes: bool) -> None:
+    chance = random.Random(seed)
+    log = raw_log(
+        [
+            Message(
+                topic=f"topic-{chance.randrange(3)}",
+                queue_id=chance.randrange(4),
+                body=b"x" * (64 if equal_sizes else chance.randrange(200)),
+                properties=f"UNIQ_KEY\x01{number:032X}\x02TAGS\x01tag{chance.randrange(3)}\x02".encode(),
+                time_step_ms=chance.randrange(300),
+            )
+            for number in range(count)
+        ]
+    )
+    assert_same(
+        log,
+        options=replace(
+            OPTIONS, index_slot_count=chance.choice([3, 50]), index_entry_count=chance.choice([7, 80, 10_000])
+        ),
+    )
+
+
+def test_terms_are_found() -> None:
+    """The property string of a usual record is read right, not only read the same way twice."""
+    disk = SimulatedDisk(random.Random(1))
+    store = new_store(disk, ManualClock(), IN_BATCHES)
+    store.load()
+    store.set_writable(False, "a slave")
+    properties = b"UNIQ_KEY\x01the-id\x02KEYS\x01one two\x02TAGS\x01red\x02"
+    log = raw_log([Message(properties=properties)] * 20)
+    store.append_raw(0, log)
+    assert store.dispatch() == 20
+    assert index_terms(decode_properties(properties)) == ("red", ("the-id", "one", "two"))
+    for key in ("the-id", "one", "two"):
+        assert len(store.messages_by_key("topic", key, begin_ms=0, end_ms=1 << 60)) == 20
+    queue = store.consume_queue("topic", 0)
+    assert queue is not None
+    assert [entry.tags_code for entry in queue.read(0, 20)] == [112_785] * 20  # "red".hashCode()
