@@ -62,7 +62,21 @@ class HeaderDecoder:
                     if index == 0:
                         raise HeaderBlockError("index 0")
                 elif first >= 0x40:  # literal, to be added to the table
-                    header, pos = self._literal(block, pos + 1, first & 0x3F, 0x3F)
+                    pos += 1
+                    index = first & 0x3F
+                    size = block[pos]
+                    if 0 < index < 0x3F and size < 0x7F:  # a known name and a short plain value, the usual one
+                        name = _STATIC[index][0] if index < _FIRST_DYNAMIC else entries[index - _FIRST_DYNAMIC][0]
+                        pos += 1
+                        value = block[pos : pos + size].decode("latin-1")
+                        pos += size
+                        if pos > end:
+                            raise HeaderBlockError("a string beyond the end of its block")
+                        if not (value.isascii() and value.isprintable()):
+                            self.malformed = True
+                        header = (name, value)
+                    else:
+                        header, pos = self._literal(block, pos, index, 0x3F)
                     self._add(header)
                     headers.append(header)
                 elif first >= 0x20:
@@ -101,13 +115,10 @@ class HeaderDecoder:
 
     def _add(self, header: Header) -> None:
         size = len(header[0]) + len(header[1]) + _ENTRY_OVERHEAD
-        self._largest_bytes = max(self._largest_bytes, size)
+        if size > self._largest_bytes:
+            self._largest_bytes = size
         self._entry_bytes += size
         self._entries.appendleft(header)
-        if self._entry_bytes > self._table_bytes:
-            self._evict()
-
-    def _evict(self) -> None:
         while self._entry_bytes > self._table_bytes:
             name, value = self._entries.pop()
             self._entry_bytes -= len(name) + len(value) + _ENTRY_OVERHEAD
@@ -120,7 +131,9 @@ class HeaderDecoder:
         if size > TABLE_BYTES:
             raise HeaderBlockError(f"a table of {size} bytes where {TABLE_BYTES} were offered")
         self._table_bytes = size
-        self._evict()
+        while self._entry_bytes > size:
+            name, value = self._entries.pop()
+            self._entry_bytes -= len(name) + len(value) + _ENTRY_OVERHEAD
         return pos
 
 

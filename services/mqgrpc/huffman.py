@@ -1,12 +1,12 @@
 """HPACK's Huffman code (RFC 7541, appendix B), decoded a byte at a time.
 
 A state is an inner node of the code's tree; a table gives, for a state and the next byte, the symbols that end within
-the byte and the state after it. Rows are filled as they are met: clients use a small part of the 256 x 256.
+the byte and the state after it. Entries are made as they are met: clients use a small part of the 257 x 256.
 """
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final
 
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
@@ -16,9 +16,6 @@ __all__ = ["decode"]
 
 _EOS: Final = 256
 _PADDING_BITS_MAX: Final = 7
-
-# Symbols as text (latin-1) and the next state; None where the code has no such path.
-_Step: TypeAlias = "tuple[str, int] | None"
 
 
 def _tree() -> list[list[int]]:
@@ -36,47 +33,56 @@ def _tree() -> list[list[int]]:
     return nodes
 
 
-def _final_states(nodes: list[list[int]]) -> frozenset[int]:
-    """States a text may end in: between symbols, or within padding of at most 7 one bits."""
+_NODES: Final = _tree()
+# Where the forbidden end-of-string symbol leads; no text ends there and nothing leads out.
+_FORBIDDEN: Final = len(_NODES)
+
+
+def _final_states() -> frozenset[int]:
+    """States a text may end in: between symbols, or within padding of at most 7 one bits; shifted as in the table."""
     states = {0}
     node = 0
     for _ in range(_PADDING_BITS_MAX):
-        node = nodes[node][1]
-        states.add(node)
+        node = _NODES[node][1]
+        states.add(node << 8)
     return frozenset(states)
 
 
-_NODES: Final = _tree()
-_FINAL: Final = _final_states(_NODES)
-_UNKNOWN: Final = ("", -1)
-_ROWS: Final[list[list[_Step]]] = [[_UNKNOWN] * 256 for _ in _NODES]
+_FINAL: Final = _final_states()
+# At state << 8 | byte: symbols as text (latin-1), next state << 8. None: not made yet.
+_STEPS: Final[list[tuple[str, int] | None]] = [None] * ((len(_NODES) + 1) << 8)
 
 
 def decode(data: bytes) -> str:
     """The text, each byte one character. HeaderBlockError for anything a correct encoder does not make."""
-    state = 0
-    symbols = []
-    for byte in data:
-        step = _ROWS[state][byte]
-        if step is _UNKNOWN:
-            step = _ROWS[state][byte] = _step(state, byte)
-        if step is None:
-            raise HeaderBlockError("the end-of-string symbol inside a Huffman string")
-        text, state = step
-        symbols.append(text)
-    if state not in _FINAL:
-        raise HeaderBlockError("a Huffman string with wrong padding")
-    return "".join(symbols)
+    steps = _STEPS
+    while True:
+        state = 0
+        symbols = []
+        place = 0
+        try:
+            for byte in data:
+                place = state | byte
+                text, state = steps[place]  # type: ignore[misc]  # None raises TypeError, once for each place
+                symbols.append(text)
+        except TypeError:
+            steps[place] = _step(place >> 8, place & 0xFF)
+            continue
+        if state not in _FINAL:
+            raise HeaderBlockError("a Huffman string with wrong padding, or with the end-of-string symbol")
+        return "".join(symbols)
 
 
-def _step(state: int, byte: int) -> _Step:
+def _step(node: int, byte: int) -> tuple[str, int]:
     text = ""
+    if node == _FORBIDDEN:
+        return text, _FORBIDDEN << 8
     for shift in range(7, -1, -1):
-        state = _NODES[state][byte >> shift & 1]
-        if state < 0:
-            symbol = -1 - state
+        node = _NODES[node][byte >> shift & 1]
+        if node < 0:
+            symbol = -1 - node
             if symbol == _EOS:
-                return None
+                return text, _FORBIDDEN << 8
             text += chr(symbol)
-            state = 0
-    return text, state
+            node = 0
+    return text, node << 8
