@@ -63,6 +63,14 @@ class TestMappedSegment:
         again = disk.map_segment(SEGMENT, 8192, create=True)
         assert bytes(again.view[4000:4005]) == b"hello"
 
+    def test_parts_lie_one_behind_the_other_and_show_in_the_view(self, disk: Disk) -> None:
+        segment = disk.map_segment(SEGMENT, 1 << 20, create=True)
+        segment.view[:3] = b"abc"
+        parts = [memoryview(bytes([number % 256])) for number in range(3000)] + [memoryview(b"z" * 5000)]
+        segment.write_parts(3, parts)
+        expected = b"abc" + b"".join(parts)
+        assert bytes(segment.view[: len(expected) + 1]) == expected + b"\0"
+
     def test_slices_outlive_close_and_removal(self, disk: Disk) -> None:
         segment = disk.map_segment(SEGMENT, 8192, create=True)
         segment.view[:5] = b"hello"

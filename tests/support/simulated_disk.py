@@ -8,7 +8,7 @@ keeps the durable image plus any of the 512-byte sectors written since.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from mqcore.storage import (
@@ -368,6 +368,11 @@ class _SimulatedMappedSegment(_Opened, MappedSegment):
     def view(self) -> memoryview:
         assert not self._closed, f"{self._path} is closed"
         return self._view
+
+    def write_parts(self, start: int, parts: Sequence[memoryview]) -> None:
+        for part in parts:
+            self.view[start : start + len(part)] = part
+            start += len(part)
 
     def zero_from(self, start: int) -> int:
         used_bytes = len(self._alive.cached[start:].rstrip(b"\0"))

@@ -22,7 +22,7 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -51,6 +51,8 @@ _NO_FALLOCATE: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 _LOCK_CONTENT: Final = b"lock"
 _ZEROS: Final = bytes(1 << 20)
+_PARTS_MAX: Final = 1024
+"""Of one system call: IOV_MAX."""
 
 
 class PosixDisk(Disk):
@@ -289,6 +291,18 @@ class _PosixMappedSegment(MappedSegment):
     def view(self) -> memoryview:
         assert self._view is not None, f"{self._path} is closed"
         return self._view
+
+    def write_parts(self, start: int, parts: Sequence[memoryview]) -> None:
+        # Through the descriptor: a large write takes its pages in one go, where the map faults for each of them.
+        assert 0 <= start <= start + sum(map(len, parts)) <= self._size, f"{self._path}: {start} is outside"
+        with _disk_errors(self._path):
+            for first in range(0, len(parts), _PARTS_MAX):
+                some = parts[first : first + _PARTS_MAX]
+                size = sum(map(len, some))
+                written = os.pwritev(self._open.number, some, start)
+                if written != size:
+                    _write_all_at(self._open.number, b"".join(some)[written:], start + written)
+                start += size
 
     def zero_from(self, start: int) -> int:
         # Through the descriptor: the map shows what is written there at once.

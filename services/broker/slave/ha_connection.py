@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from mqcore.clock import Clock
-from mqcore.replication import AppendBytes, MasterHeartbeat, RemoteProtocolError, SlaveOptions, SlaveSession
+from mqcore.replication import AppendBytes, RemoteProtocolError, SlaveOptions, SlaveSession
 from mqcore.storage import StorageError
 
 __all__ = ["HaConnection", "SlaveLog"]
@@ -32,8 +32,8 @@ class SlaveLog(Protocol):
     def end_offset(self) -> int:
         """One past the last byte held."""
 
-    def append_raw(self, start_offset: int, data: bytes | memoryview) -> None:
-        """Appends CommitLog bytes at the end, unchanged."""
+    def append_replicated(self, start_offset: int, parts: Sequence[memoryview]) -> None:
+        """Appends CommitLog bytes at the end, unchanged; no part goes beyond the end of a file."""
 
 
 class HaConnection:
@@ -59,7 +59,7 @@ class HaConnection:
         self._appended = appended
         self._sock: socket.socket | None = None
         self._session: SlaveSession | None = None
-        self._buffer = bytearray(READ_BUFFER_BYTES)
+        self._view = memoryview(bytearray(READ_BUFFER_BYTES))
         self._closed: asyncio.Future[str] | None = None
         self.master_end_offset = 0
 
@@ -131,7 +131,7 @@ class HaConnection:
         assert self._sock is not None
         assert self._session is not None
         try:
-            count = self._sock.recv_into(self._buffer)
+            count = self._sock.recv_into(self._view)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -140,19 +140,23 @@ class HaConnection:
         if count == 0:
             self._end("closed by the master")
             return
-        appended = False
+        parts: list[memoryview] = []
+        start_offset = 0
         try:
-            with memoryview(self._buffer)[:count] as data:
-                for event in self._session.receive_data(data, now_ms=self._clock.monotonic_ms()):
-                    if isinstance(event, AppendBytes):
-                        self._log.append_raw(event.start_offset, event.data)
-                        appended = True
-                    elif isinstance(event, MasterHeartbeat):
-                        self.master_end_offset = max(self.master_end_offset, event.offset)
+            for event in self._session.receive_data(self._view[:count], now_ms=self._clock.monotonic_ms()):
+                if isinstance(event, AppendBytes):
+                    # The session has checked that each goes on where the one before it ended.
+                    if not parts:
+                        start_offset = event.start_offset
+                    parts.append(event.data)
+                else:
+                    self.master_end_offset = max(self.master_end_offset, event.offset)
+            if parts:
+                self._log.append_replicated(start_offset, parts)
         except (RemoteProtocolError, StorageError) as error:
             # No room for the next file, or bytes that do not follow: what was appended is sound, the rest comes again.
             self._end(str(error))
-        if appended:
+        if parts:
             self.master_end_offset = max(self.master_end_offset, self._log.end_offset)
             if self._session is not None:
                 self._session.appended(self._acknowledged_end())

@@ -18,7 +18,7 @@ One thread writes (the event loop's). Flush jobs run beside it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from mqcore.message import encode_blank
@@ -31,6 +31,8 @@ COMMIT_LOG_FOLDER: Final = "commitlog"
 
 _BLANK_HEAD_BYTES: Final = 8
 """Room that must be left behind every record, for the blank that closes the file."""
+_WRITTEN_BYTES_MIN: Final = 64 << 10
+"""From so many bytes on a system call costs less than the page faults of a copy into the map."""
 _NOTHING: Final = memoryview(b"")
 _DIGEST_CHUNK_BYTES: Final = 1 << 20
 
@@ -100,6 +102,28 @@ class CommitLog:
         assert end <= self._file_bytes, f"{len(data)} bytes at {self.end_offset} span two files"
         self._view[start:end] = data
         self.end_offset = self._file_start + end
+
+    def append_parts(self, parts: Sequence[memoryview]) -> None:
+        """Stores bytes of a master's log, each part of which lies within one file. DiskError: the rest is not there."""
+        first = 0
+        while first < len(parts):
+            if self.end_offset == self._file_end:
+                self._enter(self._next_segment(self._file_end), self._file_end)
+            left = self._file_end - self.end_offset
+            end, size = first, 0
+            while end < len(parts) and size + len(parts[end]) <= left:
+                size += len(parts[end])
+                end += 1
+            assert end > first, f"{len(parts[first])} bytes at {self.end_offset} span two files"
+            if size < _WRITTEN_BYTES_MIN:
+                for part in parts[first:end]:
+                    self.append_raw(part)
+            else:
+                segment = self._files.segment(self._file_start)
+                assert segment is not None, "the file being written is gone"
+                segment.write_parts(self.end_offset - self._file_start, parts[first:end])
+                self.end_offset += size
+            first = end
 
     def restart_at(self, start_offset: int) -> None:
         """Moves an empty log: its files go, the next one starts at `start_offset`."""

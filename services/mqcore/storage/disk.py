@@ -15,6 +15,7 @@ All calls block. Every failure is a DiskError; DiskFull, its child, promises tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,6 +61,12 @@ class MappedSegment(Protocol):
     @property
     def view(self) -> memoryview:
         """The whole file, writable. Not to be used after `close`; slices exported before stay readable."""
+
+    def write_parts(self, start: int, parts: Sequence[memoryview]) -> None:
+        """Stores `parts` one behind the other from `start` on, as slices of `view` do; for many bytes in less time.
+
+        DiskError: a part of them may have been stored.
+        """
 
     def zero_from(self, start: int) -> int:
         """Stores zeros from `start` to the end where something else stands; durable after the next `sync`.

@@ -359,17 +359,21 @@ class MessageStore:
     # Writing, as a slave
 
     def append_raw(self, start_offset: int, data: bytes | memoryview) -> None:
-        """Appends bytes of the master's log at the end, within one file; they need not end with a record.
+        """`append_replicated` of one part."""
+        self.append_replicated(start_offset, (memoryview(data),))
+
+    def append_replicated(self, start_offset: int, parts: Sequence[memoryview]) -> None:
+        """Appends bytes of the master's log at the end, each part within one file; they need not end with a record.
 
         An empty store takes any file's start: its master no longer has what came before. LogGap: they do not follow.
-        DiskFull: no room for the next file, nothing changed.
+        DiskFull: no room for the next file, what lies before it is there.
         """
         log = self._log
         if start_offset != log.end_offset:
             if log.end_offset != log.min_offset or start_offset % log.file_bytes:
                 raise LogGap(COMMIT_LOG_FOLDER, expected_offset=log.end_offset, found_offset=start_offset)
             self._restart_at(start_offset)
-        log.append_raw(data)
+        log.append_parts(parts)
 
     def dispatch(self, *, max_records: int = 4096) -> int:
         """Enters whole records that were appended raw into ConsumeQueues and index; returns how many.

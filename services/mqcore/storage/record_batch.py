@@ -30,17 +30,13 @@ from mqcore.message import (
     java_hash,
     tags_code,
 )
+from mqcore.message.checksum import crc32
 from mqcore.message.property_names import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from mqcore.message.record_layout import CRC_MASK, HOST_FLAGS, SMALLEST_RECORD_BYTES
 from mqcore.message.sys_flag import INNER_BATCH, TRANSACTION_MASK
 from mqcore.storage.index_file import key_hash, tag_hash
 
-__all__ = ["RecordBatch", "batch_crc32", "read_batch"]
-
-try:
-    from isal.isal_zlib import crc32 as batch_crc32
-except ImportError:  # A fifth of zlib's time, and nothing else.
-    from zlib import crc32 as batch_crc32
+__all__ = ["RecordBatch", "read_batch"]
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -249,7 +245,7 @@ def _true_count(conditions: Flags) -> int:
 def _sound_bodies(view: memoryview, starts: Integers, ends: Integers, stored: npt.NDArray[Any]) -> int:
     """How many bodies match their CRC before the first that does not."""
     bodies = map(view.__getitem__, map(slice, starts.tolist(), ends.tolist()))
-    found = np.fromiter(map(batch_crc32, bodies), dtype=np.uint32, count=len(starts))
+    found = np.fromiter(map(crc32, bodies), dtype=np.uint32, count=len(starts))
     return _true_count(found & np.uint32(CRC_MASK) == stored)
 
 
