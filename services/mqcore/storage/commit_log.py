@@ -71,16 +71,18 @@ class CommitLog:
 
     # Appending
 
-    def fits(self, size: int) -> bool:
-        """Whether a record of `size` bytes, and the blank behind it, has room in the file being written."""
-        return self.end_offset + size + _BLANK_HEAD_BYTES <= self._file_end
+    def append(self, record: bytes) -> bool:
+        """Stores a record, or several joined ones.
 
-    def append(self, record: bytes) -> None:
-        """Stores a record, or several joined ones, that fit."""
-        start = self.end_offset - self._file_start
-        end = start + len(record)
-        self._view[start:end] = record
-        self.end_offset = self._file_start + end
+        False, and nothing is stored, if they and the blank behind them have no room in the file being written.
+        """
+        end_offset = self.end_offset + len(record)
+        if end_offset + _BLANK_HEAD_BYTES > self._file_end:
+            return False
+        file_start = self._file_start
+        self._view[self.end_offset - file_start : end_offset - file_start] = record
+        self.end_offset = end_offset
+        return True
 
     def roll(self) -> None:
         """Closes the file being written with a blank and goes on in the next. DiskError: nothing changed."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from mqcore.offsets import PhysicalOffset
 from mqcore.storage.consume_queue_loading import StopKind
 from mqcore.storage.disk import Disk
-from mqcore.storage.index_file import IndexFile, index_file_bytes, key_hash, tag_hash
+from mqcore.storage.index_file import IndexFile, index_file_bytes, key_hash, tag_hash, term_hashes
 
 if TYPE_CHECKING:  # It imports numpy, which only those pay who have many records to enter.
     from mqcore.storage.index_columns import IndexColumns
@@ -75,9 +75,8 @@ class IndexTable:
             return None
         return PhysicalOffset(self._files[-1].end_physical_offset if self._files else 0)
 
-    def put(
+    def put(  # Not by keyword: the hot path cannot spare what that costs.
         self,
-        *,
         topic: str,
         keys: Sequence[str],
         tag: str | None,
@@ -89,9 +88,7 @@ class IndexTable:
 
         A record that starts before the last one entered is left alone, so dispatching twice does little harm.
         """
-        hashes = [key_hash(topic, key) for key in keys]
-        if tag:
-            hashes.append(tag_hash(topic, tag))
+        hashes = term_hashes(topic, keys, tag)
         if hashes:
             self._put_hashes(hashes, physical_offset, store_timestamp_ms, wall_ms)
 
@@ -125,11 +122,11 @@ class IndexTable:
         file = self._files[-1]
         if physical_offset < file.end_physical_offset:
             return
-        added = file.add(hashes, physical_offset=physical_offset, store_timestamp_ms=store_timestamp_ms)
+        added = file.add(hashes, physical_offset, store_timestamp_ms)
         while added < len(hashes):
             file = self._roll(wall_ms)
             del hashes[:added]
-            added = file.add(hashes, physical_offset=physical_offset, store_timestamp_ms=store_timestamp_ms)
+            added = file.add(hashes, physical_offset, store_timestamp_ms)
 
     def query(self, topic: str, key: str, *, begin_ms: int, end_ms: int, max_count: int) -> list[PhysicalOffset]:
         """Where records of `topic` with `key` may start, newest first, at most `max_count`.

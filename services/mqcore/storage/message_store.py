@@ -26,13 +26,13 @@ from mqcore.message import (
     MalformedRecord,
     MessageRecord,
     OutgoingMessage,
+    RecordEncoder,
     RecordFound,
     ScanResult,
     ScanStop,
     decode_properties,
     decode_record,
     delay_tags_code,
-    encode_record,
     index_terms,
     scan_record,
 )
@@ -59,9 +59,13 @@ __all__ = ["MessageStore"]
 
 _LOCK_PATH: Final = "lock"
 _TOPIC_BYTES_MAX: Final = 255
+_TOPIC_CHARACTERS_MAX: Final = _TOPIC_BYTES_MAX // 4
+"""A topic of so many characters has no more bytes than allowed, whatever they are."""
 _RECORD_HEAD_ROOM_BYTES: Final = 8
 _INDEX_SECOND_MS: Final = 999
 """The index knows store times to the second, rounded down."""
+_PUT_OK: Final = PutStatus.PUT_OK
+"""Reading a member of an enum takes longer than making the result."""
 
 
 class MessageStore:
@@ -80,7 +84,7 @@ class MessageStore:
         self._disk: Final = disk
         self._clock: Final = clock
         self._options: Final = options
-        self._store_host: Final = store_host
+        self._encode_record: Final = RecordEncoder(store_host).encode
         self._process_id: Final = process_id
         self._log: Final = CommitLog(disk, file_bytes=options.commit_log_file_bytes)
         self._queues: Final = ConsumeQueueTable(disk, file_bytes=options.consume_queue_file_bytes)
@@ -94,6 +98,7 @@ class MessageStore:
         self._lock: DiskLock | None = None
         self._checkpoint = StoreCheckpoint()
         self._record_bytes_max: Final = options.commit_log_file_bytes - _RECORD_HEAD_ROOM_BYTES
+        self._body_bytes_max: Final = options.max_message_bytes
         self._dispatched_offset = 0
         self._last_record_offset = 0
         self._last_store_timestamp_ms = 0
@@ -275,33 +280,20 @@ class MessageStore:
         store_timestamp_ms = self._clock.wall_ms()
         if store_timestamp_ms < self._last_store_timestamp_ms:
             store_timestamp_ms = self._last_store_timestamp_ms
-        queue = self._queues.get_or_create(message.topic, message.queue_id)
+        topic, queue_id = message.topic, message.queue_id
+        queue = self._queues.find((topic, queue_id)) or self._queues.get_or_create(topic, queue_id)
         queue_offset = queue.max_offset if not message.sys_flag or enters_consume_queue(message.sys_flag) else 0
         physical_offset = log.end_offset
         assert physical_offset == self._dispatched_offset, "a put behind a half record"
-        record = encode_record(
-            message,
-            queue_offset=queue_offset,
-            physical_offset=physical_offset,
-            store_timestamp_ms=store_timestamp_ms,
-            store_host=self._store_host,
-        )
-        size = len(record)
-        if not log.fits(size):
-            if size > self._record_bytes_max:
-                return AppendResult.refused(PutStatus.MESSAGE_ILLEGAL)
-            try:
-                log.roll()
-            except DiskError:
-                return AppendResult.refused(PutStatus.CREATE_MAPPED_FILE_FAILED)
-            self._dispatched_offset = log.end_offset
-            return self.put(message)
-        log.append(record)
+        record = self._encode_record(message, queue_offset, physical_offset, store_timestamp_ms)
+        if not log.append(record):
+            status = self._roll_for(len(record))
+            return self.put(message) if status is None else AppendResult.refused(status)
+        end_offset = log.end_offset
         self._last_store_timestamp_ms = store_timestamp_ms
-        self._enter(message, queue, queue_offset, physical_offset, size, store_timestamp_ms)
-        end_offset = physical_offset + size
+        self._enter(message, queue, queue_offset, physical_offset, end_offset, store_timestamp_ms)
         self._dispatched_offset = end_offset
-        return AppendResult(PutStatus.PUT_OK, physical_offset, end_offset, queue_offset, store_timestamp_ms)
+        return AppendResult(_PUT_OK, physical_offset, end_offset, queue_offset, store_timestamp_ms)
 
     def put_batch(self, messages: Sequence[OutgoingMessage]) -> list[AppendResult]:
         """Appends messages one behind the other with one store timestamp: all of them, or none and the same refusal."""
@@ -314,9 +306,11 @@ class MessageStore:
             return [AppendResult.refused(status) for _ in messages]
         log = self._log
         store_timestamp_ms = max(self._clock.wall_ms(), self._last_store_timestamp_ms)
+        encode_record = self._encode_record
         next_offsets: dict[ConsumeQueue, int] = {}
         records = []
-        entries = []
+        queues = []
+        results = []
         physical_offset = log.end_offset
         assert physical_offset == self._dispatched_offset, "a put behind a half record"
         for message in messages:
@@ -325,33 +319,24 @@ class MessageStore:
             if enters_consume_queue(message.sys_flag):
                 queue_offset = next_offsets.get(queue, queue.max_offset)
                 next_offsets[queue] = queue_offset + 1
-            record = encode_record(
-                message,
-                queue_offset=queue_offset,
-                physical_offset=physical_offset,
-                store_timestamp_ms=store_timestamp_ms,
-                store_host=self._store_host,
-            )
+            record = encode_record(message, queue_offset, physical_offset, store_timestamp_ms)
             records.append(record)
-            entries.append((message, queue, queue_offset, physical_offset, len(record)))
-            physical_offset += len(record)
-        size = physical_offset - log.end_offset
-        if not log.fits(size):
-            if size > self._record_bytes_max:
-                return [AppendResult.refused(PutStatus.MESSAGE_ILLEGAL) for _ in messages]
-            try:
-                log.roll()
-            except DiskError:
-                return [AppendResult.refused(PutStatus.CREATE_MAPPED_FILE_FAILED) for _ in messages]
-            self._dispatched_offset = log.end_offset
-            return self.put_batch(messages)
-        log.append(b"".join(records))
+            queues.append(queue)
+            end_offset = physical_offset + len(record)
+            results.append(AppendResult(_PUT_OK, physical_offset, end_offset, queue_offset, store_timestamp_ms))
+            physical_offset = end_offset
+        if not log.append(b"".join(records)):
+            status = self._roll_for(physical_offset - log.end_offset)
+            return self.put_batch(messages) if status is None else [AppendResult.refused(status) for _ in messages]
         self._last_store_timestamp_ms = store_timestamp_ms
-        results = []
-        for message, queue, queue_offset, start, record_bytes in entries:
-            self._enter(message, queue, queue_offset, start, record_bytes, store_timestamp_ms)
-            results.append(
-                AppendResult(PutStatus.PUT_OK, start, start + record_bytes, queue_offset, store_timestamp_ms)
+        for message, queue, result in zip(messages, queues, results):
+            self._enter(
+                message,
+                queue,
+                result.queue_offset,
+                result.physical_offset,
+                result.end_offset,
+                store_timestamp_ms,
             )
         self._dispatched_offset = log.end_offset
         return results
@@ -632,13 +617,24 @@ class MessageStore:
     # Inside
 
     def _judge(self, message: OutgoingMessage) -> PutStatus | None:
-        if len(message.body) > self._options.max_message_bytes:
+        topic = message.topic
+        if len(message.body) > self._body_bytes_max or not topic:
             return PutStatus.MESSAGE_ILLEGAL
         if len(message.properties) > MAX_PROPERTIES_BYTES:
             return PutStatus.PROPERTIES_SIZE_EXCEEDED
-        topic = message.topic
-        if not topic or (len(topic) > _TOPIC_BYTES_MAX // 4 and len(topic.encode()) > _TOPIC_BYTES_MAX):
+        if len(topic) > _TOPIC_CHARACTERS_MAX and len(topic.encode()) > _TOPIC_BYTES_MAX:
             return PutStatus.MESSAGE_ILLEGAL
+        return None
+
+    def _roll_for(self, size: int) -> PutStatus | None:
+        """Goes on in the next file, as `size` bytes have no room in this one. A status: they have none in any."""
+        if size > self._record_bytes_max:
+            return PutStatus.MESSAGE_ILLEGAL
+        try:
+            self._log.roll()
+        except DiskError:
+            return PutStatus.CREATE_MAPPED_FILE_FAILED
+        self._dispatched_offset = self._log.end_offset
         return None
 
     def _enter(
@@ -647,7 +643,7 @@ class MessageStore:
         queue: ConsumeQueue,
         queue_offset: int,
         physical_offset: int,
-        size: int,
+        end_offset: int,
         store_timestamp_ms: int,
     ) -> None:
         """Makes a record that was just appended findable."""
@@ -662,15 +658,15 @@ class MessageStore:
                         store_timestamp_ms=store_timestamp_ms,
                         delay_levels_ms=self._options.delay_levels_ms,
                     )
-                queue.append(queue_offset, physical_offset, size, tags_code)
+                queue.append(queue_offset, physical_offset, end_offset - physical_offset, tags_code)
             if self._index is not None and (is_plain or enters_index(message.sys_flag)):
                 self._index.put(
-                    topic=message.topic,
-                    keys=message.index_keys,
-                    tag=message.tag,
-                    physical_offset=physical_offset,
-                    store_timestamp_ms=store_timestamp_ms,
-                    wall_ms=store_timestamp_ms,
+                    message.topic,
+                    message.index_keys,
+                    message.tag,
+                    physical_offset,
+                    store_timestamp_ms,
+                    store_timestamp_ms,
                 )
         except DiskFull:
             # The record is in the log and its entry in memory; only what comes next has no room.
