@@ -61,7 +61,7 @@ func dial(o *options, number int, more ...grpc.DialOption) (*client, error) {
 			Addresses: []*pb.Address{{Host: host, Port: int32(port)}},
 		},
 		headers: metadata.Pairs(
-			"x-mq-language", "GOLANG",
+			"x-mq-language", "GO",
 			"x-mq-protocol", "v2",
 			"x-mq-client-version", clientVersion,
 			"x-mq-client-id", fmt.Sprintf("%s@%d@%d@%s", name, os.Getpid(), number, strconv.FormatInt(time.Now().UnixNano(), 36)),

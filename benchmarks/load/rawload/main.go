@@ -28,7 +28,7 @@ type options struct {
 	endpoint, topic, group, tag string
 	inflight, size, batch       int
 	connections, receivers      int
-	streams                     int
+	streams, topics             int
 	count                       int64
 	ackBatch                    bool
 	timeout, poll, hold, limit  time.Duration
@@ -85,6 +85,7 @@ func parse(operation string, arguments []string) (*options, error) {
 	f := flag.NewFlagSet("rawload "+operation, flag.ContinueOnError)
 	f.StringVar(&o.endpoint, "endpoint", "127.0.0.1:8081", "host:port of a broker or proxy")
 	f.StringVar(&o.topic, "topic", "bench", "topic to send to or receive from")
+	f.IntVar(&o.topics, "topics", 1, "above 1: sends go round TOPIC-00000, TOPIC-00001, … and all their queues (send)")
 	f.StringVar(&o.group, "group", "bench-group", "consumer group (drain, streams)")
 	f.StringVar(&o.tag, "tag", "bench", "tag of each message; empty for none")
 	f.IntVar(&o.inflight, "inflight", 32, "requests kept in flight (send)")

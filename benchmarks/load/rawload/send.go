@@ -20,6 +20,7 @@ type sender struct {
 	client  *client
 	request *pb.SendMessageRequest
 	queues  []*pb.MessageQueue
+	topics  []string // to go round; empty when all messages go to one topic
 	ids     *messageIDs
 	meter   *Meter
 }
@@ -32,12 +33,13 @@ func send(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	meter, ids := newMeter(o.plan), newMessageIDs()
+	meter, ids, topics := newMeter(o.plan), newMessageIDs(), manyTopics(o)
 	work, end := context.WithCancel(ctx)
 	var slots sync.WaitGroup
 	var turn atomic.Uint64
 	for slot := 0; slot < o.inflight; slot++ {
 		s := newSender(clients[slot%len(clients)], o, queues, ids, meter)
+		s.topics = topics
 		slots.Go(func() {
 			for work.Err() == nil {
 				s.send(ctx, turn.Add(1))
@@ -54,7 +56,21 @@ func send(ctx context.Context, o *options) error {
 	return nil
 }
 
+// manyTopics names the topics that sends go round. They have as many queues as the first one, whose route is asked for.
+func manyTopics(o *options) (names []string) {
+	for number := 0; o.topics > 1 && number < o.topics; number++ {
+		names = append(names, numbered(o.topic, number))
+	}
+	return names
+}
+
+func numbered(topic string, number int) string { return fmt.Sprintf("%s-%05d", topic, number) }
+
 func producers(ctx context.Context, o *options) (clients []*client, queues []*pb.MessageQueue, err error) {
+	topic := o.topic
+	if o.topics > 1 {
+		topic = numbered(topic, 0)
+	}
 	for number := 0; number < o.connections; number++ {
 		c, err := dial(o, number)
 		if err != nil {
@@ -63,8 +79,8 @@ func producers(ctx context.Context, o *options) (clients []*client, queues []*pb
 		producer := pb.ClientType_PRODUCER
 		queues, err = c.begin(ctx, &pb.Settings{
 			ClientType: &producer,
-			PubSub:     &pb.Settings_Publishing{Publishing: &pb.Publishing{Topics: []*pb.Resource{{Name: o.topic}}}},
-		}, o.topic)
+			PubSub:     &pb.Settings_Publishing{Publishing: &pb.Publishing{Topics: []*pb.Resource{{Name: topic}}}},
+		}, topic)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", o.endpoint, err)
 		}
@@ -106,7 +122,14 @@ func newSender(c *client, o *options, queues []*pb.MessageQueue, ids *messageIDs
 
 // send fills in what differs between two requests, and waits for the answer. All messages of a request go to one queue.
 func (s *sender) send(ctx context.Context, turn uint64) {
-	queue, started := s.queues[turn%uint64(len(s.queues))], time.Now()
+	started, queueTurn := time.Now(), turn
+	if count := uint64(len(s.topics)); count > 0 {
+		queueTurn = turn / count
+		for _, message := range s.request.Messages {
+			message.Topic.Name = s.topics[turn%count]
+		}
+	}
+	queue := s.queues[queueTurn%uint64(len(s.queues))]
 	for i, message := range s.request.Messages {
 		properties := message.SystemProperties
 		properties.MessageId = s.ids.next()
