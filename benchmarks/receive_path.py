@@ -231,8 +231,7 @@ def read_only(broker: JournaledBroker, *, queues: int, watch: Stopwatch) -> int:
         end = reader.max_offset(TOPIC, queue_id)
         watch.start()
         for offset in range(0, end, BATCH):
-            for entry in reader.entries(TOPIC, queue_id, offset, BATCH):
-                reader.message(entry)
+            reader.messages(reader.entries(TOPIC, queue_id, offset, BATCH))
         watch.stop("read")
         count += end
     return count

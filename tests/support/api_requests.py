@@ -85,6 +85,7 @@ def ack_request(*handles: str, topic: str = "orders", group: str = "group") -> p
 def call(broker: BrokerAssembly, method: str, request: Message, fake: FakeCall | None = None) -> FakeCall:
     """Calls a unary or server-streaming method by its name; the answer may come later."""
     fake = fake or FakeCall()
+    fake.response_type = getattr(pb, f"{method}Response")
     entry = broker.api.method_table().methods[method]
     assert isinstance(entry, UnaryMethod | ServerStreamMethod)
     entry.handler(request, fake)

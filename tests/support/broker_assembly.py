@@ -27,6 +27,7 @@ from mqcore.metadata import (
 )
 from mqcore.routing import BrokerData, BrokerEndpoints, BrokerIdentity, QueueData, TopicRoute
 from mqcore.storage import AppendResult, Disk, MessageStore, PutStatus, StoreOptions
+from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 
 __all__ = ["BrokerAssembly"]
@@ -147,6 +148,11 @@ class BrokerAssembly:
             group, consume_enable=enabled, consume_message_orderly=fifo, retry_max_times=retry_max_times
         )
         self.groups.put(config, now_ms=self.clock.wall_ms())
+
+    def end_turn(self) -> None:
+        """Ends the turn of the event loop, where the test is its time: what was put off to its end is done."""
+        assert isinstance(self.timers, ManualTime), "the event loop ends its turns itself"
+        self.timers.end_turn()
 
     def _client_gone(self, client_id: str) -> None:
         self.leases.client_gone(client_id, self.clock.wall_ms())

@@ -23,10 +23,11 @@ class FakeCall:
     peer: str = "ipv4:127.0.0.1:50000"
     deadline_ms: int | None = None
     sent: list[Message] = field(default_factory=list)
-    sent_encoded: list[bytes] = field(default_factory=list)
     code: StatusCode | None = None
     detail: str = ""
     is_gone: bool = False
+    # What `send_encoded` is expected to carry.
+    response_type: type[Message] = Message
     _cancelled: Callable[[], None] | None = None
     _undelivered: Callable[[], None] | None = None
 
@@ -38,9 +39,8 @@ class FakeCall:
             self.sent.append(copy)
 
     def send_encoded(self, data: bytes) -> None:
-        """Keeps the bytes."""
-        if self.code is None and not self.is_gone:
-            self.sent_encoded.append(data)
+        """Keeps what the caller would read."""
+        self.send(self.response_type.FromString(data))
 
     def finish(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
         """Keeps the status."""

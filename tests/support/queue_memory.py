@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mqcore.delivery import QueueReader
-from mqcore.message import Host, MessageRecord, encode_properties, tags_code
+from mqcore.message import Host, MessageRecord, StoredMessage, encode_properties, tags_code
 from mqcore.offsets import PhysicalOffset, QueueOffset
 from mqcore.storage.consume_queue import FILLER_SIZE, QueueEntry
 
 __all__ = ["QueueMemory"]
 
 _HOST = Host(bytes(4), 0)
+_RECORD_BYTES = 100
 
 
 class QueueMemory(QueueReader):
     """Messages by (topic, queue id); the physical offset of an entry is its number in `records`."""
 
     def __init__(self) -> None:
-        self.records: list[MessageRecord | None] = []
+        self.records: list[StoredMessage | None] = []
         self._entries: dict[tuple[str, int], list[QueueEntry]] = {}
         self._min_offsets: dict[tuple[str, int], int] = {}
 
@@ -26,26 +27,20 @@ class QueueMemory(QueueReader):
         """Adds a message; returns its queue offset."""
         entries = self._entries.setdefault((topic, queue_id), [])
         properties = encode_properties([("KEYS", "k"), ("TAGS", tag)] if tag else [("KEYS", "k")])
-        record = MessageRecord(
-            total_size=100,
-            magic=0,
-            body_crc=0,
+        record = StoredMessage(
             queue_id=queue_id,
-            flag=0,
-            queue_offset=QueueOffset(len(entries)),
-            physical_offset=PhysicalOffset(len(self.records)),
+            queue_offset=len(entries),
+            physical_offset=len(self.records),
             sys_flag=0,
             born_timestamp_ms=0,
-            born_host=_HOST,
+            born_address=bytes(4),
             store_timestamp_ms=0,
-            store_host=_HOST,
-            reconsume_times=0,
-            prepared_transaction_offset=0,
+            store_address=bytes(4),
+            store_port=0,
             body=body,
-            topic=topic,
             properties=properties,
         )
-        entries.append(QueueEntry(len(self.records), record.total_size, tags_code(tag)))
+        entries.append(QueueEntry(len(self.records), _RECORD_BYTES, tags_code(tag)))
         self.records.append(record)
         return len(entries) - 1
 
@@ -72,5 +67,29 @@ class QueueMemory(QueueReader):
             return []
         return self._entries.get((topic, queue_id), [])[start : start + count]
 
-    def message(self, entry: QueueEntry) -> MessageRecord | None:
-        return None if entry.is_filler else self.records[entry.physical_offset]
+    def messages(self, entries: Sequence[QueueEntry]) -> list[StoredMessage | None]:
+        return [None if entry.is_filler else self.records[entry.physical_offset] for entry in entries]
+
+    def record(self, entry: QueueEntry) -> MessageRecord | None:
+        (message,) = self.messages([entry])
+        if message is None:
+            return None
+        return MessageRecord(
+            total_size=_RECORD_BYTES,
+            magic=0,
+            body_crc=0,
+            queue_id=message.queue_id,
+            flag=0,
+            queue_offset=QueueOffset(message.queue_offset),
+            physical_offset=PhysicalOffset(message.physical_offset),
+            sys_flag=0,
+            born_timestamp_ms=0,
+            born_host=_HOST,
+            store_timestamp_ms=0,
+            store_host=_HOST,
+            reconsume_times=0,
+            prepared_transaction_offset=0,
+            body=bytes(message.body),
+            topic="T",
+            properties=message.properties,
+        )

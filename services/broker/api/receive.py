@@ -24,7 +24,7 @@ from apache.rocketmq.v2 import service_pb2 as pb
 from broker.api.client_settings import RECEIVE_BATCH_MAX
 from broker.api.consumer_groups import admit_group, group_policy
 from broker.api.dead_letters import DeadLetterQueues
-from broker.api.message_translation import delivered_message
+from broker.api.delivery_encoding import DeliveryEncoder, encoded_end
 from broker.api.services import BrokerServices, Timer
 from broker.api.status_codes import OK, Code, Outcome, ok_status, status_of
 from broker.api.validation import (
@@ -53,6 +53,7 @@ _UNSAID_MARGIN_MS: Final = 1_500
 _AUTO_RENEWED_MS: Final = 60_000
 _POLLS_MAX: Final = 20_000
 
+_OK_ELEMENT: Final = pb.ReceiveMessageResponse(status=ok_status()).SerializeToString()
 _NOT_FOUND: Final = Outcome(Code.MESSAGE_NOT_FOUND, "no new message")
 _STOPPING: Final = Outcome(Code.FORBIDDEN, "the broker is stopping", retryable=True)
 
@@ -223,17 +224,12 @@ class ReceiveHandler:
     def _answer(self, receive: _Receive, deliveries: Sequence[Delivery]) -> None:
         """One status, the messages, the time of delivery: clients collect the whole stream before they act."""
         call = receive.call
-        call.on_undelivered(partial(self._give_back, receive.group, receive.topic, deliveries))
-        call.send(pb.ReceiveMessageResponse(status=ok_status()))
+        handles = [delivery.handle for delivery in deliveries]
+        call.on_undelivered(partial(self._give_back, receive.group, receive.topic, handles))
+        encoder = DeliveryEncoder(topic=receive.topic_resource, invisible_ms=receive.invisible_ms)
+        call.send_encoded(_OK_ELEMENT)
         for delivery in deliveries:
-            message = delivered_message(
-                delivery.record,
-                topic=receive.topic_resource,
-                receipt_handle=delivery.handle,
-                delivery_attempt=delivery.attempt,
-                invisible_ms=receive.invisible_ms,
-            )
-            call.send(pb.ReceiveMessageResponse(message=message))
+            call.send_encoded(encoder.encode(delivery.record, handle=delivery.handle, attempt=delivery.attempt))
         self._finish(call)
 
     def _end(self, call: Call, outcome: Outcome) -> None:
@@ -241,9 +237,7 @@ class ReceiveHandler:
         self._finish(call)
 
     def _finish(self, call: Call) -> None:
-        last = pb.ReceiveMessageResponse()
-        last.delivery_timestamp.FromMilliseconds(self._services.clock.wall_ms())
-        call.send(last)
+        call.send_encoded(encoded_end(self._services.clock.wall_ms()))
         call.finish()
 
     def _buried(self, group: str, topic: str, handle: str, outcome: Outcome) -> None:
@@ -255,15 +249,15 @@ class ReceiveHandler:
             self._services.persist_leases()
             self.wake_visible()
 
-    def _give_back(self, group: str, topic: str, deliveries: Sequence[Delivery]) -> None:
+    def _give_back(self, group: str, topic: str, handles: Sequence[str]) -> None:
         """The caller is gone before it got the answer: the next receive may have the messages at once.
 
         What it did get is delivered twice then, which is what at-least-once delivery means.
         """
         now_ms = self._services.clock.wall_ms()
-        for delivery in deliveries:
+        for handle in handles:
             self._services.leases.change_invisible(
-                group=group, topic=topic, handle=delivery.handle, invisible_ms=0, now_ms=now_ms
+                group=group, topic=topic, handle=handle, invisible_ms=0, now_ms=now_ms
             )
         self._services.persist_leases()
         self.wake_visible()
@@ -271,34 +265,41 @@ class ReceiveHandler:
     # Waiting
 
     def _serve(self, looking: list[_Receive]) -> None:
-        """Lets receives look, and after them those they pass the wake on to."""
+        """Lets receives look, and after them those that are needed for what they leave behind."""
         while looking:
             receive = looking.pop()
             if receive.cancelled:
-                looking += self._polls.pass_on(receive.topic, receive.group)
+                looking += self._polls.message_visible(receive.topic, receive.group)
                 continue
             received = self._lease(receive)
             if received.deliveries:
                 self._answer(receive, received.deliveries)
+                taken = len(received.deliveries) + len(received.dead_letters)
+                if taken >= receive.batch_size or received.more:
+                    looking += self._next_needed(receive)
             else:
-                self._wait(receive, look_again=received.more)
-            # A batch that is not full took all there was.
-            if len(received.deliveries) in (0, receive.batch_size):
-                looking += self._polls.pass_on(receive.topic, receive.group)
+                # It took all there was, unless dead letters filled its batch or it may not look at more in one turn.
+                self._wait(receive, look_again=received.more or bool(received.dead_letters))
+
+    def _next_needed(self, receive: _Receive) -> list[_Receive]:
+        """Who waits for what a full batch left behind, if it left anything."""
+        topic, group = receive.topic, receive.group
+        if self._polls.is_waited_for(topic, group) and self._services.leases.has_more(group=group, topic=topic):
+            return self._polls.message_visible(topic, group)
+        return []
 
     def _wait(self, receive: _Receive, *, look_again: bool) -> None:
         if not self._polls.add(receive.topic, receive.group, receive.poll_until_ms, receive):
             self._end(receive.call, Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True))
             return
         if look_again:
-            # The filter passed over as many messages as one look may cost; the next look is in the next turn.
             self.message_arrived(receive.topic)
 
     def _cancelled(self, receive: _Receive) -> None:
         receive.cancelled = True
         if not self._polls.cancel(receive):
             # It had been woken and cannot look any more: somebody else should.
-            self._serve(self._polls.pass_on(receive.topic, receive.group))
+            self._serve(self._polls.message_visible(receive.topic, receive.group))
 
     def _look_at_arrived(self) -> None:
         """After the turn in which messages arrived."""

@@ -5,19 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mqcore.message import MessageRecord
+from mqcore.message import MessageRecord, StoredMessage
 
-__all__ = ["Delivery", "QueueState", "Received", "RestoreReport"]
+__all__ = ["Delivery", "LeasedRecord", "QueueState", "Received", "RestoreReport"]
 
 
 @dataclass(slots=True)
 class Delivery:
     """One message given to a client. Not frozen, which would double the cost of making one."""
 
+    record: StoredMessage
+    handle: str
+    attempt: int
+    """1 for the first delivery."""
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedRecord:
+    """A message under a lease with everything that is stored of it, for a copy to another topic."""
+
     record: MessageRecord
     handle: str
     attempt: int
-    """1 for the first delivery; for a dead letter, the one that would be too many."""
+    """Deliveries so far; for a dead letter of `receive`, the one that would be too many."""
     queue_id: int
     queue_offset: int
 
@@ -27,7 +39,7 @@ class Received:
     """What one receive got."""
 
     deliveries: list[Delivery]
-    dead_letters: list[Delivery]
+    dead_letters: list[LeasedRecord]
     """Messages delivered as often as allowed. The caller copies them to the dead letter topic, then acknowledges."""
     more: bool = False
     """The receive stopped at `max_scanned_per_receive`, not at the end: another one may find something at once."""

@@ -2,9 +2,8 @@
 
 A receive that finds nothing is added in the same turn of the event loop, so that no arrival falls between. An arrival
 wakes one receive of each group, the one that waits longest: the others would find the message taken. Whoever is woken
-and leaves something behind - its batch was full, or its call was cancelled before it could look - passes the wake on
-with `pass_on`, and so does one that found nothing, after it was added again. Such a chain ends when everyone who waited
-at the last arrival had a look, so it neither loses a message nor runs in circles.
+and leaves something behind - its batch was full, or its call was cancelled before it could look - wakes the next with
+`message_visible`. One that found nothing took all there was, wakes nobody and is added again.
 
 Every operation is O(1) or O(log waiting), except that an arrival visits each waiting group of its topic.
 """
@@ -33,8 +32,6 @@ class _GroupQueue(Generic[TokenT]):
     group: str
     waiting: OrderedDict[TokenT, int]
     """Token to its number in the order of arrival."""
-    wave_end: int = 0
-    """Receives with a lower number were waiting at the last arrival: a wake may be passed on to them."""
 
 
 class PollTable(Generic[TokenT]):
@@ -85,21 +82,14 @@ class PollTable(Generic[TokenT]):
         return [self._wake_first(queue) for queue in list(groups.values())]
 
     def message_visible(self, topic: str, group: str) -> list[TokenT]:
-        """As `message_arrived`, when only one group has something new: a lease ended, or an ordered queue is free."""
+        """As `message_arrived`, when only one group has something: a lease ended, or a full batch left some behind."""
         queue = self._topics.get(topic, {}).get(group)
         return [] if queue is None else [self._wake_first(queue)]
 
-    def pass_on(self, topic: str, group: str) -> list[TokenT]:
-        """The next one to look, taken out of the table: of those that already waited when something last arrived."""
-        queue = self._topics.get(topic, {}).get(group)
-        if queue is None:
-            return []
-        token, number = next(iter(queue.waiting.items()))
-        if number >= queue.wave_end:
-            return []
-        del self._places[token]
-        self._leave(queue, token)
-        return [token]
+    def is_waited_for(self, topic: str, group: str) -> bool:
+        """Whether a receive of the group waits."""
+        groups = self._topics.get(topic)
+        return groups is not None and group in groups
 
     def next_deadline_ms(self) -> int | None:
         """When the next receive has waited long enough."""
@@ -117,7 +107,6 @@ class PollTable(Generic[TokenT]):
         return expired
 
     def _wake_first(self, queue: _GroupQueue[TokenT]) -> TokenT:
-        queue.wave_end = self._next_number
         token = next(iter(queue.waiting))
         del self._places[token]
         self._leave(queue, token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from mqcore.message import MessageRecord
+from mqcore.message import MessageRecord, StoredMessage
 from mqcore.storage.consume_queue import QueueEntry
 
 __all__ = ["QueueReader"]
@@ -23,5 +23,8 @@ class QueueReader(Protocol):
     def entries(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[QueueEntry]:
         """Up to `count` entries from `start`, without gaps; fewer, but not none, within [min_offset, max_offset)."""
 
-    def message(self, entry: QueueEntry) -> MessageRecord | None:
-        """The record of an entry; None when no message belongs to it (filler, or expired in the meantime)."""
+    def messages(self, entries: Sequence[QueueEntry]) -> list[StoredMessage | None]:
+        """The message of each entry; None when none belongs to it (filler, expired in the meantime, unreadable)."""
+
+    def record(self, entry: QueueEntry) -> MessageRecord | None:
+        """The whole record of an entry; None as in `messages`."""

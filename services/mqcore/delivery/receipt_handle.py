@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
+from functools import partial
 from struct import Struct
 from struct import error as StructError  # noqa: N812
 from typing import Final, NamedTuple
@@ -28,6 +29,7 @@ _NUMBERS: Final = Struct(">BIqQq")
 _BEFORE_OFFSET: Final = Struct(">BI")
 _OFFSET: Final = Struct(">q")
 _AFTER_OFFSET: Final = Struct(">Qq")
+_unpack: Final = _NUMBERS.unpack
 _NUMBERS_LENGTH: Final = 2 * _NUMBERS.size
 _SEPARATOR: Final = "."
 
@@ -41,6 +43,10 @@ class ReceiptHandle(NamedTuple):
     nonce: int
     deadline_ms: int
     """When the lease was to end as the handle was made; a renewed lease ends later."""
+
+
+_make: Final = partial(tuple.__new__, ReceiptHandle)
+"""ReceiptHandle._make without a Python frame: once per acknowledgement."""
 
 
 def make_handles(
@@ -61,10 +67,10 @@ def encode_broker_name(broker_name: str) -> str:
 def read_handle(text: str) -> ReceiptHandle | None:
     """The delivery a handle names; None for a text that is no handle of ours. Which broker made it is not looked at."""
     try:
-        receipt = ReceiptHandle._make(_NUMBERS.unpack(bytes.fromhex(text[:_NUMBERS_LENGTH])))
+        receipt = _make(_unpack(bytes.fromhex(text[:_NUMBERS_LENGTH])))
     except (ValueError, StructError):
         return None
-    return receipt if receipt.version == _VERSION else None
+    return receipt if receipt[0] == _VERSION else None
 
 
 def broker_of_handle(text: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -32,6 +33,15 @@ class Subscription:
         """For when the table has noted to look at the ends of leases; None when it has not."""
         self._ends: list[tuple[int, int, Lease]] = []
         self._running = 0
+
+    def in_turn(self, queue_ids: Sequence[int]) -> list[QueueProgress]:
+        """The queues of `queue_ids`, beginning with another one each time."""
+        found = [self.queues[queue_id] for queue_id in queue_ids]
+        if len(found) > 1:
+            first = self.turn % len(found)
+            self.turn += 1
+            found = found[first:] + found[:first]
+        return found
 
     def lease_started(self, lease: Lease, serial: int) -> None:
         """Notes the end of a new lease. `serial` orders equal ends and is never used twice."""

@@ -41,6 +41,7 @@ __all__ = [
     "BLANK",
     "BLANK_MAGIC",
     "CRC_MASK",
+    "DELIVERY_HEADS",
     "HOST_FLAGS",
     "MAX_V1_TOPIC_BYTES",
     "PART_LENGTH",
@@ -70,6 +71,10 @@ def _scan_head(born: int, store: int) -> Struct:
     return Struct(f">iIIi4xqqi8x{born}x4xq{store}x4x4x8xi")
 
 
+def _delivery_head(born: int, store: int) -> Struct:
+    return Struct(f">iIIi4xqqiq{born}s4xq{store}si12xi")
+
+
 _ADDRESS_SIZES: Final = ((4, 4), (16, 4), (4, 16), (16, 16))
 
 WHOLE_HEADS: Final = tuple(_whole_head(born, store) for born, store in _ADDRESS_SIZES)
@@ -78,6 +83,10 @@ WHOLE_HEADS: Final = tuple(_whole_head(born, store) for born, store in _ADDRESS_
 SCAN_HEADS: Final = tuple(_scan_head(born, store) for born, store in _ADDRESS_SIZES)
 """The same bytes without what dispatch does not need: totalSize, magicCode, bodyCRC, queueId, queueOffset,
 physicalOffset, sysFlag, storeTimestamp, bodyLength."""
+
+DELIVERY_HEADS: Final = tuple(_delivery_head(born, store) for born, store in _ADDRESS_SIZES)
+"""The same bytes without what a receiver is not shown: totalSize, magicCode, bodyCRC, queueId, queueOffset,
+physicalOffset, sysFlag, bornTimestamp, bornHost address, storeTimestamp, storeHost address and port, bodyLength."""
 
 PART_LENGTH: Final = Struct(">h")
 """Length of the properties, and of a V2 topic."""

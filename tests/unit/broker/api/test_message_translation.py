@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import pytest
 from apache.rocketmq.v2 import definition_pb2 as definition
+from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 
-from broker.api.message_translation import born_host, delivered_message, outgoing_message
+from broker.api.delivery_encoding import DeliveryEncoder
+from broker.api.message_translation import born_host, outgoing_message
 from mqcore.message import (
     Host,
     InvalidProperty,
-    MessageRecord,
     OutgoingMessage,
+    StoredMessage,
     decode_properties,
-    decode_record,
     encode_record,
     java_hash,
+    read_stored_message,
 )
 
 PEER = Host.parse("127.0.0.1", 58_340)
@@ -42,21 +44,17 @@ def translated(message: definition.Message, topic: str = "sample-normal") -> Out
     )
 
 
-def stored(message: OutgoingMessage) -> MessageRecord:
+def stored(message: OutgoingMessage) -> StoredMessage:
     raw = encode_record(
         message, queue_offset=7, physical_offset=4_096, store_timestamp_ms=1_795_259_967_508, store_host=STORE
     )
-    return decode_record(raw, 0)
+    return read_stored_message(memoryview(raw), 0, len(raw), 4_096)
 
 
-def delivered(record: MessageRecord) -> definition.Message:
-    return delivered_message(
-        record,
-        topic=definition.Resource(name=record.topic, resource_namespace="ns"),
-        receipt_handle="handle",
-        delivery_attempt=2,
-        invisible_ms=10_500,
-    )
+def delivered(message: StoredMessage) -> definition.Message:
+    topic = definition.Resource(name="sample-normal", resource_namespace="ns")
+    encoded = DeliveryEncoder(topic=topic, invisible_ms=10_500).encode(message, handle="handle", attempt=2)
+    return pb.ReceiveMessageResponse.FromString(encoded).message
 
 
 # Property strings of records that RocketMQ 5.5.0 stored for its gRPC client.

@@ -20,7 +20,9 @@ def send(broker: BrokerAssembly, *bodies: bytes, topic: str = "orders", tag: str
 
 
 def ack(broker: BrokerAssembly, *handles: str, topic: str = "orders") -> pb.AckMessageResponse:
-    return call(broker, "AckMessage", ack_request(*handles, topic=topic)).only(pb.AckMessageResponse)
+    fake = call(broker, "AckMessage", ack_request(*handles, topic=topic))
+    broker.end_turn()
+    return fake.only(pb.AckMessageResponse)
 
 
 def test_messages_of_all_queues_are_delivered(broker: BrokerAssembly) -> None:

@@ -21,7 +21,9 @@ def delivered(broker: BrokerAssembly, *bodies: bytes) -> list[str]:
 
 
 def ack(broker: BrokerAssembly, *handles: str) -> pb.AckMessageResponse:
-    return call(broker, "AckMessage", ack_request(*handles)).only(pb.AckMessageResponse)
+    fake = call(broker, "AckMessage", ack_request(*handles))
+    broker.end_turn()
+    return fake.only(pb.AckMessageResponse)
 
 
 def change(broker: BrokerAssembly, handle: str, invisible_ms: int) -> pb.ChangeInvisibleDurationResponse:

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mqcore.delivery import Delivery, DeliveryOptions, LeaseTable, RestoreReport, TagFilter
+from mqcore.delivery import Delivery, DeliveryOptions, LeasedRecord, LeaseTable, RestoreReport, TagFilter
 from support.queue_memory import QueueMemory
 
 TOPIC: Final = "T"
@@ -125,13 +125,14 @@ class Delivering(RuleBasedStateMachine):
             assert given == available[queue_id][: len(given)], "new messages come in order and none is left out"
         for got in received.deliveries:
             self.take(model, got, invisible_ms, is_dead=False)
-        for got in received.dead_letters:
-            self.take(model, got, invisible_ms, is_dead=True)
+        for dead in received.dead_letters:
+            self.take(model, dead, invisible_ms, is_dead=True)
         for state in self.table.progress():
             if state.group == group:
                 self.check_passed_over(group, state.queue_id, model.next_offsets[state.queue_id], state.next_offset)
                 model.next_offsets[state.queue_id] = state.next_offset
-        self.handles += [(group, got.handle) for got in received.deliveries + received.dead_letters]
+        self.handles += [(group, got.handle) for got in received.deliveries]
+        self.handles += [(group, dead.handle) for dead in received.dead_letters]
         self.write_journal()
 
     def deliverable(self, group: str, queue_id: int) -> list[int]:
@@ -148,7 +149,7 @@ class Delivering(RuleBasedStateMachine):
         tag = self.tags[queue_id][offset]
         return tag == "a" or (group == "all" and tag != "filler")
 
-    def take(self, model: GroupModel, got: Delivery, invisible_ms: int, *, is_dead: bool) -> None:
+    def take(self, model: GroupModel, got: Delivery | LeasedRecord, invisible_ms: int, *, is_dead: bool) -> None:
         place = (got.queue_id, got.queue_offset)
         record = got.record
         assert (record.queue_id, record.queue_offset) == place

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from mqcore.delivery import Delivery, DeliveryOptions, LeaseTable, Received, TagFilter, read_handle
+from mqcore.delivery import Delivery, DeliveryOptions, LeasedRecord, LeaseTable, Received, TagFilter, read_handle
 from mqcore.delivery.receipt_handle import encode_broker_name, make_handles
 from support.queue_memory import QueueMemory
 
@@ -75,7 +75,7 @@ class Broker:
             attempt_id=attempt_id,
         )
 
-    def acknowledge(self, delivery: Delivery, now_ms: int = T0, *, group: str = "G") -> bool:
+    def acknowledge(self, delivery: Delivery | LeasedRecord, now_ms: int = T0, *, group: str = "G") -> bool:
         return self.leases.acknowledge(group=group, topic="T", handle=delivery.handle, now_ms=now_ms)
 
     def change(self, delivery: Delivery, invisible_ms: int, now_ms: int = T0) -> str | None:
@@ -198,7 +198,10 @@ def test_the_message_of_a_running_lease_can_be_read_again() -> None:
     broker = Broker()
     broker.put()
     (delivery,) = broker.receive().deliveries
-    assert broker.leases.leased(group="G", topic="T", handle=delivery.handle, now_ms=T0) == delivery
+    leased = broker.leases.leased(group="G", topic="T", handle=delivery.handle, now_ms=T0)
+    assert leased is not None
+    assert (leased.handle, leased.attempt, leased.queue_offset) == (delivery.handle, 1, delivery.queue_offset)
+    assert leased.record.properties == delivery.record.properties
     assert broker.leases.leased(group="G", topic="T", handle=delivery.handle, now_ms=T0 + LEASE_MS) is None
 
 
@@ -220,7 +223,7 @@ def test_ends_of_finished_leases_do_not_pile_up() -> None:
     for _ in range(2_000):
         broker.put()
         assert broker.acknowledge(broker.receive().deliveries[0])
-    assert len(broker.leases._subscriptions["G", "T"]._ends) < 200
+    assert len(broker.leases._state.subscriptions["G", "T"]._ends) < 200
 
 
 # Progress

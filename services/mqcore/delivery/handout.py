@@ -1,0 +1,219 @@
+"""One receive under way: which messages it gets, queue by queue, and under which leases.
+
+Redeliveries come first, oldest first, then new messages. An ordered queue gives nothing while something of its last
+batch is leased, except that batch again to the request that got it: its answer was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from mqcore.delivery.journal import EntryKind
+from mqcore.delivery.lease_state import LeaseState
+from mqcore.delivery.lease_values import Delivery, LeasedRecord, Received
+from mqcore.delivery.queue_progress import Lease, QueueProgress
+from mqcore.delivery.receipt_handle import make_handles
+from mqcore.delivery.tag_filter import TagFilter
+from mqcore.message import StoredMessage
+
+__all__ = ["Handout"]
+
+_FILTERED_CHUNK: Final = 256
+"""Entries read at once when a filter lets few pass."""
+
+
+@dataclass(slots=True)
+class Handout:
+    """See the module's docstring. RecordCorrupt from the reader passes through; nothing changed in that queue then."""
+
+    state: LeaseState
+    tag_filter: TagFilter
+    remaining: int
+    """Messages still wanted."""
+    scan_budget: int
+    """Entries that may still be looked at."""
+    nonce: int
+    now_ms: int
+    deadline_ms: int
+    max_attempts: int
+    auto_renew: bool
+    client_id: str
+    attempt_id: str
+    encoded_broker_name: str
+    received: Received = field(default_factory=lambda: Received([], []))
+
+    def take(self, queues: list[QueueProgress]) -> None:
+        """Takes from the queues in their order."""
+        if queues and queues[0].subscription.ready_queues:
+            for queue in queues:
+                if queue.ready:
+                    self._take_ready(queue)
+        for queue in queues:
+            if self.remaining <= 0:
+                break
+            queue.ordered = False
+            self._take_new(queue)
+
+    def take_ordered(self, queues: list[QueueProgress]) -> None:
+        """Takes from those queues nobody holds a batch of."""
+        for queue in queues:
+            if self.remaining <= 0:
+                return
+            queue.ordered = True
+            if queue.leased_count:
+                if self.attempt_id and self.attempt_id == queue.attempt_id:
+                    self._take_again(queue)
+                continue
+            if queue.ready:
+                self._take_ready(queue)
+            else:
+                self._take_new(queue)
+            queue.attempt_id = self.attempt_id
+
+    def _take_new(self, queue: QueueProgress) -> None:
+        """Leases messages from `next_offset` on."""
+        state, topic, queue_id = self.state, queue.subscription.topic, queue.queue_id
+        reader = state.reader
+        end = reader.max_offset(topic, queue_id)
+        offset = queue.next_offset
+        if offset >= end:
+            if offset > end:
+                state.truncate(queue, end)
+            return
+        wanted = min(self.remaining, state.options.max_inflight_per_queue - len(queue.pending))
+        if wanted <= 0:
+            queue.refused = True
+            return
+        min_offset = reader.min_offset(topic, queue_id)
+        if offset < min_offset:
+            state.trim(queue, min_offset)
+            offset = queue.next_offset
+        codes, matches = self.tag_filter.codes, self.tag_filter.matches
+        offsets: list[int] = []
+        records: list[StoredMessage] = []
+        while offset < end and len(offsets) < wanted:
+            if self.scan_budget <= 0:
+                self.received.more = True
+                break
+            missing = wanted - len(offsets)
+            count = missing if codes is None else min(_FILTERED_CHUNK, self.scan_budget)
+            entries = reader.entries(topic, queue_id, offset, min(count, end - offset))
+            assert entries, f"{topic} queue {queue_id} has no entry at {offset}, below its end {end}"
+            self.scan_budget -= len(entries)
+            places: Sequence[int] = range(offset, offset + len(entries))
+            offset += len(entries)
+            if codes is not None:
+                # The records of the others are not read.
+                passing = [(place, entry) for place, entry in zip(places, entries) if entry.tags_code in codes]
+                places = [place for place, _ in passing[:missing]]
+                entries = [entry for _, entry in passing[:missing]]
+                if len(passing) >= missing:
+                    offset = places[-1] + 1
+            for place, record in zip(places, reader.messages(entries)):
+                if record is not None and (codes is None or matches(record.properties)):
+                    offsets.append(place)
+                    records.append(record)
+        if offsets:
+            self._lease(queue, offsets, records, attempt=1, next_offset=offset)
+        elif offset > queue.next_offset:
+            queue.skip_to(offset)
+            state.journal.at(EntryKind.SKIP, queue, offset)
+
+    def _take_ready(self, queue: QueueProgress) -> None:
+        """Leases ready messages, or hands them over as dead letters."""
+        state, topic, queue_id = self.state, queue.subscription.topic, queue.queue_id
+        min_offset, end = state.reader.min_offset(topic, queue_id), state.reader.max_offset(topic, queue_id)
+        if queue.committed < min_offset:
+            state.trim(queue, min_offset)
+        if queue.next_offset > end:
+            state.truncate(queue, end)
+        while queue.ready and self.remaining > 0:
+            offset = queue.ready[0]
+            record = self._message_at(queue, offset)
+            before = queue.pending[offset]
+            if record is None or not self.tag_filter.matches(record.properties):
+                queue.take_ready()
+                state.finish(queue, offset)
+                continue
+            attempt = before.attempt + 1
+            if attempt > self.max_attempts:
+                self._take_dead_letter(queue, offset, attempt=attempt)
+                continue
+            queue.take_ready()
+            state.let_go(before)
+            self._lease(queue, [offset], [record], attempt=attempt, next_offset=queue.next_offset)
+        if not queue.ready:
+            queue.subscription.ready_queues.discard(queue_id)
+
+    def _take_dead_letter(self, queue: QueueProgress, offset: int, *, attempt: int) -> None:
+        """Leases a message for as long as its copy to the dead letter topic may take; nobody's attempt is counted."""
+        entry = self.state.reader.entries(queue.subscription.topic, queue.queue_id, offset, 1)[0]
+        record = self.state.reader.record(entry)
+        queue.take_ready()
+        if record is None:
+            self.state.finish(queue, offset)
+            return
+        self.state.let_go(queue.pending[offset])
+        lease = self._new_lease(queue, [offset], attempt=attempt - 1, auto_renew=False)
+        self.state.start(lease, queue.next_offset)
+        (handle,) = self._handles(lease)
+        self.received.dead_letters.append(LeasedRecord(record, handle, attempt, queue.queue_id, offset))
+        self.remaining -= 1
+
+    def _take_again(self, queue: QueueProgress) -> None:
+        """Gives a batch again that is still leased: the attempt stays the same."""
+        waiting = set(queue.ready)
+        for offset in sorted(queue.pending.keys() - waiting)[: self.remaining]:
+            record = self._message_at(queue, offset)
+            before = queue.pending[offset]
+            if record is None:
+                self.state.finish(queue, offset)
+                continue
+            self.state.let_go(before)
+            self._lease(queue, [offset], [record], attempt=before.attempt, next_offset=queue.next_offset)
+
+    def _message_at(self, queue: QueueProgress, offset: int) -> StoredMessage | None:
+        entries = self.state.reader.entries(queue.subscription.topic, queue.queue_id, offset, 1)
+        return self.state.reader.messages(entries)[0] if entries else None
+
+    def _lease(
+        self,
+        queue: QueueProgress,
+        offsets: list[int],
+        records: list[StoredMessage],
+        *,
+        attempt: int,
+        next_offset: int,
+    ) -> None:
+        """Puts messages under a new lease and adds them to what was received."""
+        lease = self._new_lease(queue, offsets, attempt=attempt, auto_renew=self.auto_renew)
+        self.state.start(lease, next_offset)
+        queue_id = queue.queue_id
+        self.received.deliveries += [
+            Delivery(record, handle, attempt, queue_id, offset)
+            for record, handle, offset in zip(records, self._handles(lease), offsets)
+        ]
+        self.remaining -= len(offsets)
+
+    def _new_lease(self, queue: QueueProgress, offsets: list[int], *, attempt: int, auto_renew: bool) -> Lease:
+        return Lease(
+            queue,
+            offsets,
+            nonce=self.nonce,
+            attempt=attempt,
+            granted_ms=self.now_ms,
+            deadline_ms=self.deadline_ms,
+            client_id=self.client_id,
+            auto_renew=auto_renew,
+        )
+
+    def _handles(self, lease: Lease) -> list[str]:
+        return make_handles(
+            lease.offsets,
+            queue_id=lease.queue.queue_id,
+            nonce=lease.nonce,
+            deadline_ms=lease.deadline_ms,
+            encoded_broker_name=self.encoded_broker_name,
+        )

@@ -1,0 +1,209 @@
+"""The state of a lease table and the transitions all its operations share. Each is journalled where it is made.
+
+unopened --open--> queue with a position
+new or ready --start--> leased --finish--> finished
+                        leased --end--> ready
+any, below the store's begin --trim--> finished;  any, beyond the store's end --truncate--> unknown
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+
+from mqcore.delivery.journal import EntryKind, LeaseJournal
+from mqcore.delivery.options import DeliveryOptions
+from mqcore.delivery.queue_progress import ENDED, Lease, QueueProgress
+from mqcore.delivery.queue_reader import QueueReader
+from mqcore.delivery.subscription import Subscription
+
+__all__ = ["LeaseState"]
+
+
+class LeaseState:
+    """Subscriptions by group and topic, when their leases end, and what became visible. One thread only."""
+
+    def __init__(
+        self,
+        reader: QueueReader,
+        *,
+        options: DeliveryOptions,
+        stored_offset: Callable[[str, str, int], int | None],
+    ) -> None:
+        self.reader = reader
+        self.options = options
+        self.stored_offset = stored_offset
+        self.subscriptions: dict[tuple[str, str], Subscription] = {}
+        self.journal = LeaseJournal()
+        self.visible: set[Subscription] = set()
+        """May have something to deliver which they had not before."""
+        self.renewed: dict[str, set[Lease]] = {}
+        """Leases renewed for each client."""
+        self._next_number = 1
+        self._wakeups: list[tuple[int, int, Subscription]] = []
+        """Heap of when to look at the ends of a subscription's leases; void unless equal to its wakeup_ms."""
+        self._serial = 0
+
+    # Subscriptions
+
+    def open(self, group: str, topic: str, queue_ids: Sequence[int]) -> Subscription:
+        """The group on the topic, with all of `queue_ids` opened."""
+        subscription = self.subscriptions.get((group, topic))
+        if subscription is None:
+            subscription = Subscription(self._next_number, group, topic)
+            self._next_number += 1
+            self.subscriptions[group, topic] = subscription
+            self.journal.subscription(subscription)
+        queues = subscription.queues
+        if len(queues) < len(queue_ids) or not all(map(queues.__contains__, queue_ids)):
+            self._open_all(subscription, [queue_id for queue_id in queue_ids if queue_id not in queues])
+        return subscription
+
+    def _open_all(self, subscription: Subscription, queue_ids: list[int]) -> None:
+        """Fixes where the group starts. In queues added to a topic it consumes already, it misses nothing."""
+        group, topic = subscription.group, subscription.topic
+        stored = {queue_id: self.stored_offset(group, topic, queue_id) for queue_id in queue_ids}
+        is_known = bool(subscription.queues) or any(offset is not None for offset in stored.values())
+        from_earliest = is_known or self.options.consume_from_earliest
+        for queue_id, offset in stored.items():
+            min_offset = self.reader.min_offset(topic, queue_id)
+            max_offset = self.reader.max_offset(topic, queue_id)
+            if offset is not None:
+                start = min(max(offset, min_offset), max_offset)
+            else:
+                start = min_offset if from_earliest else max_offset
+            self.open_queue(subscription, queue_id, start)
+
+    def open_queue(self, subscription: Subscription, queue_id: int, offset: int) -> None:
+        """The group starts in the queue at `offset`, whatever was known of it."""
+        queue = subscription.queues[queue_id] = QueueProgress(subscription, queue_id, offset)
+        self.journal.at(EntryKind.POSITION, queue, offset)
+
+    def adopt(self, subscriptions: Iterable[Subscription]) -> None:
+        """Takes the subscriptions of an earlier run; the caller resumes their queues."""
+        for subscription in subscriptions:
+            self.subscriptions[subscription.group, subscription.topic] = subscription
+            self._next_number = max(self._next_number, subscription.number + 1)
+
+    def forget(self, subscription: Subscription) -> None:
+        """The group does not consume the topic any more."""
+        del self.subscriptions[subscription.group, subscription.topic]
+        for queue in subscription.queues.values():
+            self.drop(queue, queue.trim(queue.next_offset))
+        self.visible.discard(subscription)
+        self.journal.forget(subscription)
+
+    # Leases
+
+    def start(self, lease: Lease, next_offset: int) -> None:
+        """A lease begins; its messages belong to none or were let go of."""
+        lease.queue.grant(lease, next_offset)
+        self.journal.grant(lease, lease.offsets, next_offset)
+        self.note_end(lease, is_new=True)
+
+    def note_end(self, lease: Lease, *, is_new: bool) -> None:
+        """The end of a lease is known, for the first time or anew."""
+        subscription = lease.queue.subscription
+        self._serial += 1
+        if is_new:
+            subscription.lease_started(lease, self._serial)
+            if lease.auto_renew:
+                self.renewed.setdefault(lease.client_id, set()).add(lease)
+        else:
+            subscription.lease_moved(lease, self._serial)
+        if subscription.wakeup_ms is None or lease.deadline_ms < subscription.wakeup_ms:
+            self._plan_wakeup(subscription)
+
+    def finish(self, queue: QueueProgress, offset: int) -> None:
+        """A message is done with."""
+        lease = queue.finish(offset)
+        lease.held -= 1
+        if lease.held == 0:
+            self._retire(lease)
+        self.journal.finish(queue, offset)
+        is_free = not queue.leased_count if queue.ordered else queue.refused
+        if is_free:
+            queue.refused = False
+            self.visible.add(queue.subscription)
+
+    def end(self, lease: Lease) -> None:
+        """The messages still under a lease become ready."""
+        self._retire(lease)
+        self.make_ready(lease)
+
+    def make_ready(self, lease: Lease) -> None:
+        """The same for a lease whose end was noticed before."""
+        queue = lease.queue
+        queue.end(lease)
+        queue.subscription.ready_queues.add(queue.queue_id)
+        self.visible.add(queue.subscription)
+
+    def let_go(self, lease: Lease) -> None:
+        """One message is not under the lease any more."""
+        lease.held -= 1
+        if lease.held == 0:
+            self._retire(lease)
+
+    def _retire(self, lease: Lease) -> None:
+        """A running lease is over; for one that ended before, nothing is left to do."""
+        if lease.deadline_ms == ENDED:
+            return
+        lease.queue.subscription.lease_over()
+        if lease.auto_renew:
+            leases = self.renewed.get(lease.client_id)
+            if leases is not None:
+                leases.discard(lease)
+                if not leases:
+                    del self.renewed[lease.client_id]
+
+    # Queues that became shorter
+
+    def trim(self, queue: QueueProgress, offset: int) -> None:
+        """Everything below `offset` is finished."""
+        self.drop(queue, queue.trim(offset))
+        self.journal.at(EntryKind.TRIM, queue, offset)
+
+    def truncate(self, queue: QueueProgress, offset: int) -> None:
+        """The queue ends earlier than it did when the group consumed it."""
+        self.drop(queue, queue.truncate(offset))
+        self.journal.at(EntryKind.TRUNCATE, queue, offset)
+
+    def drop(self, queue: QueueProgress, leases: Iterable[Lease]) -> None:
+        """Messages were taken out of the queue; `leases` has the lease of each."""
+        for lease in leases:
+            self.let_go(lease)
+        if not queue.ready:
+            queue.subscription.ready_queues.discard(queue.queue_id)
+
+    # Time
+
+    def next_wakeup_ms(self) -> int | None:
+        """When the next lease of any subscription ends."""
+        while self._wakeups and self._wakeups[0][2].wakeup_ms != self._wakeups[0][0]:
+            heappop(self._wakeups)
+        return self._wakeups[0][0] if self._wakeups else None
+
+    def end_due(self, now_ms: int) -> None:
+        """Ends or renews the leases of all subscriptions whose time has come."""
+        while self._wakeups and self._wakeups[0][0] <= now_ms:
+            wakeup_ms, _, subscription = heappop(self._wakeups)
+            if subscription.wakeup_ms == wakeup_ms:
+                subscription.wakeup_ms = None
+                self.end_due_of(subscription, now_ms)
+                self._plan_wakeup(subscription)
+
+    def end_due_of(self, subscription: Subscription, now_ms: int) -> None:
+        """The same for one subscription."""
+        while (lease := subscription.take_ended(now_ms)) is not None:
+            last_ms = lease.granted_ms + self.options.renew_total_ms
+            if lease.auto_renew and now_ms < last_ms:
+                lease.deadline_ms = min(now_ms + self.options.renew_interval_ms, last_ms)
+                self.note_end(lease, is_new=False)
+            else:
+                self.end(lease)
+
+    def _plan_wakeup(self, subscription: Subscription) -> None:
+        subscription.wakeup_ms = subscription.next_end_ms()
+        if subscription.wakeup_ms is not None:
+            self._serial += 1
+            heappush(self._wakeups, (subscription.wakeup_ms, self._serial, subscription))
