@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import structlog
 
@@ -37,13 +38,16 @@ __all__ = ["WritePath"]
 
 log = structlog.get_logger(__name__)
 
+# Looked up for every put: a module's global is cheaper than an attribute of the enum.
+_PUT_OK: Final = PutStatus.PUT_OK
+
 PutDone = Callable[[list[AppendResult]], None]
 
 
 class WritePath:
     """Owns the master's side of every put. Event loop only.
 
-    `appended` is told (topic, queue id) after each append, so that long polls wake. `refusal` tells why puts are
+    `appended` is told the topic after each append, so that long polls wake. `refusal` tells why puts are
     refused now, or returns None; `failed` is told of a disk that broke under a put.
     """
 
@@ -56,7 +60,7 @@ class WritePath:
         flush_disk_type: FlushDiskType,
         waits_for_slaves: bool,
         kick_flush: Callable[[], None],
-        appended: Callable[[str, int], None],
+        appended: Callable[[str], None],
         refusal: Callable[[], str | None],
         failed: Callable[[DiskError], None],
     ) -> None:
@@ -75,8 +79,15 @@ class WritePath:
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
-        self.put_counts: Counter[str] = Counter()
+        self._ok_count = 0
+        self._failed_counts: Counter[PutStatus] = Counter()
         self.refused_counts: Counter[str] = Counter()
+
+    @property
+    def put_counts(self) -> dict[str, int]:
+        """Messages by the status their sender was given, as far as there were any."""
+        counts = {status.name: count for status, count in self._failed_counts.items()}
+        return {_PUT_OK.name: self._ok_count, **counts} if self._ok_count else counts
 
     @property
     def waiting_count(self) -> int:
@@ -109,9 +120,12 @@ class WritePath:
         if not last.status.stored:
             self._finish(results, done)
             return
-        for message in messages:
-            self._appended(message.topic, message.queue_id)
-        waits = any(message.wait_store_ok for message in messages)
+        # The messages of one put go to one queue.
+        message = messages[0]
+        self._appended(message.topic)
+        waits = message.wait_store_ok
+        if not waits and len(messages) > 1:
+            waits = any(message.wait_store_ok for message in messages)
         token = self._next_token
         self._next_token += 1
         status = self._replica.submit(
@@ -139,11 +153,12 @@ class WritePath:
     def collect(self) -> None:
         """Acts on what the replica decided: answers sends, closes links, tells the operator; then pumps the slaves."""
         for event in self._replica.take_events():
+            if type(event) is PutCompleted:
+                results, done = self._waiting.pop(event.token)
+                self._settle(results, event.status)
+                self._finish(results, done)
+                continue
             match event:
-                case PutCompleted(token, status):
-                    results, done = self._waiting.pop(token)
-                    self._settle(results, status)
-                    self._finish(results, done)
                 case LinkClosed(link, reason, counter):
                     self.refused_counts[counter] += 1
                     log.warning("slave_link_closed", link=link, reason=reason)
@@ -175,13 +190,16 @@ class WritePath:
             self._timer = None
 
     def _settle(self, results: list[AppendResult], status: PutStatus) -> None:
-        if status is not PutStatus.PUT_OK:
+        if status is not _PUT_OK:
             for result in results:
                 result.status = status
 
     def _finish(self, results: list[AppendResult], done: PutDone) -> None:
         for result in results:
-            self.put_counts[result.status.name] += 1
+            if result.status is _PUT_OK:
+                self._ok_count += 1
+            else:
+                self._failed_counts[result.status] += 1
         done(results)
 
     def _schedule_turn(self) -> None:

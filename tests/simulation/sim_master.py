@@ -125,7 +125,7 @@ class SimMaster:
             flush_disk_type=self._settings.flush_disk_type,
             waits_for_slaves=self._settings.waits_for_slaves,
             kick_flush=self._running_store.kick_flush,
-            appended=lambda topic, queue_id: None,
+            appended=lambda topic: None,
             refusal=lambda: None,
             failed=lambda error: self._member.disk_failed(self._process, error),
         )

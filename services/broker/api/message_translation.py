@@ -6,8 +6,10 @@ reads the other's records alike (checked against records of RocketMQ 5.5). `deli
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import ip_address
+from operator import itemgetter
 from typing import Final
 
 from apache.rocketmq.v2 import definition_pb2 as definition
@@ -16,8 +18,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from broker.api.internal_properties import PROPERTY_TRACE_CONTEXT
 from mqcore.message import (
     Host,
+    InvalidProperty,
     OutgoingMessage,
-    encode_properties,
     java_map_order,
     tags_code,
 )
@@ -51,7 +53,7 @@ def outgoing_message(
     """A NORMAL or FIFO message as it is put. InvalidProperty when a value hides a separator of the stored form."""
     system = message.system_properties
     tag = system.tag or None
-    keys = tuple(key for key in system.keys if key)
+    keys = [key for key in system.keys if key]
     message_id = system.message_id
     born_timestamp_ms = _milliseconds(system.born_timestamp) if system.HasField("born_timestamp") else now_wall_ms
     properties = dict(message.user_properties)
@@ -72,13 +74,14 @@ def outgoing_message(
     properties[PROPERTY_REGION] = _REGION
     properties[PROPERTY_TRACE_ON] = _TRACE_ON
     properties[PROPERTY_CLUSTER] = cluster
+    words = keys if len(keys) == 1 and " " not in keys[0] else [word for key in keys for word in key.split(" ") if word]
     return OutgoingMessage(
         topic=topic,
         queue_id=queue_id,
         body=message.body,
-        properties=encode_properties([(name, properties[name]) for name in _stored_order(tuple(properties))]),
+        properties=_stored_properties(properties),
         tags_code=tags_code(tag),
-        index_keys=(message_id, *(word for key in keys for word in key.split(" ") if word)),
+        index_keys=(message_id, *words),
         tag=tag,
         born_timestamp_ms=born_timestamp_ms,
         born_host=peer_host,
@@ -101,10 +104,24 @@ def _born_host(peer: str) -> Host:
     return Host.parse(literal.partition("%")[0], int(port))
 
 
+def _stored_properties(properties: dict[str, str]) -> bytes:
+    """`encode_properties` in the order of RocketMQ's map. InvalidProperty as there."""
+    values_in_order, form = _stored_form(tuple(properties))
+    text = form % values_in_order(properties)
+    count = len(properties)
+    if text.count("\x01") != count or text.count("\x02") != count:
+        raise InvalidProperty("the name or the value of a property contains the byte 0x01 or 0x02")
+    return text.encode("utf-8", "replace")
+
+
 @lru_cache(maxsize=1_024)
-def _stored_order(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Most messages carry the same few names; names of users are unbounded, hence the limit."""
-    return tuple(java_map_order(names, capacity=_JAVA_MAP_CAPACITY))
+def _stored_form(names: tuple[str, ...]) -> tuple[Callable[[dict[str, str]], tuple[str, ...]], str]:
+    """How to pick the values of at least two names in stored order, and the text they go into.
+
+    Most messages carry the same few names; names of users are unbounded, hence the limit.
+    """
+    order = java_map_order(names, capacity=_JAVA_MAP_CAPACITY)
+    return itemgetter(*order), "".join(f"{name.replace('%', '%%')}\x01%s\x02" for name in order)
 
 
 @lru_cache(maxsize=4_096)

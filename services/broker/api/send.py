@@ -16,12 +16,13 @@ from apache.rocketmq.v2 import service_pb2 as pb
 
 from broker.api.message_translation import born_host, outgoing_message
 from broker.api.services import BrokerServices
-from broker.api.status_codes import PUT_OUTCOMES, Code, Outcome, common_status, status_of
+from broker.api.status_codes import PUT_OUTCOMES, Code, Outcome, common_status, ok_status, status_of
 from broker.api.validation import check_client_id, check_message, check_topic, declared_type
+from broker.api.wire_format import number, tag_of
 from mqcore.message import InvalidProperty, OutgoingMessage
 from mqcore.metadata import TopicConfig
 from mqcore.routing.queue_choice import QueueRotation, queue_of_message_group
-from mqcore.storage import AppendResult
+from mqcore.storage import AppendResult, PutStatus
 from mqservice.rpc import Call
 
 __all__ = ["SendHandler"]
@@ -47,6 +48,11 @@ class SendHandler:
     def __init__(self, services: BrokerServices) -> None:
         self._services = services
         self._rotation = QueueRotation()
+        # Asked for with every message.
+        self._clock = services.clock
+        self._topics = services.topics
+        self._cluster = services.identity.cluster
+        self._max_body_bytes = services.options.max_message_bytes
 
     def send_message(self, request: pb.SendMessageRequest, call: Call) -> None:
         """Stores the request's messages."""
@@ -54,30 +60,29 @@ class SendHandler:
         if isinstance(outgoing, Outcome):
             _refuse(request, call, outgoing)
         else:
-            self._services.put(outgoing, partial(_answer, request, call))
+            message_ids = [message.system_properties.message_id for message in request.messages]
+            self._services.put(outgoing, partial(_answer, message_ids, call))
 
     def _accepted(self, request: pb.SendMessageRequest, call: Call) -> list[OutgoingMessage] | Outcome:
         """What is to be put, or why not."""
-        services = self._services
         if refused := check_client_id(call.metadata):
             return refused
-        if (reason := services.refusal) is not None:
+        if (reason := self._services.refusal) is not None:
             return Outcome(Code.FORBIDDEN, reason, retryable=True)
         messages = request.messages
         if not messages:
             return Outcome(Code.MESSAGE_CORRUPTED, "the request has no message")
         topic = messages[0].topic.name
-        if refused := check_topic(topic):
+        config = self._topics.get(topic)
+        # A topic that exists has a good name.
+        if config is None and (refused := check_topic(topic)):
             return refused
-        now_ms = services.clock.wall_ms()
+        now_ms = self._clock.wall_ms()
+        if len(messages) > 1 and (refused := _check_alike(messages)):
+            return refused
         for message in messages:
-            if message.topic.name != topic:
-                return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same topic")
-            if message.system_properties.message_group != messages[0].system_properties.message_group:
-                return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same message group")
-            if refused := check_message(message, max_body_bytes=services.options.max_message_bytes, now_wall_ms=now_ms):
+            if refused := check_message(message, max_body_bytes=self._max_body_bytes, now_wall_ms=now_ms):
                 return refused
-        config = services.topics.get(topic)
         if config is None:
             return Outcome(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist in this broker group")
         for message in messages:
@@ -91,7 +96,6 @@ class SendHandler:
         self, messages: Sequence[definition.Message], config: TopicConfig, call: Call, now_ms: int
     ) -> list[OutgoingMessage] | Outcome:
         queue_id = self._queue(messages, config)
-        cluster = self._services.identity.cluster
         peer_host = born_host(call.peer)
         try:
             return [
@@ -99,7 +103,7 @@ class SendHandler:
                     message,
                     topic=config.topic_name,
                     queue_id=queue_id,
-                    cluster=cluster,
+                    cluster=self._cluster,
                     peer_host=peer_host,
                     now_wall_ms=now_ms,
                 )
@@ -114,6 +118,17 @@ class SendHandler:
         if message_group:
             return queue_of_message_group(message_group, config.write_queue_count)
         return self._rotation.next_queue(config.topic_name, config.write_queue_count)
+
+
+def _check_alike(messages: Sequence[definition.Message]) -> Outcome | None:
+    """One request is one run of records in one queue."""
+    topic, message_group = messages[0].topic.name, messages[0].system_properties.message_group
+    for message in messages:
+        if message.topic.name != topic:
+            return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same topic")
+        if message.system_properties.message_group != message_group:
+            return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same message group")
+    return None
 
 
 def _check_type(message: definition.Message, config: TopicConfig) -> Outcome | None:
@@ -140,14 +155,55 @@ def _refuse(request: pb.SendMessageRequest, call: Call, outcome: Outcome) -> Non
     call.finish()
 
 
-def _answer(request: pb.SendMessageRequest, call: Call, results: list[AppendResult]) -> None:
+def _answer(message_ids: list[str], call: Call, results: list[AppendResult]) -> None:
+    for result in results:
+        if result.status is not _PUT_OK:
+            call.send(_response(message_ids, results))
+            break
+    else:
+        call.send_encoded(_stored_response(message_ids, results))
+    call.finish()
+
+
+def _response(message_ids: list[str], results: list[AppendResult]) -> pb.SendMessageResponse:
     outcomes = [PUT_OUTCOMES[result.status] for result in results]
     response = pb.SendMessageResponse(status=common_status(outcomes))
-    for message, result, outcome in zip(request.messages, results, outcomes, strict=True):
-        message_id = message.system_properties.message_id
+    for message_id, result, outcome in zip(message_ids, results, outcomes, strict=True):
         # RocketMQ fills the transaction id of every message with its id; clients use it for half messages only.
         response.entries.add(
             status=status_of(outcome), message_id=message_id, transaction_id=message_id, offset=result.queue_offset
         )
-    call.send(response)
-    call.finish()
+    return response
+
+
+# Looked up for every message: a module's global is cheaper than an attribute of the enum.
+_PUT_OK: Final = PutStatus.PUT_OK
+_OK_FIELD: Final = pb.SendMessageResponse(status=ok_status()).SerializeToString()
+_ENTRIES_TAG: Final = tag_of(pb.SendMessageResponse, "entries")
+_ENTRY_OK: Final = pb.SendResultEntry(status=ok_status()).SerializeToString()
+_MESSAGE_ID_TAG: Final = tag_of(pb.SendResultEntry, "message_id")
+_TRANSACTION_ID_TAG: Final = tag_of(pb.SendResultEntry, "transaction_id")
+_OFFSET_TAG: Final = tag_of(pb.SendResultEntry, "offset")
+
+
+def _stored_response(message_ids: list[str], results: list[AppendResult]) -> bytes:
+    """`_response` when every message is stored, put together from its bytes at a quarter of the cost."""
+    parts = [_OK_FIELD]
+    for message_id, result in zip(message_ids, results, strict=True):
+        encoded_id = message_id.encode()
+        id_length = number(len(encoded_id))
+        entry = b"".join(
+            (
+                _ENTRY_OK,
+                _MESSAGE_ID_TAG,
+                id_length,
+                encoded_id,
+                _TRANSACTION_ID_TAG,
+                id_length,
+                encoded_id,
+                # Zero is the default, which protobuf leaves out.
+                _OFFSET_TAG + number(result.queue_offset) if result.queue_offset else b"",
+            )
+        )
+        parts += (_ENTRIES_TAG, number(len(entry)), entry)
+    return b"".join(parts)

@@ -80,7 +80,7 @@ def check_message(message: definition.Message, *, max_body_bytes: int, now_wall_
     return (
         _check_body(message.body, max_body_bytes)
         or (check_body_digest(system.body_digest, message.body) if system.HasField("body_digest") else None)
-        or _check_properties(message)
+        or _check_properties(message, system)
         or _check_message_id(system.message_id)
         or (_check_delay(system, now_wall_ms) if system.HasField("delivery_timestamp") else None)
         or (_check_recovery(system) if system.HasField("orphaned_transaction_recovery_duration") else None)
@@ -129,18 +129,46 @@ def check_lease(invisible_ms: int, *, min_ms: int = MIN_INVISIBLE_MS) -> Outcome
 
 
 def _check_body(body: bytes, max_body_bytes: int) -> Outcome | None:
+    if 0 < len(body) <= max_body_bytes:
+        return None
     if not body:
         return Outcome(Code.MESSAGE_BODY_EMPTY, "the message body is empty")
-    if len(body) > max_body_bytes:
+    return Outcome(
+        Code.MESSAGE_BODY_TOO_LARGE, f"the message body has {len(body)} bytes, the limit is {max_body_bytes}"
+    )
+
+
+def _check_properties(message: definition.Message, system: definition.SystemProperties) -> Outcome | None:
+    """User properties, tag and keys: their names, their characters, their total size."""
+    properties = message.user_properties
+    total_bytes = 0
+    if properties:
+        refused = _check_user_properties(properties)
+        if isinstance(refused, Outcome):
+            return refused
+        total_bytes = refused
+    if tag := system.tag:
+        if not tag.strip() or "|" in tag or _has_control_character(tag):
+            return Outcome(
+                Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r}: it must not be blank nor contain '|' or a control character"
+            )
+        total_bytes += _byte_count(tag)
+    for key in system.keys:
+        if (key and not key.strip()) or _has_control_character(key):
+            return Outcome(
+                Code.ILLEGAL_MESSAGE_KEY, f"key {key!r}: it must not be blank nor contain a control character"
+            )
+        total_bytes += _byte_count(key)
+    if total_bytes > _PROPERTY_BYTES_MAX:
         return Outcome(
-            Code.MESSAGE_BODY_TOO_LARGE, f"the message body has {len(body)} bytes, the limit is {max_body_bytes}"
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"properties, tag and keys have {total_bytes} bytes, the limit is {_PROPERTY_BYTES_MAX}",
         )
     return None
 
 
-def _check_properties(message: definition.Message) -> Outcome | None:
-    """User properties, tag and keys: their names, their characters, their total size."""
-    properties = message.user_properties
+def _check_user_properties(properties: Mapping[str, str]) -> Outcome | int:
+    """What is wrong with an application's own properties, or how many bytes they have."""
     if len(properties) > _PROPERTY_COUNT_MAX:
         return Outcome(
             Code.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(properties)} properties, the limit is {_PROPERTY_COUNT_MAX}"
@@ -149,28 +177,19 @@ def _check_properties(message: definition.Message) -> Outcome | None:
     for name, value in properties.items():
         if is_internal(name):
             return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property '{name}' is reserved by the broker")
-        if _CONTROL_CHARACTER.search(name) or _CONTROL_CHARACTER.search(value):
+        if _has_control_character(name) or _has_control_character(value):
             return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} contains a control character")
-        total_bytes += len(name.encode()) + len(value.encode())
-    system = message.system_properties
-    if tag := system.tag:
-        if not tag.strip() or "|" in tag or _CONTROL_CHARACTER.search(tag):
-            return Outcome(
-                Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r}: it must not be blank nor contain '|' or a control character"
-            )
-        total_bytes += len(tag.encode())
-    for key in system.keys:
-        if (key and not key.strip()) or _CONTROL_CHARACTER.search(key):
-            return Outcome(
-                Code.ILLEGAL_MESSAGE_KEY, f"key {key!r}: it must not be blank nor contain a control character"
-            )
-        total_bytes += len(key.encode())
-    if total_bytes > _PROPERTY_BYTES_MAX:
-        return Outcome(
-            Code.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"properties, tag and keys have {total_bytes} bytes, the limit is {_PROPERTY_BYTES_MAX}",
-        )
-    return None
+        total_bytes += _byte_count(name) + _byte_count(value)
+    return total_bytes
+
+
+def _has_control_character(text: str) -> bool:
+    # Most text is printable, which is cheaper to tell; some that is not, such as U+00A0, is allowed all the same.
+    return not text.isprintable() and _CONTROL_CHARACTER.search(text) is not None
+
+
+def _byte_count(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _check_message_id(message_id: str) -> Outcome | None:
@@ -194,7 +213,7 @@ def _check_recovery(system: definition.SystemProperties) -> Outcome | None:
 
 
 def _check_message_group(message_group: str) -> Outcome | None:
-    if not message_group.strip() or _CONTROL_CHARACTER.search(message_group):
+    if not message_group.strip() or _has_control_character(message_group):
         return Outcome(Code.ILLEGAL_MESSAGE_GROUP, "the message group is blank or contains a control character")
     if len(message_group.encode()) > _MESSAGE_GROUP_BYTES_MAX:
         return Outcome(Code.ILLEGAL_MESSAGE_GROUP, f"the message group has more than {_MESSAGE_GROUP_BYTES_MAX} bytes")
