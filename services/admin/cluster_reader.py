@@ -125,4 +125,8 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
         write_refusal=reply.write_refusal,
         kept_tails=tuple(reply.kept_tails),
         needed_slave_count=reply.needed_slave_count,
+        client_plane_counts=dict(reply.client_plane_counts),
+        client_connection_count=reply.client_connection_count,
+        loop_stall_count=reply.event_loop.stall_count,
+        longest_loop_stall_ms=reply.event_loop.longest_stall_ms,
     )

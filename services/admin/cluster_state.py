@@ -87,6 +87,12 @@ class BrokerStatus:
     kept_tails: tuple[str, ...]
     # Slaves that must hold a message before its send is acknowledged.
     needed_slave_count: int
+    # What the client plane's limits refused since the start, by limit; and "connections_accepted".
+    client_plane_counts: dict[str, int]
+    client_connection_count: int
+    # Turns of the event loop above 20 ms since the start, and the longest of them.
+    loop_stall_count: int
+    longest_loop_stall_ms: int
 
     @property
     def put_count(self) -> int:

@@ -24,6 +24,7 @@ from mqservice.clock import SystemClock
 from mqservice.command_line import EXIT_REFUSED, settings_of_command_line
 from mqservice.grpc_server import ListenError
 from mqservice.logging import configure_logging
+from mqservice.loop_meter import LoopMeter
 from mqservice.settings import check_folder_writable, check_ports_free, effective_settings
 from mqservice.shutdown import stop_requested
 
@@ -64,7 +65,9 @@ def run_broker(
     log.info("broker_starting", settings=effective_settings(settings), process_id=os.getpid())
     exit_code = EXIT_REFUSED
     try:
-        exit_code = asyncio.run(_serve(settings))
+        meter = LoopMeter()
+        with asyncio.Runner(loop_factory=meter.new_loop) as runner:
+            exit_code = runner.run(_serve(settings, meter))
     except* (StorageError, MetadataCorrupt, ListenError, OSError) as group:
         for error in group.exceptions:
             log.critical("broker_not_started", error=str(error), kind=type(error).__name__)
@@ -91,9 +94,9 @@ def check_machine(settings: BrokerSettings) -> list[str]:
     ]
 
 
-async def _serve(settings: BrokerSettings) -> int:
+async def _serve(settings: BrokerSettings, meter: LoopMeter) -> int:
     store_host = await _store_host(settings)
-    broker = Broker(settings, clock=SystemClock(), store_host=store_host)
+    broker = Broker(settings, clock=SystemClock(), store_host=store_host, loop_meter=meter)
     # What was made so far lives as long as the process: the collector need not look at it again and again.
     gc.collect()
     gc.freeze()

@@ -28,7 +28,7 @@ from broker.api.replica_servicer import ReplicaServicer
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
 from broker.broker_status import broker_status
-from broker.client_server import ClientServer, client_server_of
+from broker.client_server import client_server_of
 from broker.files import PosixDisk
 from broker.flush_worker import FlushWorker
 from broker.lease_storage import LeaseStorage
@@ -62,6 +62,7 @@ from mqcore.routing import (
 )
 from mqcore.storage import AppendResult, DiskError, FlushDiskType, FlushJob, MessageStore, PutStatus
 from mqservice.grpc_server import GrpcServer
+from mqservice.loop_meter import LoopMeter
 from mqservice.name_server_link import NameServerLinks
 
 __all__ = ["Broker"]
@@ -72,6 +73,7 @@ RETENTION_INTERVAL_S: Final = 10.0
 LEASE_TICK_S: Final = 1.0
 # Topic, properties and fixed fields of a record beside its body.
 RECORD_HEAD_ROOM_BYTES: Final = 64 << 10
+_SLAVE_REFUSAL: Final = "this broker is a slave; its master takes and gives messages"
 SERVICE_NAMES: Final = (
     "tandemmq.broker.v1.MetadataService",
     "tandemmq.broker.v1.ReplicaService",
@@ -85,7 +87,10 @@ class Broker:
     `run` returns the exit code: 0 after an orderly stop, 1 when the disk failed.
     """
 
-    def __init__(self, settings: BrokerSettings, *, clock: Clock, store_host: Host) -> None:
+    def __init__(
+        self, settings: BrokerSettings, *, clock: Clock, store_host: Host, loop_meter: LoopMeter | None = None
+    ) -> None:
+        self._loop_meter = loop_meter or LoopMeter()
         self._settings = settings
         self._clock = clock
         self._store_host = store_host
@@ -140,8 +145,8 @@ class Broker:
             flush_disk_type=settings.flush_disk_type,
             waits_for_slaves=settings.broker_role is BrokerRole.SYNC_MASTER,
             kick_flush=self._flusher.kick,
-            appended=self._message_appended,
-            refusal=lambda: self.refusal,
+            appended=lambda topic: self._client_api.message_arrived(topic),
+            refusal=lambda: self._refusal,
             failed=self._disk_failed,
         )
         self._ha = HaListener(
@@ -169,6 +174,8 @@ class Broker:
             heartbeat_interval_ms=settings.broker_heartbeat_interval,
         )
         self._client_api = ClientApi(self)
+        self._client_server = client_server_of(settings, clock=clock)
+        self._client_server.add(self._client_api.method_table())
         self._refusal: str | None = "the broker is starting"
         self._serving = False
         self._failure: str | None = None
@@ -189,9 +196,7 @@ class Broker:
     @property
     def refusal(self) -> str | None:
         """Why messages are neither taken nor given now; None when they are."""
-        if self._refusal is not None:
-            return self._refusal
-        return None if self._settings.is_master else "this broker is a slave; its master takes and gives messages"
+        return self._refusal
 
     @property
     def store_host(self) -> Host:
@@ -263,7 +268,7 @@ class Broker:
         """Serves until `stop` is set or the disk fails. Raises what keeps the broker from starting."""
         asyncio.get_running_loop().set_exception_handler(self._callback_failed)
         await self._recover()
-        metadata_server, client_server = self._servers()
+        metadata_server = self._metadata_server()
         self._ports["listenPort"] = await metadata_server.start(service_names=SERVICE_NAMES)
         async with asyncio.TaskGroup() as background:
             tasks = self._start_background(background)
@@ -271,24 +276,24 @@ class Broker:
             try:
                 await self._start_role(background, tasks)
                 if not self._stopping.is_set():
-                    await self._serve(metadata_server, client_server)
+                    await self._serve(metadata_server)
                 await self._stopping.wait()
             finally:
                 waiter.cancel()
-                await self._stop(metadata_server, client_server)
+                await self._stop(metadata_server)
                 for task in tasks:
                     task.cancel()
                 for worker in self._workers:
                     await worker.close()
         return self._close_files()
 
-    async def _serve(self, metadata_server: GrpcServer, client_server: ClientServer) -> None:
+    async def _serve(self, metadata_server: GrpcServer) -> None:
         """Opens the doors."""
-        self._ports["grpcServerPort"] = await client_server.start()
+        self._ports["grpcServerPort"] = await self._client_server.start()
         self._links.announce()
         await metadata_server.set_serving(True)
-        await client_server.set_serving(True)
-        self._refusal = None
+        await self._client_server.set_serving(True)
+        self._refusal = None if self._settings.is_master else _SLAVE_REFUSAL
         log.info("broker_serving", role=str(self._settings.broker_role), **self._ports)
 
     async def _recover(self) -> None:
@@ -320,7 +325,7 @@ class Broker:
         )
         self._lease_storage.load()
 
-    def _servers(self) -> tuple[GrpcServer, ClientServer]:
+    def _metadata_server(self) -> GrpcServer:
         settings = self._settings
         metadata_server = GrpcServer(settings.bind_address, settings.listen_port, clock=self._clock)
         metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(
@@ -352,9 +357,7 @@ class Broker:
             ),
             metadata_server.aio_server,
         )
-        client_server = client_server_of(settings, clock=self._clock)
-        client_server.add(self._client_api.method_table())
-        return metadata_server, client_server
+        return metadata_server
 
     def _start_background(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         for worker in self._workers:
@@ -404,7 +407,7 @@ class Broker:
         await stop.wait()
         self._stopping.set()
 
-    async def _stop(self, metadata_server: GrpcServer, client_server: ClientServer) -> None:
+    async def _stop(self, metadata_server: GrpcServer) -> None:
         """Leaves the routes, ends what waits, then closes the planes; the store is still open."""
         limit_ms = self._settings.shutdown_timeout
         log.info("broker_stopping", failure=self._failure)
@@ -417,7 +420,7 @@ class Broker:
             await asyncio.sleep(0.01)
         self._write_path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
         self._client_api.drain()
-        await client_server.stop(limit_ms=500)
+        await self._client_server.stop(limit_ms=500)
         await self._slaves_caught_up(deadline_ms)
         self._serving = False
         self._ha.stop()
@@ -520,9 +523,6 @@ class Broker:
         async with self._queue_flusher.paused(), self._preparer.paused():
             yield
 
-    def _message_appended(self, topic: str, queue_id: int) -> None:
-        self._client_api.message_arrived(topic)
-
     def _log_flushed(self, job: FlushJob) -> None:
         self._store.flush_finished(job)
         if self._settings.is_master:
@@ -620,5 +620,8 @@ class Broker:
             client_count=len(self._sessions),
             write_refusal=self.refusal or self._store.refusal or "",
             needed_slave_count=settings.master_options().needed_slaves if settings.is_master else 0,
+            client_plane_counts=self._client_server.counters,
+            client_connection_count=self._client_server.connection_count,
+            loop_meter=self._loop_meter,
             kept_tails=[f"kept-tails/{entry.name}" for entry in self._disk.list_folder("kept-tails")],
         )

@@ -10,6 +10,7 @@ from broker.slave.follower import Follower
 from mqcore.replication import SlaveView
 from mqcore.routing import BrokerIdentity
 from mqcore.storage import MessageStore
+from mqservice.loop_meter import LoopMeter
 from mqservice.memory import resident_bytes
 from mqservice.version import VERSION
 
@@ -32,6 +33,9 @@ def broker_status(
     write_refusal: str,
     kept_tails: Sequence[str],
     needed_slave_count: int,
+    client_plane_counts: Mapping[str, int],
+    client_connection_count: int,
+    loop_meter: LoopMeter,
 ) -> pb.GetBrokerStatusResponse:
     """The answer of GetBrokerStatus. `follower` is given by a slave, `slaves` by a master."""
     status = pb.GetBrokerStatusResponse(
@@ -54,6 +58,13 @@ def broker_status(
         write_refusal=write_refusal,
         kept_tails=kept_tails,
         needed_slave_count=needed_slave_count,
+        client_plane_counts=client_plane_counts,
+        client_connection_count=client_connection_count,
+        event_loop=pb.EventLoopStatus(
+            stall_count=loop_meter.stall_count,
+            stalled_ms=round(loop_meter.stalled_s * 1_000),
+            longest_stall_ms=round(loop_meter.longest_stall_s * 1_000),
+        ),
     )
     for slave in slaves:
         status.slaves.add(

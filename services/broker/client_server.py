@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from typing import Protocol
 
 from broker.settings import BrokerSettings, ClientFront
@@ -17,6 +18,14 @@ __all__ = ["ClientServer", "check_tls_files", "client_server_of"]
 
 class ClientServer(Protocol):
     """What the broker needs of the client plane."""
+
+    @property
+    def connection_count(self) -> int:
+        """Connections open now; 0 where that is not known."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What limits refused, by limit."""
 
     def add(self, table: MethodTable) -> None:
         """Serves the table's methods. Before `start`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import grpc
@@ -65,6 +65,16 @@ class GrpcServer:
     def aio_server(self) -> grpc.aio.Server:
         """For the `add_...Servicer_to_server` functions of generated code; name those services to `start`."""
         return self._server
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """None: the gRPC library does not tell."""
+        return {}
+
+    @property
+    def connection_count(self) -> int:
+        """0: the gRPC library does not tell."""
+        return 0
 
     def add(self, table: MethodTable) -> None:
         """Serves the table's methods. Before `start`."""

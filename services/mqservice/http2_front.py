@@ -234,9 +234,14 @@ class Http2Front:
         self._add(self._health.method_table())
 
     @property
-    def server(self) -> Server:
-        """For its counters and its flush."""
-        return self._server
+    def counters(self) -> Mapping[str, int]:
+        """What limits refused, by the names in `mqgrpc.Limits`, and "connections_accepted"."""
+        return self._server.counters
+
+    @property
+    def connection_count(self) -> int:
+        """Connections open now."""
+        return self._server.connection_count
 
     def find(self, path: str) -> Method | str:
         """The method of a path, or why there is none."""

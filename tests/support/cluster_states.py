@@ -37,6 +37,10 @@ _STATUS = BrokerStatus(
     client_count=1,
     write_refusal="",
     needed_slave_count=1,
+    client_plane_counts={"connections_accepted": 3},
+    client_connection_count=2,
+    loop_stall_count=0,
+    longest_loop_stall_ms=0,
     kept_tails=(),
 )
 

@@ -35,6 +35,9 @@ class FakeCall:
     def send(self, message: Message) -> None:
         self.sent.append(message)
 
+    def send_encoded(self, data: bytes) -> None:
+        raise AssertionError("routes are sent as messages")
+
     def finish(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
         self.code = code
 

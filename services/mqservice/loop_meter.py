@@ -1,0 +1,63 @@
+"""How long an event loop lets everything wait: the time between two of its waits for input, exactly, for 0.1 us a turn.
+
+A broker does all its work on one loop, so a turn of 50 ms is 50 ms in which no send is answered and no slave is fed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from time import monotonic
+from typing import Final
+
+import structlog
+
+__all__ = ["LoopMeter"]
+
+log = structlog.get_logger(__name__)
+
+_STALL_S: Final = 0.020
+# A broker in trouble must not fill its log with it.
+_LOG_PAUSE_S: Final = 10.0
+_LOG_STALL_S: Final = 0.100
+
+
+class LoopMeter:
+    """Stalls of one loop: turns longer than 20 ms. Give `new_loop` to `asyncio.Runner`."""
+
+    def __init__(self) -> None:
+        self.stall_count = 0
+        # Sum and longest of all stalls, in s.
+        self.stalled_s = 0.0
+        self.longest_stall_s = 0.0
+        self._log_from = 0.0
+
+    def new_loop(self) -> asyncio.AbstractEventLoop:
+        """An event loop that is metered."""
+        return asyncio.SelectorEventLoop(_MeteredSelector(self))
+
+    def stalled(self, duration_s: float, now: float) -> None:
+        """A turn took longer than 20 ms."""
+        self.stall_count += 1
+        self.stalled_s += duration_s
+        self.longest_stall_s = max(self.longest_stall_s, duration_s)
+        if duration_s >= _LOG_STALL_S and now >= self._log_from:
+            self._log_from = now + _LOG_PAUSE_S
+            log.warning("event_loop_stalled", duration_ms=round(duration_s * 1_000), stall_count=self.stall_count)
+
+
+class _MeteredSelector(selectors.DefaultSelector):
+    """The platform's selector; what lies between two of its waits is a turn of the loop."""
+
+    def __init__(self, meter: LoopMeter) -> None:
+        super().__init__()
+        self._meter = meter
+        self._woken_at = monotonic()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        now = monotonic()
+        if now - self._woken_at > _STALL_S:
+            self._meter.stalled(now - self._woken_at, now)
+        ready = super().select(timeout)
+        self._woken_at = monotonic()
+        return ready
