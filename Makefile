@@ -45,8 +45,8 @@ conformance: setup ## the client API's conformance suite and the official Python
 sim: setup ## clusters on virtual time with faults: SEEDS=300, or SEED=1234 to replay one
 	@$(BIN)/python tools/sim.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(PLANT),--plant $(PLANT))
 
-bench: setup ## send, catch-up, start-up and memory of this machine
-	@$(BIN)/python benchmarks/bench.py
+bench: setup ## side by side with RocketMQ: ROUNDS=3, ONLY=send,drain,..., QUICK=1
+	@$(BIN)/python benchmarks/bench.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
 
 bench-receive: setup ## CPU of a receive and its acknowledgements, step by step, without sockets
 	@$(BIN)/python benchmarks/receive_path.py

@@ -24,29 +24,18 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 from apache.rocketmq.v2 import definition_pb2 as definition  # noqa: E402
 from apache.rocketmq.v2 import service_pb2 as service  # noqa: E402
 
-from bench import METADATA, row  # noqa: E402
-from broker.files import PosixDisk  # noqa: E402
-from mqcore.metadata import MetadataFile, MetadataStore, TopicConfig, TopicTable  # noqa: E402
+from measurements.growth import QUEUES, topic_name, write_topics  # noqa: E402
 from support.cluster_processes import ProcessCluster, ServiceProcess  # noqa: E402
 
-QUEUES: Final = 8
+METADATA: Final = (("x-mq-client-id", "bench@1@0@0"), ("x-mq-language", "PYTHON"))
 INFLIGHT: Final = 64
 # 80,000 files that were written a moment ago: recovery waits for the disk more than for us.
 RESTART_LIMIT_S: Final = 300.0
 
 
-def write_topics(store: Path, count: int) -> None:
-    """Puts `count` topics into a store that no broker runs on, as a broker would have written them."""
-    table = TopicTable()
-    for number in range(count):
-        table.put(TopicConfig(topic_name(number), QUEUES, QUEUES), now_ms=int(time.time() * 1000))
-    store.mkdir(parents=True)
-    MetadataStore(PosixDisk(store)).persist(MetadataFile.TOPICS, table.to_json())
-
-
-def topic_name(number: int) -> str:
-    """Name of one topic."""
-    return f"topic-{number:05d}"
+def row(name: str, value: float, unit: str) -> dict[str, object]:
+    """One line of build/many-topics.json."""
+    return {"name": name, "value": round(value, 3), "unit": unit, "target": None, "holds": True}
 
 
 def request(number: int) -> service.SendMessageRequest:

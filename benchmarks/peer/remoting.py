@@ -1,0 +1,103 @@
+"""The few administrative requests of RocketMQ's remoting protocol that a benchmark needs, over one blocking socket.
+
+A frame, big-endian (RemotingCommand of RocketMQ 5):
+
+    offset  size  name           meaning
+    0       4     total_length   bytes that follow
+    4       1     serialization  0: the header is JSON
+    5       3     header_length  bytes of the header
+    8       ...   header, body
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+from processes import MeasurementFailed
+
+__all__ = ["BrokerOffsets", "RemotingAdmin"]
+
+UPDATE_AND_CREATE_TOPIC: Final = 17
+GET_BROKER_RUNTIME_INFO: Final = 28
+GET_BROKER_HA_STATUS: Final = 907
+SUCCESS: Final = 0
+READ_AND_WRITE: Final = 6
+ANSWER_LIMIT_S: Final = 10.0
+
+_LENGTHS: Final = struct.Struct(">II")
+_LENGTH: Final = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOffsets:
+    """How far a broker is: end of its CommitLog, and bytes of it whose ConsumeQueue entries are not built yet."""
+
+    end_offset: int
+    dispatch_behind_bytes: int
+
+
+class RemotingAdmin:
+    """One connection to one broker. OSError when it is not there; MeasurementFailed when it refuses."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_LIMIT_S)
+        self._opaque = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def _receive(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = self._socket.recv(size - len(data))
+            if not piece:
+                raise ConnectionError("the broker closed the connection")
+            data += piece
+        return bytes(data)
+
+    def _ask(self, code: int, **fields: str) -> Any:
+        """Sends one request; returns the answer's body, parsed, or None without one."""
+        self._opaque += 1
+        header = {"code": code, "language": "OTHER", "version": 0, "opaque": self._opaque, "flag": 0}
+        data = json.dumps({**header, "extFields": fields, "serializeTypeCurrentRPC": "JSON"}).encode()
+        self._socket.sendall(_LENGTHS.pack(4 + len(data), len(data)) + data)
+        (total,) = _LENGTH.unpack(self._receive(4))
+        frame = self._receive(total)
+        header_length = _LENGTH.unpack_from(frame)[0] & 0xFFFFFF
+        answer, body = json.loads(frame[4 : 4 + header_length]), frame[4 + header_length :]
+        if answer["code"] != SUCCESS:
+            raise MeasurementFailed(f"RocketMQ answered request {code} with {answer['code']}: {answer.get('remark')}")
+        return json.loads(body) if body else None
+
+    def create_topic(self, topic: str, queues: int) -> None:
+        """Creates a topic, or changes its number of queues."""
+        self._ask(
+            UPDATE_AND_CREATE_TOPIC,
+            topic=topic,
+            defaultTopic="TBW102",
+            readQueueNums=str(queues),
+            writeQueueNums=str(queues),
+            perm=str(READ_AND_WRITE),
+            topicFilterType="SINGLE_TAG",
+            topicSysFlag="0",
+            order="false",
+        )
+
+    def offsets(self) -> BrokerOffsets:
+        """End of the CommitLog and what is not dispatched of it."""
+        table = self._ask(GET_BROKER_RUNTIME_INFO)["table"]
+        return BrokerOffsets(int(table["commitLogMaxOffset"]), int(table["dispatchBehindBytes"]))
+
+    def slaves_in_sync(self) -> int:
+        """Slaves a master counts as in sync."""
+        return int(self._ask(GET_BROKER_HA_STATUS)["inSyncSlaveNums"])
