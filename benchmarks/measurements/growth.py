@@ -131,12 +131,8 @@ class Growth:
         """Writes into every queue, so that no file is made while we measure."""
         seconds = TOUCH_S * count / max(self.plan.growth_topics) + 1
         for _ in range(TOUCH_TRIES):
-            windows = self.generators.raw(
-                Target(pair.label, pair.endpoint, pair.pids()),
-                "send",
-                **_round(count),
-                **{"size": 100, "inflight": CONNECTIONS_INFLIGHT, "warmup": 0, "windows": 1, "seconds": seconds},
-            )
+            options = {**_round(count), "size": 100, "inflight": CONNECTIONS_INFLIGHT, "windows": 1, "seconds": seconds}
+            windows = self.generators.raw(Target(pair.label, pair.endpoint, pair.pids()), "send", **options)
             if sum(window.messages for window in windows) >= count * QUEUES:
                 return
             seconds *= 2
