@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mqcore.message import extend_hash, java_hash
 from mqcore.offsets import PhysicalOffset
@@ -38,7 +38,18 @@ from mqcore.storage.disk import MappedSegment
 if TYPE_CHECKING:  # It imports numpy, which only those pay who have many records to enter.
     from mqcore.storage.index_columns import IndexColumns
 
-__all__ = ["IndexFile", "index_file_bytes", "key_hash", "tag_hash", "term_hashes"]
+__all__ = [
+    "IndexFile",
+    "WaitingRecord",
+    "index_file_bytes",
+    "key_hash",
+    "tag_hash",
+    "term_hashes",
+    "topic_hash",
+]
+
+WaitingRecord: TypeAlias = tuple[str, Sequence[str], str | None, int, int]
+"""Topic, keys, tag, physical offset and store timestamp of a record that is yet to be entered."""
 
 _HEADER: Final = Struct(">qqqqii")
 _SLOT: Final = Struct(">i")
@@ -63,7 +74,8 @@ def index_file_bytes(*, slot_count: int, entry_count: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _topic_hash(topic: str) -> int:
+def topic_hash(topic: str) -> int:
+    """What the hash of "topic#key" starts from."""
     return java_hash(f"{topic}#")
 
 
@@ -75,15 +87,15 @@ def tag_hash(topic: str, tag: str) -> int:
 
 def key_hash(topic: str, key: str) -> int:
     """What an index holds for a key of a topic: the absolute value of Java's hash of "topic#key"."""
-    return _without_sign(extend_hash(_topic_hash(topic), key))
+    return _without_sign(extend_hash(topic_hash(topic), key))
 
 
 def term_hashes(topic: str, keys: Sequence[str], tag: str | None) -> list[int]:
     """What an index holds for a message, in the order in which it is entered: its keys, then its tag."""
-    topic_hash = _topic_hash(topic)
+    hash_before = topic_hash(topic)
     hashes = []
     for key in keys:
-        hashed = extend_hash(topic_hash, key)
+        hashed = extend_hash(hash_before, key)
         hashes.append(hashed if hashed >= 0 else -hashed & _UNSIGNED)  # _without_sign, without its call.
     if tag:
         hashes.append(tag_hash(topic, tag))

@@ -452,6 +452,7 @@ class MessageStore:
         """Messages with `key`, a unique key or a word of KEYS, stored in [begin_ms, end_ms], newest first."""
         if self._index is None:
             return []
+        self._enter_into_index()
         offsets = self._index.query(
             topic, key, begin_ms=begin_ms - _INDEX_SECOND_MS, end_ms=end_ms, max_count=max_count
         )
@@ -518,11 +519,12 @@ class MessageStore:
                 last_store_timestamp_ms=self._last_store_timestamp_ms,
             )
         try:
+            if self._index is not None:
+                self._index.enter_waiting()
             is_last = self._queues.write_out_some(cost_max=self._options.queue_flush_cost_max)
         except DiskFull:
             # Entries wait in memory and can be derived again: nothing is lost but the speed of the next recovery.
-            self._disk_is_full = True
-            self._judge_refusal()
+            self._no_room()
             return None
         except DiskError as error:
             self._fail(error)
@@ -660,21 +662,30 @@ class MessageStore:
                     )
                 queue.append(queue_offset, physical_offset, end_offset - physical_offset, tags_code)
             if self._index is not None and (is_plain or enters_index(message.sys_flag)):
-                self._index.put(
-                    message.topic,
-                    message.index_keys,
-                    message.tag,
-                    physical_offset,
-                    store_timestamp_ms,
-                    store_timestamp_ms,
+                self._index.put_later(
+                    message.topic, message.index_keys, message.tag, physical_offset, store_timestamp_ms
                 )
         except DiskFull:
-            # The record is in the log and its entry in memory; only what comes next has no room.
-            self._disk_is_full = True
-            self._judge_refusal()
+            # The record is in the log and its entries in memory; only what comes next has no room.
+            self._no_room()
         except DiskError as error:
             self._fail(error)
             raise
+
+    def _enter_into_index(self) -> None:
+        """Makes every record that is in the log findable by its keys."""
+        assert self._index is not None, "there is no index"
+        try:
+            self._index.enter_waiting()
+        except DiskFull:
+            self._no_room()
+        except DiskError as error:
+            self._fail(error)
+            raise
+
+    def _no_room(self) -> None:
+        self._disk_is_full = True
+        self._judge_refusal()
 
     def _dispatch(self, record: RecordFound) -> None:
         self._last_record_offset = record.physical_offset
@@ -682,8 +693,7 @@ class MessageStore:
         try:
             self._dispatcher.dispatch(record)
         except DiskFull:
-            self._disk_is_full = True
-            self._judge_refusal()
+            self._no_room()
         except DiskError as error:
             self._fail(error)
             raise
@@ -700,8 +710,7 @@ class MessageStore:
             self._last_record_offset = done.last_record_offset
             self._last_store_timestamp_ms = max(self._last_store_timestamp_ms, done.last_store_timestamp_ms)
             if done.no_room:
-                self._disk_is_full = True
-                self._judge_refusal()
+                self._no_room()
         return done
 
     def _restart_at(self, start_offset: int) -> None:

@@ -241,3 +241,77 @@ def test_hashes_have_no_sign() -> None:
     assert key_hash("TopicTest", "k1") == 2_746_024
     assert key_hash("sample", "0102FC000000015FD40B13183F0000000A") >= 0
     assert tag_hash("sample", "TagA") == 1_438_071_857
+
+
+def put_later(table: IndexTable, *messages: Indexed, topic: str = "topic") -> None:
+    for message in messages:
+        table.put_later(topic, message.keys, message.tag, message.physical_offset, message.stored_ms)
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 200, 512, 700])
+def test_entered_later_is_byte_for_byte_entered_at_once(disk: SimulatedDisk, count: int) -> None:
+    chance = random.Random(count)
+    messages = [
+        Indexed(
+            number,
+            tuple("".join(chance.choices("ab01_", k=chance.randint(1, 40))) for _ in range(chance.randint(0, 3))),
+            chance.choice((None, "", "TagA", "TagB")),
+        )
+        for number in range(count)
+    ]
+    table = new_table(disk)
+    table.load(StopKind.CLEAN, durable_timestamp_ms=0)
+    put_later(table, *messages)
+    table.enter_waiting()
+    other_disk = SimulatedDisk(random.Random(3))
+    other_table = new_table(other_disk)
+    put(other_table, *messages)
+    assert files(disk) == files(other_disk)
+
+
+@pytest.mark.parametrize("odd", ["ключ", "\U0001f600", "k" * 2000])
+def test_keys_of_any_kind_are_found_when_entered_later(disk: SimulatedDisk, odd: str) -> None:
+    table = new_table(disk)
+    table.load(StopKind.CLEAN, durable_timestamp_ms=0)
+    put_later(table, *numbered(70), Indexed(70, (odd, ""), "TagA"))
+    table.enter_waiting()
+    assert found(table, odd) == [70]
+    assert found(table, "id-69") == [69]
+
+
+def test_what_waits_goes_before_what_is_entered_at_once(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    messages = numbered(4)
+    put_later(table, *messages[:2])
+    put(table, *messages[2:])
+    assert found(table, "id-0") == [0]
+    assert found(table, "id-3") == [3]
+
+
+def test_what_waits_for_room_is_entered_when_there_is_some(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    capacity_bytes, disk.capacity_bytes = disk.capacity_bytes, 0
+    put_later(table, *numbered(3))
+    with pytest.raises(DiskFull):
+        table.enter_waiting()
+    disk.capacity_bytes = capacity_bytes
+    table.enter_waiting()
+    assert found(table, "id-2") == [2]
+
+
+def test_what_waits_beyond_a_cut_is_forgotten(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    put(table, *numbered(2))
+    put_later(table, *numbered(6)[2:])
+    table.truncate(400)
+    table.enter_waiting()
+    assert [found(table, f"id-{number}") for number in range(6)] == [[0], [1], [2], [3], [], []]
+
+
+def test_close_enters_what_waits(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    put_later(table, *numbered(3))
+    assert table.close() == numbered(3)[-1].stored_ms
+    again = new_table(disk)
+    again.load(StopKind.CLEAN, durable_timestamp_ms=0)
+    assert found(again, "id-1") == [1]
