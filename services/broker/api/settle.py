@@ -45,20 +45,33 @@ class SettleHandler:
         journal at once, and answered after that.
         """
         group, topic = request.group.name, request.topic.name
-        entries = request.entries
+        # A list: protobuf's own container ends each iteration with an exception and its text.
+        entries = request.entries[:]
         handles = [entry.receipt_handle for entry in entries]
-        refused = self._ack_refused(group, topic, call) or (None if handles else _NO_ENTRY)
-        if refused is not None:
-            call.send_encoded(_encoded_ack(entries, handles, [refused] * max(1, len(handles))))
+        outcomes = self._acknowledged(group, topic, handles, call)
+        if isinstance(outcomes, Outcome):
+            call.send_encoded(_encoded_ack(entries, handles, [outcomes] * max(1, len(handles))))
             call.finish()
             return
-        finished = self._services.leases.acknowledge_all(
-            group=group, topic=topic, handles=handles, now_ms=self._services.clock.wall_ms()
-        )
-        outcomes = [OK if is_finished else _unknown_handle(handle) for is_finished, handle in zip(finished, handles)]
         if not self._unanswered:
             self._services.timers.call_soon(self.answer_acknowledged)
         self._unanswered.append((call, _encoded_ack(entries, handles, outcomes)))
+
+    def _acknowledged(self, group: str, topic: str, handles: list[str], call: Call) -> list[Outcome] | Outcome:
+        """What became of each, or why the request is refused."""
+        services = self._services
+        if not handles:
+            return self._refused(group, topic, call) or _NO_ENTRY
+        if services.refusal is None and check_client_id(call.metadata) is None:
+            finished = services.leases.acknowledge_all(
+                group=group, topic=topic, handles=handles, now_ms=services.clock.wall_ms()
+            )
+            if finished is not None:
+                # Names under which messages are leased need no check.
+                return [
+                    OK if is_finished else _unknown_handle(handle) for is_finished, handle in zip(finished, handles)
+                ]
+        return self._refused(group, topic, call) or [_unknown_handle(handle) for handle in handles]
 
     def answer_acknowledged(self) -> None:
         """Writes what was acknowledged since the last call, then says so."""
@@ -130,12 +143,6 @@ class SettleHandler:
         return receipt is not None and self._dead_letters.was_moved(
             group, topic, receipt.queue_id, receipt.queue_offset
         )
-
-    def _ack_refused(self, group: str, topic: str, call: Call) -> Outcome | None:
-        """As `_refused`; names of a group that consumes the topic need no second look."""
-        if self._services.refusal is None and self._services.leases.consumes(group, topic):
-            return check_client_id(call.metadata)
-        return self._refused(group, topic, call)
 
     def _refused(self, group: str, topic: str, call: Call) -> Outcome | None:
         if refused := check_client_id(call.metadata) or check_group(group) or check_topic(topic):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import repeat
 from typing import Final
 
 from mqcore.delivery.journal import EntryKind
@@ -20,6 +22,8 @@ from mqcore.message import StoredMessage
 
 __all__ = ["Handout"]
 
+_make_delivery: Final = partial(tuple.__new__, Delivery)
+"""Delivery._make without a Python frame."""
 _FILTERED_CHUNK: Final = 256
 """Entries read at once when a filter lets few pass."""
 
@@ -190,11 +194,9 @@ class Handout:
         """Puts messages under a new lease and adds them to what was received."""
         lease = self._new_lease(queue, offsets, attempt=attempt, auto_renew=self.auto_renew)
         self.state.start(lease, next_offset)
-        queue_id = queue.queue_id
-        self.received.deliveries += [
-            Delivery(record, handle, attempt, queue_id, offset)
-            for record, handle, offset in zip(records, self._handles(lease), offsets)
-        ]
+        self.received.deliveries += map(
+            _make_delivery, zip(records, self._handles(lease), repeat(attempt), repeat(queue.queue_id), offsets)
+        )
         self.remaining -= len(offsets)
 
     def _new_lease(self, queue: QueueProgress, offsets: list[int], *, attempt: int, auto_renew: bool) -> Lease:

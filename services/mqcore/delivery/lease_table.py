@@ -131,13 +131,17 @@ class LeaseTable:
 
     def acknowledge(self, *, group: str, topic: str, handle: str, now_ms: int) -> bool:
         """Finishes a message; False when the handle is not that of its running lease."""
-        return self.acknowledge_all(group=group, topic=topic, handles=(handle,), now_ms=now_ms)[0]
+        finished = self.acknowledge_all(group=group, topic=topic, handles=(handle,), now_ms=now_ms)
+        return finished is not None and finished[0]
 
-    def acknowledge_all(self, *, group: str, topic: str, handles: Sequence[str], now_ms: int) -> list[bool]:
-        """Finishes messages; for each whether its handle was that of its running lease. One that comes twice fails."""
+    def acknowledge_all(self, *, group: str, topic: str, handles: Sequence[str], now_ms: int) -> list[bool] | None:
+        """Finishes messages; for each whether its handle was that of its running lease. One that comes twice fails.
+
+        None when the group never received from the topic, so that neither name was looked at before.
+        """
         subscription = self._state.subscriptions.get((group, topic))
         if subscription is None:
-            return [False] * len(handles)
+            return None
         finish = self._state.finish
         finished = []
         for handle in handles:
@@ -146,10 +150,6 @@ class LeaseTable:
                 finish(lease.queue, offset)
             finished.append(lease is not None)
         return finished
-
-    def consumes(self, group: str, topic: str) -> bool:
-        """Whether the group has received from the topic, so that both have names a client may use."""
-        return (group, topic) in self._state.subscriptions
 
     def change_invisible(self, *, group: str, topic: str, handle: str, invisible_ms: int, now_ms: int) -> str | None:
         """Ends the lease `invisible_ms` from now, 0 at once. The new handle, or None as in `acknowledge`.

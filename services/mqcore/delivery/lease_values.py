@@ -10,9 +10,8 @@ from mqcore.message import MessageRecord, StoredMessage
 __all__ = ["Delivery", "LeasedRecord", "QueueState", "Received", "RestoreReport"]
 
 
-@dataclass(slots=True)
-class Delivery:
-    """One message given to a client. Not frozen, which would double the cost of making one."""
+class Delivery(NamedTuple):
+    """One message given to a client."""
 
     record: StoredMessage
     handle: str
