@@ -80,6 +80,7 @@ class Follower:
         tail_bytes: int = TAIL_BYTES,
     ) -> None:
         self._store = store
+        self._clock = clock
         self._broker_id = broker_id
         self._master = master
         self._reports_flushed_only = reports_flushed_only
@@ -90,6 +91,9 @@ class Follower:
         self._bytes_came = asyncio.Event()
         self._tail_bytes = tail_bytes
         self._dispatch_handle: asyncio.Handle | None = None
+        self._has_caught_up = True
+        self._followed_since_ms = 0
+        self._followed_from = 0
         self._connection = HaConnection(
             log=store,
             clock=clock,
@@ -146,6 +150,9 @@ class Follower:
             self._kick_flush()
             await asyncio.sleep(FLUSH_POLL_S)
         log.info("following_master", master=ha_address, end_offset=self._store.end_offset)
+        self._has_caught_up = False
+        self._followed_since_ms = self._clock.monotonic_ms()
+        self._followed_from = self._store.min_offset if self._extent().is_empty else self._store.end_offset
         if self._extent().is_empty:
             reason = await self._follow_from_nothing(address)
         else:
@@ -261,6 +268,17 @@ class Follower:
         waiting_bytes = self._store.end_offset - self._store.dispatched_offset
         self._schedule_dispatch(waiting_bytes, streaming=waiting_bytes >= STREAM_BYTES)
 
+    def _note_catching_up(self) -> None:
+        """Says once a connection when everything the master had at its beginning is here and can be consumed."""
+        if self._store.dispatched_offset == self._store.end_offset and not self.lag_bytes:
+            self._has_caught_up = True
+            log.info(
+                "caught_up_with_master",
+                end_offset=self._store.end_offset,
+                copied_bytes=self._store.end_offset - self._followed_from,
+                duration_ms=self._clock.monotonic_ms() - self._followed_since_ms,
+            )
+
     def _schedule_dispatch(self, waiting_bytes: int, *, streaming: bool) -> None:
         loop = asyncio.get_running_loop()
         if streaming and waiting_bytes < GATHERED_BYTES:
@@ -291,3 +309,5 @@ class Follower:
                 waiting_bytes = self._store.end_offset - self._store.dispatched_offset
                 streaming = self._store.dispatched_offset - start_offset >= STREAM_BYTES
                 self._schedule_dispatch(waiting_bytes, streaming=streaming)
+            elif not self._has_caught_up:
+                self._note_catching_up()

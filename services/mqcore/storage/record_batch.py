@@ -15,6 +15,7 @@ matrix with values in fixed columns. A row that fits no template is decoded alon
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, TypeAlias
@@ -245,7 +246,8 @@ def _true_count(conditions: Flags) -> int:
 def _sound_bodies(view: memoryview, starts: Integers, ends: Integers, stored: npt.NDArray[Any]) -> int:
     """How many bodies match their CRC before the first that does not."""
     bodies = map(view.__getitem__, map(slice, starts.tolist(), ends.tolist()))
-    found = np.fromiter(map(crc32, bodies), dtype=np.uint32, count=len(starts))
+    # By way of an array: it takes integers of Python three times as fast as numpy does.
+    found = np.frombuffer(array("I", map(crc32, bodies)), dtype=np.uint32)
     return _true_count(found & np.uint32(CRC_MASK) == stored)
 
 
