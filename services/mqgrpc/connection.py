@@ -38,9 +38,9 @@ from mqgrpc.frames import (
     U32,
     WINDOW_MAX,
 )
-from mqgrpc.hpack import HeaderDecoder, HeaderEncoder, literal
+from mqgrpc.hpack import Header, HeaderDecoder, HeaderEncoder, literal
 from mqgrpc.limits import Limits, Usage
-from mqgrpc.request_head import RequestRefused, judge_request, timeout_s
+from mqgrpc.request_head import RequestRefused, RequestShape, judge_values, shape_of, timeout_s
 from mqgrpc.stream import Stream
 
 __all__ = ["Connection"]
@@ -73,7 +73,7 @@ class Connection:
 
     def __init__(
         self,
-        new_stream: Callable[[Connection, int, dict[str, str]], Stream],
+        new_stream: Callable[[Connection, int, list[Header], RequestShape], Stream],
         *,
         limits: Limits,
         now: float,
@@ -82,7 +82,7 @@ class Connection:
         counters: Counter[str] | None = None,
         on_output: Callable[[], None] = lambda: None,
     ) -> None:
-        """`new_stream` makes the owner's stream from its id and headers; `usage` and `counters` may be shared."""
+        """`new_stream` makes the owner's stream as `Stream` is made; `usage` and `counters` may be shared."""
         self.peer = peer
         self.limits = limits
         self.usage = usage if usage is not None else Usage()
@@ -254,9 +254,7 @@ class Connection:
             if compressed == 0 and length == size - MESSAGE_HEAD_BYTES and length <= self.limits.message_bytes:
                 # The usual request: one message in one frame, which is also the last.
                 stream.remote_closed = True
-                stream.message(data[start + MESSAGE_HEAD_BYTES : stop])
-                if not stream.is_finished:
-                    stream.half_closed()
+                stream.request(data[start + MESSAGE_HEAD_BYTES : stop])
                 return
         try:
             self._take_data(stream, data[start:stop], end=bool(flags & END_STREAM))
@@ -309,7 +307,7 @@ class Connection:
             limit = self.limits.message_bytes
             self._refuse(stream, _RESOURCE_EXHAUSTED, f"a message of {length} bytes, larger than {limit}")
         elif compressed:
-            encoding = stream.headers.get("grpc-encoding", "identity")
+            encoding = stream.header("grpc-encoding", "identity")
             self._refuse(stream, _UNIMPLEMENTED, f"message compression {encoding!r} is not offered; send identity")
         else:
             return True
@@ -375,12 +373,15 @@ class Connection:
             self._abandon(stream_id)
             self._put(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
             return
-        if self._decoder.malformed:
-            self._abandon(stream_id)
-            self._put(frames.rst_stream(stream_id, ErrorCode.PROTOCOL_ERROR))
+        try:
+            shape = shape_of(headers)
+        except StreamFailure as failure:
+            self._refuse_malformed(stream_id, failure)
             return
-        fields = dict(headers)
-        stream = self._new_stream(self, stream_id, fields)
+        if self._decoder.malformed:
+            self._refuse_malformed(stream_id, StreamFailure(ErrorCode.PROTOCOL_ERROR, "a character no header may have"))
+            return
+        stream = self._new_stream(self, stream_id, headers, shape)
         self._streams[stream_id] = stream
         if flags & END_STREAM:
             stream.remote_closed = True
@@ -389,29 +390,36 @@ class Connection:
             self._refuse(stream, _RESOURCE_EXHAUSTED, f"headers of more than {self.limits.header_list_bytes} bytes")
             return
         try:
-            judge_request(headers, fields)
+            judge_values(headers, shape)
         except StreamFailure as failure:
             self._reset(stream, failure)
             return
         except RequestRefused as refusal:
             self._refuse_http(stream, refusal)
             return
-        if (length := fields.get("content-length")) is not None:
-            stream.content_length = int(length)
+        if shape.content_length >= 0:
+            stream.content_length = int(headers[shape.content_length][1])
             if stream.remote_closed and stream.content_length:
                 self._reset(stream, StreamFailure(ErrorCode.PROTOCOL_ERROR, "a content-length without content"))
                 return
-        if (timeout := fields.get("grpc-timeout")) is not None:
-            seconds = timeout_s(timeout)
+        if shape.timeout >= 0:
+            seconds = timeout_s(headers[shape.timeout][1])
             if seconds is None:
                 self._refuse(stream, _INTERNAL, "grpc-timeout is no timeout")
                 return
-            stream.deadline = self.now + seconds
-            self._next_stream_deadline = min(self._next_stream_deadline, stream.deadline)
+            deadline = stream.deadline = self.now + seconds
+            if deadline < self._next_stream_deadline:
+                self._next_stream_deadline = deadline
         stream.is_opened = True
         stream.opened()
         if stream.remote_closed and not stream.is_finished:
             stream.half_closed()
+
+    def _refuse_malformed(self, stream_id: int, failure: StreamFailure) -> None:
+        """Refuses what is not even a call."""
+        self.counters["stream_reset"] += 1
+        self._abandon(stream_id)
+        self._put(frames.rst_stream(stream_id, failure.code))
 
     def _on_trailers(self, stream_id: int, flags: int, *, is_malformed: bool) -> None:
         stream = self._streams.get(stream_id)
@@ -574,23 +582,32 @@ class Connection:
         stream_id = stream.stream_id
         self._send_window -= size
         self._answers += 1
-        response, ok = self._encoder.response(), self._encoder.ok()
-        out = self._out
-        if not out:
+        if not self._out:
             self._on_output()
-        if len(response) == 2 and len(ok) == 1:
-            out.append(
+        encoder = self._encoder
+        if encoder.is_short:
+            self._out += (
                 _RESPONSE_HEAD.pack(
-                    _HEADERS_2, END_HEADERS, stream_id, response, size << 8, 0, stream_id, 0, size - MESSAGE_HEAD_BYTES
-                )
+                    _HEADERS_2,
+                    END_HEADERS,
+                    stream_id,
+                    encoder.response_block,
+                    size << 8,
+                    0,
+                    stream_id,
+                    0,
+                    size - MESSAGE_HEAD_BYTES,
+                ),
+                data,
+                _OK_TRAILERS.pack(_HEADERS_1, END_HEADERS | END_STREAM, stream_id, encoder.ok_block),
             )
-            out.append(data)
-            out.append(_OK_TRAILERS.pack(_HEADERS_1, END_HEADERS | END_STREAM, stream_id, ok))
         else:
-            out.append(frames.headers(stream_id, response, end_stream=False))
-            out.append(_DATA_HEAD.pack(size << 8, 0, stream_id, 0, size - MESSAGE_HEAD_BYTES))
-            out.append(data)
-            out.append(frames.headers(stream_id, ok, end_stream=True))
+            self._out += (
+                frames.headers(stream_id, encoder.response(), end_stream=False),
+                _DATA_HEAD.pack(size << 8, 0, stream_id, 0, size - MESSAGE_HEAD_BYTES),
+                data,
+                frames.headers(stream_id, encoder.ok(), end_stream=True),
+            )
         self._local_end(stream)
 
     def send_message(self, stream: Stream, data: bytes) -> None:

@@ -65,13 +65,14 @@ class HeaderDecoder:
                     pos += 1
                     index = first & 0x3F
                     size = block[pos]
-                    if 0 < index < 0x3F and size < 0x7F:  # a known name and a short plain value, the usual one
+                    if 0 < index < 0x3F and size & 0x7F < 0x7F:  # a known name and a short value, the usual one
                         name = _STATIC[index][0] if index < _FIRST_DYNAMIC else entries[index - _FIRST_DYNAMIC][0]
-                        pos += 1
-                        value = block[pos : pos + size].decode("latin-1")
-                        pos += size
+                        start = pos + 1
+                        pos = start + (size & 0x7F)
                         if pos > end:
                             raise HeaderBlockError("a string beyond the end of its block")
+                        data = block[start:pos]
+                        value = huffman_decode(data) if size & 0x80 else data.decode("latin-1")
                         if not (value.isascii() and value.isprintable()):
                             self.malformed = True
                         header = (name, value)
@@ -202,9 +203,10 @@ class HeaderEncoder:
         self._uses_table = True
         self._table_must_be_emptied = False
         self._added: list[str] = []
-        self._response = _STATUS_200 + _CONTENT_TYPE_ADD
-        self._ok = _OK_ADD
-        self._is_settled = False
+        self.response_block = _STATUS_200 + _CONTENT_TYPE_ADD
+        self.ok_block = _OK_ADD
+        # True once `response_block` and `ok_block` are the two bytes and the one byte, for callers in a hurry.
+        self.is_short = False
 
     def peer_table_bytes(self, size: int) -> None:
         """The peer announced the table it keeps. One below the default: from then on without a table.
@@ -214,40 +216,37 @@ class HeaderEncoder:
         if size < TABLE_BYTES and self._uses_table:
             self._uses_table = False
             self._table_must_be_emptied = True
-            self._response = _STATUS_200 + _CONTENT_TYPE_LITERAL
-            self._ok = _OK_LITERAL
-            self._is_settled = True
+            self.response_block = _STATUS_200 + _CONTENT_TYPE_LITERAL
+            self.ok_block = _OK_LITERAL
+            self.is_short = False
 
     def response(self) -> bytes:
         """`:status 200`, `content-type application/grpc`."""
-        if self._is_settled and not self._table_must_be_emptied:
-            return self._response
-        return self._unsettled("content-type", self._response)
+        block = self.response_block
+        return block if self.is_short else self._longer("content-type", block)
 
     def ok(self) -> bytes:
         """`grpc-status 0`."""
-        if self._is_settled and not self._table_must_be_emptied:
-            return self._ok
-        return self._unsettled("grpc-status", self._ok)
+        block = self.ok_block
+        return block if self.is_short else self._longer("grpc-status", block)
 
     def block(self, *parts: bytes) -> bytes:
         """A block of `literal`s, or of what else touches no table."""
-        if self._table_must_be_emptied:
-            return self._unsettled("", b"".join(parts))
-        return b"".join(parts)
+        return self._longer("", b"".join(parts))
 
-    def _unsettled(self, name: str, block: bytes) -> bytes:
+    def _longer(self, name: str, block: bytes) -> bytes:
+        """A block before all is short: it may add `name` to the table, or have to empty it first."""
         if self._table_must_be_emptied:
             self._table_must_be_emptied = False
             return b"\x20" + block  # table size 0
-        if not self._is_settled and name not in self._added:
+        if name and self._uses_table and name not in self._added:
             self._added.append(name)
             # Newest entry first, at index 62.
             for index, added in enumerate(reversed(self._added)):
                 indexed = bytes((0x80 | _FIRST_DYNAMIC + index,))
                 if added == "content-type":
-                    self._response = _STATUS_200 + indexed
+                    self.response_block = _STATUS_200 + indexed
                 else:
-                    self._ok = indexed
-            self._is_settled = len(self._added) == 2
+                    self.ok_block = indexed
+            self.is_short = len(self._added) == 2
         return block

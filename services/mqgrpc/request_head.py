@@ -1,4 +1,8 @@
-"""What a request's headers must be: HTTP/2's rules (RFC 9113, section 8) and gRPC's on top."""
+"""What a request's headers must be: HTTP/2's rules (RFC 9113, section 8) and gRPC's on top.
+
+Much of it can be told from the names alone, and a client sends the same few sequences of names for ever: each sequence
+is judged once, and what was found is kept as a `RequestShape`.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,36 @@ from typing import Final
 from mqgrpc.errors import ErrorCode, StreamFailure
 from mqgrpc.hpack import Header, literal
 
-__all__ = ["RequestRefused", "judge_request", "timeout_s"]
+__all__ = ["RequestRefused", "RequestShape", "judge_values", "shape_of", "timeout_s"]
 
 _PSEUDO_HEADERS: Final = frozenset((":method", ":scheme", ":path", ":authority"))
 _OF_ONE_CONNECTION: Final = frozenset(("connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"))
 _SECONDS: Final = {"H": 3_600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _TIMEOUT_DIGITS_MAX: Final = 8
 _CONTENT_TYPE: Final = "application/grpc"
+# More than any length has, and few enough that the number is made in no time.
+_LENGTH_DIGITS_MAX: Final = 18
 
-# Sequences of names that passed once: a client sends the same few for ever. Bounded, since anybody can send new ones.
-_good_sequences: set[tuple[str, ...]] = set()
-_GOOD_SEQUENCES_MAX: Final = 256
+_ABSENT: Final = -1
+
+
+class RequestShape:
+    """Where in a list of headers each name stands; of a name that came twice, the last place. -1: not there."""
+
+    __slots__ = ("content_length", "content_type", "method", "path", "places", "te", "timeout")
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.places: Final = {name: place for place, name in enumerate(names)}
+        self.path: Final = self.places[":path"]
+        self.method: Final = self.places[":method"]
+        self.te: Final = self.places.get("te", _ABSENT)
+        self.timeout: Final = self.places.get("grpc-timeout", _ABSENT)
+        self.content_type: Final = self.places.get("content-type", _ABSENT)
+        self.content_length: Final = self.places.get("content-length", _ABSENT)
+
+
+_shapes: dict[tuple[str, ...], RequestShape] = {}
+_SHAPES_MAX: Final = 256
 
 
 class RequestRefused(Exception):
@@ -33,26 +56,37 @@ class RequestRefused(Exception):
         return [literal("allow", self._allow)] if self._allow else []
 
 
-def judge_request(headers: list[Header], fields: dict[str, str]) -> None:
-    """StreamFailure for a malformed request, RequestRefused for one that is not gRPC's. `fields`: the same as a map."""
-    names = tuple([name for name, _ in headers])
-    if names not in _good_sequences:
+def shape_of(headers: list[Header]) -> RequestShape:
+    """Where everything is. StreamFailure for names that make no request."""
+    names = tuple([header[0] for header in headers])
+    shape = _shapes.get(names)
+    if shape is None:
         _judge_names(names)
-        if len(_good_sequences) < _GOOD_SEQUENCES_MAX:
-            _good_sequences.add(names)
-    if fields.get("te", "trailers") != "trailers":
+        if len(_shapes) >= _SHAPES_MAX:
+            # Whoever filled it with odd ones must not slow the usual ones down for ever.
+            _shapes.clear()
+        shape = _shapes[names] = RequestShape(names)
+    return shape
+
+
+def judge_values(headers: list[Header], shape: RequestShape) -> None:
+    """StreamFailure for a malformed request, RequestRefused for one that is not gRPC's."""
+    if shape.te >= 0 and headers[shape.te][1] != "trailers":
         raise StreamFailure(ErrorCode.PROTOCOL_ERROR, "te is not 'trailers'")
-    if not fields[":path"] or not fields.get("content-length", "0").isdecimal():
-        raise StreamFailure(ErrorCode.PROTOCOL_ERROR, "an empty path, or a content-length that is no number")
-    if fields[":method"] != "POST":
+    if not headers[shape.path][1]:
+        raise StreamFailure(ErrorCode.PROTOCOL_ERROR, "an empty path")
+    if shape.content_length >= 0:
+        length = headers[shape.content_length][1]
+        if not length.isdecimal() or len(length) > _LENGTH_DIGITS_MAX:
+            raise StreamFailure(ErrorCode.PROTOCOL_ERROR, "a content-length that is no number")
+    if headers[shape.method][1] != "POST":
         raise RequestRefused(405, allow="POST")
-    content_type = fields.get("content-type", "")
+    content_type = headers[shape.content_type][1] if shape.content_type >= 0 else ""
     if content_type != _CONTENT_TYPE and not content_type.startswith((_CONTENT_TYPE + "+", _CONTENT_TYPE + ";")):
         raise RequestRefused(415)
 
 
 def _judge_names(names: tuple[str, ...]) -> None:
-    """What can be told from the names alone."""
     pseudo_count = 0
     for place, name in enumerate(names):
         if name.startswith(":"):
@@ -68,7 +102,8 @@ def _judge_names(names: tuple[str, ...]) -> None:
 
 def timeout_s(text: str) -> float | None:
     """`grpc-timeout` in seconds; None if it is none."""
-    digits, unit = text[:-1], text[-1:]
-    if unit not in _SECONDS or not digits.isdecimal() or len(digits) > _TIMEOUT_DIGITS_MAX:
+    digits = text[:-1]
+    unit_s = _SECONDS.get(text[-1:])
+    if unit_s is None or not digits.isdecimal() or len(digits) > _TIMEOUT_DIGITS_MAX:
         return None
-    return int(digits) * _SECONDS[unit]
+    return int(digits) * unit_s

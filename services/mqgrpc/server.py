@@ -19,7 +19,9 @@ from math import inf
 from typing import Final
 
 from mqgrpc.connection import Connection
+from mqgrpc.hpack import Header
 from mqgrpc.limits import Limits, Usage
+from mqgrpc.request_head import RequestShape
 from mqgrpc.stream import Stream
 
 __all__ = ["Server", "TlsMode"]
@@ -46,13 +48,13 @@ class TlsMode(StrEnum):
 class Server:
     """Serves one port. Event loop only.
 
-    `new_stream` makes a call from its connection, id and headers. `counters` counts what limits refused, by the names
+    `new_stream` makes a call as `Stream` is made. `counters` counts what limits refused, by the names
     in `Limits`, and "connections_accepted".
     """
 
     def __init__(
         self,
-        new_stream: Callable[[Connection, int, dict[str, str]], Stream],
+        new_stream: Callable[[Connection, int, list[Header], RequestShape], Stream],
         *,
         limits: Limits | None = None,
         tls: ssl.SSLContext | None = None,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mqgrpc.connection import Connection
+    from mqgrpc.hpack import Header
+    from mqgrpc.request_head import RequestShape
 
 __all__ = ["Stream"]
 
@@ -17,7 +18,8 @@ class Stream:
     """One call of one connection.
 
     Hooks, each called on the connection's thread, in this order: `opened`, `message` for each request message,
-    `half_closed`, and at most one of `cancelled` and `undelivered`. After `finish` only `undelivered` may follow.
+    `half_closed` (or `request` for both), and at most one of `cancelled` and `undelivered`. After `finish` only
+    `undelivered` may follow.
     """
 
     # What a short unary call never changes stays in the class: such a call is made and dropped 30,000 times a second.
@@ -43,11 +45,11 @@ class Stream:
     queued_bytes = 0
     end_block: bytes | tuple[int, str] | None = None  # status to send behind the queue
 
-    def __init__(self, connection: Connection, stream_id: int, headers: Mapping[str, str]) -> None:
+    def __init__(self, connection: Connection, stream_id: int, headers: list[Header], shape: RequestShape) -> None:
         self.connection = connection
         self.stream_id = stream_id
-        # Names in lower case, pseudo headers included; of a name that came twice the last value.
-        self.headers = headers
+        self._headers = headers
+        self._shape = shape
 
     # Hooks
 
@@ -60,6 +62,12 @@ class Stream:
     def half_closed(self) -> None:
         """The caller sends no more."""
 
+    def request(self, data: bytes, /) -> None:
+        """The only message and the end of the caller's side at once, the usual request; else the two hooks above."""
+        self.message(data)
+        if not self.is_finished:
+            self.half_closed()
+
     def cancelled(self) -> None:
         """The caller is gone, cancelled, broke the protocol or ran into its deadline, before all was handed over."""
 
@@ -67,6 +75,21 @@ class Stream:
         """The connection broke before the last of this call, which was handed over, was written to the socket."""
 
     # What the owner does
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Names in lower case, pseudo headers included; of a name that came twice the last value."""
+        return dict(self._headers)
+
+    @property
+    def path(self) -> str:
+        """`/package.Service/Method`."""
+        return self._headers[self._shape.path][1]
+
+    def header(self, name: str, default: str = "") -> str:
+        """One of the headers, without making a map of them."""
+        place = self._shape.places.get(name)
+        return default if place is None else self._headers[place][1]
 
     @property
     def peer(self) -> str:

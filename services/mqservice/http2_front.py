@@ -19,7 +19,7 @@ from mqgrpc import Limits, Server, Stream, TlsMode
 from mqservice.grpc_server import MESSAGE_BYTES_MAX, ListenError
 from mqservice.health import HealthService
 from mqservice.reflection import reflection_table
-from mqservice.rpc import BidiMethod, Method, MethodTable, StatusCode, StreamHandler, UnaryMethod
+from mqservice.rpc import BidiMethod, Method, MethodTable, ServerStreamMethod, StatusCode, StreamHandler, UnaryMethod
 
 __all__ = ["Http2Front"]
 
@@ -41,6 +41,7 @@ class Http2Call(Stream):
     _response: bytes | None = None
     _on_cancel: Callable[[], None] | None = None
     _on_undelivered: Callable[[], None] | None = None
+    _metadata: Mapping[str, str] | None = None
     _is_gone = False
 
     # mqservice.rpc.Call
@@ -48,7 +49,9 @@ class Http2Call(Stream):
     @property
     def metadata(self) -> Mapping[str, str]:
         """Request headers. HTTP/2's own, which start with a colon, are among them."""
-        return self.headers
+        if self._metadata is None:
+            self._metadata = self.headers
+        return self._metadata
 
     @property
     def deadline_ms(self) -> int | None:
@@ -107,7 +110,7 @@ class Http2Call(Stream):
 
     def opened(self) -> None:
         """Finds the method; starts a bidirectional one."""
-        found = self._front.find(self.headers[":path"])
+        found = self._front.find(self.path)
         if isinstance(found, str):
             super().finish(StatusCode.UNIMPLEMENTED.value[0], found)
             return
@@ -119,7 +122,7 @@ class Http2Call(Stream):
                 self._handler_failed()
 
     def message(self, data: bytes, /) -> None:
-        """Keeps a single request until the end of the caller's side; passes one of many on."""
+        """Passes one of many on; keeps a single one until the end of the caller's side."""
         method = self._method
         if type(method) is BidiMethod:
             self._pass_on(method, data)
@@ -130,22 +133,33 @@ class Http2Call(Stream):
 
     def half_closed(self) -> None:
         """Runs the handler of a single request."""
-        method = self._method
-        assert method is not None, "a call without a method is finished"
-        try:
-            if isinstance(method, BidiMethod):
-                if self._handler is not None:
-                    self._handler.half_closed()
-                return
-            if self._request is None:
-                super().finish(StatusCode.UNIMPLEMENTED.value[0], "the request has no message")
-                return
+        if self._handler is not None:
             try:
-                request = method.request_type.FromString(self._request)
-            except DecodeError:
-                super().finish(StatusCode.INVALID_ARGUMENT.value[0], _NOT_A_MESSAGE)
-                return
-            self._request = None
+                self._handler.half_closed()
+            except Exception:
+                self._handler_failed()
+        elif self._request is None:
+            super().finish(StatusCode.UNIMPLEMENTED.value[0], "the request has no message")
+        else:
+            data, self._request = self._request, None
+            self._run(data)
+
+    def request(self, data: bytes, /) -> None:
+        """Runs the handler of the usual request, which came in one piece."""
+        if self._handler is None and self._request is None:
+            self._run(data)
+        else:
+            super().request(data)
+
+    def _run(self, data: bytes) -> None:
+        method = self._method
+        assert isinstance(method, (UnaryMethod, ServerStreamMethod)), "a bidirectional call has a handler"
+        try:
+            request = method.request_type.FromString(data)
+        except DecodeError:
+            super().finish(StatusCode.INVALID_ARGUMENT.value[0], _NOT_A_MESSAGE)
+            return
+        try:
             method.handler(request, self)
         except Exception:
             self._handler_failed()
@@ -198,7 +212,7 @@ class Http2Call(Stream):
 
     def _handler_failed(self) -> None:
         """As in gRPC's own servers, a handler that raises costs its caller the call and nobody else anything."""
-        log.exception("handler_failed", path=self.headers.get(":path"))
+        log.exception("handler_failed", path=self.path)
         self._on_cancel = None
         if not self.is_finished:
             super().finish(StatusCode.UNKNOWN.value[0], _HANDLER_FAILED)
@@ -227,9 +241,9 @@ class Http2Front:
         self._otherwise: dict[str, str] = {}
         self._health = HealthService()
         # Makes calls that know their front without an argument for each.
-        call_type = type("Http2Call", (Http2Call,), {"_front": self, "__doc__": Http2Call.__doc__})
+        self.call_type: Final = type("Http2Call", (Http2Call,), {"_front": self, "__doc__": Http2Call.__doc__})
         self._server = Server(
-            call_type, limits=limits or Limits(message_bytes=MESSAGE_BYTES_MAX), tls=tls, tls_mode=tls_mode
+            self.call_type, limits=limits or Limits(message_bytes=MESSAGE_BYTES_MAX), tls=tls, tls_mode=tls_mode
         )
         self._add(self._health.method_table())
 

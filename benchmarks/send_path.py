@@ -1,0 +1,256 @@
+"""Where the CPU of a sync-replicated send goes: HTTP/2 bytes in, HTTP/2 bytes out, without sockets and without a slave.
+
+The bytes of a client are made beforehand and fed to the front's state machine in reads of so many requests each; the
+broker's own handler, write path and replication run behind it, and a slave that reports at once is played by eight
+bytes. A step's figure is the whole chain up to that step, less the chain up to the step before.
+
+python benchmarks/send_path.py                    # build/bench-send.json
+python benchmarks/send_path.py --batch 32 --profile
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import gc
+import itertools
+import json
+import pstats
+import statistics
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic, perf_counter_ns, time
+from typing import Any, Final
+from uuid import uuid4
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from apache.rocketmq.v2 import service_pb2 as pb  # noqa: E402
+from hpack import Encoder  # noqa: E402
+
+from broker.files import PosixDisk  # noqa: E402
+from broker.write_path import WritePath  # noqa: E402
+from mqcore.message import OutgoingMessage  # noqa: E402
+from mqcore.replication import MasterOptions, MasterReplica  # noqa: E402
+from mqcore.storage import AppendResult, FlushDiskType, StoreOptions  # noqa: E402
+from mqgrpc import Connection, Limits, Stream, frames  # noqa: E402
+from mqservice.http2_front import Http2Front  # noqa: E402
+from mqservice.rpc import Call, MethodTable, UnaryMethod  # noqa: E402
+from support.api_requests import message, send_request  # noqa: E402
+from support.broker_assembly import BrokerAssembly  # noqa: E402
+
+TOPIC: Final = "orders"
+NANOSECONDS_PER_MICROSECOND: Final = 1_000
+# Of the fastest tenth of reads: what the code costs when no stranger is in the way.
+FAST_SHARE: Final = 10
+
+
+class RunningClock:
+    """The machine's time."""
+
+    def monotonic_ms(self) -> int:
+        return int(monotonic() * 1_000)
+
+    def wall_ms(self) -> int:
+        return int(time() * 1_000)
+
+
+class PlayedSlave:
+    """Stands for `HaListener`: takes what the master has for its one slave and reports it at once."""
+
+    def __init__(self, replica: MasterReplica, clock: RunningClock, after_input: Callable[[], None]) -> None:
+        self._replica = replica
+        self._clock = clock
+        self._after_input = after_input
+        self._link = replica.slave_connected("127.0.0.1:50000", now_ms=clock.monotonic_ms())
+        self._report(0)
+
+    def pump(self) -> None:
+        """See `HaListener.pump`."""
+        transfers = self._replica.take_transfers(self._link, budget_bytes=1 << 20, now_ms=self._clock.monotonic_ms())
+        if transfers:
+            self._report(transfers[-1].start_offset + transfers[-1].length)
+
+    def close_link(self, link: int) -> None:
+        raise AssertionError("the played slave is never wrong")
+
+    def _report(self, offset: int) -> None:
+        self._replica.receive_data(self._link, struct.pack(">q", offset), now_ms=self._clock.monotonic_ms())
+        self._after_input()
+
+
+class ReplicatingBroker(BrokerAssembly):
+    """A SYNC_MASTER on a real disk with the broker's own write path."""
+
+    def __init__(self, folder: Path) -> None:
+        clock = RunningClock()
+        super().__init__(
+            clock=clock,
+            timers=asyncio.get_running_loop(),
+            disk=PosixDisk(folder),
+            store_options=StoreOptions(commit_log_file_bytes=256 << 20),
+        )
+        replica = MasterReplica(self.store, MasterOptions(needed_slaves=1))
+        self._write_path = WritePath(
+            store=self.store,
+            replica=replica,
+            clock=clock,
+            flush_disk_type=FlushDiskType.ASYNC_FLUSH,
+            waits_for_slaves=True,
+            kick_flush=lambda: None,
+            appended=self.api.message_arrived,
+            refusal=lambda: None,
+            failed=_raise,
+        )
+        self._write_path.attach(PlayedSlave(replica, clock, self._write_path.collect))  # type: ignore[arg-type]
+
+    def put(self, messages: Sequence[OutgoingMessage], done: Callable[[list[AppendResult]], None]) -> None:
+        self._write_path.put(messages, done)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def reads(*, count: int, requests: int, batch: int, body_bytes: int, path: str) -> list[bytes]:
+    """`count` reads of `requests` calls each, as a Go client sends them: 15 headers, two of them new every time."""
+    encoder = Encoder()
+    numbers = itertools.count()
+    body = b"x" * body_bytes
+    return [
+        b"".join(_request(encoder, next(numbers), body, batch=batch, path=path) for _ in range(requests))
+        for _ in range(count)
+    ]
+
+
+def _request(encoder: Encoder, number: int, body: bytes, *, batch: int, path: str) -> bytes:
+    headers = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", "127.0.0.1:8081"),
+        ("content-type", "application/grpc"),
+        ("user-agent", "grpc-go/1.70.0"),
+        ("te", "trailers"),
+        ("grpc-timeout", f"{2_999_000 + number % 900}u"),
+        ("x-mq-language", "GOLANG"),
+        ("x-mq-protocol", "v2"),
+        ("x-mq-client-version", "5.1.3"),
+        ("x-mq-client-id", "host@4711@1@0"),
+        ("x-mq-request-id", str(uuid4())),
+        ("x-mq-date-time", "20261121T150000Z"),
+        ("x-mq-namespace", ""),
+    ]
+    stream_id = 2 * number + 1
+    messages = [message(TOPIC, body, tag="red", keys=[f"key-{number}-{i}"]) for i in range(batch)]
+    data = send_request(*messages).SerializeToString()
+    prefixed = frames.MESSAGE_HEAD.pack(0, len(data)) + data
+    pieces = [prefixed[start : start + 16_384] for start in range(0, len(prefixed), 16_384)]
+    return frames.headers(stream_id, encoder.encode(headers), end_stream=False) + b"".join(
+        frames.frame(frames.DATA, frames.END_STREAM if piece is pieces[-1] else 0, stream_id, piece) for piece in pieces
+    )
+
+
+class Echo(Stream):
+    """The front alone: each request is answered with bytes at hand."""
+
+    def half_closed(self) -> None:
+        self.respond(b"x" * 100)
+
+
+def echo_call(request: pb.SendMessageRequest, call: Call) -> None:
+    """A handler that does nothing."""
+    call.send_encoded(b"x" * 100)
+    call.finish()
+
+
+async def timed(connection: Connection, data: list[bytes], *, profile: cProfile.Profile | None = None) -> list[int]:
+    """Nanoseconds of each read, its answers included."""
+    connection.receive(frames.PREFACE + frames.settings({}) + frames.window_update(0, 1 << 30), monotonic())
+    connection.take_output()  # the greeting
+    durations = []
+    gc.collect()
+    gc.freeze()
+    if profile is not None:
+        profile.enable()
+    for read in data:
+        started = perf_counter_ns()
+        connection.receive(read, monotonic())
+        while connection.open_streams:
+            await asyncio.sleep(0)  # the end of the turn ships to the slave
+        connection.take_output()
+        durations.append(perf_counter_ns() - started)
+    if profile is not None:
+        profile.disable()
+    return durations
+
+
+async def measured(options: argparse.Namespace) -> dict[str, list[int]]:
+    """Durations of the reads of each chain."""
+    path = "/apache.rocketmq.v2.MessagingService/SendMessage"
+    data = reads(
+        count=options.reads, requests=options.requests, batch=options.batch, body_bytes=options.body_bytes, path=path
+    )
+    chains: dict[str, list[int]] = {}
+    chains["front"] = await timed(Connection(Echo, limits=Limits(), now=0.0), data)
+    idle = Http2Front("127.0.0.1", 0, clock=RunningClock())
+    idle.add(MethodTable(path[1:].rpartition("/")[0], {"SendMessage": UnaryMethod(echo_call, pb.SendMessageRequest)}))
+    chains["decode"] = await timed(connection_of(idle), data)
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
+        broker = ReplicatingBroker(Path(folder))
+        broker.add_topic(TOPIC, queue_count=8)
+        front = Http2Front("127.0.0.1", 0, clock=RunningClock())
+        front.add(broker.api.method_table())
+        profile = cProfile.Profile() if options.profile else None
+        chains["send"] = await timed(connection_of(front), data, profile=profile)
+        if profile is not None:
+            pstats.Stats(profile).sort_stats("tottime").print_stats(40)
+        broker.close()
+    return chains
+
+
+def connection_of(front: Http2Front) -> Connection:
+    """A connection as the front's port makes them."""
+    return Connection(front.call_type, limits=Limits(), now=monotonic(), peer="ipv4:127.0.0.1:50000")
+
+
+def main() -> None:
+    """Prints the table and writes build/bench-send.json."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--reads", type=int, default=1_000, help="of the connection (default %(default)s)")
+    parser.add_argument("--requests", type=int, default=32, help="in each read (default %(default)s)")
+    parser.add_argument("--batch", type=int, default=1, help="messages of a request (default %(default)s)")
+    parser.add_argument("--body-bytes", type=int, default=1_024, help="of each message (default %(default)s)")
+    parser.add_argument("--profile", action="store_true", help="print where the time of the whole chain goes")
+    options = parser.parse_args()
+    (ROOT / "build").mkdir(exist_ok=True)
+    chains = asyncio.run(measured(options))
+    messages = options.requests * options.batch
+    rows: list[dict[str, Any]] = []
+    for kind, pick in (("fast", _fast), ("median", statistics.median)):
+        before = 0.0
+        for step, durations in chains.items():
+            total = pick(durations) / messages / NANOSECONDS_PER_MICROSECOND
+            rows.append(_row(f"send_path_{step}_{kind}", total - before))
+            before = total
+        rows.append(_row(f"send_path_total_{kind}", before))
+    for row in rows:
+        print(f"{row['name']:<28}{row['value']:>8} {row['unit']}")
+    (ROOT / "build" / "bench-send.json").write_text(json.dumps(rows, indent=2) + "\n")
+
+
+def _fast(durations: list[int]) -> float:
+    return statistics.mean(sorted(durations)[: max(1, len(durations) // FAST_SHARE)])
+
+
+def _row(name: str, value: float) -> dict[str, Any]:
+    return {"name": name, "value": round(value, 2), "unit": "us/msg", "target": None, "holds": True}
+
+
+if __name__ == "__main__":
+    main()
