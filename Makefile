@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help setup proto lock lint format test test-quick sim bench bench-receive demo conformance kill-rounds many-topics clean
+.PHONY: help setup proto lock lint format test test-quick sim bench bench-receive demo conformance kill-rounds many-topics clean bench-put
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -50,6 +50,9 @@ bench: setup ## side by side with RocketMQ: ROUNDS=3, ONLY=send,drain,..., QUICK
 
 bench-receive: setup ## CPU of a receive and its acknowledgements, step by step, without sockets
 	@$(BIN)/python benchmarks/receive_path.py
+
+bench-put: setup ## CPU of one put, whole and step by step
+	@$(BIN)/python benchmarks/put_path.py
 
 many-topics: setup ## start, answer and restart with 10,000 topics of 8 queues
 	@$(BIN)/python benchmarks/many_topics.py

@@ -66,7 +66,7 @@ class IndexTable:
         index_message_timestamp_ms) names; the others may be torn and are deleted. A killed process leaves its files
         sound. Raises SegmentSizeMismatch if the counts were changed.
         """
-        self._columns = _find_columns()
+        self.load_columns()
         is_believed = True
         size = index_file_bytes(slot_count=self._slot_count, entry_count=self._entry_count)
         for found in self._disk.list_folder(_INDEX_FOLDER):
@@ -92,6 +92,13 @@ class IndexTable:
         if is_believed and stop is not StopKind.POWER_LOST:
             return None
         return PhysicalOffset(self._files[-1].end_physical_offset if self._files else 0)
+
+    def load_columns(self) -> None:
+        """Has `enter_waiting` enter many records at once from now on, if numpy is there. Takes a tenth of a second."""
+        if find_spec("numpy") is not None:
+            from mqcore.storage.index_columns import IndexColumns
+
+            self._columns = IndexColumns
 
     def put(  # Not by keyword: the hot path cannot spare what that costs.
         self,
@@ -288,15 +295,6 @@ class IndexTable:
     def _close(files: Iterable[IndexFile]) -> None:
         for file in files:
             file.close()
-
-
-def _find_columns() -> type[IndexColumns] | None:
-    """What enters many records at once, if numpy is there. To be called before there is work that must not wait."""
-    if find_spec("numpy") is None:
-        return None
-    from mqcore.storage.index_columns import IndexColumns
-
-    return IndexColumns
 
 
 def _file_name(wall_ms: int) -> str:
