@@ -39,7 +39,7 @@ func idle(ctx context.Context, o *options) error {
 		})
 	}
 	dials.Wait()
-	emit(map[string]any{"op": "idle", "connections": o.connections, "up": up.Load(), "seconds": rounded(time.Since(started).Seconds())})
+	emit(map[string]any{"op": "connected", "connections": o.connections, "up": up.Load(), "seconds": rounded(time.Since(started).Seconds())})
 	o.plan.Windows = 1
 	o.plan.Seconds = o.hold
 	meter := newMeter(o.plan)

@@ -83,6 +83,7 @@ func parse(operation string, arguments []string) (*options, error) {
 		plan:      Plan{Operation: operation, Seconds: 5 * time.Second},
 	}
 	f := flag.NewFlagSet("rawload "+operation, flag.ContinueOnError)
+	f.SetOutput(os.Stdout)
 	f.StringVar(&o.endpoint, "endpoint", "127.0.0.1:8081", "host:port of a broker or proxy")
 	f.StringVar(&o.topic, "topic", "bench", "topic to send to or receive from")
 	f.IntVar(&o.topics, "topics", 1, "above 1: sends go round TOPIC-00000, TOPIC-00001, … and all their queues (send)")
@@ -105,7 +106,11 @@ func parse(operation string, arguments []string) (*options, error) {
 	f.Var(seconds{&o.plan.Seconds}, "seconds", "length of a window, seconds")
 	f.IntVar(&o.plan.Windows, "windows", -1, "measured windows: 1 by default in send; 0 for one window until the work is done")
 	f.Var(processes{&o.plan.Pids}, "pids", "processes whose CPU time is reported, name:PID,…")
+	f.Usage = func() {} // the whole list of flags under one mistyped flag hides what is wrong
 	if err := f.Parse(arguments); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			f.PrintDefaults()
+		}
 		return nil, err
 	}
 	if f.NArg() > 0 {
