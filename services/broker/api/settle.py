@@ -20,7 +20,7 @@ from broker.api.wire_format import encoded_length, length_delimited, tag_of
 from mqcore.delivery import read_handle
 from mqservice.rpc import Call
 
-__all__ = ["SettleHandler"]
+__all__ = ["SettleHandler", "encoded_ack"]
 
 
 class SettleHandler:
@@ -50,12 +50,12 @@ class SettleHandler:
         handles = [entry.receipt_handle for entry in entries]
         outcomes = self._acknowledged(group, topic, handles, call)
         if isinstance(outcomes, Outcome):
-            call.send_encoded(_encoded_ack(entries, handles, [outcomes] * max(1, len(handles))))
+            call.send_encoded(encoded_ack(entries, handles, [outcomes] * max(1, len(handles))))
             call.finish()
             return
         if not self._unanswered:
             self._services.timers.call_soon(self.answer_acknowledged)
-        self._unanswered.append((call, _encoded_ack(entries, handles, outcomes)))
+        self._unanswered.append((call, encoded_ack(entries, handles, outcomes)))
 
     def _acknowledged(self, group: str, topic: str, handles: list[str], call: Call) -> list[Outcome] | Outcome:
         """What became of each, or why the request is refused."""
@@ -152,7 +152,7 @@ class SettleHandler:
         return None
 
 
-def _encoded_ack(entries: Sequence[pb.AckMessageEntry], handles: list[str], outcomes: list[Outcome]) -> bytes:
+def encoded_ack(entries: Sequence[pb.AckMessageEntry], handles: list[str], outcomes: list[Outcome]) -> bytes:
     """An AckMessageResponse: the outcome of each entry, and of all. Joined by hand at a third of protobuf's cost."""
     parts = [_OK_OVERALL if outcomes.count(OK) == len(outcomes) else _encoded_overall(outcomes)]
     for entry, handle, outcome in zip(entries, handles, outcomes):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
 
+from mqcore.delivery import Received
 from support.api_requests import Answer, ack_request, call, message, receive, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
@@ -86,6 +89,44 @@ def test_full_batch_wakes_the_next_waiting_receive(broker: BrokerAssembly, time:
     send(broker, b"a", b"b", b"c")
     time.end_turn()
     assert sorted(body for fake in waiting for body in Answer.of(fake).bodies) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 32])
+def test_of_many_waiting_receives_only_those_needed_look(
+    broker: BrokerAssembly, time: ManualTime, batch_size: int
+) -> None:
+    waiting = [call(broker, "ReceiveMessage", receive_request(batch_size=batch_size)) for _ in range(200)]
+    looks: list[str] = []
+    receive_leases = broker.leases.receive
+
+    def counted(**request: Any) -> Received:
+        looks.append(request["group"])
+        return receive_leases(**request)
+
+    broker.leases.receive = counted  # type: ignore[method-assign]
+    send(broker, b"a")
+    time.end_turn()
+    assert len(looks) == 1
+    send(broker, *(bytes([number]) for number in range(1, 41)))
+    time.end_turn()
+    assert len(looks) == 1 + (40 if batch_size == 1 else 2)
+    assert sum(fake.code is not None for fake in waiting) == len(looks)
+    assert sum(len(Answer.of(fake).bodies) for fake in waiting if fake.code is not None) == 41
+
+
+def test_dead_letters_that_fill_a_batch_do_not_hide_the_message_behind_them(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    broker.add_topic("one", queue_count=1)
+    broker.add_group("group", retry_max_times=1)
+    send(broker, b"a", topic="one")
+    for _ in range(2):
+        assert receive(broker, receive_request("one", batch_size=1)).bodies == [b"a"]
+        time.advance(10_001)
+    send(broker, b"b", topic="one")
+    waiting = call(broker, "ReceiveMessage", receive_request("one", batch_size=1))
+    time.end_turn()
+    assert Answer.of(waiting).bodies == [b"b"]
 
 
 def test_arrival_with_another_tag_leaves_the_receive_waiting(broker: BrokerAssembly, time: ManualTime) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mqcore.storage import PutStatus
+from broker.api.settle import encoded_ack
+from broker.api.status_codes import OK, Outcome, common_status, status_of
+from mqcore.storage import DiskError, PutStatus
 from support.api_requests import Answer, ack_request, call, message, receive, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
@@ -83,6 +88,78 @@ def test_slave_refuses_acknowledgements_in_every_entry(broker: BrokerAssembly) -
     broker.refusal = "this broker is a slave"
     response = ack(broker, handle)
     assert (response.status.code, response.entries[0].status.code) == (Code.FORBIDDEN, Code.FORBIDDEN)
+
+
+def test_acknowledgements_of_a_turn_are_answered_after_one_write(broker: BrokerAssembly) -> None:
+    handles = delivered(broker, b"a", b"b", b"c")
+    written: list[int] = []
+    broker.persist_leases = lambda: written.append(len(broker.leases.take_journal()))  # type: ignore[method-assign]
+    calls = [call(broker, "AckMessage", ack_request(handle)) for handle in handles]
+    assert [fake.code for fake in calls] == [None] * 3
+    broker.end_turn()
+    assert [fake.only(pb.AckMessageResponse).status.code for fake in calls] == [Code.OK] * 3
+    assert len(written) == 1
+    assert written[0] > 0
+
+
+def test_nothing_is_answered_when_the_journal_cannot_be_written(broker: BrokerAssembly) -> None:
+    (handle,) = delivered(broker, b"a")
+
+    def fail() -> None:
+        raise DiskError("leases", "no space left")
+
+    broker.persist_leases = fail  # type: ignore[method-assign]
+    fake = call(broker, "AckMessage", ack_request(handle))
+    with pytest.raises(DiskError):
+        broker.end_turn()
+    assert fake.code is None
+
+
+@given(
+    message_ids=st.lists(st.text(max_size=40), min_size=1, max_size=5),
+    known=st.integers(0, 31),
+    long_id=st.booleans(),
+)
+def test_the_answer_is_what_protobuf_would_have_written(message_ids: list[str], known: int, long_id: bool) -> None:
+    entries = [
+        pb.AckMessageEntry(message_id=message_id, receipt_handle=f"h{number}", lite_topic="l")
+        for number, message_id in enumerate(message_ids)
+    ]
+    if long_id:
+        entries[0].message_id = "x" * 20_000
+    outcomes = [
+        OK if known >> number & 1 else Outcome(Code.INVALID_RECEIPT_HANDLE, "gone") for number in range(len(entries))
+    ]
+    expected = pb.AckMessageResponse(
+        status=common_status(outcomes),
+        entries=[
+            pb.AckMessageResultEntry(
+                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status_of(outcome)
+            )
+            for entry, outcome in zip(entries, outcomes, strict=True)
+        ],
+    )
+    assert (
+        pb.AckMessageResponse.FromString(encoded_ack(entries, [e.receipt_handle for e in entries], outcomes))
+        == expected
+    )
+
+
+def test_acknowledging_twice_in_one_request_succeeds_once(broker: BrokerAssembly) -> None:
+    (handle,) = delivered(broker, b"a")
+    response = ack(broker, handle, handle)
+    assert response.status.code == Code.MULTIPLE_RESULTS
+    assert [entry.status.code for entry in response.entries] == [Code.OK, Code.INVALID_RECEIPT_HANDLE]
+
+
+def test_group_that_never_received_has_no_handles(broker: BrokerAssembly) -> None:
+    (handle,) = delivered(broker, b"a")
+    for group, code in (("other", Code.INVALID_RECEIPT_HANDLE), ("no group", Code.ILLEGAL_CONSUMER_GROUP)):
+        fake = call(broker, "AckMessage", ack_request(handle, group=group))
+        broker.end_turn()
+        response = fake.only(pb.AckMessageResponse)
+        assert (response.status.code, response.entries[0].status.code) == (code, code)
+        assert response.entries[0].receipt_handle == handle
 
 
 def test_changed_lease_has_a_new_handle_and_the_old_one_stops_working(broker: BrokerAssembly, time: ManualTime) -> None:
