@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import ip_address
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from apache.rocketmq.v2 import definition_pb2 as definition
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -45,6 +45,20 @@ _REGION: Final = "DefaultRegion"
 _TRACE_ON: Final = "true"
 # The broker's own HashMap, from which 5.5 writes the property string.
 _JAVA_MAP_CAPACITY: Final = 128
+_PUT_ORDER: Final = (
+    PROPERTY_TAGS,
+    PROPERTY_KEYS,
+    PROPERTY_UNIQUE_KEY,
+    PROPERTY_RECONSUME_TIME,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TRACE_CONTEXT,
+    PROPERTY_BORN_HOST,
+    PROPERTY_BORN_TIMESTAMP,
+    PROPERTY_REGION,
+    PROPERTY_TRACE_ON,
+    PROPERTY_CLUSTER,
+)
 
 
 def outgoing_message(
@@ -56,30 +70,34 @@ def outgoing_message(
     keys = [key for key in system.keys if key]
     message_id = system.message_id
     born_timestamp_ms = _milliseconds(system.born_timestamp) if system.HasField("born_timestamp") else now_wall_ms
-    properties = dict(message.user_properties)
+    user_properties = message.user_properties
+    message_group, trace_context = system.message_group, system.trace_context
+    form = _property_form(
+        tuple(user_properties) if user_properties else (),
+        tag is not None,
+        len(keys) > 0,
+        len(message_group) > 0,
+        len(trace_context) > 0,
+        topic,
+        cluster,
+    )
+    values = [message_id, system.born_host or _address_text(peer_host.address), str(born_timestamp_ms)]
     if tag is not None:
-        properties[PROPERTY_TAGS] = tag
+        values.append(tag)
     if keys:
-        properties[PROPERTY_KEYS] = " ".join(keys)
-    properties[PROPERTY_UNIQUE_KEY] = message_id
-    properties[PROPERTY_RECONSUME_TIME] = "0"
-    # The topic stands for the producer group, which the client API does not have: what RocketMQ's proxy does.
-    properties[PROPERTY_PRODUCER_GROUP] = topic
-    if system.message_group:
-        properties[PROPERTY_SHARDING_KEY] = system.message_group
-    if system.trace_context:
-        properties[PROPERTY_TRACE_CONTEXT] = system.trace_context
-    properties[PROPERTY_BORN_HOST] = system.born_host or _address_text(peer_host.address)
-    properties[PROPERTY_BORN_TIMESTAMP] = str(born_timestamp_ms)
-    properties[PROPERTY_REGION] = _REGION
-    properties[PROPERTY_TRACE_ON] = _TRACE_ON
-    properties[PROPERTY_CLUSTER] = cluster
+        values.append(" ".join(keys))
+    if message_group:
+        values.append(message_group)
+    if trace_context:
+        values.append(trace_context)
+    if user_properties:
+        values += user_properties.values()
     words = keys if len(keys) == 1 and " " not in keys[0] else [word for key in keys for word in key.split(" ") if word]
     return OutgoingMessage(
         topic=topic,
         queue_id=queue_id,
         body=message.body,
-        properties=_stored_properties(properties),
+        properties=form.stored(values),
         tags_code=tags_code(tag),
         index_keys=(message_id, *words),
         tag=tag,
@@ -104,24 +122,65 @@ def _born_host(peer: str) -> Host:
     return Host.parse(literal.partition("%")[0], int(port))
 
 
-def _stored_properties(properties: dict[str, str]) -> bytes:
-    """`encode_properties` in the order of RocketMQ's map. InvalidProperty as there."""
-    values_in_order, form = _stored_form(tuple(properties))
-    text = form % values_in_order(properties)
-    count = len(properties)
-    if text.count("\x01") != count or text.count("\x02") != count:
-        raise InvalidProperty("the name or the value of a property contains the byte 0x01 or 0x02")
-    return text.encode("utf-8", "replace")
+class _PropertyForm(NamedTuple):
+    """The property string of all messages with the same names, apart from the values that differ."""
+
+    template: str
+    # Puts the values into the template's order.
+    in_order: Callable[[list[str]], tuple[str, ...]]
+    pair_count: int
+
+    def stored(self, values: list[str]) -> bytes:
+        """The stored form. InvalidProperty as `encode_properties`, which would make the same bytes."""
+        text = self.template % self.in_order(values)
+        if text.count("\x01") != self.pair_count or text.count("\x02") != self.pair_count:
+            raise InvalidProperty("the name or the value of a property contains the byte 0x01 or 0x02")
+        return text.encode("utf-8", "replace")
 
 
 @lru_cache(maxsize=1_024)
-def _stored_form(names: tuple[str, ...]) -> tuple[Callable[[dict[str, str]], tuple[str, ...]], str]:
-    """How to pick the values of at least two names in stored order, and the text they go into.
-
-    Most messages carry the same few names; names of users are unbounded, hence the limit.
-    """
+def _property_form(
+    user_names: tuple[str, ...],
+    has_tag: bool,
+    has_keys: bool,
+    has_message_group: bool,
+    has_trace_context: bool,
+    topic: str,
+    cluster: str,
+) -> _PropertyForm:
+    """Most messages carry the same few names; names of users are unbounded, hence the limit."""
+    # What `outgoing_message` has in its list of values, in that order.
+    optional = {
+        PROPERTY_TAGS: has_tag,
+        PROPERTY_KEYS: has_keys,
+        PROPERTY_SHARDING_KEY: has_message_group,
+        PROPERTY_TRACE_CONTEXT: has_trace_context,
+    }
+    given = [
+        PROPERTY_UNIQUE_KEY,
+        PROPERTY_BORN_HOST,
+        PROPERTY_BORN_TIMESTAMP,
+        *(name for name, is_there in optional.items() if is_there),
+        *user_names,
+    ]
+    fixed = {
+        PROPERTY_RECONSUME_TIME: "0",
+        # The topic stands for the producer group, which the client API does not have: what RocketMQ's proxy does.
+        PROPERTY_PRODUCER_GROUP: topic,
+        PROPERTY_REGION: _REGION,
+        PROPERTY_TRACE_ON: _TRACE_ON,
+        PROPERTY_CLUSTER: cluster,
+    }
+    # In the order in which RocketMQ puts them into its map, which decides among names of one bucket.
+    names = [name for name in (*user_names, *_PUT_ORDER) if name in fixed or name in given]
     order = java_map_order(names, capacity=_JAVA_MAP_CAPACITY)
-    return itemgetter(*order), "".join(f"{name.replace('%', '%%')}\x01%s\x02" for name in order)
+    pairs = [f"{_escaped(name)}\x01{_escaped(fixed[name]) if name in fixed else '%s'}\x02" for name in order]
+    places = [given.index(name) for name in order if name not in fixed]
+    return _PropertyForm("".join(pairs), itemgetter(*places), len(order))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%%")
 
 
 @lru_cache(maxsize=4_096)

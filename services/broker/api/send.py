@@ -60,8 +60,7 @@ class SendHandler:
         if isinstance(outgoing, Outcome):
             _refuse(request, call, outgoing)
         else:
-            message_ids = [message.system_properties.message_id for message in request.messages]
-            self._services.put(outgoing, partial(_answer, message_ids, call))
+            self._services.put(outgoing, partial(_answer, outgoing, call))
 
     def _accepted(self, request: pb.SendMessageRequest, call: Call) -> list[OutgoingMessage] | Outcome:
         """What is to be put, or why not."""
@@ -133,6 +132,8 @@ def _check_alike(messages: Sequence[definition.Message]) -> Outcome | None:
 
 def _check_type(message: definition.Message, config: TopicConfig) -> Outcome | None:
     kind = declared_type(message)
+    if kind == definition.NORMAL and config.message_type == "NORMAL":
+        return None
     takes_any = config.topic_name.startswith(_TOPICS_OF_ANY_TYPE)
     if not takes_any and kind not in _TYPES_TAKEN.get(config.message_type, ()):
         return Outcome(
@@ -155,14 +156,19 @@ def _refuse(request: pb.SendMessageRequest, call: Call, outcome: Outcome) -> Non
     call.finish()
 
 
-def _answer(message_ids: list[str], call: Call, results: list[AppendResult]) -> None:
+def _answer(messages: list[OutgoingMessage], call: Call, results: list[AppendResult]) -> None:
     for result in results:
         if result.status is not _PUT_OK:
-            call.send(_response(message_ids, results))
+            call.send(_response(_ids_of(messages), results))
             break
     else:
-        call.send_encoded(_stored_response(message_ids, results))
+        call.send_encoded(_stored_response(_ids_of(messages), results))
     call.finish()
+
+
+def _ids_of(messages: list[OutgoingMessage]) -> list[str]:
+    # A message is indexed by its id first.
+    return [message.index_keys[0] for message in messages]
 
 
 def _response(message_ids: list[str], results: list[AppendResult]) -> pb.SendMessageResponse:
