@@ -104,6 +104,7 @@ class ReplicatingBroker(BrokerAssembly):
             waits_for_slaves=True,
             kick_flush=lambda: None,
             appended=self.api.message_arrived,
+            answered=lambda: None,
             refusal=lambda: None,
             failed=_raise,
         )

@@ -146,6 +146,7 @@ class Broker:
             waits_for_slaves=settings.broker_role is BrokerRole.SYNC_MASTER,
             kick_flush=self._flusher.kick,
             appended=lambda topic: self._client_api.message_arrived(topic),
+            answered=lambda: self._client_server.flush(),
             refusal=lambda: self._refusal,
             failed=self._disk_failed,
         )

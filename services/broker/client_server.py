@@ -36,6 +36,9 @@ class ClientServer(Protocol):
     async def set_serving(self, is_serving: bool, /) -> None:
         """Readiness, as probes and clients see it."""
 
+    def flush(self) -> None:
+        """Writes all answers given so far."""
+
     async def stop(self, *, limit_ms: int) -> None:
         """Takes no new calls, gives those in progress `limit_ms`, then cancels them."""
 

@@ -101,8 +101,14 @@ class MetadataTables:
 
     def collect_progress(self, leases: LeaseTable) -> None:
         """Moves the groups' progress into the offset table and its file, and tells the slaves."""
-        for offset in self.consumer_offsets.commit_all(leases.committed_offsets(), now_ms=self._clock.wall_ms()):
-            log.warning("consumer_offset_kept", notice=str(offset))
+        resets, moves = leases.take_reset_offsets(), leases.take_moved_offsets()
+        if not resets and not moves:
+            return
+        now_ms = self._clock.wall_ms()
+        for group, topic, queue_id, offset in resets:
+            self.consumer_offsets.reset(group, topic, queue_id, offset, now_ms=now_ms)
+        for kept in self.consumer_offsets.commit_all(moves, now_ms=now_ms):
+            log.warning("consumer_offset_kept", notice=str(kept))
         if self.persist(MetadataFile.CONSUMER_OFFSETS):
             self.changes.notify()
 

@@ -47,7 +47,8 @@ PutDone = Callable[[list[AppendResult]], None]
 class WritePath:
     """Owns the master's side of every put. Event loop only.
 
-    `appended` is told the topic after each append, so that long polls wake. `refusal` tells why puts are
+    `appended` is told the topic after each append, so that long polls wake. `answered` is told when a report or a flush
+    has answered sends, so that the answers go out at once and together. `refusal` tells why puts are
     refused now, or returns None; `failed` is told of a disk that broke under a put.
     """
 
@@ -61,6 +62,7 @@ class WritePath:
         waits_for_slaves: bool,
         kick_flush: Callable[[], None],
         appended: Callable[[str], None],
+        answered: Callable[[], None],
         refusal: Callable[[], str | None],
         failed: Callable[[DiskError], None],
     ) -> None:
@@ -71,6 +73,7 @@ class WritePath:
         self._waits_for_slaves = waits_for_slaves
         self._kick_flush = kick_flush
         self._appended = appended
+        self._answered = answered
         self._refusal = refusal
         self._failed = failed
         self._ha: HaListener | None = None
@@ -129,12 +132,12 @@ class WritePath:
         token = self._next_token
         self._next_token += 1
         status = self._replica.submit(
-            WaitingPut(
-                token=token,
-                start_offset=first.physical_offset,
-                end_offset=last.end_offset,
-                needs_flush=waits and self._sync_flush,
-                needs_slaves=waits and self._waits_for_slaves,
+            WaitingPut(  # by place: names cost more than the rest of the call
+                token,
+                first.physical_offset,
+                last.end_offset,
+                waits and self._sync_flush,
+                waits and self._waits_for_slaves,
             ),
             now_ms=self._clock.monotonic_ms(),
         )
@@ -152,10 +155,13 @@ class WritePath:
 
     def collect(self) -> None:
         """Acts on what the replica decided: answers sends, closes links, tells the operator; then pumps the slaves."""
+        waiting = self._waiting
+        waited_count = len(waiting)
         for event in self._replica.take_events():
             if type(event) is PutCompleted:
-                results, done = self._waiting.pop(event.token)
-                self._settle(results, event.status)
+                results, done = waiting.pop(event.token)
+                if event.status is not _PUT_OK:
+                    self._settle(results, event.status)
                 self._finish(results, done)
                 continue
             match event:
@@ -174,6 +180,8 @@ class WritePath:
                     log.info("slave_in_sync", link=event.link)
                 case SlaveFellBehind():
                     log.warning("slave_fell_behind", link=event.link)
+        if len(waiting) != waited_count:
+            self._answered()
         self._schedule_turn()
 
     def fail_all(self, status: PutStatus) -> None:

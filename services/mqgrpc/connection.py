@@ -12,7 +12,7 @@ Source: RFC 9113 (HTTP/2), RFC 7541 (HPACK) and gRPC's "gRPC over HTTP2" documen
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from math import inf
 from struct import Struct
@@ -38,7 +38,7 @@ from mqgrpc.frames import (
     U32,
     WINDOW_MAX,
 )
-from mqgrpc.hpack import Header, HeaderDecoder, HeaderEncoder, literal
+from mqgrpc.hpack import ENTRY_OVERHEAD_BYTES, Header, HeaderDecoder, HeaderEncoder, literal
 from mqgrpc.limits import Limits, Usage
 from mqgrpc.request_head import RequestRefused, RequestShape, judge_values, shape_of, timeout_s
 from mqgrpc.stream import Stream
@@ -54,10 +54,17 @@ _INTERNAL: Final = 13
 # One `take_output`: what a socket takes at once, and what other streams have to wait for.
 _OUTPUT_BYTES: Final = 1 << 20
 # Streams the peer may still be writing to although we ended them; more are forgotten, oldest first.
-_ABANDONED_MAX: Final = 1_000
+_ABANDONED_MAX: Final = 4_000
+# Header blocks above it count as kept bytes, at twice their size for what Huffman's code saves.
+_HEADER_BLOCK_FREE_BYTES: Final = 1_024
+# What one frame that brings nothing may make us walk through: settings in it, or answers waiting for a window.
+_SETTINGS_PER_CHARGE: Final = 32
+_STREAMS_PER_CHARGE: Final = 64
 # grpc-message: printable ASCII stays, the rest is percent-encoded.
 _MESSAGE_SAFE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 _DETAIL_CHARACTERS_MAX: Final = 1_024
+# The same encoded. Clients begin to refuse headers at 8 KiB.
+_DETAIL_BYTES_MAX: Final = 4_096
 _KEEPALIVE_PING: Final = b"mq-alive"
 _DRAIN_PING: Final = b"mq-drain"
 
@@ -93,6 +100,9 @@ class Connection:
         self._new_stream = new_stream
         self._on_output = on_output
         self._streams: dict[int, Stream] = {}
+        # As many of them are in `usage`; brought up to date once per `receive` and `take_output`.
+        self._counted_streams = 0
+        self._streams_max = limits.concurrent_streams
         self._last_stream_id = 0
         self._abandoned: dict[int, None] = {}
 
@@ -106,24 +116,37 @@ class Connection:
         self._block_frames = 0
         self._unacknowledged = 0
         self._buffered_bytes = 0
+        # When the frame or header block began that is not whole yet; inf: there is none.
+        self._unfinished_since = inf
+        # Streams with an unfinished request message, oldest first.
+        self._incomplete: dict[int, Stream] = {}
 
         self._out: list[bytes | memoryview] = []
         self._encoder = HeaderEncoder()
         self._peer_frame_bytes = frames.DEFAULT_FRAME_BYTES
         self._peer_stream_window = frames.DEFAULT_WINDOW_BYTES
         self._send_window = frames.DEFAULT_WINDOW_BYTES
+        # Streams with a queue, and those of them whose own window may be open, next in turn first.
         self._blocked: dict[int, Stream] = {}
+        self._sendable: OrderedDict[int, Stream] = OrderedDict()
+        # Ended streams that confirm: not yet taken; taken, with the output's length up to their end.
         self._unconfirmed: list[Stream] = []
+        self._unwritten: deque[tuple[int, list[Stream]]] = deque()
+        self._taken_bytes = 0
         self._write_paused = False
-        # When output began to wait for the peer; inf: it does not.
+        self._socket_bytes = 0  # in the socket's buffer when it was found full
+        # When output began to wait for the peer; inf: it does not. Bytes and answers sent until then.
         self._stalled_at = inf
+        self._stalled_at_bytes = 0
         self._stalled_at_answers = 0
+        self._drained_bytes = 0
         # Queued DATA that still fits into this `take_output`.
         self._output_room = _OUTPUT_BYTES
 
         self._idle_budget = limits.idle_burst
         self._idle_refilled_at = now
-        self._answers = 0  # DATA frames sent since then
+        self._answers = 0  # DATA frames sent
+        self._refilled_at_answers = 0
         self._received_at = now
         self._pinged_at = inf
         self._next_stream_deadline = inf
@@ -167,12 +190,26 @@ class Connection:
         self._pinged_at = inf
         if self._unparsed:
             data = self._unparsed + data
+        streams = self._streams
+        usage = self.usage
+        self._streams_max = min(
+            self.limits.concurrent_streams, len(streams) + self.limits.server_streams - usage.streams
+        )
         try:
-            self._unparsed = self._parse(data)
+            rest = self._unparsed = self._parse(data)
         except ConnectionFailure as failure:
             self._fail(failure)
+            return
         except HeaderBlockError as error:
             self._fail(ConnectionFailure(ErrorCode.COMPRESSION_ERROR, "header_block_undecodable", str(error)))
+            return
+        if rest or self._block is not None:
+            if (self._block is None and len(rest) < len(data)) or self._unfinished_since == inf:
+                self._unfinished_since = now
+        else:
+            self._unfinished_since = inf
+        if len(streams) != self._counted_streams:
+            self._count_streams()
 
     def _parse(self, data: bytes) -> bytes:
         """Handles the whole frames in `data` and gives the rest."""
@@ -237,7 +274,8 @@ class Connection:
             return
         if flags & PADDED:
             start, stop = _without_padding(data, start, stop)
-        elif size == 0 and not flags & END_STREAM:
+            stream.unacknowledged += size - (stop - start)
+        if start == stop and not flags & END_STREAM:
             self._charge("too_many_empty_data_frames")
         if stream.remote_closed:
             self._reset(stream, StreamFailure(ErrorCode.STREAM_CLOSED, "DATA behind the end of the request"))
@@ -282,6 +320,7 @@ class Connection:
                     self._refuse(stream, _RESOURCE_EXHAUSTED, "the server keeps too many unfinished requests")
                     self.counters["buffers_full"] += 1
                 break
+            self._incomplete.pop(stream.stream_id, None)
             message = bytes(memoryview(partial)[MESSAGE_HEAD_BYTES : MESSAGE_HEAD_BYTES + length])
             del partial[: MESSAGE_HEAD_BYTES + length]
             self._keep(-(MESSAGE_HEAD_BYTES + length))
@@ -293,6 +332,9 @@ class Connection:
                 raise StreamFailure(ErrorCode.PROTOCOL_ERROR, "the request ends inside a message")
             self._remote_end(stream)
             return
+        if partial and stream.stream_id not in self._incomplete:
+            stream.partial_since = self.now
+            self._incomplete[stream.stream_id] = stream
         stream.unacknowledged += len(payload)
         if stream.unacknowledged > self.limits.stream_window_bytes:
             raise StreamFailure(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the stream's window allows")
@@ -318,9 +360,8 @@ class Connection:
         if stream.partial is not None:
             self._keep(-len(stream.partial))
             stream.partial = None
-        if stream.local_closed:
-            self._streams.pop(stream.stream_id, None)
-        elif not stream.is_finished:
+            self._incomplete.pop(stream.stream_id, None)
+        if not stream.is_finished:
             stream.half_closed()
 
     def _on_headers(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
@@ -367,12 +408,15 @@ class Connection:
             self._on_trailers(stream_id, flags, is_malformed=_are_bad_trailers(headers) or self._decoder.malformed)
             return
         self._last_stream_id = stream_id
-        if len(self._streams) >= self.limits.concurrent_streams or stream_id > self._refuses_above:
+        if len(self._streams) >= self._streams_max or stream_id > self._refuses_above:
             self.counters["stream_refused"] += 1
             self._charge("too_many_refused_streams")
             self._abandon(stream_id)
             self._put(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
             return
+        is_small = self._decoder.list_bytes_at_most(headers, block, self.limits.header_list_bytes)
+        if not is_small and len(headers) * ENTRY_OVERHEAD_BYTES > 4 * self.limits.header_list_bytes:
+            raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "header_bomb", f"{len(headers)} headers in a block")
         try:
             shape = shape_of(headers)
         except StreamFailure as failure:
@@ -385,10 +429,17 @@ class Connection:
         self._streams[stream_id] = stream
         if flags & END_STREAM:
             stream.remote_closed = True
-        if not self._decoder.list_bytes_at_most(headers, block, self.limits.header_list_bytes):
+        if not is_small:
             self.counters["header_list_too_large"] += 1
             self._refuse(stream, _RESOURCE_EXHAUSTED, f"headers of more than {self.limits.header_list_bytes} bytes")
             return
+        if len(block) > _HEADER_BLOCK_FREE_BYTES:
+            stream.header_bytes = 2 * len(block)
+            self._keep(stream.header_bytes)
+            if self._is_over_buffers():
+                self.counters["buffers_full"] += 1
+                self._refuse(stream, _RESOURCE_EXHAUSTED, "the server keeps too many unfinished requests")
+                return
         try:
             judge_values(headers, shape)
         except StreamFailure as failure:
@@ -418,6 +469,7 @@ class Connection:
     def _refuse_malformed(self, stream_id: int, failure: StreamFailure) -> None:
         """Refuses what is not even a call."""
         self.counters["stream_reset"] += 1
+        self._charge("too_many_resets")
         self._abandon(stream_id)
         self._put(frames.rst_stream(stream_id, failure.code))
 
@@ -477,13 +529,17 @@ class Connection:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_malformed", "SETTINGS on a stream")
         if (flags & ACK and stop != start) or (stop - start) % frames.SETTING.size:
             raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "frame_malformed", "SETTINGS of a wrong length")
-        self._charge("too_many_settings")
+        self._charge("too_many_settings", 1 + (stop - start) // (frames.SETTING.size * _SETTINGS_PER_CHARGE))
         if flags & ACK:
             return
+        window = self._peer_stream_window
         for name, value in frames.SETTING.iter_unpack(data[start:stop]):
             self._apply_setting(name, value)
         self._put(frames.frame(frames.SETTINGS, ACK, 0, b""))
-        self._pump()
+        if self._peer_stream_window > window and self._blocked:
+            self._charge("too_many_settings", len(self._blocked) // _STREAMS_PER_CHARGE)
+            self._sendable.update(self._blocked)
+            self._pump()
 
     def _apply_setting(self, name: int, value: int) -> None:
         code, refused = ErrorCode.PROTOCOL_ERROR, False
@@ -531,10 +587,12 @@ class Connection:
         if stream_id == 0:
             if increment == 0:
                 raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_malformed", "WINDOW_UPDATE by nothing")
+            was_closed = self._send_window <= 0
             self._send_window += increment
             if self._send_window > WINDOW_MAX:
                 raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "window_overflow", "a window above 2^31 - 1")
-            self._pump()
+            if was_closed and self._sendable:
+                self._pump()
             return
         if stream_id > self._last_stream_id:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_unexpected", "WINDOW_UPDATE on an idle stream")
@@ -547,18 +605,20 @@ class Connection:
         elif self._peer_stream_window - stream.window_used > WINDOW_MAX:
             self._reset(stream, StreamFailure(ErrorCode.FLOW_CONTROL_ERROR, "a window above 2^31 - 1"))
         elif stream.queue is not None:
+            self._sendable[stream_id] = stream
             self._pump_stream(stream)
 
-    def _charge(self, counter: str) -> None:
+    def _charge(self, counter: str, cost: int = 1) -> None:
         """Takes one frame that brings nothing from the peer's budget; ends the connection when it is used up."""
-        self._idle_budget -= 1
+        self._idle_budget -= cost
         if self._idle_budget >= 0:
             return
         limits = self.limits
-        earned = int((self.now - self._idle_refilled_at) * limits.idle_per_s) + self._answers * limits.idle_per_answer
-        self._idle_budget = min(limits.idle_burst, earned) - 1
+        earned = int((self.now - self._idle_refilled_at) * limits.idle_per_s)
+        earned += (self._answers - self._refilled_at_answers) * limits.idle_per_answer
+        self._idle_budget = min(limits.idle_burst, self._idle_budget + earned)
         self._idle_refilled_at = self.now
-        self._answers = 0
+        self._refilled_at_answers = self._answers
         if self._idle_budget < 0:
             raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, counter, counter.replace("_", " "))
 
@@ -635,12 +695,12 @@ class Connection:
         stream.queued_bytes += size
         self._keep(size)
         self._blocked[stream.stream_id] = stream
-        # A message alone always passes: only what piles up behind a slow reader is refused.
-        if len(stream.queue) > 1 and self._is_over_buffers():
+        self._sendable[stream.stream_id] = stream
+        self._pump_stream(stream)
+        # The only message that a connection waits with always passes: what piles up behind a slow reader is refused.
+        if stream.queue is not None and self._buffered_bytes > size and self._is_over_buffers():
             self.counters["buffers_full"] += 1
             self._refuse(stream, _RESOURCE_EXHAUSTED, "the caller reads more slowly than messages arrive")
-            return
-        self._pump_stream(stream)
 
     def send_end(self, stream: Stream, status: int, detail: str) -> None:
         """Ends a call behind what was sent."""
@@ -663,7 +723,7 @@ class Connection:
         else:
             fields = [literal("grpc-status", str(status))]
             if detail:
-                fields.append(literal("grpc-message", quote(detail[:_DETAIL_CHARACTERS_MAX], safe=_MESSAGE_SAFE)))
+                fields.append(literal("grpc-message", _percent_encoded(detail)))
             if status == _UNIMPLEMENTED:
                 fields.append(literal("grpc-accept-encoding", "identity"))
             # Without a message before it: "Trailers-Only".
@@ -678,6 +738,8 @@ class Connection:
             self._unconfirmed.append(stream)
         if stream.remote_closed:
             del self._streams[stream.stream_id]
+            if stream.header_bytes:
+                self._keep(-stream.header_bytes)
         else:
             # The peer need not send the rest of a request that is answered.
             self._put(frames.rst_stream(stream.stream_id, ErrorCode.NO_ERROR))
@@ -685,12 +747,8 @@ class Connection:
 
     def _pump(self) -> None:
         """Sends what waits for windows, a frame of each stream in turn, until windows or the output are full."""
-        while self._blocked and self._may_send():
-            progress = 0
-            for stream in list(self._blocked.values()):
-                progress += self._send_queued(stream)
-            if not progress:
-                break
+        while self._sendable and self._may_send():
+            self._send_queued(next(iter(self._sendable.values())))
         self._judge_stall()
 
     def _pump_stream(self, stream: Stream) -> None:
@@ -703,17 +761,20 @@ class Connection:
         return self._output_room > 0 and self._send_window > 0 and not self._write_paused
 
     def _send_queued(self, stream: Stream) -> int:
-        """One frame of a blocked stream's queue; gives its length, 0 when its windows are full."""
+        """One frame of a blocked stream's queue; gives its length, 0 when the stream's window is full."""
         queue = stream.queue
         assert queue is not None
         chunk = queue[0]
         size = min(len(chunk), self._send_window, self._peer_stream_window - stream.window_used, self._peer_frame_bytes)
         if size <= 0:
+            del self._sendable[stream.stream_id]
             return 0
+        self._sendable.move_to_end(stream.stream_id)
         self._put(FRAME_HEAD.pack(size << 8 | DATA, 0, stream.stream_id))
         self._put(chunk[:size])
         self._send_window -= size
         self._output_room -= size
+        self._drained_bytes += size
         stream.window_used += size
         stream.queued_bytes -= size
         self._answers += 1
@@ -725,16 +786,18 @@ class Connection:
             if not queue:
                 stream.queue = None
                 del self._blocked[stream.stream_id]
+                del self._sendable[stream.stream_id]
                 if isinstance(stream.end_block, tuple):
                     self._send_trailers(stream, *stream.end_block)
         return size
 
     def _judge_stall(self) -> None:
-        """Notes since when output has waited for the peer without any of it being taken."""
+        """Notes since when output has waited for the peer with too little of it being taken."""
         if not self._blocked and not self._write_paused:
             self._stalled_at = inf
-        elif self._stalled_at == inf or self._stalled_at_answers != self._answers:
+        elif self._stalled_at == inf or self._drained_bytes - self._stalled_at_bytes >= self.limits.write_stall_bytes:
             self._stalled_at = self.now
+            self._stalled_at_bytes = self._drained_bytes
             self._stalled_at_answers = self._answers
 
     # Output
@@ -742,35 +805,64 @@ class Connection:
     def take_output(self) -> bytes:
         """The bytes to write next; b"" when there are none now. Call until then, unless the socket is full."""
         self._output_room = _OUTPUT_BYTES
-        if not self._out and self._blocked:
+        if not self._out and self._sendable:
             self._pump()
         out = self._out
         if not out:
             return b""
         self._out = []
-        return out[0] if len(out) == 1 and isinstance(out[0], bytes) else b"".join(out)
+        data = out[0] if len(out) == 1 and isinstance(out[0], bytes) else b"".join(out)
+        self._taken_bytes += len(data)
+        if self._unconfirmed:
+            self._unwritten.append((self._taken_bytes, self._unconfirmed))
+            self._unconfirmed = []
+        if len(self._streams) != self._counted_streams:
+            self._count_streams()
+        return data
 
-    def pause_output(self) -> None:
-        """The socket's buffer is full: no more DATA until `resume_output`."""
+    def pause_output(self, now: float, unwritten_bytes: int = 0) -> None:
+        """The socket's buffer is full: no more DATA until `resume_output`, and nothing is read until then."""
+        self.now = now
         self._write_paused = True
+        self._keep(unwritten_bytes - self._socket_bytes)
+        self._socket_bytes = unwritten_bytes
         self._judge_stall()
 
-    def resume_output(self) -> None:
+    def resume_output(self, now: float) -> None:
         """The socket takes bytes again."""
+        # Whatever was late, we were not reading.
+        self.now = self._received_at = now
+        self._pinged_at = inf
+        if self._unfinished_since != inf:
+            self._unfinished_since = now
         self._write_paused = False
+        self._keep(-self._socket_bytes)
+        self._socket_bytes = 0
         self._pump()
 
-    def output_written(self) -> None:
-        """All that was taken is written to the socket: those calls are delivered as far as anybody here can know."""
-        if self._unconfirmed:
-            self._unconfirmed.clear()
+    def output_written(self, unwritten_bytes: int = 0) -> None:
+        """All that was taken, but for the last `unwritten_bytes`, is written to the socket.
+
+        Those calls are delivered as far as anybody here can know.
+        """
+        unwritten = self._unwritten
+        if unwritten:
+            written = self._taken_bytes - unwritten_bytes
+            while unwritten and unwritten[0][0] <= written:
+                unwritten.popleft()
 
     def lost(self) -> None:
         """The socket is closed, by whomever."""
         self.is_closed = True
-        self._out.clear()
         self._drop_all()
-        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        # Hooks may have ended other calls of this connection meanwhile.
+        self._out.clear()
+        self._keep(-self._socket_bytes)
+        self._socket_bytes = 0
+        self._count_streams()
+        unconfirmed = [stream for _, streams in self._unwritten for stream in streams] + self._unconfirmed
+        self._unwritten.clear()
+        self._unconfirmed = []
         for stream in unconfirmed:
             stream.undelivered()
 
@@ -784,11 +876,20 @@ class Connection:
     def next_deadline(self) -> float:
         """When `on_time` has to be called next; it may move later without notice."""
         limits = self.limits
+        stall = self._stalled_at + limits.write_stall_s
+        if self._write_paused:
+            # Nothing is read, so nothing can be late but the reading of what we wrote.
+            return min(stall, self._next_stream_deadline, self._drain_ends_at)
         alive = self._pinged_at + limits.keepalive_timeout_s
         if alive == inf:
             alive = self._received_at + limits.keepalive_s
-        stall = self._stalled_at + limits.write_stall_s
-        return min(alive, stall, self._next_stream_deadline, self._preface_deadline, self._drain_ends_at)
+        frame = self._unfinished_since + limits.frame_timeout_s
+        message = inf
+        if self._incomplete:
+            message = next(iter(self._incomplete.values())).partial_since + limits.message_timeout_s
+        return min(
+            alive, stall, frame, message, self._next_stream_deadline, self._preface_deadline, self._drain_ends_at
+        )
 
     def on_time(self, now: float) -> None:
         """Does what is due."""
@@ -797,23 +898,47 @@ class Connection:
         self.now = now
         limits = self.limits
         try:
-            if now >= self._preface_deadline:
-                raise ConnectionFailure(ErrorCode.SETTINGS_TIMEOUT, "preface_timeout", "no SETTINGS came in time")
-            if now >= self._pinged_at + limits.keepalive_timeout_s:
-                raise ConnectionFailure(ErrorCode.NO_ERROR, "keepalive_timeout", "no answer to a keepalive PING")
             self._judge_stall()
             if now >= self._stalled_at + limits.write_stall_s:
-                raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "slow_reader", "the peer does not read")
+                self._end_stall()
+            if not self._write_paused:
+                self._judge_input(now)
         except ConnectionFailure as failure:
             self._fail(failure)
             return
-        if self._pinged_at == inf and now >= self._received_at + limits.keepalive_s:
-            self._pinged_at = now
-            self._put(frames.frame(frames.PING, 0, 0, _KEEPALIVE_PING))
         if now >= self._drain_ends_at:
             self._final_goaway()
         if now >= self._next_stream_deadline:
             self._expire_streams(now)
+
+    def _end_stall(self) -> None:
+        """Ends the connection of a peer that takes no answers; or only the calls whose answers it does not take."""
+        if self._write_paused or self._answers == self._stalled_at_answers:
+            raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "slow_reader", "the peer does not read")
+        self.counters["slow_reader"] += 1
+        for stream in list(self._blocked.values()):
+            if stream.queue is not None:
+                self._refuse(stream, _RESOURCE_EXHAUSTED, "the caller reads more slowly than messages arrive")
+        self._judge_stall()
+
+    def _judge_input(self, now: float) -> None:
+        """Does what is due because bytes did not come."""
+        limits = self.limits
+        if now >= self._preface_deadline:
+            raise ConnectionFailure(ErrorCode.SETTINGS_TIMEOUT, "preface_timeout", "no SETTINGS came in time")
+        if now >= self._pinged_at + limits.keepalive_timeout_s:
+            raise ConnectionFailure(ErrorCode.NO_ERROR, "keepalive_timeout", "no answer to a keepalive PING")
+        if now >= self._unfinished_since + limits.frame_timeout_s:
+            raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "frame_timeout", "a frame or block took too long")
+        while self._incomplete:
+            stream = next(iter(self._incomplete.values()))
+            if now < stream.partial_since + limits.message_timeout_s:
+                break
+            self.counters["message_timeout"] += 1
+            self._refuse(stream, _DEADLINE_EXCEEDED, "the request's message took too long")
+        if self._pinged_at == inf and now >= self._received_at + limits.keepalive_s:
+            self._pinged_at = now
+            self._put(frames.frame(frames.PING, 0, 0, _KEEPALIVE_PING))
 
     def _expire_streams(self, now: float) -> None:
         expired = [stream for stream in self._streams.values() if stream.deadline <= now]
@@ -859,8 +984,9 @@ class Connection:
         self.is_closed = True
 
     def _reset(self, stream: Stream, failure: StreamFailure) -> None:
-        """Ends one call by RST_STREAM."""
+        """Ends one call by RST_STREAM. Charged like the peer's own: it, too, makes room for the next call at once."""
         self.counters["stream_reset"] += 1
+        self._charge("too_many_resets")
         self._put(frames.rst_stream(stream.stream_id, failure.code))
         self._abandon(stream.stream_id)
         self._drop(stream)
@@ -868,6 +994,10 @@ class Connection:
     def _refuse(self, stream: Stream, status: int, detail: str) -> None:
         """Ends one call with a status of the front itself."""
         self._tell_gone(stream)
+        if stream.stream_id not in self._streams:
+            return
+        # It has heard that it is gone; how the trailers fare is of no interest.
+        stream.confirms = False
         self._give_up_queue(stream)
         self._send_trailers(stream, status, detail)
 
@@ -896,7 +1026,9 @@ class Connection:
 
     def _drop_all(self) -> None:
         for stream in list(self._streams.values()):
-            self._drop(stream)
+            # A hook may have ended it.
+            if stream.stream_id in self._streams:
+                self._drop(stream)
 
     def _forget(self, stream: Stream) -> None:
         self._streams.pop(stream.stream_id, None)
@@ -905,6 +1037,10 @@ class Connection:
         if stream.partial is not None:
             self._keep(-len(stream.partial))
             stream.partial = None
+            self._incomplete.pop(stream.stream_id, None)
+        if stream.header_bytes:
+            self._keep(-stream.header_bytes)
+            stream.header_bytes = 0
         self._give_up_queue(stream)
 
     def _give_up_queue(self, stream: Stream) -> None:
@@ -914,6 +1050,7 @@ class Connection:
             self._keep(-stream.queued_bytes)
             stream.queued_bytes = 0
             self._blocked.pop(stream.stream_id, None)
+            self._sendable.pop(stream.stream_id, None)
 
     def _abandon(self, stream_id: int) -> None:
         self._abandoned[stream_id] = None
@@ -936,6 +1073,11 @@ class Connection:
         )
         self._put(frames.window_update(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW_BYTES))
 
+    def _count_streams(self) -> None:
+        count = len(self._streams)
+        self.usage.streams += count - self._counted_streams
+        self._counted_streams = count
+
     def _keep(self, size: int) -> None:
         self._buffered_bytes += size
         self.usage.buffered_bytes += size
@@ -952,6 +1094,14 @@ def _without_padding(data: bytes, start: int, stop: int) -> tuple[int, int]:
     if stop == start or data[start] >= stop - start:
         raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_malformed", "padding longer than its frame")
     return start + 1, stop - data[start]
+
+
+def _percent_encoded(detail: str) -> str:
+    """A status detail as `grpc-message`; cut where it is too long for a header."""
+    detail = detail[:_DETAIL_CHARACTERS_MAX]
+    while len(encoded := quote(detail, safe=_MESSAGE_SAFE, errors="replace")) > _DETAIL_BYTES_MAX:
+        detail = detail[: len(detail) // 2]
+    return encoded
 
 
 def _are_bad_trailers(headers: list[tuple[str, Any]]) -> bool:

@@ -14,14 +14,15 @@ from hpack.table import HeaderTable
 from mqgrpc.errors import HeaderBlockError
 from mqgrpc.huffman import decode as huffman_decode
 
-__all__ = ["TABLE_BYTES", "Header", "HeaderDecoder", "HeaderEncoder", "literal"]
+__all__ = ["ENTRY_OVERHEAD_BYTES", "TABLE_BYTES", "Header", "HeaderDecoder", "HeaderEncoder", "literal"]
 
 # Name in lower case and value, each character one byte.
 Header: TypeAlias = tuple[str, str]
 
 # Size of the dynamic tables, the protocol's default, which we neither raise nor lower.
 TABLE_BYTES: Final = 4_096
-_ENTRY_OVERHEAD: Final = 32
+# What an entry counts beside its name and value (RFC 7541, 4.1).
+ENTRY_OVERHEAD_BYTES: Final = 32
 _STATIC: Final[tuple[Header, ...]] = (
     ("", ""),  # Index 0 does not exist.
     *((name.decode("ascii"), value.decode("ascii")) for name, value in HeaderTable.STATIC_TABLE),
@@ -42,6 +43,8 @@ class HeaderDecoder:
         self._largest_bytes = 128
         # True when the last block had a name or value that no header may have.
         self.malformed = False
+        # True once such a header was put into the table, from where later blocks may take it.
+        self._has_malformed_entries = False
 
     def decode(self, block: bytes) -> list[Header]:
         """The block's headers in order. HeaderBlockError if it cannot be decoded."""
@@ -79,6 +82,8 @@ class HeaderDecoder:
                     else:
                         header, pos = self._literal(block, pos, index, 0x3F)
                     self._add(header)
+                    if self.malformed:
+                        self._has_malformed_entries = True
                     headers.append(header)
                 elif first >= 0x20:
                     if headers:
@@ -89,40 +94,41 @@ class HeaderDecoder:
                     headers.append(header)
         except IndexError:
             raise HeaderBlockError("an index beyond the table, or a block that ends too early") from None
+        if self._has_malformed_entries and not self.malformed:
+            self.malformed = any(_is_bad_name(name) or _is_bad_value(value) for name, value in headers)
         return headers
 
     def list_bytes_at_most(self, headers: list[Header], block: bytes, limit: int) -> bool:
         """True if the list's size (RFC 9113, 6.5.2) is within `limit`; exact only when a quick bound is not enough."""
         if len(headers) * self._largest_bytes + 2 * len(block) <= limit:
             return True
-        return sum(len(name) + len(value) + _ENTRY_OVERHEAD for name, value in headers) <= limit
+        return sum(len(name) + len(value) + ENTRY_OVERHEAD_BYTES for name, value in headers) <= limit
 
     def _literal(self, block: bytes, pos: int, index: int, mask: int) -> tuple[Header, int]:
         if index == mask:
             index, pos = _integer(block, pos, mask)
         if index == 0:
             name, pos = _text(block, pos)
-            if not name or name != name.lower() or not (name.isascii() and name.isprintable()) or " " in name:
+            if _is_bad_name(name):
                 self.malformed = True
         elif index < _FIRST_DYNAMIC:
             name = _STATIC[index][0]
         else:
             name = self._entries[index - _FIRST_DYNAMIC][0]
         value, pos = _text(block, pos)
-        # gRPC's ASCII-Value: 0x20 to 0x7E.
-        if not (value.isascii() and value.isprintable()):
+        if _is_bad_value(value):
             self.malformed = True
         return (name, value), pos
 
     def _add(self, header: Header) -> None:
-        size = len(header[0]) + len(header[1]) + _ENTRY_OVERHEAD
+        size = len(header[0]) + len(header[1]) + ENTRY_OVERHEAD_BYTES
         if size > self._largest_bytes:
             self._largest_bytes = size
         self._entry_bytes += size
         self._entries.appendleft(header)
         while self._entry_bytes > self._table_bytes:
             name, value = self._entries.pop()
-            self._entry_bytes -= len(name) + len(value) + _ENTRY_OVERHEAD
+            self._entry_bytes -= len(name) + len(value) + ENTRY_OVERHEAD_BYTES
 
     def _resize(self, block: bytes, pos: int) -> int:
         size = block[pos] & 0x1F
@@ -134,8 +140,17 @@ class HeaderDecoder:
         self._table_bytes = size
         while self._entry_bytes > size:
             name, value = self._entries.pop()
-            self._entry_bytes -= len(name) + len(value) + _ENTRY_OVERHEAD
+            self._entry_bytes -= len(name) + len(value) + ENTRY_OVERHEAD_BYTES
         return pos
+
+
+def _is_bad_name(name: str) -> bool:
+    return not name or name != name.lower() or not (name.isascii() and name.isprintable()) or " " in name
+
+
+def _is_bad_value(value: str) -> bool:
+    # gRPC's ASCII-Value: 0x20 to 0x7E.
+    return not (value.isascii() and value.isprintable())
 
 
 def _integer(block: bytes, pos: int, start: int) -> tuple[int, int]:

@@ -41,6 +41,8 @@ class RequestShape:
 
 _shapes: dict[tuple[str, ...], RequestShape] = {}
 _SHAPES_MAX: Final = 256
+# Longer sequences are judged each time: nobody's usual requests, and the map should stay small.
+_SHAPE_NAMES_MAX: Final = 64
 
 
 class RequestRefused(Exception):
@@ -62,6 +64,8 @@ def shape_of(headers: list[Header]) -> RequestShape:
     shape = _shapes.get(names)
     if shape is None:
         _judge_names(names)
+        if len(names) > _SHAPE_NAMES_MAX:
+            return RequestShape(names)
         if len(_shapes) >= _SHAPES_MAX:
             # Whoever filled it with odd ones must not slow the usual ones down for ever.
             _shapes.clear()

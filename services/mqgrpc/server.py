@@ -33,7 +33,6 @@ _BACKLOG: Final = 1_024
 _ACCEPTS_PER_TURN: Final = 64
 _CLOSE_TIMEOUT_S: Final = 1.0
 _TLS_HANDSHAKE: Final = 0x16
-_TLS_TIMEOUT_S: Final = 10.0
 _OUT_OF_FILES_PAUSE_S: Final = 1.0
 
 
@@ -130,18 +129,21 @@ class Server:
             await asyncio.sleep(0)
 
     def flush(self) -> None:
-        """Writes what every connection has to say."""
-        self._flush_scheduled = False
+        """Writes what every connection has to say, now rather than at the end of this turn of the loop."""
         dirty, self._dirty = self._dirty, []
         for protocol in dirty:
             protocol.write_out()
+
+    def _end_of_turn(self) -> None:
+        self._flush_scheduled = False
+        self.flush()
 
     def output_of(self, protocol: _Protocol) -> None:
         """A connection has output; it is written at the end of this turn of the loop."""
         self._dirty.append(protocol)
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self.flush)
+            asyncio.get_running_loop().call_soon(self._end_of_turn)
 
     # Accepting
 
@@ -213,7 +215,7 @@ class Server:
                 partial(_Protocol, self),
                 sock,
                 ssl=self._tls if use_tls else None,
-                ssl_handshake_timeout=_TLS_TIMEOUT_S if use_tls else None,
+                ssl_handshake_timeout=self.limits.tls_handshake_timeout_s if use_tls else None,
             )
         except (OSError, TimeoutError):
             self.counters["tls_handshake_failed" if use_tls else "connection_failed"] += 1
@@ -254,6 +256,7 @@ class _Protocol(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._is_closing = False
+        self._is_aborted = False
         self._is_paused = False
         self.connection: Connection
         self._transport: asyncio.Transport
@@ -283,23 +286,27 @@ class _Protocol(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         # A peer that does not read is not read: its PINGs would pile up answers.
         self._is_paused = True
-        self.connection.pause_output()
+        self.connection.pause_output(self._loop.time(), self._transport.get_write_buffer_size())
         if not self._is_closing:
             self._transport.pause_reading()
         self._arm()
 
     def resume_writing(self) -> None:
         self._is_paused = False
-        self.connection.resume_output()
+        self.connection.resume_output(self._loop.time())
         if not self._is_closing:
             self._transport.resume_reading()
         self.write_out()
+        self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._transport.get_write_buffer_size() == 0 and exc is None:
+        if exc is None and not self._is_aborted:
+            # A transport that is closed writes what it has first.
             self.connection.output_written()
+        # Hooks may have something to say to other calls of this connection; nobody is there to hear it.
+        self._is_closing = True
         self.connection.lost()
         self._server.lost(self)
 
@@ -313,8 +320,7 @@ class _Protocol(asyncio.BufferedProtocol):
             transport.write(data)
             if self._is_paused:
                 break
-        if transport.get_write_buffer_size() == 0:
-            connection.output_written()
+        connection.output_written(transport.get_write_buffer_size())
         if connection.is_closed or connection.is_drained:
             self._close()
 
@@ -326,13 +332,16 @@ class _Protocol(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Cuts the connection."""
         self._is_closing = True
-        self._transport.abort()
+        if not self._is_aborted:
+            self._is_aborted = True
+            self.connection.output_written(self._transport.get_write_buffer_size())
+            self._transport.abort()
 
     def _close(self) -> None:
         self._is_closing = True
         # What is in the socket's buffer is still sent, but a peer that does not read must not keep us.
         self._transport.close()
-        self._loop.call_later(_CLOSE_TIMEOUT_S, self._transport.abort)
+        self._loop.call_later(_CLOSE_TIMEOUT_S, self.abort)
 
     def _arm(self) -> None:
         deadline = self.connection.next_deadline()

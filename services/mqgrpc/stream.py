@@ -39,6 +39,8 @@ class Stream:
     headers_sent = False
     window_used = 0  # sent minus what the peer's WINDOW_UPDATEs for this stream gave
     unacknowledged = 0  # received and not yet given back by our WINDOW_UPDATE
+    header_bytes = 0  # memory of unusually large headers
+    partial_since = 0.0  # when the first byte of `partial` came
     partial: bytearray | None = None  # prefix and bytes of an unfinished request message
     content_length = -1
     queue: deque[memoryview] | None = None  # encoded messages that wait for the peer's windows

@@ -105,6 +105,9 @@ class GrpcServer:
         for name in ("", *self._service_names):
             await self._health.set(name, status.SERVING if is_serving else status.NOT_SERVING)
 
+    def flush(self) -> None:
+        """The gRPC library writes when it likes."""
+
     async def stop(self, *, limit_ms: int) -> None:
         """Takes no new calls at once, gives those in progress `limit_ms`, then cancels them."""
         await self._health.enter_graceful_shutdown()

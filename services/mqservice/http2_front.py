@@ -289,6 +289,10 @@ class Http2Front:
         """Readiness, as probes and clients see it."""
         self._health.set_serving(is_serving)
 
+    def flush(self) -> None:
+        """Writes all answers given so far, rather than at the end of this turn of the loop."""
+        self._server.flush()
+
     async def stop(self, *, limit_ms: int) -> None:
         """Takes no new calls at once, gives those in progress `limit_ms`, then cancels them."""
         self._health.set_serving(False)

@@ -126,6 +126,7 @@ class SimMaster:
             waits_for_slaves=self._settings.waits_for_slaves,
             kick_flush=self._running_store.kick_flush,
             appended=lambda topic: None,
+            answered=lambda: None,
             refusal=lambda: None,
             failed=lambda error: self._member.disk_failed(self._process, error),
         )
