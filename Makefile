@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help setup proto lock lint format test test-quick sim bench bench-receive demo conformance kill-rounds many-topics clean bench-put
+.PHONY: help setup proto lock lint format test test-quick sim bench bench-receive demo conformance e2e-clients kill-rounds many-topics clean bench-put
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -41,6 +41,10 @@ test-quick: setup ## unit and contract tests only
 
 conformance: setup ## the client API's conformance suite and the official Python client
 	@$(BIN)/python tools/run_tests.py --report conformance contract/client_api e2e/official_python
+
+e2e-clients: setup ## the conformance scenarios with the official Java, Go, Node and Python clients
+	@$(BIN)/python tools/official_clients.py
+	@$(BIN)/python tools/run_tests.py --report e2e-clients e2e
 
 sim: setup ## clusters on virtual time with faults: SEEDS=300, or SEED=1234 to replay one
 	@$(BIN)/python tools/sim.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(PLANT),--plant $(PLANT))

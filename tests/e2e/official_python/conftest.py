@@ -16,7 +16,7 @@ import pytest
 from demo.official_client import install_official_client
 from mqservice.clock import SystemClock
 from support.broker_assembly import BrokerAssembly
-from support.client_endpoint import serving
+from support.client_endpoint import FRONTS, serving
 from support.manual_time import OffsetClock
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -41,12 +41,12 @@ def official_python() -> Path:
     return install_official_client() / "bin" / "python"
 
 
-@pytest.fixture
-async def endpoint() -> AsyncIterator[Endpoint]:
+@pytest.fixture(params=sorted(FRONTS))
+async def endpoint(request: pytest.FixtureRequest) -> AsyncIterator[Endpoint]:
     clock = OffsetClock(SystemClock())
     broker = BrokerAssembly(clock=clock, timers=asyncio.get_running_loop())
     broker.add_topic("orders")
-    async with serving(broker) as address:
+    async with serving(broker, FRONTS[request.param]) as address:
         yield Endpoint(address, broker, clock)
 
 

@@ -1,0 +1,9 @@
+"""The client API's conformance scenarios with the official Node.js client."""
+
+from __future__ import annotations
+
+from e2e.client_conformance import ClientConformance
+
+
+class TestOfficialNode(ClientConformance):
+    language = "node"
