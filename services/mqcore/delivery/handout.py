@@ -12,7 +12,6 @@ from functools import partial
 from itertools import repeat
 from typing import Final
 
-from mqcore.delivery.journal import EntryKind
 from mqcore.delivery.lease_state import LeaseState
 from mqcore.delivery.lease_values import Delivery, LeasedRecord, Received
 from mqcore.delivery.queue_progress import Lease, QueueProgress
@@ -122,8 +121,7 @@ class Handout:
         if offsets:
             self._lease(queue, offsets, records, attempt=1, next_offset=offset)
         elif offset > queue.next_offset:
-            queue.skip_to(offset)
-            state.journal.at(EntryKind.SKIP, queue, offset)
+            state.skip(queue, offset)
 
     def _take_ready(self, queue: QueueProgress) -> None:
         """Leases ready messages, or hands them over as dead letters."""

@@ -39,6 +39,8 @@ class LeaseState:
         """May have something to deliver which they had not before."""
         self.renewed: dict[str, set[Lease]] = {}
         """Leases renewed for each client."""
+        self.moved: list[Subscription] = []
+        """Whose committed offsets may have changed since they were last told; each once, by its `has_moved`."""
         self._next_number = 1
         self._wakeups: list[tuple[int, int, Subscription]] = []
         """Heap of when to look at the ends of a subscription's leases; void unless equal to its wakeup_ms."""
@@ -78,20 +80,28 @@ class LeaseState:
         """The group starts in the queue at `offset`, whatever was known of it."""
         queue = subscription.queues[queue_id] = QueueProgress(subscription, queue_id, offset)
         self.journal.at(EntryKind.POSITION, queue, offset)
+        self._note_move(subscription)
 
     def adopt(self, subscriptions: Iterable[Subscription]) -> None:
         """Takes the subscriptions of an earlier run; the caller resumes their queues."""
         for subscription in subscriptions:
             self.subscriptions[subscription.group, subscription.topic] = subscription
             self._next_number = max(self._next_number, subscription.number + 1)
+            self._note_move(subscription)
 
     def forget(self, subscription: Subscription) -> None:
         """The group does not consume the topic any more."""
         del self.subscriptions[subscription.group, subscription.topic]
         for queue in subscription.queues.values():
             self.drop(queue, queue.trim(queue.next_offset))
+        subscription.queues.clear()
         self.visible.discard(subscription)
         self.journal.forget(subscription)
+
+    def _note_move(self, subscription: Subscription) -> None:
+        if not subscription.has_moved:
+            subscription.has_moved = True
+            self.moved.append(subscription)
 
     # Leases
 
@@ -99,6 +109,7 @@ class LeaseState:
         """A lease begins; its messages belong to none or were let go of."""
         lease.queue.grant(lease, next_offset)
         self.journal.grant(lease, lease.offsets, next_offset)
+        self._note_move(lease.queue.subscription)
         self.note_end(lease, is_new=True)
 
     def note_end(self, lease: Lease, *, is_new: bool) -> None:
@@ -121,6 +132,8 @@ class LeaseState:
         if lease.held == 0:
             self._retire(lease)
         self.journal.finish(queue, offset)
+        if not queue.subscription.has_moved:
+            self._note_move(queue.subscription)
         is_free = not queue.leased_count if queue.ordered else queue.refused
         if is_free:
             queue.refused = False
@@ -156,17 +169,25 @@ class LeaseState:
                 if not leases:
                     del self.renewed[lease.client_id]
 
-    # Queues that became shorter
+    # Messages that are not delivered any more
+
+    def skip(self, queue: QueueProgress, offset: int) -> None:
+        """Of what was never delivered below `offset` nothing is wanted."""
+        queue.skip_to(offset)
+        self.journal.at(EntryKind.SKIP, queue, offset)
+        self._note_move(queue.subscription)
 
     def trim(self, queue: QueueProgress, offset: int) -> None:
         """Everything below `offset` is finished."""
         self.drop(queue, queue.trim(offset))
         self.journal.at(EntryKind.TRIM, queue, offset)
+        self._note_move(queue.subscription)
 
     def truncate(self, queue: QueueProgress, offset: int) -> None:
         """The queue ends earlier than it did when the group consumed it."""
         self.drop(queue, queue.truncate(offset))
         self.journal.at(EntryKind.TRUNCATE, queue, offset)
+        self._note_move(queue.subscription)
 
     def drop(self, queue: QueueProgress, leases: Iterable[Lease]) -> None:
         """Messages were taken out of the queue; `leases` has the lease of each."""

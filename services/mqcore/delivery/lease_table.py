@@ -64,6 +64,7 @@ class LeaseTable:
         self._unseen_clients: set[str] = set()
         """Had leases before the restart and did not ask for anything since."""
         self._grace_end_ms: int | None = None
+        self._resets: list[GroupOffset] = []
         self._journal_bytes = 0
         self._snapshot_bytes = 0
 
@@ -257,25 +258,44 @@ class LeaseTable:
                     len(queue.ready),
                 )
 
-    def committed_offsets(self) -> Iterator[GroupOffset]:
-        """Committed offsets of all groups, for ConsumerOffsetTable.commit_all."""
-        for (group, topic), subscription in self._state.subscriptions.items():
+    def take_moved_offsets(self) -> list[GroupOffset]:
+        """Committed offsets that changed since the last call, for ConsumerOffsetTable.commit_all.
+
+        With ten thousand topics, telling all of them each time would hold the event loop for a tenth of a second.
+        """
+        moved, self._state.moved = self._state.moved, []
+        offsets = []
+        for subscription in moved:
+            subscription.has_moved = False
             for queue in subscription.queues.values():
-                yield GroupOffset(group, topic, queue.queue_id, queue.committed)
+                if queue.committed != queue.reported:
+                    queue.reported = queue.committed
+                    offsets.append(GroupOffset(subscription.group, subscription.topic, queue.queue_id, queue.committed))
+        return offsets
+
+    def take_reset_offsets(self) -> list[GroupOffset]:
+        """Where operators set groups to since the last call; of all moves only these may go back."""
+        resets, self._resets = self._resets, []
+        return resets
 
     def reset(self, *, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The group goes on at `offset`, forward or back, because an operator says so; leases in the queue are void."""
+        """The group goes on at `offset`, forward or back, because an operator says so; leases in the queue are void.
+
+        The caller hands `take_reset_offsets` on before it answers: after a restart the stored offset counts.
+        """
         subscription = self._state.open(group, topic, ())
         queue = subscription.queues.get(queue_id)
         if queue is not None:
             self._state.drop(queue, queue.trim(queue.next_offset))
         self._state.open_queue(subscription, queue_id, offset)
         self._state.visible.add(subscription)
+        self._resets.append(GroupOffset(group, topic, queue_id, offset))
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted: a later one of its name starts anew."""
         for subscription in [one for one in self._state.subscriptions.values() if one.topic == topic]:
             self._state.forget(subscription)
+        self._resets = [reset for reset in self._resets if reset.topic != topic]
 
     # Journal
 

@@ -82,6 +82,7 @@ class QueueProgress:
         "queue_id",
         "ready",
         "refused",
+        "reported",
         "subscription",
     )
 
@@ -90,6 +91,8 @@ class QueueProgress:
         self.queue_id = queue_id
         self.committed = offset
         self.next_offset = offset
+        self.reported = -1
+        """`committed` as it was told last; see LeaseTable.take_moved_offsets."""
         self.pending: dict[int, Lease] = {}
         """Unfinished messages by queue offset, under their last lease."""
         self.ready: list[int] = []

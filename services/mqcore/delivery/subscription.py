@@ -17,7 +17,18 @@ _PRUNE_FLOOR: Final = 64
 class Subscription:
     """State of a group on a topic. Ends of leases are a heap; what is over early stays in it until it surfaces."""
 
-    __slots__ = ("_ends", "_running", "group", "number", "queues", "ready_queues", "topic", "turn", "wakeup_ms")
+    __slots__ = (
+        "_ends",
+        "_running",
+        "group",
+        "has_moved",
+        "number",
+        "queues",
+        "ready_queues",
+        "topic",
+        "turn",
+        "wakeup_ms",
+    )
 
     def __init__(self, number: int, group: str, topic: str) -> None:
         self.number = number
@@ -27,6 +38,8 @@ class Subscription:
         self.queues: dict[int, QueueProgress] = {}
         self.ready_queues: set[int] = set()
         """Queues with ready messages."""
+        self.has_moved = False
+        """A queue may have another committed offset than was told last."""
         self.turn = 0
         """Receives so far: each starts at another queue, so that none is served last for ever."""
         self.wakeup_ms: int | None = None

@@ -236,7 +236,41 @@ def test_the_commit_is_the_lowest_unfinished_message() -> None:
     for delivery, committed in ((second, 0), (fourth, 0), (first, 2), (third, 4)):
         assert broker.acknowledge(delivery)
         assert broker.committed() == committed
-    assert list(broker.leases.committed_offsets()) == [("G", "T", 0, 4)]
+    assert broker.leases.take_moved_offsets() == [("G", "T", 0, 4)]
+
+
+def test_only_offsets_that_moved_are_told_and_only_once() -> None:
+    broker = Broker()
+    broker.put(2)
+    first, second = broker.receive().deliveries
+    assert broker.leases.take_moved_offsets() == [("G", "T", 0, 0)], "where the group begins"
+    assert broker.acknowledge(second)
+    assert broker.leases.take_moved_offsets() == []
+    assert broker.acknowledge(first)
+    assert broker.leases.take_moved_offsets() == [("G", "T", 0, 2)]
+    assert broker.leases.take_moved_offsets() == []
+    broker.restart()
+    assert broker.leases.take_moved_offsets() == [("G", "T", 0, 2)], "who is told may have missed the last one"
+
+
+def test_a_reset_is_told_apart_because_it_may_go_back() -> None:
+    broker = Broker()
+    broker.put(2)
+    assert all(broker.acknowledge(delivery) for delivery in broker.receive().deliveries)
+    broker.leases.reset(group="G", topic="T", queue_id=0, offset=1)
+    assert broker.leases.take_reset_offsets() == [("G", "T", 0, 1)]
+    assert broker.leases.take_reset_offsets() == []
+    assert broker.leases.take_moved_offsets() == [("G", "T", 0, 1)]
+
+
+def test_a_forgotten_topic_has_nothing_to_tell() -> None:
+    broker = Broker()
+    broker.put(1)
+    broker.receive()
+    broker.leases.reset(group="G", topic="T", queue_id=0, offset=1)
+    broker.leases.forget_topic("T")
+    assert broker.leases.take_reset_offsets() == []
+    assert broker.leases.take_moved_offsets() == []
 
 
 def test_a_batch_has_redeliveries_first_and_oldest_first() -> None:

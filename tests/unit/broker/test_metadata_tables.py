@@ -1,0 +1,69 @@
+"""What a broker keeps of its groups' progress."""
+
+from __future__ import annotations
+
+import random
+
+from broker.metadata_tables import MetadataTables
+from mqcore.delivery import DeliveryOptions, LeaseTable, TagFilter
+from mqcore.metadata import MetadataFile
+from support.queue_memory import QueueMemory
+from support.simulated_disk import SimulatedDisk
+from support.stores import ManualClock
+
+
+class Progress:
+    """A group that consumes three messages of one queue, and the tables its progress goes into."""
+
+    def __init__(self) -> None:
+        queues = QueueMemory()
+        for _ in range(3):
+            queues.put("T", 0)
+        self.leases = LeaseTable(
+            queues,
+            options=DeliveryOptions(consume_from_earliest=True),
+            broker_name="broker-a",
+            nonce=lambda: 1,
+        )
+        self.tables = MetadataTables(SimulatedDisk(random.Random(1)), ManualClock(), topics_changed=lambda: None)
+
+    def consume(self, count: int) -> None:
+        received = self.leases.receive(
+            group="G",
+            topic="T",
+            queue_ids=[0],
+            tag_filter=TagFilter.ALL,
+            batch_size=count,
+            invisible_ms=10_000,
+            now_ms=0,
+            max_attempts=17,
+            auto_renew=False,
+            client_id="c",
+        )
+        for delivery in received.deliveries:
+            assert self.leases.acknowledge(group="G", topic="T", handle=delivery.handle, now_ms=0)
+
+    def collected(self) -> int | None:
+        self.tables.collect_progress(self.leases)
+        return self.tables.consumer_offsets.offset("G", "T", 0)
+
+
+def test_progress_is_collected_when_it_moved() -> None:
+    progress = Progress()
+    assert progress.collected() is None
+    progress.consume(2)
+    assert progress.collected() == 2
+    version = progress.tables.consumer_offsets.version
+    assert progress.collected() == 2
+    assert progress.tables.consumer_offsets.version == version
+
+
+def test_an_operators_reset_goes_back_and_reaches_the_file() -> None:
+    progress = Progress()
+    progress.consume(3)
+    assert progress.collected() == 3
+    progress.leases.reset(group="G", topic="T", queue_id=0, offset=1)
+    assert progress.collected() == 1
+    assert not progress.tables.persist(MetadataFile.CONSUMER_OFFSETS), "written already"
+    progress.consume(1)
+    assert progress.collected() == 2
