@@ -90,6 +90,15 @@ class TestMappedSegment:
         assert segment.zero_from(100) == 0
         assert segment.zero_from(3 << 20) == 0
 
+    def test_bytes_stored_again_are_the_same(self, disk: Disk) -> None:
+        segment = disk.map_segment(SEGMENT, 3 << 20, create=True)
+        segment.view[100:105] = b"abcde"
+        segment.view[-1] = 7
+        before = bytes(segment.view)
+        segment.store_again(102, 3 << 20)
+        segment.store_again(0, 0)
+        assert bytes(segment.view) == before
+
     def test_another_length_is_refused(self, disk: Disk) -> None:
         disk.map_segment(SEGMENT, 8192, create=True)
         with pytest.raises(SegmentSizeMismatch, match="8192 bytes long but the configured file size is 4096"):

@@ -215,6 +215,7 @@ class SimulatedDisk(Disk):
         self._reserve(PAGE_BYTES * len(pages - file.pages))
         file.pages |= pages
         file.cached[offset : offset + len(data)] = data
+        file.stored_again(offset, offset + len(data))
         file.modified_ms = self._wall_ms()
 
     def append(self, file: _File, data: bytes) -> None:
@@ -286,6 +287,11 @@ class _File:
         """A failed sync: the kernel calls these pages clean, and they never reach the platter unless stored again."""
         for start in self._dirty_sectors():
             self.lost[start] = bytes(self.cached[start : start + SECTOR_BYTES])
+
+    def stored_again(self, start: int, end: int) -> None:
+        """These sectors are dirty again, whatever they hold: the next sync writes them."""
+        for sector in range(start - start % SECTOR_BYTES, end, SECTOR_BYTES):
+            self.lost.pop(sector, None)
 
     def write_back(self, chance: random.Random, share: float) -> None:
         """Some dirty sectors reach the platter. A file whose length changed is left alone."""
@@ -373,6 +379,9 @@ class _SimulatedMappedSegment(_Opened, MappedSegment):
         for part in parts:
             self.view[start : start + len(part)] = part
             start += len(part)
+
+    def store_again(self, start: int, end: int) -> None:
+        self._alive.stored_again(start, end)
 
     def zero_from(self, start: int) -> int:
         used_bytes = len(self._alive.cached[start:].rstrip(b"\0"))

@@ -207,6 +207,16 @@ class CommitLog:
         self._files.load()
         self.end_offset = self._files.end_offset
 
+    def store_again(self, start_offset: int, end_offset: int) -> None:
+        """Stores the bytes of [start_offset, end_offset) once more, so that the next sync of their files writes them."""
+        while start_offset < end_offset:
+            segment = self._files.segment(start_offset)
+            assert segment is not None, f"no file holds {start_offset}"
+            start = start_offset % self._file_bytes
+            end = min(start + end_offset - start_offset, self._file_bytes)
+            segment.store_again(start, end)
+            start_offset += end - start
+
     def set_end(self, end_offset: int) -> int:
         """Cuts the log at `end_offset`, durably. Returns the distance to the end of what was behind it.
 

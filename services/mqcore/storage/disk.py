@@ -75,6 +75,12 @@ class MappedSegment(Protocol):
         ever written: recovery asks this of the whole rest of the last CommitLog file.
         """
 
+    def store_again(self, start: int, end: int) -> None:
+        """Stores the bytes of [start, end) as they are, so that the next `sync` writes them whatever is thought of them.
+
+        What a failed sync did not write counts as written from then on, for this process and for those after it.
+        """
+
     def sync(self) -> None:
         """Blocks until every store made before the call is durable. May run in a thread beside stores into `view`.
 

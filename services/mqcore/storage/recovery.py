@@ -9,7 +9,9 @@ to agree with it. Steps, in an order that may be interrupted anywhere and begun 
 2. Load the ConsumeQueues, without what lies beyond the anchor if the stop was unclean, and the index.
 3. Walk the log from the anchor to the first thing that is no record, and dispatch each record again (idempotent).
 4. Drop ConsumeQueue and index entries beyond that end, durably.
-5. Sync the records that were walked over and their entries, and say so in the checkpoint.
+5. Sync the records that were walked over and their entries, and say so in the checkpoint. Unless the stop was clean
+   they are stored again first: after an fsync that failed, the kernel calls pages clean that never reached the disk,
+   and a sync would vouch for them without writing any. Entries are written anew by the walk.
 6. Cut the log: everything behind the end is cleared, durably. Only then may anything be appended, or a stale record
    could come back under a torn new one.
 """
@@ -118,6 +120,8 @@ def recover(
     queues.truncate(scan.end_offset)
     if index is not None:
         index.truncate(scan.end_offset)
+    if stop is not StopKind.CLEAN:
+        log.store_again(scan.start_offset, scan.end_offset)
     for segment in log.files.segments(scan.start_offset, scan.end_offset):
         segment.sync()
     queues.write_out()

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mqcore.storage import MessageStore
+from mqcore.storage import DiskError, MessageStore
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import SMALL_OPTIONS, derived_queues, flush_all, log_bytes, new_store, queue_contents
@@ -47,6 +47,28 @@ class TestWhereItStarts:
         report = new_store(disk).load()
         assert (report.clean, report.same_boot, report.may_have_lost) == (False, True, False)
         assert (report.end_offset, report.redispatched_records) == (end, 3)
+
+    @pytest.mark.parametrize("failing", ["commitlog/", "consumequeue/"])
+    def test_what_a_failed_sync_left_out_is_written_before_a_start_vouches_for_it(self, failing: str) -> None:
+        disk = SimulatedDisk(random.Random(1))
+        store = _filled(disk)
+        end = store.end_offset
+        disk.failing_syncs = failing
+        job = store.queue_flush_job()
+        assert job is not None
+        with pytest.raises(DiskError):
+            job.run()
+        disk.failing_syncs = None
+        disk.crash(power_loss=False)
+        again = new_store(disk)
+        again.load()
+        assert again.flushed_offset == end
+        contents = queue_contents(again)
+        disk.crash(power_loss=True)
+        last = new_store(disk)
+        last.load()
+        assert last.end_offset == end
+        assert queue_contents(last) == contents == derived_queues(last)
 
     def test_machine_that_lost_power_may_have_lost_records(self) -> None:
         disk = SimulatedDisk(random.Random(1))
