@@ -7,6 +7,7 @@ send their settings again, so nothing is refused for want of one. It is kept for
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -40,13 +41,14 @@ class ClientSessions:
 
     def __init__(self, gone: Callable[[str], None]) -> None:
         self._gone = gone
-        self._sessions: dict[str, ClientSession] = {}
+        # The one heard of longest ago first, so that `expire` looks at no more than the silent ones.
+        self._sessions: OrderedDict[str, ClientSession] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def all(self) -> list[ClientSession]:
-        """Every session, oldest first."""
+        """Every session, the one heard of longest ago first."""
         return list(self._sessions.values())
 
     def get(self, client_id: str) -> ClientSession | None:
@@ -59,6 +61,8 @@ class ClientSessions:
         if session is None:
             session = ClientSession(client_id=client_id, last_seen_ms=now_ms)
             self._sessions[client_id] = session
+        else:
+            self._sessions.move_to_end(client_id)
         session.last_seen_ms = now_ms
         return session
 
@@ -69,10 +73,8 @@ class ClientSessions:
 
     def expire(self, *, now_ms: int) -> None:
         """Forgets those silent for 120 s."""
-        silent = [
-            session.client_id
-            for session in self._sessions.values()
-            if now_ms - session.last_seen_ms >= SESSION_EXPIRY_MS
-        ]
-        for client_id in silent:
-            self.terminate(client_id)
+        while self._sessions:
+            session = next(iter(self._sessions.values()))
+            if now_ms - session.last_seen_ms < SESSION_EXPIRY_MS:
+                return
+            self.terminate(session.client_id)
