@@ -92,6 +92,9 @@ class SystemUnderTest(Protocol):
     def create_topic(self, topic: str, *, queues: int = 8) -> None:
         """Creates a topic on the master."""
 
+    def create_group(self, group: str) -> None:
+        """Makes a consumer group known, where that is needed."""
+
     def progress(self, member: Member) -> Progress | None:
         """How far a broker is; None while it does not answer."""
 
@@ -241,6 +244,9 @@ class TandemPair:
             topic=topic, read_queue_count=queues, write_queue_count=queues, message_type="NORMAL"
         )
         self._stub(Member.MASTER).UpdateTopic(request, timeout=RPC_LIMIT_S)
+
+    def create_group(self, group: str) -> None:
+        """Nothing: the first receive creates it."""
 
     def progress(self, member: Member) -> Progress | None:
         """From the broker's status."""

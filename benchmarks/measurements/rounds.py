@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from load_generators import Window
+from processes import MeasurementFailed
 from report import Row, Samples
 from system_under_test import SystemUnderTest
 
@@ -62,13 +63,20 @@ class Rounds:
     titles: dict[str, str] = field(default_factory=dict)
 
     def play(self, cases: Sequence[Case], systems: Sequence[SystemUnderTest], *, rounds: int) -> None:
-        """Measures every case `rounds` times; each window goes to a file as it is had."""
+        """Measures every case `rounds` times; each window goes to a file as it is had.
+
+        A round that fails is said and left out; figures are missing only where all rounds failed.
+        """
         for number in range(1, rounds + 1):
             for case in cases:
                 self.titles[case.name] = case.title
                 for contender in case.contenders:
-                    with alone(contender.system, systems):
-                        windows = contender.run()
+                    try:
+                        with alone(contender.system, systems):
+                            windows = contender.run()
+                    except MeasurementFailed as error:
+                        self.say(f"[red]round {number} of {case.title} failed[/]: {error}")
+                        continue
                     self._keep(case, contender, number, windows)
                     middle = windows[len(windows) // 2]
                     self.say(
@@ -90,15 +98,18 @@ class Rounds:
     def samples(self, case: str, label: str, figure: Callable[[Window], float | None]) -> Samples:
         """One figure, a value a round: the median of the round's windows."""
         rounds = []
-        for windows in self.found[case, label]:
+        for windows in self.found.get((case, label), ()):
             values = [value for value in map(figure, windows) if value is not None]
             if values:
                 rounds.append(statistics.median(values))
         return Samples(tuple(rounds))
 
     def median(self, case: str, label: str, figure: Callable[[Window], float | None]) -> float:
-        """The figure that counts."""
-        return self.samples(case, label, figure).median
+        """The figure that counts; MeasurementFailed when no round had it."""
+        samples = self.samples(case, label, figure)
+        if not samples.values:
+            raise MeasurementFailed(f"{case}: no round of {label} has the figure")
+        return samples.median
 
     def absolute_rows(self, prefix: str, suffix: str, case: str) -> list[Row]:
         """Every contender's figures and their spread between the rounds, as `PREFIX_figure_SUFFIX_contender`."""

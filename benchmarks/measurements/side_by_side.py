@@ -175,11 +175,13 @@ class SideBySide:
         family = uuid.uuid4().hex[:8]
 
         def run() -> list[Window]:
+            group = f"bench-{family}-{next(groups)}"
+            system.create_group(group)
             return self.generators.raw(
                 self._target(system),
                 "drain",
                 topic=DRAIN_TOPIC,
-                group=f"bench-{family}-{next(groups)}",
+                group=group,
                 receivers=RECEIVERS,
                 batch=BATCH,
                 count=self.plan.drain_messages,

@@ -24,6 +24,7 @@ __all__ = ["BrokerOffsets", "RemotingAdmin"]
 
 UPDATE_AND_CREATE_TOPIC: Final = 17
 GET_BROKER_RUNTIME_INFO: Final = 28
+UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Final = 200
 GET_BROKER_HA_STATUS: Final = 907
 SUCCESS: Final = 0
 READ_AND_WRITE: Final = 6
@@ -65,19 +66,19 @@ class RemotingAdmin:
             data += piece
         return bytes(data)
 
-    def _ask(self, code: int, **fields: str) -> Any:
+    def _ask(self, code: int, *, body: bytes = b"", **fields: str) -> Any:
         """Sends one request; returns the answer's body, parsed, or None without one."""
         self._opaque += 1
         header = {"code": code, "language": "OTHER", "version": 0, "opaque": self._opaque, "flag": 0}
         data = json.dumps({**header, "extFields": fields, "serializeTypeCurrentRPC": "JSON"}).encode()
-        self._socket.sendall(_LENGTHS.pack(4 + len(data), len(data)) + data)
+        self._socket.sendall(_LENGTHS.pack(4 + len(data) + len(body), len(data)) + data + body)
         (total,) = _LENGTH.unpack(self._receive(4))
         frame = self._receive(total)
         header_length = _LENGTH.unpack_from(frame)[0] & 0xFFFFFF
-        answer, body = json.loads(frame[4 : 4 + header_length]), frame[4 + header_length :]
+        answer, answer_body = json.loads(frame[4 : 4 + header_length]), frame[4 + header_length :]
         if answer["code"] != SUCCESS:
             raise MeasurementFailed(f"RocketMQ answered request {code} with {answer['code']}: {answer.get('remark')}")
-        return json.loads(body) if body else None
+        return json.loads(answer_body) if answer_body else None
 
     def create_topic(self, topic: str, queues: int) -> None:
         """Creates a topic, or changes its number of queues."""
@@ -92,6 +93,10 @@ class RemotingAdmin:
             topicSysFlag="0",
             order="false",
         )
+
+    def create_group(self, group: str) -> None:
+        """Creates a consumer group with the default of every setting."""
+        self._ask(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=json.dumps({"groupName": group}).encode())
 
     def offsets(self) -> BrokerOffsets:
         """End of the CommitLog and what is not dispatched of it."""

@@ -236,6 +236,11 @@ class RocketPair:
         with RemotingAdmin(self._ports[Member.MASTER]) as admin:
             admin.create_topic(topic, queues)
 
+    def create_group(self, group: str) -> None:
+        """On the master: the proxy refuses a consumer whose group is not there."""
+        with RemotingAdmin(self._ports[Member.MASTER]) as admin:
+            admin.create_group(group)
+
     def progress(self, member: Member) -> Progress | None:
         """From the broker's runtime statistics."""
         try:
