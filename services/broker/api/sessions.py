@@ -16,6 +16,8 @@ __all__ = ["SESSION_EXPIRY_MS", "ClientSession", "ClientSessions"]
 
 # Rust clients beat every 30 s: four beats may be lost.
 SESSION_EXPIRY_MS: Final = 120_000
+# Client ids are whatever callers say: about 500 bytes each.
+_SESSIONS_MAX: Final = 100_000
 
 
 @dataclass(slots=True)
@@ -39,8 +41,10 @@ class ClientSession:
 class ClientSessions:
     """The table of sessions. Event loop only. `gone` is told the id of each client that left or fell silent."""
 
-    def __init__(self, gone: Callable[[str], None]) -> None:
+    def __init__(self, gone: Callable[[str], None], *, max_sessions: int = _SESSIONS_MAX) -> None:
+        """Beyond `max_sessions` the client heard of longest ago is forgotten."""
         self._gone = gone
+        self._max_sessions = max_sessions
         # The one heard of longest ago first, so that `expire` looks at no more than the silent ones.
         self._sessions: OrderedDict[str, ClientSession] = OrderedDict()
 
@@ -61,6 +65,8 @@ class ClientSessions:
         if session is None:
             session = ClientSession(client_id=client_id, last_seen_ms=now_ms)
             self._sessions[client_id] = session
+            if len(self._sessions) > self._max_sessions:
+                self.terminate(next(iter(self._sessions)))
         else:
             self._sessions.move_to_end(client_id)
         session.last_seen_ms = now_ms

@@ -26,3 +26,12 @@ def test_a_goodbye_comes_once_however_often_it_is_said() -> None:
     sessions.terminate("a")
     sessions.expire(now_ms=10 * SESSION_EXPIRY_MS)
     assert gone == ["a"]
+
+
+def test_a_full_table_forgets_the_one_heard_of_longest_ago() -> None:
+    gone: list[str] = []
+    sessions = ClientSessions(gone.append, max_sessions=2)
+    for client_id in ("a", "b", "a", "c"):
+        sessions.seen(client_id, now_ms=0)
+    assert gone == ["b"]
+    assert len(sessions) == 2
