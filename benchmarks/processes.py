@@ -77,7 +77,9 @@ def _can_bind(port: int) -> bool:
 
 def free_port(*, also_below: int = 0) -> int:
     """A port nobody listens on; with `also_below`, the port that many below it is free too. Never the same twice."""
-    for port in PORT_RANGE:
+    # Each process begins elsewhere, so that two runs at the same time do not choose the same port before either listens.
+    first = os.getpid() % len(PORT_RANGE)
+    for port in (*PORT_RANGE[first:], *PORT_RANGE[:first]):
         wanted = {port, port - also_below}
         if not wanted & _handed_out and all(map(_can_bind, wanted)):
             _handed_out.update(wanted)
