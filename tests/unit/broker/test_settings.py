@@ -45,6 +45,21 @@ WRONG = {
         ["brokerRole=SLAVE", "brokerId=1"],
         ["namesrvAddr: a SLAVE finds its master through the NameServers; name at least one"],
     ),
+    "TLS without its files": (
+        ["tlsMode=enforcing"],
+        [
+            "tlsCertPath: tlsMode=enforcing needs it; name a PEM file",
+            "tlsKeyPath: tlsMode=enforcing needs it; name a PEM file",
+        ],
+    ),
+    "TLS on the gRPC library": (
+        ["tlsMode=permissive", "tlsCertPath=c", "tlsKeyPath=k", "clientFront=grpcio"],
+        ["clientFront: grpcio is served without TLS; set tlsMode=disabled or clientFront=mqgrpc"],
+    ),
+    "certificate that nobody uses": (
+        ["tlsCertPath=c"],
+        ["tlsMode: a certificate is named but not used; set permissive or enforcing"],
+    ),
     "disk levels out of order": (
         ["diskMaxUsedSpaceRatio=0.95"],
         ["diskMaxUsedSpaceRatio <= diskSpaceCleanForciblyRatio <= diskSpaceWarningLevelRatio must hold"],

@@ -1,4 +1,4 @@
-"""Handlers under a real grpc.aio server on loopback, called through a real channel."""
+"""Handlers under each front on loopback, called through a real channel: grpc.aio is the oracle for mqgrpc."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import grpc.aio
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from mqservice.clock import SystemClock
 from mqservice.grpc_server import GrpcServer, ListenError
+from mqservice.http2_front import Http2Front
 from mqservice.rpc import (
     BidiMethod,
     Call,
@@ -28,9 +30,26 @@ SERVICE = "test.v1.EchoService"
 LOOPBACK = "127.0.0.1"
 
 
+def _mqgrpc(port: int) -> Http2Front:
+    return Http2Front(LOOPBACK, port, clock=SystemClock())
+
+
+def _grpc_aio(port: int) -> GrpcServer:
+    return GrpcServer(LOOPBACK, port, clock=SystemClock())
+
+
+# The front of the running test, by `front`.
+new_server: Callable[[int], Http2Front | GrpcServer] = _mqgrpc
+
+
+@pytest.fixture(autouse=True, params=[_mqgrpc, _grpc_aio], ids=["mqgrpc", "grpc.aio"])
+def front(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "new_server", request.param)
+
+
 @asynccontextmanager
 async def serving(methods: dict[str, Method], *, otherwise: str = "") -> AsyncIterator[grpc.aio.Channel]:
-    server = GrpcServer(LOOPBACK, 0, clock=SystemClock())
+    server = new_server(0)
     server.add(MethodTable(SERVICE, methods, otherwise))
     port = await server.start()
     await server.set_serving(True)
@@ -255,7 +274,7 @@ async def test_garbage_is_an_invalid_argument() -> None:
 
 
 async def test_health_follows_readiness() -> None:
-    server = GrpcServer(LOOPBACK, 0, clock=SystemClock())
+    server = new_server(0)
     server.add(MethodTable(SERVICE, {}))
     port = await server.start()
     async with grpc.aio.insecure_channel(f"{LOOPBACK}:{port}") as channel:
@@ -270,9 +289,43 @@ async def test_health_follows_readiness() -> None:
 
 
 async def test_second_server_on_a_port_is_refused() -> None:
-    first = GrpcServer(LOOPBACK, 0, clock=SystemClock())
+    first = new_server(0)
     port = await first.start()
-    second = GrpcServer(LOOPBACK, port, clock=SystemClock())
+    second = new_server(port)
     with pytest.raises(ListenError, match=f"{LOOPBACK}:{port}"):
         await second.start()
     await first.stop(limit_ms=0)
+
+
+async def test_reflection_names_the_services() -> None:
+    async with serving({"Echo": UnaryMethod(echo, StringValue)}) as channel:
+        ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+        questions = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+        [answer] = [answer async for answer in ask(questions, timeout=5)]
+    names = {service.name for service in answer.list_services_response.service}
+    assert {SERVICE, "grpc.health.v1.Health"} <= names
+
+
+async def test_watched_health_follows_readiness() -> None:
+    server = new_server(0)
+    port = await server.start()
+    async with grpc.aio.insecure_channel(f"{LOOPBACK}:{port}") as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=5)
+        first = await watch.read()
+        await server.set_serving(True)
+        second = await watch.read()
+        watch.cancel()
+    await server.stop(limit_ms=0)
+    assert first.status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert second.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_handler_that_raises_costs_its_caller_the_call_alone() -> None:
+    def broken(request: StringValue, call: Call) -> None:
+        raise ZeroDivisionError
+
+    async with serving({"Broken": UnaryMethod(broken, StringValue), "Echo": UnaryMethod(echo, StringValue)}) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await unary(channel, "Broken")(StringValue(), timeout=5)
+        assert caught.value.code() is StatusCode.UNKNOWN
+        assert (await unary(channel, "Echo")(StringValue(value="c"), timeout=5)).value == "c"
