@@ -61,12 +61,17 @@ def build_environment(build: Path, *, inherited: Mapping[str, str] = os.environ)
     return environment
 
 
+def is_new_enough_go(go: Path) -> bool:
+    """`go version` says "go version go1.26.8 linux/amd64"."""
+    return parse_version(run([go, "version"]).removeprefix("go version ")) >= MIN_GO
+
+
 def find_go(build: Path) -> Path:
     """A Go that is new enough: on PATH, in its usual folder, or installed into `build`."""
-    own = build / "go" / "bin" / "go"
-    on_path = shutil.which("go")
-    for candidate in (*((Path(on_path),) if on_path else ()), USUAL_GO, own):
-        if candidate.is_file() and parse_version(run([candidate, "version"]).partition("version")[2]) >= MIN_GO:
+    own: Path = build / "go" / "bin" / "go"
+    on_path = [Path(found)] if (found := shutil.which("go")) else []
+    for candidate in (*on_path, USUAL_GO, own):
+        if candidate.is_file() and is_new_enough_go(candidate):
             return candidate
     _install_go(build / "go")
     if not own.is_file():

@@ -1,3 +1,4 @@
+import java.util.Locale;
 import java.util.concurrent.atomic.AtomicLongArray;
 
 /** Latencies in log-linear buckets of nanoseconds: 64 to each power of two, so a quantile errs by 1.6 % at most. */
@@ -29,8 +30,8 @@ final class Histogram {
         }
     }
 
-    /** The latency in milliseconds that `share` of the entries do not exceed; 0 when there are none. */
-    double quantileMs(double share) {
+    /** JSON of the latency in milliseconds that `share` of the entries do not exceed; null when there are none. */
+    String quantileMs(double share) {
         long entries = 0;
         for (int i = 0; i < buckets.length(); i++) {
             entries += buckets.get(i);
@@ -39,9 +40,9 @@ final class Histogram {
         for (int i = 0; i < buckets.length(); i++) {
             seen += buckets.get(i);
             if (seen >= rank && seen > 0) {
-                return middleOf(i) / 1e6;
+                return String.format(Locale.ROOT, "%.3f", middleOf(i) / 1e6);
             }
         }
-        return 0;
+        return "null";
     }
 }

@@ -122,8 +122,8 @@ final class Meter {
             .collect(Collectors.joining(","));
         Histogram latencies = window.latencies;
         System.out.printf(Locale.ROOT,
-            "{%s,\"seconds\":%.3f,\"messages\":%d,\"errors\":%d,\"msg_s\":%.0f,\"p50_ms\":%.3f,\"p99_ms\":%.3f,"
-                + "\"p999_ms\":%.3f,\"cpu_s\":{%s},\"own_cpu_s\":%.2f,\"stranger_cpu_s\":%.2f}%n",
+            "{%s,\"seconds\":%.3f,\"messages\":%d,\"errors\":%d,\"msg_s\":%.0f,\"p50_ms\":%s,\"p99_ms\":%s,"
+                + "\"p999_ms\":%s,\"cpu_s\":{%s},\"own_cpu_s\":%.2f,\"stranger_cpu_s\":%.2f}%n",
             head, seconds, window.messages.sum(), window.errors.sum(), window.messages.sum() / Math.max(seconds, 1e-9),
             latencies.quantileMs(.5), latencies.quantileMs(.99), latencies.quantileMs(.999), named, own, strangers);
         System.out.flush();

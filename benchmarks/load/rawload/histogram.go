@@ -41,8 +41,8 @@ func (h *histogram) merge(other *histogram) {
 	}
 }
 
-// quantileMs is the latency in milliseconds that `share` of the entries do not exceed; 0 when there are none.
-func (h *histogram) quantileMs(share float64) float64 {
+// quantileMs is the latency in milliseconds that `share` of the entries do not exceed; nil when there are none.
+func (h *histogram) quantileMs(share float64) *float64 {
 	entries := int64(0)
 	for i := range h.buckets {
 		entries += h.buckets[i].Load()
@@ -50,8 +50,9 @@ func (h *histogram) quantileMs(share float64) float64 {
 	rank, seen := int64(math.Ceil(float64(entries)*share)), int64(0)
 	for i := range h.buckets {
 		if seen += h.buckets[i].Load(); seen >= rank && seen > 0 {
-			return middleOf(i) / 1e6
+			milliseconds := rounded(middleOf(i) / 1e6)
+			return &milliseconds
 		}
 	}
-	return 0
+	return nil
 }

@@ -35,9 +35,9 @@ type row struct {
 	Messages  int64              `json:"messages"`
 	Errors    int64              `json:"errors"`
 	Rate      float64            `json:"msg_s"`
-	P50       float64            `json:"p50_ms"`
-	P99       float64            `json:"p99_ms"`
-	P999      float64            `json:"p999_ms"`
+	P50       *float64           `json:"p50_ms"`
+	P99       *float64           `json:"p99_ms"`
+	P999      *float64           `json:"p999_ms"`
 	CPU       map[string]float64 `json:"cpu_s"`
 	Own       float64            `json:"own_cpu_s"`
 	Strangers float64            `json:"stranger_cpu_s"`
@@ -126,7 +126,7 @@ func filled(r row, w *window) row {
 	r.Messages, r.Errors = w.messages.Load(), w.errors.Load()
 	r.Rate = math.Round(float64(r.Messages) / max(r.Seconds, 1e-9))
 	r.Seconds, r.Own, r.Strangers = rounded(r.Seconds), rounded(r.Own), rounded(r.Strangers)
-	r.P50, r.P99, r.P999 = rounded(w.latencies.quantileMs(.5)), rounded(w.latencies.quantileMs(.99)), rounded(w.latencies.quantileMs(.999))
+	r.P50, r.P99, r.P999 = w.latencies.quantileMs(.5), w.latencies.quantileMs(.99), w.latencies.quantileMs(.999)
 	cpu := make(map[string]float64, len(r.CPU))
 	for name, value := range r.CPU {
 		cpu[name] = rounded(value)
