@@ -131,7 +131,7 @@ class Generators:
             "topic": {"name": topic},
             "body": "eHh4" * (BODY_BYTES // 3),
             "systemProperties": {
-                "messageId": "01" + uuid.uuid4().hex[:20].upper() + '{{printf "%012X" .RequestNumber}}',
+                "messageId": "01" + uuid.uuid4().hex[:20].upper() + '{{printf `%012X` .RequestNumber}}',
                 "messageType": "NORMAL",
                 "bodyEncoding": "IDENTITY",
                 "bornHost": "ghz",
