@@ -41,30 +41,42 @@ class BatchDone(NamedTuple):
 class Dispatcher:
     """Stateless but for the tables it feeds. Dispatching a record twice does no harm."""
 
-    def __init__(self, queues: ConsumeQueueTable, index: IndexTable | None, *, delay_levels_ms: Sequence[int]) -> None:
+    def __init__(
+        self,
+        queues: ConsumeQueueTable,
+        index: IndexTable | None,
+        *,
+        delay_levels_ms: Sequence[int],
+        batch_bytes_min: int,
+    ) -> None:
+        """`batch_bytes_min`: see StoreOptions.dispatch_batch_bytes_min."""
         self._queues: Final = queues
         self._index: Final = index
         self._delay_levels_ms: Final = delay_levels_ms
         # numpy is neither needed nor, on a broker that never has much to dispatch, in memory.
         self._has_batches = find_spec("numpy") is not None
+        self._batch_bytes_min: Final = batch_bytes_min
         self._batches_from = 0
 
     def dispatch_batch(
         self,
         view: memoryview,
         position: int,
+        limit: int,
         *,
         physical_offset: int,
         with_zeros: bool = True,
         index_only: bool = False,
     ) -> BatchDone | None:
-        """Enters the common records that view[position:] begins with, all at once; None: look at the next one alone.
+        """Enters the common records that view[position:limit] begins with, all at once; None: read the next one alone.
 
         See record_batch for `physical_offset`, `with_zeros` and what is common. DiskError as for `dispatch`.
         """
-        limit = min(len(view), position + _BATCH_BYTES_MAX)
-        if not self._has_batches or physical_offset < self._batches_from:
+        if limit - position < self._batch_bytes_min or not self._has_batches:
             return None
+        if self._batches_from - _PAUSE_BYTES <= physical_offset < self._batches_from:
+            return None
+        limit = min(limit, position + _BATCH_BYTES_MAX)
         from mqcore.storage.batch_dispatch import enter_batch, enter_batch_into_index
         from mqcore.storage.record_batch import read_batch
 

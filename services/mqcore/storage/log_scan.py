@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mqcore.message import Blank, Corrupt, RecordFound, scan_record
+from mqcore.message import Blank, Corrupt, RecordFound, ScanResult, scan_record
+from mqcore.storage.dispatch import BatchDone
 from mqcore.storage.mapped_file_queue import MappedFileQueue
 
 __all__ = ["LogScan", "first_record", "record_at", "scan_log"]
@@ -32,21 +33,37 @@ def scan_log(
     limit_offset: int,
     check_crc: bool,
     on_record: Callable[[RecordFound], None],
+    on_many: Callable[[memoryview, int, int, int], BatchDone | None] | None = None,
 ) -> LogScan:
     """Calls `on_record` for each valid record that starts in [start_offset, limit_offset); stops at the first bad one.
 
     The bytes are not trusted: sizes, magic codes, body CRC and the record's own idea of its offset must fit. Neither
     topic nor properties are covered by a CRC; a torn write leaves zeros there, which no valid text contains.
+
+    `on_many(view, position, limit, physical_offset)` may take several records at once, checked no less; None: it takes
+    none of what lies at `position`.
     """
     offset = start_offset
     count = 0
     last: RecordFound | None = None
+    found: ScanResult
     reason = "end of the files"
     while offset < limit_offset and (segment := files.segment(offset)) is not None:
         view = segment.view
         file_start = offset - offset % file_bytes
         position = offset - file_start
+        data_limit = min(file_bytes, limit_offset - file_start)
         while True:
+            done = on_many(view, position, data_limit, file_start + position) if on_many is not None else None
+            if done is not None:
+                last = record_at(files, done.last_record_offset, file_bytes=file_bytes)
+                assert last is not None, "a batch ended with no record"
+                found = last
+                count += done.record_count
+                position = done.end_offset - file_start
+                if done.end_offset >= limit_offset:
+                    break
+                continue
             found = scan_record(view, position, file_bytes, physical_offset=file_start + position, check_crc=check_crc)
             if not isinstance(found, RecordFound):
                 break

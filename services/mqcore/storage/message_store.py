@@ -94,7 +94,12 @@ class MessageStore:
             else None
         )
         self._retention: Final = Retention(disk, self._log, self._queues, self._index, options)
-        self._dispatcher: Final = Dispatcher(self._queues, self._index, delay_levels_ms=options.delay_levels_ms)
+        self._dispatcher: Final = Dispatcher(
+            self._queues,
+            self._index,
+            delay_levels_ms=options.delay_levels_ms,
+            batch_bytes_min=options.dispatch_batch_bytes_min,
+        )
         self._lock: DiskLock | None = None
         self._checkpoint = StoreCheckpoint()
         self._record_bytes_max: Final = options.commit_log_file_bytes - _RECORD_HEAD_ROOM_BYTES
@@ -702,7 +707,7 @@ class MessageStore:
         if len(piece) - position < self._options.dispatch_batch_bytes_min:
             return None
         try:
-            done = self._dispatcher.dispatch_batch(piece, position, physical_offset=physical_offset)
+            done = self._dispatcher.dispatch_batch(piece, position, len(piece), physical_offset=physical_offset)
         except DiskError as error:
             self._fail(error)
             raise

@@ -27,7 +27,8 @@ from mqcore.storage.commit_log import CommitLog
 from mqcore.storage.consume_queue_loading import StopKind
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
 from mqcore.storage.disk import Disk
-from mqcore.storage.dispatch import Dispatcher
+from mqcore.storage.dispatch import BatchDone, Dispatcher
+from mqcore.storage.errors import DiskFull
 from mqcore.storage.index_table import IndexTable
 from mqcore.storage.log_scan import LogScan, first_record, record_at, scan_log
 
@@ -109,6 +110,13 @@ def recover(
         if record.physical_offset >= dispatch_from:
             dispatcher.dispatch(record)
 
+    def dispatch_many(view: memoryview, position: int, limit: int, physical_offset: int) -> BatchDone | None:
+        if physical_offset < dispatch_from:
+            return None
+        return _with_room(
+            dispatcher.dispatch_batch(view, position, limit, physical_offset=physical_offset, with_zeros=False)
+        )
+
     scan = scan_log(
         log.files,
         start_offset,
@@ -116,6 +124,7 @@ def recover(
         limit_offset=log.files.end_offset,
         check_crc=True,
         on_record=dispatch,
+        on_many=dispatch_many,
     )
     queues.truncate(scan.end_offset)
     if index is not None:
@@ -188,9 +197,24 @@ def _rocketmq_start(log: CommitLog, checkpoint: StoreCheckpoint, stop: StopKind,
     return file_start
 
 
+def _with_room(done: BatchDone | None) -> BatchDone | None:
+    """DiskFull: a store without room for what is derived does not start, as after a single record."""
+    if done is not None and done.no_room:
+        raise DiskFull("no room for the ConsumeQueues and the index")
+    return done
+
+
 def _rebuild_index(log: CommitLog, dispatcher: Dispatcher, lost_from: int, end_offset: int) -> None:
     """Enters the records of [lost_from, end_offset) into the index again, as far back as is worth the time."""
     oldest = max(log.files.first_offset, log.files.file_start(max(0, end_offset - _INDEX_REBUILD_BYTES_MAX)))
+
+    def enter_many(view: memoryview, position: int, limit: int, physical_offset: int) -> BatchDone | None:
+        return _with_room(
+            dispatcher.dispatch_batch(
+                view, position, limit, physical_offset=physical_offset, with_zeros=False, index_only=True
+            )
+        )
+
     scan_log(
         log.files,
         max(lost_from, oldest),
@@ -198,4 +222,5 @@ def _rebuild_index(log: CommitLog, dispatcher: Dispatcher, lost_from: int, end_o
         limit_offset=end_offset,
         check_crc=False,
         on_record=dispatcher.dispatch_to_index,
+        on_many=enter_many,
     )
