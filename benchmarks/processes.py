@@ -29,7 +29,7 @@ __all__ = [
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 STOP_LIMIT_S: Final = 40.0
 # Below the range Linux takes outgoing ports from (32768 on), so that no connection of ours can take one meanwhile.
-PORT_RANGE: Final = range(21_000, 32_000, 7)
+PORT_RANGE: Final[Sequence[int]] = range(21_000, 32_000, 7)
 ESTABLISHED: Final = "01"
 
 _handed_out: set[int] = set()
@@ -77,14 +77,14 @@ def _can_bind(port: int) -> bool:
 
 def free_port(*, also_below: int = 0) -> int:
     """A port nobody listens on; with `also_below`, the port that many below it is free too. Never the same twice."""
-    # Each process begins elsewhere, so that two runs at the same time do not choose the same port before either listens.
+    # Each process begins elsewhere: two runs at a time must not choose one port before either listens on it.
     first = os.getpid() % len(PORT_RANGE)
     for port in (*PORT_RANGE[first:], *PORT_RANGE[:first]):
         wanted = {port, port - also_below}
         if not wanted & _handed_out and all(map(_can_bind, wanted)):
             _handed_out.update(wanted)
             return port
-    raise MeasurementFailed(f"no free port on 127.0.0.1 in {PORT_RANGE.start}..{PORT_RANGE.stop}")
+    raise MeasurementFailed(f"no free port on 127.0.0.1 in {PORT_RANGE[0]}..{PORT_RANGE[-1]}")
 
 
 def has_connection(port: int) -> bool:
