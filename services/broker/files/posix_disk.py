@@ -309,11 +309,6 @@ class _PosixMappedSegment(MappedSegment):
             chunk = self.view[chunk_start : min(chunk_start + len(_ZEROS), end)]
             chunk[:] = bytes(chunk)
 
-    def store_again(self, start: int, end: int) -> None:
-        for chunk_start in range(start, end, len(_ZEROS)):
-            chunk = self.view[chunk_start : min(chunk_start + len(_ZEROS), end)]
-            chunk[:] = bytes(chunk)
-
     def zero_from(self, start: int) -> int:
         # Through the descriptor: the map shows what is written there at once.
         with _disk_errors(self._path):

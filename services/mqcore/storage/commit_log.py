@@ -208,7 +208,7 @@ class CommitLog:
         self.end_offset = self._files.end_offset
 
     def store_again(self, start_offset: int, end_offset: int) -> None:
-        """Stores the bytes of [start_offset, end_offset) once more, so that the next sync of their files writes them."""
+        """Stores the bytes of [start_offset, end_offset) once more: the next sync of their files writes them."""
         while start_offset < end_offset:
             segment = self._files.segment(start_offset)
             assert segment is not None, f"no file holds {start_offset}"

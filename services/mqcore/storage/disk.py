@@ -76,7 +76,7 @@ class MappedSegment(Protocol):
         """
 
     def store_again(self, start: int, end: int) -> None:
-        """Stores the bytes of [start, end) as they are, so that the next `sync` writes them whatever is thought of them.
+        """Stores the bytes of [start, end) as they are, so that the next `sync` writes them in any case.
 
         What a failed sync did not write counts as written from then on, for this process and for those after it.
         """

@@ -86,10 +86,15 @@ FlushJob = LogFlushJob
 
 @dataclass(slots=True)
 class NextSegmentJob:
-    """Makes the next CommitLog file before it is needed: reserving a gigabyte takes a while."""
+    """Makes the next file of CommitLog or index before it is needed: reserving a gigabyte takes a while.
 
-    start_offset: int
+    Its pages are left to the puts that fill them. Touching them all ahead (MADV_POPULATE_WRITE) was measured on ext4:
+    0.36 µs a message more in the thread for 0.25 less on the event loop, and the next sync writes a gigabyte of zeros.
+    """
+
     make: Callable[[], MappedSegment]
+    taken: Callable[[MappedSegment], None]
+    """Takes the file over, on the event loop."""
     segment: MappedSegment | None = field(default=None, init=False)
     """The file, or None: there was no room for it. The put that needs it will find out and answer so."""
 

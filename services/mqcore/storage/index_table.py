@@ -6,7 +6,7 @@ entered again from the CommitLog as long as that still has the records.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqcore.offsets import PhysicalOffset
 from mqcore.storage.consume_queue_loading import StopKind
-from mqcore.storage.disk import Disk
+from mqcore.storage.disk import Disk, MappedSegment
 from mqcore.storage.errors import DiskFull
 from mqcore.storage.index_file import (
     IndexFile,
@@ -48,8 +48,11 @@ class IndexTable:
         self._disk: Final = disk
         self._slot_count: Final = slot_count
         self._entry_count: Final = entry_count
+        self._file_bytes: Final = index_file_bytes(slot_count=slot_count, entry_count=entry_count)
         self._files: Final[list[IndexFile]] = []
         self._full_files: Final[list[IndexFile]] = []
+        self._prepared: MappedSegment | None = None
+        """The next file, made ahead; named later than every other."""
         self._waiting: list[WaitingRecord] = []
         self._columns: type[IndexColumns] | None = None
         self.durable_timestamp_ms = 0
@@ -68,12 +71,11 @@ class IndexTable:
         """
         self.load_columns()
         is_believed = True
-        size = index_file_bytes(slot_count=self._slot_count, entry_count=self._entry_count)
         for found in self._disk.list_folder(_INDEX_FOLDER):
             if found.is_folder or not found.name.isdecimal():
                 continue
             path = f"{_INDEX_FOLDER}/{found.name}"
-            file = self._mapped(path, size, create=False)
+            file = self._mapped(path, create=False)
             if file.is_empty:  # A crash came before its first entry, or after its last one was taken back.
                 file.close()
                 self._disk.remove(path)
@@ -231,6 +233,24 @@ class IndexTable:
         self._full_files.clear()
         return full_files
 
+    def next_file(self, *, wall_ms: int) -> Callable[[], MappedSegment] | None:
+        """How to make the file that will be needed next, in a thread; `wall_ms` names it.
+
+        None if it is there, or if the newest one is not half full. A crash leaves it empty, and then `load` removes it.
+        """
+        if self._prepared is not None or (self._files and self._files[-1].room > self._entry_count // 2):
+            return None
+        path = self._next_path(wall_ms)
+        return lambda: self._disk.map_segment(path, self._file_bytes, create=True)
+
+    def take_prepared(self, segment: MappedSegment) -> None:
+        """The next file was made ahead. If one was needed meanwhile, it is that one, or comes too late and goes."""
+        if not self._files or segment.path > self._files[-1].path:
+            self._prepared = segment
+        elif all(file.path != segment.path for file in self._files):
+            segment.close()
+            self._disk.remove(segment.path)
+
     def close(self) -> int:
         """Makes everything durable, closes the files and returns the timestamp for the checkpoint, 0 without files.
 
@@ -243,6 +263,10 @@ class IndexTable:
             file.sync()
         self._close(self._files)
         self._files.clear()
+        if self._prepared is not None:
+            self._prepared.close()
+            self._disk.remove(self._prepared.path)
+            self._prepared = None
         return end_timestamp_ms
 
     def _query(self, hashed: int, *, begin_ms: int, end_ms: int, max_count: int) -> list[PhysicalOffset]:
@@ -272,16 +296,23 @@ class IndexTable:
         return file
 
     def _new_file(self, wall_ms: int) -> IndexFile:
+        if self._prepared is None:
+            return self._mapped(self._next_path(wall_ms), create=True)
+        segment, self._prepared = self._prepared, None
+        return self._index_file(segment)
+
+    def _next_path(self, wall_ms: int) -> str:
         """Named after the time, a millisecond after the newest file if the clock did not advance."""
         newest = self._files[-1].path.rpartition("/")[2] if self._files else ""
         name = _file_name(wall_ms)
         if name <= newest:
             name = str(int(newest) + 1).zfill(_NAME_DIGITS)
-        size = index_file_bytes(slot_count=self._slot_count, entry_count=self._entry_count)
-        return self._mapped(f"{_INDEX_FOLDER}/{name}", size, create=True)
+        return f"{_INDEX_FOLDER}/{name}"
 
-    def _mapped(self, path: str, size: int, *, create: bool) -> IndexFile:
-        segment = self._disk.map_segment(path, size, create=create)
+    def _mapped(self, path: str, *, create: bool) -> IndexFile:
+        return self._index_file(self._disk.map_segment(path, self._file_bytes, create=create))
+
+    def _index_file(self, segment: MappedSegment) -> IndexFile:
         return IndexFile(segment, slot_count=self._slot_count, entry_count=self._entry_count)
 
     def _remove(self, file: IndexFile) -> None:

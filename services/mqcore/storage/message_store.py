@@ -589,18 +589,29 @@ class MessageStore:
                 self._queue_flush_round = None
 
     def next_segment_job(self) -> NextSegmentJob | None:
-        """What makes the next CommitLog file, once the one being written is half full; None: nothing to do."""
-        next_file = self._log.next_file() if not self._next_segment_is_out else None
+        """What makes the next file of CommitLog or index, once the newest one is half full; None: nothing to do."""
+        if self._next_segment_is_out:
+            return None
+        job = self._next_log_file_job() or self._next_index_file_job()
+        self._next_segment_is_out = job is not None
+        return job
+
+    def _next_log_file_job(self) -> NextSegmentJob | None:
+        next_file = self._log.next_file()
         if next_file is None:
             return None
-        self._next_segment_is_out = True
-        return NextSegmentJob(*next_file)
+        start_offset, make = next_file
+        return NextSegmentJob(make, lambda segment: self._log.take_prepared(start_offset, segment))
+
+    def _next_index_file_job(self) -> NextSegmentJob | None:
+        make = self._index.next_file(wall_ms=self._clock.wall_ms()) if self._index is not None else None
+        return NextSegmentJob(make, self._index.take_prepared) if self._index is not None and make is not None else None
 
     def next_segment_finished(self, job: NextSegmentJob) -> None:
         """The job's `run` returned."""
         self._next_segment_is_out = False
         if job.segment is not None:
-            self._log.take_prepared(job.start_offset, job.segment)
+            job.taken(job.segment)
 
     # Retention
 

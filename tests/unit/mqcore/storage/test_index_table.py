@@ -308,6 +308,63 @@ def test_what_waits_beyond_a_cut_is_forgotten(disk: SimulatedDisk) -> None:
     assert [found(table, f"id-{number}") for number in range(6)] == [[0], [1], [2], [3], [], []]
 
 
+def test_a_file_made_ahead_is_the_next_one(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    put(table, *numbered(1))
+    assert table.next_file(wall_ms=START_MS + 5) is None
+    put(table, *numbered(8)[1:])
+    make = table.next_file(wall_ms=START_MS + 5)
+    assert make is not None
+    table.take_prepared(make())
+    assert table.next_file(wall_ms=START_MS + 6) is None
+    before = disk.paths()
+    put(table, *numbered(20)[8:])
+    assert disk.paths() == before
+    assert [found(table, f"id-{number}") for number in range(20)] == [[number] for number in range(20)]
+
+
+def test_a_file_made_too_late_goes(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    put(table, *numbered(8))
+    make = table.next_file(wall_ms=START_MS + 5)
+    assert make is not None
+    segment = make()
+    put(table, *numbered(30)[8:])
+    needed = [path for path in disk.paths() if path != segment.path]
+    table.take_prepared(segment)
+    assert disk.paths() == needed
+    assert found(table, "id-29") == [29]
+
+
+def test_a_file_made_by_two_at_once_is_one(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    messages = numbered(30)
+    put(table, *messages[:8])
+    make = table.next_file(wall_ms=messages[13].stored_ms)
+    put(table, *messages[8:])
+    assert make is not None
+    table.take_prepared(make())
+    assert [found(table, f"id-{number}") for number in range(30)] == [[number] for number in range(30)]
+
+
+def test_a_file_made_ahead_and_not_needed_goes_at_the_end(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    put(table, *numbered(8))
+    needed = disk.paths()
+    for _ in range(2):
+        make = table.next_file(wall_ms=START_MS + 5)
+        assert make is not None
+        table.take_prepared(make())
+        assert len(disk.paths()) == 2
+        if disk.generation == 1:
+            disk.crash(power_loss=False)
+            table = new_table(disk)
+            table.load(StopKind.KILLED, durable_timestamp_ms=0)
+            assert disk.paths() == needed
+    table.close()
+    assert disk.paths() == needed
+
+
 def test_close_enters_what_waits(disk: SimulatedDisk) -> None:
     table = new_table(disk)
     put_later(table, *numbered(3))

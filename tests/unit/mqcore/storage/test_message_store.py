@@ -149,8 +149,20 @@ class TestRolling:
         assert disk.operations == operations
 
     def test_young_file_has_none_prepared_behind_it(self, store: MessageStore) -> None:
-        store.put(outgoing_message())
+        store.put(outgoing_message(keys=("u1",)))
+        assert store.messages_by_key("topic", "u1", begin_ms=0, end_ms=1 << 62)
         assert store.next_segment_job() is None
+
+    def test_files_of_log_and_index_are_prepared_before_the_first_put(self, disk: SimulatedDisk) -> None:
+        store = new_store(disk)
+        store.load()
+        while (job := store.next_segment_job()) is not None:
+            job.run()
+            store.next_segment_finished(job)
+        operations = disk.operations
+        store.put(outgoing_message(keys=("u1",)))
+        assert store.messages_by_key("topic", "u1", begin_ms=0, end_ms=1 << 62)
+        assert disk.operations == operations
 
     def test_full_disk_refuses_the_next_file_and_keeps_what_is_there(
         self, disk: SimulatedDisk, store: MessageStore
