@@ -68,7 +68,7 @@ def is_new_enough_go(go: Path) -> bool:
 
 def find_go(build: Path) -> Path:
     """A Go that is new enough: on PATH, in its usual folder, or installed into `build`."""
-    own: Path = build / "go" / "bin" / "go"
+    own: Path = build / "go" / "go" / "bin" / "go"  # the package holds a folder of that name
     on_path = [Path(found)] if (found := shutil.which("go")) else []
     for candidate in (*on_path, USUAL_GO, own):
         if candidate.is_file() and is_new_enough_go(candidate):
