@@ -123,7 +123,7 @@ class PosixDisk(Disk):
         with _disk_errors(path):
             with suppress(FileNotFoundError):
                 os.unlink(self.full_path(path))
-            self._sync_folders_of(path)
+            self._sync_removal(path)
 
     def remove_folder(self, path: str) -> None:
         with _disk_errors(path):
@@ -131,7 +131,7 @@ class PosixDisk(Disk):
                 shutil.rmtree(self.full_path(path))
             except FileNotFoundError:
                 return
-            self._sync_folders_of(path)
+            self._sync_removal(path)
 
     def rename(self, old: str, new: str) -> None:
         with _disk_errors(old):
@@ -221,6 +221,11 @@ class PosixDisk(Disk):
                 raise
             self._make_folders(folder)
             self._make_folders(path)
+
+    def _sync_removal(self, path: str) -> None:
+        """Makes the absence of `path` durable. Folders above its own need not be: without them it is absent, too."""
+        with suppress(FileNotFoundError):
+            _sync_folder(self.full_path(path.rpartition("/")[0]))
 
     def _sync_folders_of(self, path: str) -> None:
         while path:

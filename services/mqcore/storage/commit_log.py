@@ -195,8 +195,8 @@ class CommitLog:
         if self._files.segment(start_offset) is None:
             self._prepared = (start_offset, segment)
 
-    def forget_first(self, file_count: int) -> list[str]:
-        """Gives up the oldest files, never the one being written nor an unflushed one; names what to remove."""
+    def forget_first(self, file_count: int) -> list[MappedSegment]:
+        """Gives up the oldest files, never the one being written nor an unflushed one; the caller removes them."""
         assert self._files.first_offset + file_count * self._file_bytes <= min(self.flushed_offset, self._file_start)
         return self._files.forget_first(file_count)
 

@@ -144,6 +144,11 @@ class IndexFile:
         return self._segment.path
 
     @property
+    def segment(self) -> MappedSegment:
+        """The file itself; for who removes it."""
+        return self._segment
+
+    @property
     def is_full(self) -> bool:
         """Whether the next entry needs another file."""
         return self.next_entry >= self.entry_count

@@ -213,12 +213,12 @@ class IndexTable:
                 return
             self._remove(file)
 
-    def remove_expired_files(self, log_min_offset: int) -> int:
-        """Deletes files whose records are all gone from the CommitLog, but not the newest one. Returns how many."""
+    def forget_expired_files(self, log_min_offset: int) -> list[MappedSegment]:
+        """Gives up files whose records are all gone from the CommitLog, never the newest; the caller removes them."""
         expired = [file for file in self._files[:-1] if file.end_physical_offset < log_min_offset]
         for file in expired:
-            self._remove(file)
-        return len(expired)
+            self._forget(file)
+        return [file.segment for file in expired]
 
     def remove_all(self) -> None:
         """Deletes every file: the CommitLog is empty, or starts anew somewhere else."""
@@ -316,11 +316,14 @@ class IndexTable:
         return IndexFile(segment, slot_count=self._slot_count, entry_count=self._entry_count)
 
     def _remove(self, file: IndexFile) -> None:
+        self._forget(file)
+        file.close()
+        self._disk.remove(file.path)
+
+    def _forget(self, file: IndexFile) -> None:
         self._files.remove(file)
         if file in self._full_files:
             self._full_files.remove(file)
-        file.close()
-        self._disk.remove(file.path)
 
     @staticmethod
     def _close(files: Iterable[IndexFile]) -> None:

@@ -115,12 +115,12 @@ class MappedFileQueue:
             self._disk.remove(self.path(self.end_offset - self._file_bytes))
             self._segments.pop()
 
-    def forget_first(self, count: int) -> list[str]:
-        """Drops the `count` oldest files from the list and names them; removing them is left to the caller."""
-        paths = [self.path(self._first_offset + number * self._file_bytes) for number in range(count)]
+    def forget_first(self, count: int) -> list[MappedSegment]:
+        """Hands the `count` oldest files over to the caller, who removes them."""
+        forgotten = self._segments[:count]
         del self._segments[:count]
         self._first_offset += count * self._file_bytes
-        return paths
+        return forgotten
 
     def close(self) -> None:
         """Lets go of every file."""

@@ -13,14 +13,14 @@ disk, files that are not expired go only until use would be back at 85 %.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from mqcore.storage.commit_log import COMMIT_LOG_FOLDER, CommitLog
 from mqcore.storage.consume_queue import ConsumeQueue
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
-from mqcore.storage.disk import Disk, DiskUsage
+from mqcore.storage.disk import Disk, DiskUsage, MappedSegment
 from mqcore.storage.index_table import IndexTable
 from mqcore.storage.mapped_file_queue import file_name
 from mqcore.storage.options import StoreOptions
@@ -32,17 +32,20 @@ _FILES_PER_RUN_MAX: Final = 10
 _HOUR_MS: Final = 3_600_000
 
 
-@dataclass(frozen=True, slots=True)
 class RetentionJob:
     """Removes files the store has given up already; oldest first, so that a crash leaves no gap."""
 
-    disk: Disk
-    paths: list[str]
+    def __init__(self, disk: Disk, segments: Sequence[MappedSegment]) -> None:
+        """`segments` are the last references to the files: unmapping a gigabyte takes a while as well."""
+        self._disk: Final = disk
+        self._segments: Final = deque(segments)
+        self.paths: Final = [segment.path for segment in segments]
 
     def run(self) -> None:
         """Blocks; may run in a thread."""
-        for path in self.paths:
-            self.disk.remove(path)
+        while self._segments:
+            path = self._segments.popleft().path
+            self._disk.remove(path)
 
 
 class Retention:
@@ -76,17 +79,18 @@ class Retention:
         )
         if not count:
             return None
-        job = RetentionJob(self._disk, log.forget_first(count))
+        given_up = log.forget_first(count)
         self._untrimmed = {(queue.topic, queue.queue_id): queue for queue in self._queues}
         if self._index is not None:
-            self._index.remove_expired_files(log.min_offset)
-        return job
+            given_up += self._index.forget_expired_files(log.min_offset)
+        return RetentionJob(self._disk, given_up)
 
     def trim_queues(self, *, max_queues: int) -> bool:
-        """Trims queues that wait for it; True if more are waiting."""
+        """Trims queues that wait for it, but no other after one whose file went; True if more are waiting."""
         while self._untrimmed and max_queues:
-            self._trim(self._untrimmed.popitem()[1])
-            max_queues -= 1
+            removed = self._trim(self._untrimmed.popitem()[1])
+            # Each removal waits for the disk, some milliseconds, on the event loop: one a turn.
+            max_queues = max_queues - 1 if not removed else 0
         return bool(self._untrimmed)
 
     def trim_queue(self, topic: str, queue_id: int) -> None:
@@ -96,9 +100,10 @@ class Retention:
             if queue is not None:
                 self._trim(queue)
 
-    def _trim(self, queue: ConsumeQueue) -> None:
+    def _trim(self, queue: ConsumeQueue) -> int:
+        """Returns how many files went."""
         queue.correct_min_offset(self._log.min_offset)
-        queue.remove_expired_files(self._log.min_offset)
+        return queue.remove_expired_files(self._log.min_offset)
 
 
 def expendable_files(

@@ -149,12 +149,12 @@ def test_expired_files_go_but_never_the_newest(disk: SimulatedDisk) -> None:
     table = new_table(disk)
     put(table, *numbered(40))
     assert len(disk.paths()) == 4
-    assert table.remove_expired_files(1200) == 0
-    assert table.remove_expired_files(1201) == 1
+    assert table.forget_expired_files(1200) == []
+    assert [segment.path for segment in table.forget_expired_files(1201)] == disk.paths()[:1]
     assert found(table, "id-12") == []
     assert found(table, "id-13") == [13]
-    assert table.remove_expired_files(1 << 40) == 2
-    assert len(disk.paths()) == 1
+    assert [segment.path for segment in table.forget_expired_files(1 << 40)] == disk.paths()[1:3]
+    assert found(table, "id-39") == [39]
 
 
 def test_a_killed_process_leaves_its_index_whole(disk: SimulatedDisk) -> None:
