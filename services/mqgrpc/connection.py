@@ -57,6 +57,8 @@ _OUTPUT_BYTES: Final = 1 << 20
 _ABANDONED_MAX: Final = 4_000
 # Header blocks above it count as kept bytes, at twice their size for what Huffman's code saves.
 _HEADER_BLOCK_FREE_BYTES: Final = 1_024
+# A part of a message smaller than this is no answer that would pay for the frames that asked for it.
+_ANSWER_BYTES_MIN: Final = 512
 # What one frame that brings nothing may make us walk through: settings in it, or answers waiting for a window.
 _SETTINGS_PER_CHARGE: Final = 32
 _STREAMS_PER_CHARGE: Final = 64
@@ -104,7 +106,8 @@ class Connection:
         self._counted_streams = 0
         self._streams_max = limits.concurrent_streams
         self._last_stream_id = 0
-        self._abandoned: dict[int, None] = {}
+        # Streams that ended before their request did; True: the peer itself reset it.
+        self._abandoned: dict[int, bool] = {}
 
         self._unparsed = b""
         self._needs_preface = True
@@ -270,6 +273,8 @@ class Connection:
             raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "window_exceeded", "more DATA than the window allows")
         stream = self._streams.get(stream_id)
         if stream is None:
+            if flags & PADDED:
+                _without_padding(data, start, stop)
             self._on_stray_frame(stream_id, "DATA")
             return
         if flags & PADDED:
@@ -477,6 +482,8 @@ class Connection:
         stream = self._streams.get(stream_id)
         if stream is None:
             self._on_stray_frame(stream_id, "HEADERS")
+            if is_malformed or not flags & END_STREAM:
+                self._reset_ended(stream_id, ErrorCode.PROTOCOL_ERROR)
         elif stream.remote_closed:
             self._reset(stream, StreamFailure(ErrorCode.STREAM_CLOSED, "HEADERS behind the end of the request"))
         elif is_malformed or not flags & END_STREAM:
@@ -493,7 +500,9 @@ class Connection:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_unexpected", f"{kind} on idle stream {stream_id}")
         if stream_id not in self._abandoned:
             raise ConnectionFailure(ErrorCode.STREAM_CLOSED, "frame_unexpected", f"{kind} on closed stream {stream_id}")
-        # The peer had not heard yet that we ended it.
+        # The peer had not heard yet that we ended it; unless it ended it itself.
+        if self._abandoned[stream_id]:
+            self._reset_ended(stream_id, ErrorCode.STREAM_CLOSED)
 
     # Other frames
 
@@ -523,6 +532,8 @@ class Connection:
         stream = self._streams.get(stream_id)
         if stream is not None:
             self._drop(stream)
+        if stream_id in self._abandoned:
+            self._abandoned[stream_id] = True
 
     def _on_settings(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
         if stream_id != 0:
@@ -598,6 +609,8 @@ class Connection:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_unexpected", "WINDOW_UPDATE on an idle stream")
         stream = self._streams.get(stream_id)
         if stream is None:
+            if increment == 0:
+                self._reset_ended(stream_id, ErrorCode.PROTOCOL_ERROR)
             return
         stream.window_used -= increment
         if increment == 0:
@@ -777,7 +790,8 @@ class Connection:
         self._drained_bytes += size
         stream.window_used += size
         stream.queued_bytes -= size
-        self._answers += 1
+        if size == len(chunk) or size >= _ANSWER_BYTES_MIN:
+            self._answers += 1
         self._keep(-size)
         if size < len(chunk):
             queue[0] = chunk[size:]
@@ -991,6 +1005,11 @@ class Connection:
         self._abandon(stream.stream_id)
         self._drop(stream)
 
+    def _reset_ended(self, stream_id: int, code: ErrorCode) -> None:
+        """Tells the peer of a mistake on a stream that has ended already."""
+        self._charge("too_many_resets")
+        self._put(frames.rst_stream(stream_id, code))
+
     def _refuse(self, stream: Stream, status: int, detail: str) -> None:
         """Ends one call with a status of the front itself."""
         self._tell_gone(stream)
@@ -1053,7 +1072,7 @@ class Connection:
             self._sendable.pop(stream.stream_id, None)
 
     def _abandon(self, stream_id: int) -> None:
-        self._abandoned[stream_id] = None
+        self._abandoned[stream_id] = False
         if len(self._abandoned) > _ABANDONED_MAX:
             del self._abandoned[next(iter(self._abandoned))]
 

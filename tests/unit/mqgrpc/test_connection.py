@@ -490,6 +490,25 @@ def test_what_ends_one_call_only(wire: bytes, code: ErrorCode) -> None:
     rig.lose()
 
 
+@pytest.mark.parametrize(
+    ("wire", "code"),
+    [
+        (frames.window_update(1, 0), ErrorCode.PROTOCOL_ERROR),
+        (open_request(1), ErrorCode.PROTOCOL_ERROR),
+        (frames.headers(1, b"\x84", end_stream=True), ErrorCode.PROTOCOL_ERROR),
+        (frames.rst_stream(1, ErrorCode.CANCEL) + data(1, b"x"), ErrorCode.STREAM_CLOSED),
+    ],
+)
+def test_mistakes_on_a_stream_that_was_answered_early_are_named(wire: bytes, code: ErrorCode) -> None:
+    rig = ServerRig(on_opened=lambda call: call.finish(7))
+    rig.receive(open_request(1))
+    rig.output()
+    rig.receive(wire)
+    (reset,) = rig.output()
+    assert (reset.kind, ErrorCode(reset.error_code)) == (frames.RST_STREAM, code)
+    assert not rig.connection.is_closed
+
+
 def test_data_on_a_stream_that_ended_long_ago_ends_the_connection() -> None:
     rig = ServerRig(on_half_closed=echo)
     rig.receive(unary_request(1))
