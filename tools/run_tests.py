@@ -25,9 +25,11 @@ BUILD: Final = ROOT / "build"
 SUITES: Final = (
     ("unit", ("-n", "2")),
     ("contract", ("-n", "2")),
+    ("attack", ("-n", "2")),
     ("simulation", ()),
     ("integration", ()),
-    ("e2e/official_python", ()),
+    # A worker per official client: most of their scenarios wait for leases and polls to end.
+    ("e2e", ("-n", "4", "--dist", "loadscope")),
 )
 
 

@@ -164,8 +164,9 @@ class ProcessCluster:
             log_path=self.folder / "logs" / f"namesrv-{number}.log",
             port_keys=("listenPort",),
         )
-        server.start()
+        # Listed before it starts: one that does not start in time is ended with the others.
         self.name_servers.append(server)
+        server.start()
         return server
 
     def add_broker(
@@ -191,8 +192,8 @@ class ProcessCluster:
             log_path=self.folder / "logs" / f"{key}.log",
             port_keys=("listenPort", "haListenPort", "grpcServerPort"),
         )
-        broker.start()
         self.brokers[key] = broker
+        broker.start()
         return broker
 
     def store_folder(self, key: str) -> Path:

@@ -1,0 +1,300 @@
+"""Every attack ends by itself, is counted, and leaves nothing behind. Limits are small, so that it ends soon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+import pytest
+
+from mqgrpc import Connection, Limits, Server, Stream, frames
+from support.http2_attacks import ATTACKS, GREETING, Attack, run_attack
+from support.http2_peer import H2Pair, RecordedCall, ServerRig, data, message, open_request, unary_request
+
+LIMITS: Final = Limits(
+    message_bytes=20_000,
+    concurrent_streams=20,
+    connections=8,
+    connection_buffer_bytes=150_000,
+    server_buffer_bytes=600_000,
+    idle_burst=200,
+    idle_per_s=10,
+    preface_timeout_s=0.2,
+    frame_timeout_s=0.3,
+    message_timeout_s=0.3,
+    keepalive_s=0.2,
+    keepalive_timeout_s=0.2,
+    write_stall_s=0.3,
+)
+ANSWER: Final = bytes(100_000)
+# What an attack may make us write at most, beside the answers it asked for: an answer for each idle frame and refusal.
+OUTPUT_MAX: Final = 100_000
+SOCKET_BYTES: Final = 256 << 10
+CHUNKS_MAX: Final = 20_000
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_attack_without_sockets(attack: Attack) -> None:
+    rig = ServerRig(limits=LIMITS, on_half_closed=lambda call: call.respond(ANSWER), greet=False)
+    connection = rig.connection
+    written = 0
+    for fed, chunk in enumerate(attack.chunks(unary_request)):
+        rig.receive(chunk)
+        while not rig.connection.is_closed and (piece := connection.take_output()):
+            written += len(piece)
+            if written > SOCKET_BYTES and not attack.reads:
+                connection.pause_output(rig.now, written)
+                break
+        if connection.is_closed or (written > SOCKET_BYTES and not attack.reads):
+            break
+        assert fed < CHUNKS_MAX, "the attack goes on for ever"
+        assert connection.buffered_bytes <= LIMITS.connection_buffer_bytes + len(ANSWER) + 5
+        assert connection.open_streams <= LIMITS.concurrent_streams
+    rig.advance(5 if attack.ends_connection else 0)
+    assert rig.counters[attack.counter] >= 1, rig.counters
+    assert connection.is_closed == attack.ends_connection
+    if attack.reads:
+        answers = sum(call.is_finished for call in rig.calls.values()) * (len(ANSWER) + 100)
+        assert written + len(rig.output_bytes()) <= OUTPUT_MAX + answers
+    rig.lose()
+    for call in rig.calls.values():
+        assert call.hooks.count("cancelled") + call.hooks.count("undelivered") <= 1
+
+
+class Answering(Stream):
+    """Answers every request with the same bytes."""
+
+    def half_closed(self) -> None:
+        self.respond(ANSWER)
+
+
+@asynccontextmanager
+async def serving(limits: Limits = LIMITS) -> AsyncIterator[tuple[Server, int]]:
+    server = Server(Answering, limits=limits)
+    port = server.listen("127.0.0.1", 0)
+    try:
+        yield server, port
+    finally:
+        await server.stop(limit_s=0.1)
+    assert server.connection_count == 0
+    assert server.usage.buffered_bytes == 0
+    assert server.usage.streams == 0
+
+
+async def until_empty(server: Server) -> None:
+    async with asyncio.timeout(10):
+        while server.connection_count:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+async def test_attack_on_a_socket(attack: Attack) -> None:
+    async with serving() as (server, port):
+        was_closed = await run_attack(attack, port)
+        assert server.counters[attack.counter] >= 1, server.counters
+        assert was_closed or not attack.ends_connection
+        await until_empty(server)
+
+
+async def test_an_orderly_client_does_not_notice_the_attacks_of_others() -> None:
+    limits = Limits(
+        **{name: getattr(LIMITS, name) for name in LIMITS.__slots__} | {"connections": 1_000, "concurrent_streams": 20}
+    )
+    async with serving(limits) as (_, port):
+        attacks = [asyncio.ensure_future(run_attack(attack, port)) for attack in ATTACKS]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GREETING)
+        answered = 0
+        stream = 1
+        while not all(attack.done() for attack in attacks):
+            writer.write(unary_request(stream))
+            stream += 2
+            received = 0
+            while received < len(ANSWER) + 5:
+                head, flags, _ = frames.FRAME_HEAD.unpack(await reader.readexactly(frames.FRAME_HEAD_BYTES))
+                payload = await reader.readexactly(head >> 8)
+                assert head & 0xFF not in (frames.GOAWAY, frames.RST_STREAM), payload
+                if head & 0xFF == frames.DATA:
+                    received += len(payload)
+                    writer.write(frames.window_update(0, len(payload)) + frames.window_update(stream - 2, len(payload)))
+                if head & 0xFF == frames.PING and not flags:
+                    writer.write(frames.frame(frames.PING, frames.ACK, 0, payload))
+            answered += 1
+        assert answered > 0
+        writer.close()
+        await asyncio.gather(*attacks)
+
+
+async def test_connections_above_the_limit_are_closed_at_once() -> None:
+    async with serving() as (server, port):
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(LIMITS.connections + 3)]
+        for _, writer in pairs:
+            writer.write(GREETING)
+        async with asyncio.timeout(5):
+            while server.counters["connection_refused"] < 3:
+                await asyncio.sleep(0.01)
+        assert server.connection_count <= LIMITS.connections
+        for _, writer in pairs:
+            writer.transport.abort()
+        await until_empty(server)
+
+
+async def test_a_half_closed_socket_is_closed_and_its_calls_end() -> None:
+    ended: list[str] = []
+
+    class Waiting(Stream):
+        def cancelled(self) -> None:
+            ended.append("cancelled")
+
+    server = Server(Waiting, limits=LIMITS)
+    port = server.listen("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(GREETING + unary_request(1) + open_request(3))
+    writer.write_eof()
+    with suppress(ConnectionError):
+        await reader.read()
+    await until_empty(server)
+    assert ended == ["cancelled"] * 2
+    writer.close()
+    await server.stop(limit_s=0)
+
+
+# Attacks that need time rather than bytes.
+
+
+def trickle(rig: ServerRig, wire: bytes, *, every_s: float) -> None:
+    for number in range(len(wire)):
+        rig.receive(wire[number : number + 1])
+        rig.advance(every_s)
+        if rig.connection.is_closed:
+            return
+
+
+def test_a_frame_that_trickles_in() -> None:
+    rig = ServerRig(limits=LIMITS)
+    trickle(rig, data(1, bytes(1_000)), every_s=0.1)
+    assert rig.counters["frame_timeout"] == 1
+    rig.lose()
+
+
+def test_a_header_block_that_trickles_in_frame_by_frame() -> None:
+    rig = ServerRig(limits=LIMITS)
+    rig.receive(frames.frame(frames.HEADERS, 0, 1, b""))
+    for _ in range(10):
+        rig.advance(0.1)
+        rig.receive(frames.frame(frames.CONTINUATION, 0, 1, b""))
+    assert rig.counters["frame_timeout"] == 1
+    rig.lose()
+
+
+def test_small_frames_that_trickle_in_are_no_attack() -> None:
+    rig = ServerRig(limits=LIMITS)
+    for number in range(20):
+        rig.receive(unary_request(2 * number + 1)[:-3])
+        rig.advance(0.1)
+        rig.receive(unary_request(2 * number + 1)[-3:])
+        rig.output_bytes()
+        rig.calls[2 * number + 1].finish()
+    assert not rig.connection.is_closed
+
+
+def test_a_message_that_trickles_in_ends_its_call_and_no_other() -> None:
+    rig = ServerRig(limits=LIMITS)
+    rig.receive(open_request(1) + open_request(3))
+    for _ in range(10):
+        rig.receive(data(1, message(bytes(100))[:20] if 1 not in rig.calls or not rig.calls[1].is_finished else b"."))
+        rig.receive(data(3, message(b"whole")))
+        rig.advance(0.1)
+    assert rig.counters["message_timeout"] == 1
+    assert rig.calls[1].hooks[-1] == "cancelled"
+    assert "cancelled" not in rig.calls[3].hooks
+    assert rig.connection.buffered_bytes == 0
+
+
+def test_calls_dribbled_to_death_end_while_the_connection_s_other_calls_go_on() -> None:
+    def answer(call: RecordedCall) -> None:
+        call.respond(ANSWER if call.stream_id == 1 else b"short")
+
+    rig = ServerRig(limits=LIMITS, on_half_closed=answer)
+    rig.receive(frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 100}) + unary_request(1))
+    stream = 3
+    for _ in range(10):
+        rig.receive(frames.window_update(1, 1) + unary_request(stream))
+        rig.output_bytes()
+        rig.advance(0.1)
+        stream += 2
+    assert rig.counters["slow_reader"] == 1
+    assert not rig.connection.is_closed
+    assert rig.calls[1].hooks[-1] == "undelivered"
+    assert rig.connection.buffered_bytes == 0
+
+
+def test_answers_to_many_closed_windows_are_bounded() -> None:
+    rig = ServerRig(limits=LIMITS, on_half_closed=lambda call: call.respond(ANSWER))
+    rig.receive(frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 0}))
+    for stream in range(1, 30, 2):
+        rig.receive(unary_request(stream))
+    assert rig.connection.buffered_bytes <= LIMITS.connection_buffer_bytes
+    assert rig.counters["buffers_full"] == 14
+    rig.lose()
+
+
+def test_large_headers_of_open_calls_are_bounded() -> None:
+    rig = ServerRig(limits=LIMITS)
+    for stream in range(1, 40, 2):
+        rig.receive(open_request(stream, ("x-large", "y" * 12_000)))
+    assert rig.connection.buffered_bytes <= LIMITS.connection_buffer_bytes
+    assert rig.counters["buffers_full"] > 0
+    for call in list(rig.calls.values()):
+        call.finish()
+    assert rig.connection.buffered_bytes == 0
+
+
+def test_calls_of_all_connections_together_are_bounded() -> None:
+    limits = Limits(server_streams=10)
+    first = ServerRig(limits=limits)
+    second = Connection(
+        lambda *arguments: Stream(*arguments),
+        limits=limits,
+        now=0,
+        usage=first.usage,
+        counters=first.counters,
+    )
+    first.receive(b"".join(open_request(stream) for stream in range(1, 15, 2)))
+    second.receive(GREETING + b"".join(open_request(stream) for stream in range(1, 15, 2)), 0)
+    assert (first.connection.open_streams, second.open_streams) == (7, 3)
+    assert first.counters["stream_refused"] == 4
+    second.lost()
+    first.receive(open_request(15) + open_request(17))
+    assert first.connection.open_streams == 9
+    first.lose()
+
+
+def test_many_calls_blocked_by_their_windows_cost_other_calls_nothing() -> None:
+    """What waits for its own window is not looked at until that opens."""
+    rig = ServerRig(settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: 0}, on_half_closed=lambda call: call.respond(b"x"))
+    rig.receive(b"".join(unary_request(stream) for stream in range(1, 2_001, 2)))
+    rig.output_bytes()
+    looked: list[int] = []
+    send_queued = rig.connection._send_queued
+
+    def counting(stream: Stream) -> int:
+        looked.append(stream.stream_id)
+        return send_queued(stream)
+
+    rig.connection._send_queued = counting  # type: ignore[method-assign]
+    rig.receive(frames.window_update(0, 1), frames.frame(frames.PING, 0, 0, bytes(8)))
+    rig.output_bytes()
+    rig.receive(frames.window_update(999, 100))
+    rig.output_bytes()
+    assert looked == [999]
+
+
+def test_h2_agrees_that_a_flooded_connection_ended_in_order() -> None:
+    both = H2Pair(ServerRig(greet=False, limits=LIMITS))
+    for _ in range(300):
+        both.client.ping(b"12345678")
+    both.exchange()
+    assert type(both.events[-1]).__name__ == "ConnectionTerminated"
