@@ -45,9 +45,9 @@ RETRY_PAUSE_S: Final = 0.5
 FLUSH_POLL_S: Final = 0.005
 # Records dispatched one by one in a turn of the loop: about 10 ms. A batch counts as a turn of its own.
 DISPATCH_SLICE: Final = 2_048
-# While bytes stream in, records are left to gather for so long, or until so many bytes make a full batch.
-GATHER_S: Final = 0.005
-STREAM_BYTES: Final = 256 << 10
+# Records gather for so long, or until so many bytes make a full batch: in a batch each costs a tenth. Nobody reads a
+# slave's ConsumeQueues within that time, and what ends its life as a slave dispatches the rest.
+GATHER_S: Final = 0.010
 GATHERED_BYTES: Final = 4 << 20
 
 
@@ -118,6 +118,12 @@ class Follower:
 
     async def run(self) -> None:
         """Follows until cancelled."""
+        try:
+            await self._follow_for_ever()
+        finally:
+            self._cancel_dispatch()
+
+    async def _follow_for_ever(self) -> None:
         while True:
             master = self._master()
             if master is None:
@@ -265,8 +271,7 @@ class Follower:
         self._bytes_came.set()
         if self._reports_flushed_only:
             self._kick_flush()
-        waiting_bytes = self._store.end_offset - self._store.dispatched_offset
-        self._schedule_dispatch(waiting_bytes, streaming=waiting_bytes >= STREAM_BYTES)
+        self._schedule_dispatch()
 
     def _note_catching_up(self) -> None:
         """Says once a connection when everything the master had at its beginning is here and can be consumed."""
@@ -279,22 +284,22 @@ class Follower:
                 duration_ms=self._clock.monotonic_ms() - self._followed_since_ms,
             )
 
-    def _schedule_dispatch(self, waiting_bytes: int, *, streaming: bool) -> None:
-        loop = asyncio.get_running_loop()
-        if streaming and waiting_bytes < GATHERED_BYTES:
-            if self._dispatch_handle is None:
-                self._dispatch_handle = loop.call_later(GATHER_S, self._dispatch)
-            return
+    def _schedule_dispatch(self) -> None:
+        """Later, for a batch to gather; at once, if it has: then before the next read, which waits in the kernel."""
+        if self._store.end_offset - self._store.dispatched_offset >= GATHERED_BYTES:
+            self._cancel_dispatch()
+            self._dispatch_handle = asyncio.get_running_loop().call_soon(self._dispatch)
+        elif self._dispatch_handle is None:
+            self._dispatch_handle = asyncio.get_running_loop().call_later(GATHER_S, self._dispatch)
+
+    def _cancel_dispatch(self) -> None:
         if self._dispatch_handle is not None:
-            if not isinstance(self._dispatch_handle, asyncio.TimerHandle):
-                return
             self._dispatch_handle.cancel()
-        self._dispatch_handle = loop.call_soon(self._dispatch)
+            self._dispatch_handle = None
 
     def _dispatch(self) -> None:
         """Builds ConsumeQueues and Index in slices, so that reports and heartbeats get their turn in between."""
         self._dispatch_handle = None
-        start_offset = self._store.dispatched_offset
         try:
             dispatched = self._store.dispatch(max_records=DISPATCH_SLICE)
         except RecordCorrupt as error:
@@ -306,8 +311,6 @@ class Follower:
             self._failed(error)
         else:
             if dispatched >= DISPATCH_SLICE:
-                waiting_bytes = self._store.end_offset - self._store.dispatched_offset
-                streaming = self._store.dispatched_offset - start_offset >= STREAM_BYTES
-                self._schedule_dispatch(waiting_bytes, streaming=streaming)
+                self._schedule_dispatch()
             elif not self._has_caught_up:
                 self._note_catching_up()

@@ -20,7 +20,7 @@ __all__ = ["BatchDone", "Dispatcher"]
 
 _BATCH_BYTES_MAX: Final = 4 << 20
 """Of one batch: a few milliseconds, and columns that fit a processor's cache."""
-_SHORT_BATCH: Final = 64
+_SHORT_BATCH: Final = 16
 """Records. A shorter batch cost more than it saved."""
 _PAUSE_BYTES: Final = 256 << 10
 """Read one by one after a short batch: more of what made it short is likely to follow."""

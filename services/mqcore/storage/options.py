@@ -50,7 +50,7 @@ class StoreOptions:
     queue_flush_cost_max: int = 256
     """How much of the ConsumeQueues one flush job writes on the event loop: a queue counts 1, or 8 if it begins a file.
     About 10 ms; 80,000 new queues at once were 45 s."""
-    dispatch_batch_bytes_min: int = 256 << 10
+    dispatch_batch_bytes_min: int = 64 << 10
     """From so many bytes of waiting log on records are dispatched in batches: some hundred calls of numpy are spread
     over them."""
     flush_interval_ms: int = 500
