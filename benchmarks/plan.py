@@ -18,7 +18,7 @@ class Plan:
     # Windows of one run of a generator; a round's figure is their median.
     windows: int = 2
     window_s: float = 3.0
-    # Load on each server before the first round: a JVM compiles its hot paths in 8 to 12 s.
+    # Least load on each server before the first round; it goes on until the cost of a message has stopped falling.
     server_warmup_s: float = 12.0
     # Before the windows of each run: connections and caches for the Go generator, a cold JVM for the Java ones.
     raw_warmup_s: float = 1.5
@@ -38,7 +38,6 @@ QUICK: Final = replace(
     windows=1,
     window_s=2.0,
     server_warmup_s=8.0,
-    raw_warmup_s=1.0,
     java_warmup_s=5.0,
     drain_messages=15_000,
     catch_up_bytes=300_000_000,

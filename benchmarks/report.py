@@ -24,6 +24,10 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 JSON_PATH: Final = ROOT / "build" / "bench.json"
 MARKDOWN_PATH: Final = ROOT / "build" / "bench.md"
 RESULTS_PATH: Final = ROOT / "benchmarks" / "RESULTS.md"
+OTHER_FIGURES: Final = (
+    *("broker_memory_", "ha_catchup_", "loopback_", "start_time_", "recovery_time_", "noise_"),
+    "growth_log_bytes",
+)
 BEGIN_MARK: Final = "<!-- figures of make bench: begin -->"
 END_MARK: Final = "<!-- figures of make bench: end -->"
 
@@ -85,7 +89,7 @@ def write(rows: Sequence[Row], tables: str) -> None:
     """Writes build/bench.json and build/bench.md; `tables` is Markdown with the absolute figures."""
     JSON_PATH.parent.mkdir(parents=True, exist_ok=True)
     JSON_PATH.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
-    MARKDOWN_PATH.write_text(markdown(rows) + "\n" + tables)
+    MARKDOWN_PATH.write_text(f"{markdown(rows)}{figures(rows)}{tables}")
 
 
 def _text(value: float | None) -> str:
@@ -108,6 +112,20 @@ def markdown(rows: Sequence[Row]) -> str:
             f"| `{row.name}` | {_text(row.value)}{unit} | {row.target or ''} | {'yes' if row.holds else '**no**'} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def figures(rows: Sequence[Row]) -> str:
+    """What no table of windows holds: ratios without a target, and figures that are not rates of messages."""
+    shown = [
+        row
+        for row in rows
+        if row.target is None
+        and row.value is not None
+        and (row.unit == "ratio" or row.name.startswith(OTHER_FIGURES))
+        and not row.name.endswith("_spread")
+    ]
+    lines = ["\nFurther figures:\n", "| row | value |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{row.name}` | {_text(row.value)} {row.unit} |" for row in shown)]) + "\n"
 
 
 def print_rows(console: Console, rows: Sequence[Row]) -> None:

@@ -42,7 +42,7 @@ TOUCH_TRIES: Final = 3
 RECOVERY_LIMIT_S: Final = 300.0
 GB: Final = 10**9
 # Of the free disk, what stores may take: the brokers refuse writes on a disk that is nearly full.
-DISK_SHARE: Final = 0.6
+DISK_SHARE: Final = 0.75
 
 
 def topic_name(number: int) -> str:

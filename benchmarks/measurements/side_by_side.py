@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
+import statistics
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +18,7 @@ from measurements.rounds import Contender, alone
 from peer.installation import Installation
 from peer.rocketmq import ProxyMode, RocketPair
 from plan import Plan
+from processes import MeasurementFailed
 from system_under_test import SystemUnderTest, TandemPair
 
 __all__ = ["CLUSTER", "LOCAL", "OURS", "REMOTING", "SideBySide"]
@@ -29,6 +33,10 @@ DRAIN_TOPIC: Final = "bench-drain"
 BATCH: Final = 32
 FILL_BATCHES_IN_FLIGHT: Final = 8
 RECEIVERS: Final = 8
+WARM_UP_INFLIGHT: Final = 64
+WARM_UP_RUNS_MAX: Final = 8
+STEADY: Final = 0.9
+_BATCH: Final = {"inflight": FILL_BATCHES_IN_FLIGHT, "batch": BATCH}
 
 
 class SideBySide:
@@ -67,22 +75,39 @@ class SideBySide:
                 system.create_topic(topic)
 
     def warm_up(self, say: Callable[[str], None], *, remoting: bool, drains: bool) -> None:
-        """Load on every server until its hot paths are compiled; the topic for drains is filled by the way."""
-        seconds = self.plan.server_warmup_s
+        """Load on every server until its cost has stopped falling; the topic for drains is filled by the way."""
         for system in self.systems:
-            say(f"warming up {system.label}")
             with alone(system, self.systems):
-                target = self._target(system)
-                common = {"topic": SEND_TOPIC, "size": BODY_BYTES, "windows": 1}
-                self.generators.raw(target, "send", inflight=64, warmup=0, seconds=seconds, **common)
+                send = self._send(system, self.generators.raw, WARM_UP_INFLIGHT, 1)
+                self._until_steady(say, f"warming up {system.label}", send)
                 if drains:
-                    self._fill(target)
-                    self.drain(system)()
+                    self._fill(self._target(system))
+                    self._until_steady(say, f"warming up {system.label}, drain", self.drain(system))
         if remoting:
-            say("warming up rocketmq_remoting")
             with alone(self.cluster, self.systems):
-                self._remoting("send", inflight=64, seconds=seconds)()
-                self._remoting("batch", inflight=FILL_BATCHES_IN_FLIGHT, batch=BATCH, seconds=seconds / 2)()
+                for operation, options in (("send", {"inflight": WARM_UP_INFLIGHT}), ("batch", _BATCH)):
+                    run = self._remoting(operation, **options)
+                    self._until_steady(say, f"warming up {REMOTING}, {operation}", run)
+
+    def _until_steady(self, say: Callable[[str], None], title: str, run: Callable[[], list[Window]]) -> None:
+        """Runs until CPU per message falls by less than a tenth from run to run, at least `server_warmup_s`.
+
+        A JVM compiles its hot paths meanwhile: 8 to 12 s of load on a quiet machine, more where CPUs are scarce.
+        """
+        costs: list[float] = []
+        loaded_s = 0.0
+        while len(costs) < WARM_UP_RUNS_MAX:
+            began = time.monotonic()
+            try:
+                costs.append(statistics.median(window.server_cpu_us for window in run()))
+            except MeasurementFailed as error:  # a cold server may refuse some of its first load
+                say(f"{title}: {error}")
+                costs.append(math.inf)
+            loaded_s += time.monotonic() - began
+            is_steady = len(costs) > 1 and costs[-2] * STEADY < costs[-1] < math.inf
+            if is_steady and loaded_s >= self.plan.server_warmup_s:
+                break
+        say(f"{title}: {' → '.join(f'{cost:.0f}' for cost in costs)} µs a message")
 
     def _fill(self, target: Target) -> None:
         """Puts more messages than a drain takes."""
@@ -150,16 +175,14 @@ class SideBySide:
         }
         return lambda: generate(self._target(system), "send", **options)
 
-    def _remoting(
-        self, operation: str, *, inflight: int, batch: int = 1, seconds: float | None = None
-    ) -> Callable[[], list[Window]]:
+    def _remoting(self, operation: str, *, inflight: int, batch: int = 1) -> Callable[[], list[Window]]:
         options: dict[str, object] = {
             "topic": SEND_TOPIC,
             "size": BODY_BYTES,
             "inflight": inflight,
             "warmup": self.plan.java_warmup_s,
-            "windows": self.plan.windows if seconds is None else 1,
-            "seconds": self.plan.window_s if seconds is None else seconds,
+            "windows": self.plan.windows,
+            "seconds": self.plan.window_s,
             **({"batch": batch} if batch > 1 else {}),
         }
 
