@@ -12,7 +12,7 @@ endif
 .PHONY: help setup proto lock lint format test test-quick sim bench bench-receive demo conformance e2e-clients kill-rounds many-topics clean bench-put
 
 help: ## list the verbs
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: ## make .venv from uv.lock, compile the protos
 	@tools/bootstrap.sh dev
@@ -44,7 +44,7 @@ conformance: setup ## the client API's conformance suite and the official Python
 
 e2e-clients: setup ## the conformance scenarios with the official Java, Go, Node and Python clients
 	@$(BIN)/python tools/official_clients.py
-	@$(BIN)/python tools/run_tests.py --report e2e-clients e2e
+	@$(BIN)/python tools/run_tests.py --report e2e-clients e2e/official_java e2e/official_go e2e/official_node e2e/official_python
 
 sim: setup ## clusters on virtual time with faults: SEEDS=300, or SEED=1234 to replay one
 	@$(BIN)/python tools/sim.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(PLANT),--plant $(PLANT))
