@@ -55,6 +55,9 @@ bench: setup ## side by side with RocketMQ: ROUNDS=3, ONLY=send,drain,..., QUICK
 bench-receive: setup ## CPU of a receive and its acknowledgements, step by step, without sockets
 	@$(BIN)/python benchmarks/receive_path.py
 
+bench-catchup: setup ## a fresh slave copies a log and builds its ConsumeQueues: rate, CPU, recovery
+	@$(BIN)/python benchmarks/ha_catchup.py
+
 bench-put: setup ## CPU of one put, whole and step by step
 	@$(BIN)/python benchmarks/put_path.py
 
