@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help setup proto lock lint format test test-quick sim bench bench-receive demo conformance e2e-clients kill-rounds many-topics clean bench-put
+.PHONY: help setup proto lock lint format test test-quick sim bench bench-receive demo conformance e2e-clients kill-rounds many-topics fuzz attacks h2spec http2-scale clean bench-put bench-catchup
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,19 @@ conformance: setup ## the client API's conformance suite and the official Python
 e2e-clients: setup ## the conformance scenarios with the official Java, Go, Node and Python clients
 	@$(BIN)/python tools/official_clients.py
 	@$(BIN)/python tools/run_tests.py --report e2e-clients e2e/official_java e2e/official_go e2e/official_node e2e/official_python
+
+fuzz: setup ## hostile bytes into the HTTP/2 front, guided by coverage: MINUTES=10
+	@tools/bootstrap.sh fuzz
+	@$(BIN)/python tools/fuzz.py --minutes $(or $(MINUTES),10)
+
+attacks: setup ## HTTP/2 attacks against a real broker, many rounds, while an orderly client sends: ROUNDS=20
+	@$(BIN)/python tools/attacks.py --rounds $(or $(ROUNDS),20)
+
+h2spec: setup ## h2spec against grpcio and against the HTTP/2 front, case by case (needs Go)
+	@$(BIN)/python tools/h2spec.py
+
+http2-scale: setup ## 10,000 streams, 2,000 idle connections and 4 MiB bodies on the HTTP/2 front
+	@$(BIN)/python tools/http2_scale.py
 
 sim: setup ## clusters on virtual time with faults: SEEDS=300, or SEED=1234 to replay one
 	@$(BIN)/python tools/sim.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(PLANT),--plant $(PLANT))

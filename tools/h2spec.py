@@ -34,7 +34,6 @@ from mqservice.grpc_server import GrpcServer  # noqa: E402
 from mqservice.http2_front import Http2Front  # noqa: E402
 from mqservice.rpc import Call, MethodTable, UnaryMethod  # noqa: E402
 
-
 # Why a case that the front fails does no harm. h2spec sends plain GET and POST requests, which a gRPC server answers at
 # once with a status of HTTP; so where a case wants to see a mistake on an open stream, there is none open any more.
 ANSWERED: Final = "the request is no gRPC and answered already; a mistake on an ended stream harms nobody"
