@@ -312,6 +312,7 @@ class MessageStore:
         log = self._log
         store_timestamp_ms = max(self._clock.wall_ms(), self._last_store_timestamp_ms)
         encode_record = self._encode_record
+        find_queue = self._queues.find
         next_offsets: dict[ConsumeQueue, int] = {}
         records = []
         queues = []
@@ -319,9 +320,10 @@ class MessageStore:
         physical_offset = log.end_offset
         assert physical_offset == self._dispatched_offset, "a put behind a half record"
         for message in messages:
-            queue = self._queues.get_or_create(message.topic, message.queue_id)
+            topic, queue_id = message.topic, message.queue_id
+            queue = find_queue((topic, queue_id)) or self._queues.get_or_create(topic, queue_id)
             queue_offset = 0
-            if enters_consume_queue(message.sys_flag):
+            if not message.sys_flag or enters_consume_queue(message.sys_flag):
                 queue_offset = next_offsets.get(queue, queue.max_offset)
                 next_offsets[queue] = queue_offset + 1
             record = encode_record(message, queue_offset, physical_offset, store_timestamp_ms)
