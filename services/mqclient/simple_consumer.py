@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import socket
 from collections.abc import Mapping
@@ -25,6 +26,9 @@ __all__ = ["SimpleConsumer"]
 _HOST_NAME: Final = socket.gethostname()
 # A broker holds an empty receive for at least so long, whatever is asked, and refuses calls that end sooner.
 _WAIT_MIN_MS: Final = 5_000
+# How long one that may be empty is waited for while another gives messages: a broker that has some answers at once.
+_GLANCE_S: Final = 0.25
+_GAVE_LATELY_MS: Final = 5_000
 
 
 class SimpleConsumer:
@@ -50,7 +54,10 @@ class SimpleConsumer:
         self._subscriptions = dict(subscriptions)
         self._await_ms = await_ms
         self._session = ClientSession(options, clock, settings=self._settings, group=group)
+        self._clock = clock
         self._turn = 0
+        # When each topic of each broker group gave messages; those whose last answer was empty are left out.
+        self._gave_at_ms: dict[tuple[str, RouteBroker], int] = {}
 
     async def __aenter__(self) -> Self:
         await self._session.__aenter__()
@@ -66,34 +73,59 @@ class SimpleConsumer:
     ) -> list[ReceivedMessage]:
         """Up to `max_messages` from one broker group, the next in turn; [] when none came within `await_ms`.
 
-        Brokers wait 5 to 20 s. With several topics or broker groups an empty answer says nothing of the others.
+        Brokers wait 5 to 20 s. With several topics or broker groups an empty answer says nothing of the others, but
+        while one gives messages, an empty one holds up the caller for a moment only.
         """
         wait_ms = self._await_ms if await_ms is None else await_ms
-        topic, broker = await self._next_source()
-        request = pb.ReceiveMessageRequest(
-            group=definition.Resource(name=self._group),
-            message_queue=definition.MessageQueue(
-                topic=definition.Resource(name=topic), broker=definition.Broker(name=broker.name)
-            ),
-            filter_expression=_filter(self._subscriptions[topic]),
-            batch_size=max_messages,
-        )
-        request.invisible_duration.FromMilliseconds(invisible_ms)
-        request.long_polling_timeout.FromMilliseconds(wait_ms)
+        while True:
+            topic, broker = source = await self._next_source()
+            is_glance = self._another_gives(source)
+            request = pb.ReceiveMessageRequest(
+                group=definition.Resource(name=self._group),
+                message_queue=definition.MessageQueue(
+                    topic=definition.Resource(name=topic), broker=definition.Broker(name=broker.name)
+                ),
+                filter_expression=_filter(self._subscriptions[topic]),
+                batch_size=max_messages,
+            )
+            request.invisible_duration.FromMilliseconds(invisible_ms)
+            request.long_polling_timeout.FromMilliseconds(wait_ms)
+            received = await self._receive_from(source, request, wait_ms=wait_ms, is_glance=is_glance)
+            if received:
+                self._gave_at_ms[source] = self._clock.monotonic_ms()
+            else:
+                self._gave_at_ms.pop(source, None)
+            if received or not is_glance:
+                return received
+
+    async def _receive_from(
+        self, source: tuple[str, RouteBroker], request: pb.ReceiveMessageRequest, *, wait_ms: int, is_glance: bool
+    ) -> list[ReceivedMessage]:
+        """One receive. A glance is given up when nothing came for a moment: the broker holds nothing for it then."""
+        topic, broker = source
         received: list[ReceivedMessage] = []
         elements = self._session.connections.get(broker.endpoint).receive(
             request, timeout_ms=max(wait_ms, _WAIT_MIN_MS) + self._options.request_timeout_ms
         )
         try:
-            async for element in elements:
-                if element.HasField("message"):
-                    received.append(_received(element.message, broker.endpoint))
-                elif element.HasField("status") and element.status.code != definition.MESSAGE_NOT_FOUND:
-                    check_status(broker.endpoint, "ReceiveMessage", element.status)
+            async with asyncio.timeout(_GLANCE_S if is_glance else None) as limit:
+                async for element in elements:
+                    limit.reschedule(None)
+                    if element.HasField("message"):
+                        received.append(_received(element.message, broker.endpoint))
+                    elif element.HasField("status") and element.status.code != definition.MESSAGE_NOT_FOUND:
+                        check_status(broker.endpoint, "ReceiveMessage", element.status)
+        except TimeoutError:
+            return []
         except ClientError:
             self._session.routes.mark_stale(topic)
             raise
         return received
+
+    def _another_gives(self, source: tuple[str, RouteBroker]) -> bool:
+        """Whether any other source gave messages when it was asked last, and that was a moment ago."""
+        since_ms = self._clock.monotonic_ms() - _GAVE_LATELY_MS
+        return any(gave_at_ms >= since_ms and other != source for other, gave_at_ms in self._gave_at_ms.items())
 
     async def ack(self, message: ReceivedMessage) -> None:
         """Finishes a message for the group. BrokerRefused with INVALID_RECEIPT_HANDLE once the lease has ended."""

@@ -12,6 +12,7 @@ from mqclient import (
     ClientOptions,
     EndpointUnreachable,
     Producer,
+    ReceivedMessage,
     SendFailed,
     SimpleConsumer,
     TopicNotFound,
@@ -96,6 +97,32 @@ async def test_only_the_new_handle_of_a_changed_lease_can_be_acknowledged() -> N
             with pytest.raises(BrokerRefused, match="INVALID_RECEIPT_HANDLE"):
                 await receiver.ack(message)
             await receiver.ack(changed)
+
+
+async def test_an_empty_broker_group_does_not_hold_up_one_that_has_messages() -> None:
+    full, empty = new_broker("broker-a"), new_broker("broker-b")
+    async with serving(full) as address, serving(empty):
+        async with Producer(options(address), CLOCK) as producer:
+            for _ in range(6):
+                await producer.send("orders", b"body")
+        full.cluster_route = route_over(full, empty)
+        async with consumer(address) as receiver:
+            asked_at_ms = CLOCK.monotonic_ms()
+            messages: list[ReceivedMessage] = []
+            while len(messages) < 6:
+                messages += await receiver.receive(1)
+            # The first receive may have waited at the empty one; with a full wait each time it would take 25 s.
+            assert CLOCK.monotonic_ms() - asked_at_ms < 15_000
+            for message in messages:
+                await receiver.ack(message)
+            await send_late(empty)
+            assert [message.body for message in await receiver.receive()] == [b"late"]
+
+
+async def send_late(broker: BrokerAssembly) -> None:
+    """Sends one message to `broker`, which knows of itself only."""
+    async with Producer(options(broker.client_endpoint), CLOCK) as producer:
+        await producer.send("orders", b"late")
 
 
 async def test_send_goes_to_another_broker_when_one_is_gone() -> None:
