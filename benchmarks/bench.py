@@ -97,7 +97,7 @@ class Bench:
         BUILD.mkdir(exist_ok=True)
         WINDOWS_PATH.unlink(missing_ok=True)
         self.say("building the load generators, installing RocketMQ")
-        generators = Generators(with_java=True)
+        generators = Generators(say=self.say)
         installation = install(BUILD / "peer")
         self._side_by_side(installation, generators)
         growth = Growth(FOLDER / "growth", generators, self._plan, self._rounds, self.say)

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -97,14 +97,20 @@ class _MemoryWatch:
 class Generators:
     """Command lines of the four generators, built once."""
 
-    def __init__(self, *, with_java: bool) -> None:
+    def __init__(self, *, say: Callable[[str], None]) -> None:
+        """Builds what is missing, which takes minutes the first time; `say` hears which part is at work."""
         build = ROOT / "benchmarks" / "load" / "build.py"
         self._folder = ROOT / "build" / "load"
-        done = subprocess.run([sys.executable, str(build)], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise MeasurementFailed(f"the load generators were not built:\n{(done.stdout + done.stderr)[-3000:]}")
+        said = []
+        with subprocess.Popen([sys.executable, str(build)], stderr=subprocess.PIPE, text=True) as building:
+            assert building.stderr is not None
+            for line in building.stderr:
+                say(line.rstrip())
+                said.append(line)
+        if building.returncode != 0:
+            raise MeasurementFailed(f"the load generators were not built:\n{''.join(said)[-3000:]}")
         self._java: dict[str, list[str]] = {}
-        for name, main in (("official", "OfficialLoad"), ("remoting", "RemotingLoad")) if with_java else ():
+        for name, main in (("official", "OfficialLoad"), ("remoting", "RemotingLoad")):
             path = subprocess.run(
                 [sys.executable, str(build), "--classpath", name], capture_output=True, text=True, check=True
             ).stdout.strip()
