@@ -28,8 +28,7 @@ SUITES: Final = (
     ("attack", ("-n", "2")),
     ("simulation", ()),
     ("integration", ()),
-    # A worker per official client: most of their scenarios wait for leases and polls to end.
-    ("e2e", ("-n", "4", "--dist", "loadscope")),
+    ("e2e/official_python", ()),
 )
 
 
