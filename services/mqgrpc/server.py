@@ -268,8 +268,9 @@ class _Protocol(asyncio.BufferedProtocol):
         self.connection = self._server.made(self, _peer_text(transport.get_extra_info("peername")), self._loop.time())
         self._arm()
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._server.read_buffer
+    def get_buffer(self, sizehint: int) -> memoryview:
+        # Not the bytearray itself: asyncio's TLS reads record after record into slices of it, which would be copies.
+        return self._memory
 
     def buffer_updated(self, nbytes: int) -> None:
         connection = self.connection

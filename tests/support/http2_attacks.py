@@ -17,7 +17,7 @@ import hpack
 from mqgrpc import frames
 from support.http2_peer import GRPC_HEADERS, block, data, open_request, unary_request
 
-__all__ = ["ATTACKS", "Attack", "run_attack"]
+__all__ = ["ATTACKS", "GREETING", "TLS_CLIENT_HELLO", "Attack", "run_attack"]
 
 GREETING: Final = frames.PREFACE + frames.settings({})
 BIG_WINDOWS: Final = (
