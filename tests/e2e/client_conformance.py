@@ -80,9 +80,9 @@ class ClientConformance:
     def started(cls, request: pytest.FixtureRequest, driver: Driver) -> Driver:
         """Started when the first of them is asked for, so that the others' waits pass at the same time."""
         asked = {
-            getattr(item, "callspec", None) and item.callspec.params.get("scenario")
+            item.callspec.params.get("scenario")
             for item in request.session.items
-            if item.cls is request.cls
+            if isinstance(item, pytest.Function) and item.cls is request.cls and hasattr(item, "callspec")
         }
         for scenario in SIDE_BY_SIDE:
             if scenario in asked:
