@@ -63,7 +63,7 @@ sim: setup ## clusters on virtual time with faults: SEEDS=300, or SEED=1234 to r
 	@$(BIN)/python tools/sim.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(PLANT),--plant $(PLANT))
 
 bench: setup ## side by side with RocketMQ: ROUNDS=3, ONLY=send,drain,..., QUICK=1
-	@$(BIN)/python benchmarks/bench.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
+	@$(BIN)/python benchmarks/bench.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(if $(LOG_GB),--log-gb $(LOG_GB))
 
 bench-receive: setup ## CPU of a receive and its acknowledgements, step by step, without sockets
 	@$(BIN)/python benchmarks/receive_path.py

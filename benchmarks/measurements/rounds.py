@@ -53,6 +53,16 @@ def alone(system: SystemUnderTest, all_systems: Sequence[SystemUnderTest]) -> It
             other.resume()
 
 
+def _in_short(windows: Sequence[Window]) -> str:
+    """The middle one of some windows, for a line of progress."""
+    window = windows[len(windows) // 2]
+    p99 = "—" if window.p99_ms is None else f"{window.p99_ms:.2f} ms"
+    return (
+        f"{window.rate:,.0f} msg/s, {window.server_cpu_us:.1f} µs of server CPU, p99 {p99}, "
+        f"strangers {window.stranger_cores:.2f} CPUs"
+    )
+
+
 @dataclass
 class Rounds:
     """Windows of all cases by case, contender and round."""
@@ -78,11 +88,7 @@ class Rounds:
                         self.say(f"[red]round {number} of {case.title} failed[/]: {error}")
                         continue
                     self._keep(case, contender, number, windows)
-                    middle = windows[len(windows) // 2]
-                    self.say(
-                        f"round {number}/{rounds} · {case.title} · {contender.label}: {middle.rate:,.0f} msg/s, "
-                        f"{middle.server_cpu_us:.1f} µs, p99 {middle.p99_ms} ms, strangers {middle.stranger_cores:.2f}"
-                    )
+                    self.say(f"round {number}/{rounds} · {case.title} · {contender.label}: {_in_short(windows)}")
 
     def _keep(self, case: Case, contender: Contender, number: int, windows: list[Window]) -> None:
         self.found.setdefault((case.name, contender.label), []).append(windows)
