@@ -4,6 +4,7 @@
     make bench ROUNDS=5                       # more rounds
     make bench ONLY=send,drain                # some of it: send clients batch drain memory start catch-up topics
                                               # connections log
+    make bench LOG_GB=4                       # the growth measurement fills 20 GB a broker otherwise
     make bench QUICK=1                        # one short round and small stores: does it run?
 
 It installs RocketMQ by Maven and builds the generators; needed are Linux, a JDK 17, Maven and Go. Everything it writes
