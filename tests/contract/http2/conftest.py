@@ -98,7 +98,10 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
     front: Front = request.param
     mirror = Mirror()
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-    coders = {"request_serializer": BytesValue.SerializeToString, "response_deserializer": BytesValue.FromString}
+    coders: dict[str, Any] = {
+        "request_serializer": BytesValue.SerializeToString,
+        "response_deserializer": BytesValue.FromString,
+    }
     async with (
         front(mirror.table(), SystemClock()) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel,

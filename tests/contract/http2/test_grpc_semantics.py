@@ -83,7 +83,7 @@ async def test_a_cancelled_call_reaches_the_handler_once(client: Client) -> None
 async def test_a_closed_channel_cancels_what_is_going_on(client: Client) -> None:
     call = client.unary(BytesValue(), metadata=(("x-order", "never"),))
     await until(lambda: len(client.mirror.calls) == 1)
-    await client.channel.close()
+    await client.channel.close(None)
     await until(lambda: client.mirror.seen == ["cancelled"])
     assert call.cancelled()
 
@@ -111,7 +111,7 @@ async def test_bidi_in_turn_until_the_caller_ends(client: Client) -> None:
         await call.write(BytesValue(value=body))
         assert (await call.read()).value == body
     await call.done_writing()
-    assert await call.read() is grpc.aio.EOF
+    assert await call.read() is grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs forgot it
     assert await call.code() is grpc.StatusCode.OK
     assert client.mirror.seen == ["half_closed"]
 
