@@ -361,6 +361,8 @@ class Broker:
         return metadata_server
 
     def _start_background(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        # The next files are made ahead from the start, not from the first pause of a second on.
+        self._preparer.kick()
         for worker in self._workers:
             group.create_task(worker.run())
         tasks = [
