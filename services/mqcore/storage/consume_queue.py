@@ -245,7 +245,7 @@ class ConsumeQueue:
     def _start_at(self, entry_offset: int) -> None:
         """Makes `entry_offset` the first position. A slave that joined late starts beyond 0; and a queue that was
         emptied starts again where the CommitLog says, even before the place where its files began."""
-        self._files.remove_folder(self.folder)
+        self._files.remove_queue(self.folder)
         file_bytes = self._files.file_bytes
         self._first_file_start = entry_offset * ENTRY_BYTES // file_bytes * file_bytes
         self._tail.clear()

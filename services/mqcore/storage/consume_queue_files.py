@@ -118,6 +118,18 @@ class ConsumeQueueFiles:
         self._forget(path)
         self.disk.remove(path)
 
+    def remove_queue(self, folder: str) -> None:
+        """Deletes the files of one queue, if there are any, durably.
+
+        The disk is asked which they are. A slave that joins late does this for every queue at its first message: going
+        through all that is open or unsynced each time would take the square of their number.
+        """
+        found = self.disk.list_folder(folder)
+        for file in found:
+            self._forget(f"{folder}/{file.name}")
+        if found:
+            self.disk.remove_folder(folder)
+
     def remove_folder(self, folder: str) -> None:
         """Deletes a folder of files, durably."""
         prefix = f"{folder}/"

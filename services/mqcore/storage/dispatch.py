@@ -53,7 +53,7 @@ class Dispatcher:
         self._queues: Final = queues
         self._index: Final = index
         self._delay_levels_ms: Final = delay_levels_ms
-        # numpy is neither needed nor, on a broker that never has much to dispatch, in memory.
+        # Without numpy every record is read alone. What reads batches is imported when there is the first.
         self._has_batches = find_spec("numpy") is not None
         self._batch_bytes_min: Final = batch_bytes_min
         self._batches_from = 0

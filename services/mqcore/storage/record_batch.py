@@ -1,8 +1,8 @@
 """Many records at once: what dispatch needs of a run of common records, as columns instead of objects.
 
 One record costs some 10 µs to read and enter one by one, and a slave that catches up has a million of them a gigabyte.
-Here numpy looks at thousands in one go, at well below a microsecond each. Import this module only where many records
-are waiting: a broker that never meets them does not pay for numpy's memory.
+Here numpy looks at thousands in one go, at a tenth of that each. Import this module only where many records
+are waiting: a broker without numpy goes without it.
 
 A batch holds only records that `scan_record` accepts as well, with the same checks (sizes, magic, own offset, parts,
 body CRC), and only *common* ones. The first record that is not ends the batch, whatever is the matter with it, and the
