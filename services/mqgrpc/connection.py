@@ -274,8 +274,10 @@ class Connection:
         stream = self._streams.get(stream_id)
         if stream is None:
             if flags & PADDED:
-                _without_padding(data, start, stop)
+                start, stop = _without_padding(data, start, stop)
             self._on_stray_frame(stream_id, "DATA")
+            if start == stop and not flags & END_STREAM:
+                self._charge("too_many_empty_data_frames")
             return
         if flags & PADDED:
             start, stop = _without_padding(data, start, stop)

@@ -292,6 +292,13 @@ def test_many_calls_blocked_by_their_windows_cost_other_calls_nothing() -> None:
     assert looked == [999]
 
 
+def test_empty_data_on_a_call_that_was_answered_early_is_counted_too() -> None:
+    rig = ServerRig(limits=LIMITS, on_opened=lambda call: call.finish(12))
+    rig.receive(open_request(1), data(1, b"") * 1_000)
+    assert rig.counters["too_many_empty_data_frames"] == 1
+    assert rig.connection.is_closed
+
+
 def test_h2_agrees_that_a_flooded_connection_ended_in_order() -> None:
     both = H2Pair(ServerRig(greet=False, limits=LIMITS))
     for _ in range(300):
