@@ -135,7 +135,7 @@ class Broker:
             take=self._store.next_segment_job,
             finished=self._store.next_segment_finished,
             failed=self._disk_failed,
-            interval_ms=1_000,
+            interval_ms=200,
         )
         self._workers = (self._flusher, self._queue_flusher, self._preparer)
         self._write_path = WritePath(

@@ -67,8 +67,10 @@ class HeaderDecoder:
                 elif first >= 0x40:  # literal, to be added to the table
                     pos += 1
                     index = first & 0x3F
+                    if index == 0x3F:
+                        index, pos = _integer(block, pos, 0x3F)
                     size = block[pos]
-                    if 0 < index < 0x3F and size & 0x7F < 0x7F:  # a known name and a short value, the usual one
+                    if index and size & 0x7F < 0x7F:  # a known name and a short value, the usual one
                         name = _STATIC[index][0] if index < _FIRST_DYNAMIC else entries[index - _FIRST_DYNAMIC][0]
                         start = pos + 1
                         pos = start + (size & 0x7F)
@@ -80,7 +82,7 @@ class HeaderDecoder:
                             self.malformed = True
                         header = (name, value)
                     else:
-                        header, pos = self._literal(block, pos, index, 0x3F)
+                        header, pos = self._literal(block, pos, index)
                     self._add(header)
                     if self.malformed:
                         self._has_malformed_entries = True
@@ -90,7 +92,11 @@ class HeaderDecoder:
                         raise HeaderBlockError("a table size update behind a header")
                     pos = self._resize(block, pos)
                 else:  # literal, not to be added (0x00), never to be added (0x10)
-                    header, pos = self._literal(block, pos + 1, first & 0x0F, 0x0F)
+                    pos += 1
+                    index = first & 0x0F
+                    if index == 0x0F:
+                        index, pos = _integer(block, pos, 0x0F)
+                    header, pos = self._literal(block, pos, index)
                     headers.append(header)
         except IndexError:
             raise HeaderBlockError("an index beyond the table, or a block that ends too early") from None
@@ -104,9 +110,7 @@ class HeaderDecoder:
             return True
         return sum(len(name) + len(value) + ENTRY_OVERHEAD_BYTES for name, value in headers) <= limit
 
-    def _literal(self, block: bytes, pos: int, index: int, mask: int) -> tuple[Header, int]:
-        if index == mask:
-            index, pos = _integer(block, pos, mask)
+    def _literal(self, block: bytes, pos: int, index: int) -> tuple[Header, int]:
         if index == 0:
             name, pos = _text(block, pos)
             if _is_bad_name(name):
@@ -155,6 +159,9 @@ def _is_bad_value(value: str) -> bool:
 
 def _integer(block: bytes, pos: int, start: int) -> tuple[int, int]:
     """An integer's continuation bytes; gives it and where it ends."""
+    byte = block[pos]
+    if byte < 0x80:
+        return start + byte, pos + 1
     value = start
     shift = 0
     while True:
