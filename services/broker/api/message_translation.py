@@ -16,6 +16,7 @@ from apache.rocketmq.v2 import definition_pb2 as definition
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from broker.api.internal_properties import PROPERTY_TRACE_CONTEXT
+from broker.api.sent_message import SentMessage
 from mqcore.message import (
     Host,
     InvalidProperty,
@@ -62,22 +63,24 @@ _PUT_ORDER: Final = (
 
 
 def outgoing_message(
-    message: definition.Message, *, topic: str, queue_id: int, cluster: str, peer_host: Host, now_wall_ms: int
+    sent: SentMessage, topic: str, queue_id: int, *, cluster: str, peer_host: Host, now_wall_ms: int
 ) -> OutgoingMessage:
     """A NORMAL or FIFO message as it is put. InvalidProperty when a value hides a separator of the stored form."""
-    system = message.system_properties
-    tag = system.tag or None
-    keys = [key for key in system.keys if key]
-    message_id = system.message_id
+    system = sent.system
+    tag = sent.tag or None
+    keys = sent.keys
+    if "" in keys:
+        keys = [key for key in keys if key]
+    message_id = sent.message_id
     born_timestamp_ms = _milliseconds(system.born_timestamp) if system.HasField("born_timestamp") else now_wall_ms
-    user_properties = message.user_properties
-    message_group, trace_context = system.message_group, system.trace_context
+    user_properties = sent.user_properties
+    message_group, trace_context = sent.message_group, system.trace_context
     form = _property_form(
-        tuple(user_properties) if user_properties else (),
+        tuple(user_properties),
         tag is not None,
-        len(keys) > 0,
-        len(message_group) > 0,
-        len(trace_context) > 0,
+        bool(keys),
+        bool(message_group),
+        bool(trace_context),
         topic,
         cluster,
     )
@@ -96,7 +99,7 @@ def outgoing_message(
     return OutgoingMessage(  # by place: names would cost twice as much as the rest
         topic,
         queue_id,
-        message.body,
+        sent.body,
         form.stored(values),
         tags_code(tag),
         (message_id, *words),

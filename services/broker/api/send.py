@@ -15,6 +15,7 @@ from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
 
 from broker.api.message_translation import born_host, outgoing_message
+from broker.api.sent_message import SentMessage
 from broker.api.services import BrokerServices
 from broker.api.status_codes import PUT_OUTCOMES, Code, Outcome, common_status, ok_status, status_of
 from broker.api.validation import check_client_id, check_message, check_topic, declared_type
@@ -68,10 +69,10 @@ class SendHandler:
             return refused
         if (reason := self._services.refusal) is not None:
             return Outcome(Code.FORBIDDEN, reason, retryable=True)
-        messages = request.messages
+        messages = [SentMessage(message) for message in request.messages[:]]
         if not messages:
             return Outcome(Code.MESSAGE_CORRUPTED, "the request has no message")
-        topic = messages[0].topic.name
+        topic = messages[0].topic
         config = self._topics.get(topic)
         # A topic that exists has a good name.
         if config is None and (refused := check_topic(topic)):
@@ -79,59 +80,47 @@ class SendHandler:
         now_ms = self._clock.wall_ms()
         if len(messages) > 1 and (refused := _check_alike(messages)):
             return refused
-        for message in messages:
-            if refused := check_message(message, max_body_bytes=self._max_body_bytes, now_wall_ms=now_ms):
+        for sent in messages:
+            if refused := check_message(sent, max_body_bytes=self._max_body_bytes, now_wall_ms=now_ms):
                 return refused
         if config is None:
             return Outcome(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist in this broker group")
-        for message in messages:
-            if refused := _check_type(message, config):
+        for sent in messages:
+            if refused := _check_type(sent, config):
                 return refused
         if not config.writable or config.write_queue_count < 1:
             return Outcome(Code.FORBIDDEN, f"topic {topic} has no writable queue in this broker group")
-        return self._translated(messages, config, call, now_ms)
-
-    def _translated(
-        self, messages: Sequence[definition.Message], config: TopicConfig, call: Call, now_ms: int
-    ) -> list[OutgoingMessage] | Outcome:
-        queue_id = self._queue(messages, config)
+        queue_id = self._queue(messages[0], config)
         peer_host = born_host(call.peer)
+        cluster = self._cluster
         try:
             return [
-                outgoing_message(
-                    message,
-                    topic=config.topic_name,
-                    queue_id=queue_id,
-                    cluster=self._cluster,
-                    peer_host=peer_host,
-                    now_wall_ms=now_ms,
-                )
-                for message in messages
+                outgoing_message(sent, topic, queue_id, cluster=cluster, peer_host=peer_host, now_wall_ms=now_ms)
+                for sent in messages
             ]
         except InvalidProperty as error:
             return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error))
 
-    def _queue(self, messages: Sequence[definition.Message], config: TopicConfig) -> int:
+    def _queue(self, first: SentMessage, config: TopicConfig) -> int:
         """The client's own choice is advice that is ignored, as RocketMQ's proxy does: languages hash differently."""
-        message_group = messages[0].system_properties.message_group
-        if message_group:
-            return queue_of_message_group(message_group, config.write_queue_count)
+        if first.message_group:
+            return queue_of_message_group(first.message_group, config.write_queue_count)
         return self._rotation.next_queue(config.topic_name, config.write_queue_count)
 
 
-def _check_alike(messages: Sequence[definition.Message]) -> Outcome | None:
+def _check_alike(messages: Sequence[SentMessage]) -> Outcome | None:
     """One request is one run of records in one queue."""
-    topic, message_group = messages[0].topic.name, messages[0].system_properties.message_group
-    for message in messages:
-        if message.topic.name != topic:
+    first = messages[0]
+    for sent in messages:
+        if sent.topic != first.topic:
             return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same topic")
-        if message.system_properties.message_group != message_group:
+        if sent.message_group != first.message_group:
             return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same message group")
     return None
 
 
-def _check_type(message: definition.Message, config: TopicConfig) -> Outcome | None:
-    kind = declared_type(message)
+def _check_type(sent: SentMessage, config: TopicConfig) -> Outcome | None:
+    kind = declared_type(sent)
     if kind == definition.NORMAL and config.message_type == "NORMAL":
         return None
     takes_any = config.topic_name.startswith(_TOPICS_OF_ANY_TYPE)

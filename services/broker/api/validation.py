@@ -14,6 +14,7 @@ from typing import Final
 from apache.rocketmq.v2 import definition_pb2 as definition
 
 from broker.api.internal_properties import is_internal
+from broker.api.sent_message import SentMessage
 from broker.api.status_codes import Code, Outcome
 from mqcore.delivery import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS, TagFilter
 from mqcore.metadata.resource_names import group_name_problem, topic_name_problem
@@ -37,6 +38,8 @@ _PROPERTY_BYTES_MAX: Final = 16_384
 _MESSAGE_GROUP_BYTES_MAX: Final = 63
 _DELAY_MAX_MS: Final = 24 * 3_600_000
 _RECOVERY_MAX_MS: Final = 3_600_000
+
+_DECLARED_TYPES: Final = frozenset((definition.TRANSACTION, definition.LITE, definition.PRIORITY))
 
 # Java's Character.isISOControl.
 _CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -74,28 +77,27 @@ def parsed_filter(expression: definition.FilterExpression) -> TagFilter | Outcom
     return tag_filter
 
 
-def check_message(message: definition.Message, *, max_body_bytes: int, now_wall_ms: int) -> Outcome | None:
+def check_message(sent: SentMessage, *, max_body_bytes: int, now_wall_ms: int) -> Outcome | None:
     """One message of a send, apart from its topic: what RocketMQ's GrpcValidator and SendMessageActivity check."""
-    system = message.system_properties
+    system = sent.system
     return (
-        _check_body(message.body, max_body_bytes)
-        or (check_body_digest(system.body_digest, message.body) if system.HasField("body_digest") else None)
-        or _check_properties(message, system)
-        or _check_message_id(system.message_id)
-        or (_check_delay(system, now_wall_ms) if system.HasField("delivery_timestamp") else None)
+        _check_body(sent.body, max_body_bytes)
+        or (check_body_digest(system.body_digest, sent.body) if system.HasField("body_digest") else None)
+        or _check_properties(sent)
+        or _check_message_id(sent.message_id)
+        or (_check_delay(system, now_wall_ms) if sent.has_delivery_timestamp else None)
         or (_check_recovery(system) if system.HasField("orphaned_transaction_recovery_duration") else None)
-        or (_check_message_group(system.message_group) if system.message_group else None)
+        or (_check_message_group(sent.message_group) if sent.message_group else None)
     )
 
 
-def declared_type(message: definition.Message) -> definition.MessageType:
+def declared_type(sent: SentMessage) -> definition.MessageType:
     """The kind of message, from what it carries; what it declares counts for the kinds that carry nothing."""
-    system = message.system_properties
-    if system.message_type in (definition.TRANSACTION, definition.LITE, definition.PRIORITY):
-        return system.message_type
-    if system.HasField("delivery_timestamp"):
+    if sent.message_type in _DECLARED_TYPES:
+        return sent.message_type
+    if sent.has_delivery_timestamp:
         return definition.DELAY
-    return definition.FIFO if system.message_group else definition.NORMAL
+    return definition.FIFO if sent.message_group else definition.NORMAL
 
 
 def check_body_digest(digest: definition.Digest, body: bytes) -> Outcome | None:
@@ -138,22 +140,21 @@ def _check_body(body: bytes, max_body_bytes: int) -> Outcome | None:
     )
 
 
-def _check_properties(message: definition.Message, system: definition.SystemProperties) -> Outcome | None:
+def _check_properties(sent: SentMessage) -> Outcome | None:
     """User properties, tag and keys: their names, their characters, their total size."""
-    properties = message.user_properties
     total_bytes = 0
-    if properties:
-        refused = _check_user_properties(properties)
+    if sent.user_properties:
+        refused = _check_user_properties(sent.user_properties)
         if isinstance(refused, Outcome):
             return refused
         total_bytes = refused
-    if tag := system.tag:
+    if tag := sent.tag:
         if not tag.strip() or "|" in tag or _has_control_character(tag):
             return Outcome(
                 Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r}: it must not be blank nor contain '|' or a control character"
             )
         total_bytes += _byte_count(tag)
-    for key in system.keys:
+    for key in sent.keys:
         if (key and not key.strip()) or _has_control_character(key):
             return Outcome(
                 Code.ILLEGAL_MESSAGE_KEY, f"key {key!r}: it must not be blank nor contain a control character"

@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from broker.api.delivery_encoding import DeliveryEncoder
 from broker.api.message_translation import born_host, outgoing_message
+from broker.api.sent_message import SentMessage
 from mqcore.message import (
     Host,
     InvalidProperty,
@@ -40,7 +41,7 @@ def sent_message(**system: object) -> definition.Message:
 
 def translated(message: definition.Message, topic: str = "sample-normal") -> OutgoingMessage:
     return outgoing_message(
-        message, topic=topic, queue_id=1, cluster="DefaultCluster", peer_host=PEER, now_wall_ms=1_795_259_967_508
+        SentMessage(message), topic, 1, cluster="DefaultCluster", peer_host=PEER, now_wall_ms=1_795_259_967_508
     )
 
 

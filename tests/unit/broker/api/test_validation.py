@@ -8,6 +8,7 @@ import zlib
 import pytest
 from apache.rocketmq.v2 import definition_pb2 as definition
 
+from broker.api.sent_message import SentMessage
 from broker.api.validation import check_lease, check_message, declared_type, parsed_filter
 from mqcore.delivery import TagFilter
 from support.api_requests import message
@@ -18,7 +19,7 @@ HOUR_MS = 3_600_000
 
 
 def code_of(checked: definition.Message) -> int:
-    outcome = check_message(checked, max_body_bytes=100, now_wall_ms=NOW_MS)
+    outcome = check_message(SentMessage(checked), max_body_bytes=100, now_wall_ms=NOW_MS)
     return Code.OK if outcome is None else outcome.code
 
 
@@ -110,7 +111,10 @@ def test_kind_follows_from_what_the_message_carries() -> None:
     delayed.system_properties.delivery_timestamp.FromMilliseconds(NOW_MS)
     both.system_properties.message_type = definition.TRANSACTION
     prioritised.system_properties.message_type = definition.PRIORITY
-    kinds = [declared_type(checked) for checked in (message(), message(message_group="g"), delayed, both, prioritised)]
+    kinds = [
+        declared_type(SentMessage(checked))
+        for checked in (message(), message(message_group="g"), delayed, both, prioritised)
+    ]
     assert kinds == [
         definition.NORMAL,
         definition.FIFO,
