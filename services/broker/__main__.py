@@ -63,6 +63,8 @@ def run_broker(
     )
     log = structlog.get_logger(__name__)
     log.info("broker_starting", settings=effective_settings(settings), process_id=os.getpid())
+    # The store's arrays are added up and sorted, never multiplied as matrices: threads for that would only take memory.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     exit_code = EXIT_REFUSED
     try:
         meter = LoopMeter()

@@ -26,7 +26,8 @@ from mqgrpc.stream import Stream
 
 __all__ = ["Server", "TlsMode"]
 
-_READ_BYTES: Final = 256 << 10
+# One read may hold 50 usual requests, which is 2 ms of the loop; more at once would make other connections wait.
+_READ_BYTES: Final = 64 << 10
 # Above it no more DATA is handed to a socket that does not take it.
 _WRITE_BUFFER_BYTES: Final = 256 << 10
 _BACKLOG: Final = 1_024

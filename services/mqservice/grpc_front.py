@@ -54,6 +54,7 @@ class GrpcCall:
         "_outbox",
         "_outbox_bytes",
         "_over",
+        "_peer",
         "_undelivered",
         "_wakeup",
     )
@@ -61,6 +62,8 @@ class GrpcCall:
     def __init__(self, context: _Context, clock: Clock) -> None:
         self._context = context
         self._clock = clock
+        # Asked for now: once the call has ended, asking the library is asking freed memory.
+        self._peer: str = context.peer()
         self._metadata: dict[str, str] | None = None
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = 0
@@ -84,7 +87,7 @@ class GrpcCall:
     @property
     def peer(self) -> str:
         """Address of the caller."""
-        return self._context.peer()
+        return self._peer
 
     @property
     def deadline_ms(self) -> int | None:
