@@ -149,7 +149,9 @@ class Bench:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends the run as an interrupt does: through the blocks that end every process we started."""
+    """Ends the run once, through the blocks that end every process we started; a second signal must not cut those."""
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
@@ -168,7 +170,8 @@ def main() -> int:
     plan = replace(plan, rounds=arguments.rounds or plan.rounds)
     if arguments.log_gb:
         plan = replace(plan, growth_log_bytes=(plan.growth_log_bytes[0], int(arguments.log_gb * 10**9)))
-    signal.signal(signal.SIGTERM, _stop)
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, _stop)
     console = Console(soft_wrap=True)
     bench = Bench(chosen, plan, console)
     try:
@@ -176,6 +179,9 @@ def main() -> int:
     except MeasurementFailed as error:
         console.print(f"[red]{error}[/]")
         return 1
+    except KeyboardInterrupt:
+        console.print("stopped; every process it started has ended")
+        return 130
     print_rows(console, rows)
     console.print(f"All rows: {JSON_PATH}; tables: {MARKDOWN_PATH}; windows: {WINDOWS_PATH}")
     return 1 if bench.failed else 0
