@@ -15,6 +15,7 @@ is below build/. Rows go to build/bench.json, every window to build/bench-window
 from __future__ import annotations
 
 import argparse
+import shutil
 import signal
 import sys
 import time
@@ -182,6 +183,8 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("stopped; every process it started has ended")
         return 130
+    finally:
+        shutil.rmtree(FOLDER, ignore_errors=True)
     print_rows(console, rows)
     console.print(f"All rows: {JSON_PATH}; tables: {MARKDOWN_PATH}; windows: {WINDOWS_PATH}")
     return 1 if bench.failed else 0
