@@ -56,6 +56,9 @@ class EncodedCall:
     sent: list[bytes] = field(default_factory=list)
     code: StatusCode | None = None
 
+    def header(self, name: str) -> str:
+        return self.metadata.get(name, "")
+
     def send(self, message: Message) -> None:
         self.sent.append(message.SerializeToString())
 

@@ -115,6 +115,9 @@ class Broker:
             max_message_bytes=settings.max_message_size,
             auto_create_subscription_group=settings.auto_create_subscription_group,
         )
+        self._client_api = ClientApi(self)
+        self._client_server = client_server_of(settings, clock=clock)
+        self._client_server.add(self._client_api.method_table())
         self._replica = MasterReplica(self._store, settings.master_options())
         self._flusher = FlushWorker(
             "flush-log",
@@ -145,8 +148,8 @@ class Broker:
             flush_disk_type=settings.flush_disk_type,
             waits_for_slaves=settings.broker_role is BrokerRole.SYNC_MASTER,
             kick_flush=self._flusher.kick,
-            appended=lambda topic: self._client_api.message_arrived(topic),
-            answered=lambda: self._client_server.flush(),
+            appended=self._client_api.message_arrived,
+            answered=self._client_server.flush,
             refusal=lambda: self._refusal,
             failed=self._disk_failed,
         )
@@ -174,9 +177,6 @@ class Broker:
             registrant=self,
             heartbeat_interval_ms=settings.broker_heartbeat_interval,
         )
-        self._client_api = ClientApi(self)
-        self._client_server = client_server_of(settings, clock=clock)
-        self._client_server.add(self._client_api.method_table())
         self._refusal: str | None = "the broker is starting"
         self._serving = False
         self._failure: str | None = None

@@ -120,7 +120,7 @@ class WritePath:
             self._finish([AppendResult.refused(PutStatus.SERVICE_NOT_AVAILABLE) for _ in messages], done)
             return
         first, last = results[0], results[-1]
-        if not last.status.stored:
+        if last.status is not _PUT_OK:
             self._finish(results, done)
             return
         # The messages of one put go to one queue.

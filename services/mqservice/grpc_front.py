@@ -84,6 +84,10 @@ class GrpcCall:
             self._metadata = {name: value for name, value in pairs if isinstance(value, str)}
         return self._metadata
 
+    def header(self, name: str) -> str:
+        """See `Call.header`."""
+        return self.metadata.get(name, "")
+
     @property
     def peer(self) -> str:
         """Address of the caller."""

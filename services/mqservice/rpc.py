@@ -37,6 +37,9 @@ class Call(Protocol):
     def metadata(self) -> Mapping[str, str]:
         """Request headers, names in lower case. Binary headers (`-bin`) are left out."""
 
+    def header(self, name: str) -> str:
+        """One of `metadata`, "" if it is not there. Cheaper than making the map for the sake of one."""
+
     @property
     def peer(self) -> str:
         """Address of the caller, for example `ipv4:10.0.0.7:51234`."""

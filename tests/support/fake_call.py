@@ -31,6 +31,10 @@ class FakeCall:
     _cancelled: Callable[[], None] | None = None
     _undelivered: Callable[[], None] | None = None
 
+    def header(self, name: str) -> str:
+        """One of `metadata`."""
+        return self.metadata.get(name, "")
+
     def send(self, message: Message) -> None:
         """Keeps a copy, as a front encodes at once."""
         if self.code is None and not self.is_gone:

@@ -48,7 +48,7 @@ class AssignmentHandler:
 
     def _readable_rows(self, request: pb.QueryAssignmentRequest, call: Call) -> list[QueueRow] | Outcome:
         topic = request.topic.name
-        refused = check_client_id(call.metadata) or check_topic(topic) or check_group(request.group.name)
+        refused = check_client_id(call) or check_topic(topic) or check_group(request.group.name)
         if refused:
             return refused
         route = self._services.route(topic)

@@ -81,10 +81,10 @@ def outgoing_message(
         bool(keys),
         bool(message_group),
         bool(trace_context),
-        topic,
         cluster,
     )
-    values = [message_id, system.born_host or _address_text(peer_host.address), str(born_timestamp_ms)]
+    # The topic stands for the producer group, which the client API does not have: what RocketMQ's proxy does.
+    values = [message_id, topic, system.born_host or _address_text(peer_host.address), str(born_timestamp_ms)]
     if tag is not None:
         values.append(tag)
     if keys:
@@ -149,7 +149,6 @@ def _property_form(
     has_keys: bool,
     has_message_group: bool,
     has_trace_context: bool,
-    topic: str,
     cluster: str,
 ) -> _PropertyForm:
     """Most messages carry the same few names; names of users are unbounded, hence the limit."""
@@ -162,6 +161,7 @@ def _property_form(
     }
     given = [
         PROPERTY_UNIQUE_KEY,
+        PROPERTY_PRODUCER_GROUP,
         PROPERTY_BORN_HOST,
         PROPERTY_BORN_TIMESTAMP,
         *(name for name, is_there in optional.items() if is_there),
@@ -169,8 +169,6 @@ def _property_form(
     ]
     fixed = {
         PROPERTY_RECONSUME_TIME: "0",
-        # The topic stands for the producer group, which the client API does not have: what RocketMQ's proxy does.
-        PROPERTY_PRODUCER_GROUP: topic,
         PROPERTY_REGION: _REGION,
         PROPERTY_TRACE_ON: _TRACE_ON,
         PROPERTY_CLUSTER: cluster,

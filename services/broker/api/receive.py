@@ -134,7 +134,7 @@ class ReceiveHandler:
         """The request as it will be served, or why not."""
         services = self._services
         group, topic = request.group.name, request.message_queue.topic.name
-        if refused := check_client_id(call.metadata) or check_topic(topic) or check_group(group):
+        if refused := check_client_id(call) or check_topic(topic) or check_group(group):
             return refused
         if refused := self._check_broker(request.message_queue, topic):
             return refused
@@ -150,7 +150,7 @@ class ReceiveHandler:
             return poll_until_ms
         if refused := self._check_topic_readable(topic) or admit_group(services, group):
             return refused
-        client_id = call.metadata[CLIENT_ID_HEADER]
+        client_id = call.header(CLIENT_ID_HEADER)
         services.sessions.seen(client_id, now_ms=now_ms)
         policy = group_policy(services.groups, group)
         return _Receive(

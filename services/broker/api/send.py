@@ -65,7 +65,7 @@ class SendHandler:
 
     def _accepted(self, request: pb.SendMessageRequest, call: Call) -> list[OutgoingMessage] | Outcome:
         """What is to be put, or why not."""
-        if refused := check_client_id(call.metadata):
+        if refused := check_client_id(call):
             return refused
         if (reason := self._services.refusal) is not None:
             return Outcome(Code.FORBIDDEN, reason, retryable=True)

@@ -62,7 +62,7 @@ class SettleHandler:
         services = self._services
         if not handles:
             return self._refused(group, topic, call) or _NO_ENTRY
-        if services.refusal is None and check_client_id(call.metadata) is None:
+        if services.refusal is None and check_client_id(call) is None:
             finished = services.leases.acknowledge_all(
                 group=group, topic=topic, handles=handles, now_ms=services.clock.wall_ms()
             )
@@ -145,7 +145,7 @@ class SettleHandler:
         )
 
     def _refused(self, group: str, topic: str, call: Call) -> Outcome | None:
-        if refused := check_client_id(call.metadata) or check_group(group) or check_topic(topic):
+        if refused := check_client_id(call) or check_group(group) or check_topic(topic):
             return refused
         if (reason := self._services.refusal) is not None:
             return Outcome(Code.FORBIDDEN, reason, retryable=True)

@@ -37,22 +37,22 @@ class TelemetryHandler:
         """A client opened its stream."""
         stream = TelemetryStream(self._services, call, self._streams.discard)
         self._streams.add(stream)
-        if refused := check_client_id(call.metadata):
+        if refused := check_client_id(call):
             call.send(pb.TelemetryCommand(status=status_of(refused)))
             stream.end()
         return stream
 
     def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> None:
         """A sign of life. Needs no session: after a broker's restart clients beat before they introduce themselves."""
-        outcome = check_client_id(call.metadata) or self._beat(request, call)
+        outcome = check_client_id(call) or self._beat(request, call)
         call.send(pb.HeartbeatResponse(status=status_of(outcome or OK)))
         call.finish()
 
     def notify_client_termination(self, request: pb.NotifyClientTerminationRequest, call: Call) -> None:
         """The client stops. The group is not looked at: Go producers send an empty one."""
-        outcome = check_client_id(call.metadata)
+        outcome = check_client_id(call)
         if outcome is None:
-            self._services.sessions.terminate(call.metadata[CLIENT_ID_HEADER])
+            self._services.sessions.terminate(call.header(CLIENT_ID_HEADER))
             self._services.persist_leases()
         call.send(pb.NotifyClientTerminationResponse(status=status_of(outcome or OK)))
         call.finish()
@@ -68,7 +68,7 @@ class TelemetryHandler:
         is_consumer = request.client_type != definition.PRODUCER
         if is_consumer and (refused := check_group(request.group.name)):
             return refused
-        client_id = call.metadata[CLIENT_ID_HEADER]
+        client_id = call.header(CLIENT_ID_HEADER)
         self._services.leases.client_seen(client_id)
         session = self._services.sessions.seen(client_id, now_ms=self._services.clock.monotonic_ms())
         session.client_type = definition.ClientType.Name(request.client_type)
@@ -123,7 +123,7 @@ class TelemetryStream:
 
     def _remember(self, settings: definition.Settings, *, is_producer: bool) -> None:
         session = self._services.sessions.seen(
-            self._call.metadata[CLIENT_ID_HEADER], now_ms=self._services.clock.monotonic_ms()
+            self._call.header(CLIENT_ID_HEADER), now_ms=self._services.clock.monotonic_ms()
         )
         if settings.client_type in definition.ClientType.values():
             session.client_type = definition.ClientType.Name(settings.client_type)

@@ -19,6 +19,7 @@ from broker.api.status_codes import Code, Outcome
 from mqcore.delivery import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS, TagFilter
 from mqcore.metadata.resource_names import group_name_problem, topic_name_problem
 from mqservice.route_query import CLIENT_ID_HEADER
+from mqservice.rpc import Call
 
 __all__ = [
     "CLIENT_ID_HEADER",
@@ -45,9 +46,9 @@ _DECLARED_TYPES: Final = frozenset((definition.TRANSACTION, definition.LITE, def
 _CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def check_client_id(metadata: Mapping[str, str]) -> Outcome | None:
+def check_client_id(call: Call) -> Outcome | None:
     """Every client names itself; the id is opaque."""
-    if metadata.get(CLIENT_ID_HEADER, "").strip():
+    if call.header(CLIENT_ID_HEADER).strip():
         return None
     return Outcome(Code.CLIENT_ID_REQUIRED, f"the request has no {CLIENT_ID_HEADER} header")
 

@@ -119,7 +119,7 @@ def _head(host_flags: int) -> tuple[Callable[..., bytes], int, int]:
     return head.pack, head.size + PART_LENGTH.size, host_flags
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
 def _topic_part(topic: str) -> tuple[int, bytes]:
     """The magic that goes with a topic, and the topic behind its length."""
     encoded = topic.encode()

@@ -73,13 +73,13 @@ def index_file_bytes(*, slot_count: int, entry_count: int) -> int:
     return _HEADER_BYTES + slot_count * _SLOT_BYTES + entry_count * _ENTRY_BYTES
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
 def topic_hash(topic: str) -> int:
     """What the hash of "topic#key" starts from."""
     return java_hash(f"{topic}#")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
 def tag_hash(topic: str, tag: str) -> int:
     """What an index holds for a tag, from RocketMQ 5.5 on. Tags repeat, so the last few are remembered."""
     return _without_sign(java_hash(f"{topic}#T#{tag}"))

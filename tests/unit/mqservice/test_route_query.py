@@ -32,6 +32,9 @@ class FakeCall:
     sent: list[Message] = field(default_factory=list)
     code: StatusCode | None = None
 
+    def header(self, name: str) -> str:
+        return self.metadata.get(name, "")
+
     def send(self, message: Message) -> None:
         self.sent.append(message)
 
