@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help setup proto lock lint format test test-quick sim bench bench-receive demo conformance e2e-clients kill-rounds many-topics fuzz attacks h2spec http2-scale clean bench-put bench-catchup
+.PHONY: help setup proto lock lint format test test-quick sim bench bench-receive demo conformance e2e-clients kill-rounds many-topics fuzz attacks h2spec http2-scale clean bench-put bench-send bench-catchup
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -70,6 +70,9 @@ bench-receive: setup ## CPU of a receive and its acknowledgements, step by step,
 
 bench-catchup: setup ## a fresh slave copies a log and builds its ConsumeQueues: rate, CPU, recovery
 	@$(BIN)/python benchmarks/ha_catchup.py
+
+bench-send: setup ## CPU of a sync-replicated send, HTTP/2 bytes in and out, without sockets
+	@$(BIN)/python benchmarks/send_path.py
 
 bench-put: setup ## CPU of one put, whole and step by step
 	@$(BIN)/python benchmarks/put_path.py
