@@ -1,7 +1,7 @@
 """HPACK (RFC 7541): a decoder for requests, and the few header blocks a gRPC server answers with.
 
-Only the static table and the Huffman code come from the `hpack` package: its decoder costs several times what this one
-does (benchmarks/RESULTS.md), at a place that every request passes.
+Only the static table and the Huffman code come from the `hpack` package: its decoder takes seven times as long as this
+one (docs/adr/0011), at a place that every request passes.
 """
 
 from __future__ import annotations
