@@ -82,11 +82,6 @@ class Server:
         """Connections open now."""
         return len(self._protocols) + len(self._undecided)
 
-    @property
-    def stream_count(self) -> int:
-        """Calls in progress now."""
-        return sum(protocol.connection.open_streams for protocol in self._protocols)
-
     def listen(self, host: str, port: int) -> int:
         """Listens and gives the port. OSError when the address is taken or not this machine's."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -126,7 +121,8 @@ class Server:
         for task in list(self._tasks):
             task.cancel()
         # `connection_lost` comes in a later turn of the loop.
-        while self._protocols:
+        deadline = loop.time() + _CLOSE_TIMEOUT_S
+        while self._protocols and loop.time() < deadline:
             await asyncio.sleep(0)
 
     def flush(self) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import errno
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import structlog
 from google.protobuf.message import DecodeError, Message
 
 from mqcore.clock import Clock
 from mqgrpc import Limits, Server, Stream, TlsMode
+from mqservice.grpc_front import OUTBOX_BYTES_MAX
 from mqservice.grpc_server import MESSAGE_BYTES_MAX, ListenError
 from mqservice.health import HealthService
 from mqservice.reflection import reflection_table
@@ -27,8 +28,6 @@ log = structlog.get_logger(__name__)
 
 _NOT_A_MESSAGE: Final = "the request is no valid protobuf message of its type"
 _HANDLER_FAILED: Final = "the handler failed; the server's log has the cause"
-# A stream whose reader lags by more than this is ended rather than kept in memory: see `grpc_front`.
-_QUEUED_BYTES_MAX: Final = 160 << 20
 
 
 class Http2Call(Stream):
@@ -73,7 +72,7 @@ class Http2Call(Stream):
             # Goes out with its status in one piece.
             self._response = data
             return
-        if self.queued_bytes and self.queued_bytes + len(data) > _QUEUED_BYTES_MAX:
+        if self.queued_bytes and self.queued_bytes + len(data) > OUTBOX_BYTES_MAX:
             self._refuse_slow_reader()
             return
         super().send(data)
@@ -216,9 +215,6 @@ class Http2Call(Stream):
         self._on_cancel = None
         if not self.is_finished:
             super().finish(StatusCode.UNKNOWN.value[0], _HANDLER_FAILED)
-
-
-_Found: TypeAlias = "Method | str"
 
 
 class Http2Front:

@@ -19,8 +19,8 @@ from broker.api.internal_properties import PROPERTY_TRACE_CONTEXT
 from broker.api.sent_message import SentMessage
 from mqcore.message import (
     Host,
-    InvalidProperty,
     OutgoingMessage,
+    encode_property_text,
     java_map_order,
     tags_code,
 )
@@ -136,10 +136,7 @@ class _PropertyForm(NamedTuple):
 
     def stored(self, values: list[str]) -> bytes:
         """The stored form. InvalidProperty as `encode_properties`, which would make the same bytes."""
-        text = self.template % self.in_order(values)
-        if text.count("\x01") != self.pair_count or text.count("\x02") != self.pair_count:
-            raise InvalidProperty("the name or the value of a property contains the byte 0x01 or 0x02")
-        return text.encode("utf-8", "replace")
+        return encode_property_text(self.template % self.in_order(values), self.pair_count)
 
 
 @lru_cache(maxsize=1_024)
