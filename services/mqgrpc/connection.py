@@ -723,7 +723,7 @@ class Connection:
             return
         stream.is_finished = True
         if stream.queue is not None:
-            stream.end_block = (status, detail)
+            stream.end_status = (status, detail)
             return
         self._send_trailers(stream, status, detail)
 
@@ -803,8 +803,8 @@ class Connection:
                 stream.queue = None
                 del self._blocked[stream.stream_id]
                 del self._sendable[stream.stream_id]
-                if isinstance(stream.end_block, tuple):
-                    self._send_trailers(stream, *stream.end_block)
+                if stream.end_status is not None:
+                    self._send_trailers(stream, *stream.end_status)
         return size
 
     def _judge_stall(self) -> None:
@@ -1067,7 +1067,7 @@ class Connection:
     def _give_up_queue(self, stream: Stream) -> None:
         if stream.queue is not None:
             stream.queue = None
-            stream.end_block = None
+            stream.end_status = None
             self._keep(-stream.queued_bytes)
             stream.queued_bytes = 0
             self._blocked.pop(stream.stream_id, None)

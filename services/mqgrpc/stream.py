@@ -6,6 +6,8 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
 if TYPE_CHECKING:
     from mqgrpc.connection import Connection
     from mqgrpc.hpack import Header
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Stream"]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # `tools/compile.py` may have made this an extension type
 class Stream:
     """One call of one connection.
 
@@ -45,7 +48,7 @@ class Stream:
     content_length = -1
     queue: deque[memoryview] | None = None  # encoded messages that wait for the peer's windows
     queued_bytes = 0
-    end_block: bytes | tuple[int, str] | None = None  # status to send behind the queue
+    end_status: tuple[int, str] | None = None  # status to send behind the queue
 
     def __init__(self, connection: Connection, stream_id: int, headers: list[Header], shape: RequestShape) -> None:
         self.connection = connection

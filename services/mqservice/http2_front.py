@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import ssl
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final
 
 import structlog
@@ -55,7 +56,7 @@ class Http2Call(Stream):
     @property
     def deadline_ms(self) -> int | None:
         """Deadline on the monotonic clock in ms."""
-        if self.deadline == Stream.deadline:
+        if self.deadline == inf:
             return None
         return self._front.clock.monotonic_ms() + int((self.deadline - self.connection.now) * 1_000)
 

@@ -10,6 +10,7 @@ sent, then with the events, then with the next deadline if `deadline` is asked f
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from mqcore.replication import (
@@ -69,7 +70,9 @@ class MasterStage:
                 self._replica = MasterReplica(self._log, self._options)
                 return
             case "options", _:
-                self._options = MasterOptions(**numbers(words))  # type: ignore[arg-type]
+                defaults = MasterOptions()
+                given = {name: type(getattr(defaults, name))(value) for name, value in numbers(words).items()}
+                self._options = replace(defaults, **given)
                 self._replica = MasterReplica(self._log, self._options)
                 return
             case "connect", []:
