@@ -1,0 +1,44 @@
+#!/bin/sh
+# Runs inside the image build (services/Dockerfile), as root, and leaves /opt/tandemmq as the final stage copies it:
+#
+#   image_install.sh locked FILE        the packages of a requirements file with hashes
+#   image_install.sh service NAME       our wheel from /build/dist, without the programs of the other services
+#
+# Same input, same bytes: no caches, no addresses, no time of day. Byte code is compiled here, since the root file system
+# is read-only later, and is trusted unchecked: nothing changes a source file in an image, and a check by time would fail
+# with every builder that sets the files' times.
+set -eu
+venv=/opt/tandemmq
+tools=/build/tools/bin
+
+[ -x $venv/bin/python ] || python3 -m venv --without-pip $venv
+site=$(echo $venv/lib/python3.*/site-packages)
+case $1 in
+locked)
+  wheels=$(mktemp -d)
+  # Wheels first: a package that comes as source is built by the pinned setuptools of the tools, not by one fetched now.
+  $tools/pip wheel -q --no-deps --no-build-isolation --require-hashes -r "$2" -w "$wheels"
+  $tools/pip --python $venv/bin/python install -q --no-deps --no-index --no-compile "$wheels"/*.whl
+  rm -rf "$wheels"
+  ;;
+service)
+  $tools/pip --python $venv/bin/python install -q --no-deps --no-index --no-compile /build/dist/tandemmq-*.whl
+  for other in admin:mqadminservice,mqadmin,tandemmq broker:mqbroker,mqbroker-drain nameserver:mqnamesrv \
+    consistency:mqconsistency; do
+    [ "${other%%:*}" = "$2" ] && continue
+    rm -rf "$site/${other%%:*}"
+    for program in $(echo "${other#*:}" | tr , ' '); do rm -f "$venv/bin/$program"; done
+  done
+  ;;
+esac
+
+# Where the wheel was and when it was installed is of no use at run time and differs from build to build.
+find "$site" -path '*.dist-info/direct_url.json' -delete
+rm -f $venv/bin/activate $venv/bin/activate.* $venv/bin/Activate.ps1
+# Tests, type stubs, headers and static libraries of packages: a third of numpy.
+find "$site" -depth -type d \( -name tests -o -name test \) -not -path '*/site-packages/tests' -exec rm -rf {} +
+find "$site" -type f \( -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.a' -o -name '*.h' \) -delete
+# What Spark brings for its own tests and examples.
+rm -rf "$site"/pyspark/examples "$site"/pyspark/data "$site"/pyspark/jars/*-tests.jar
+find "$site" -type d -empty -delete
+python3 -m compileall -q --invalidation-mode unchecked-hash -s "$site" -p "$site" "$site"
