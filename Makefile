@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help setup proto lock lint format test test-quick sim bench bench-receive demo conformance e2e-clients kill-rounds many-topics fuzz attacks h2spec http2-scale clean bench-put bench-send bench-catchup
+.PHONY: help setup proto lock lint format test test-quick sim bench bench-receive demo conformance e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale clean bench-put bench-send bench-catchup
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,9 @@ conformance: setup ## the client API's conformance suite and the official Python
 e2e-clients: setup ## the conformance scenarios with the official Java, Go, Node and Python clients
 	@$(BIN)/python tools/official_clients.py
 	@$(BIN)/python tools/run_tests.py --report e2e-clients e2e/official_java e2e/official_go e2e/official_node e2e/official_python
+
+e2e-kube: setup ## all presets and faults on a real Kubernetes of three nodes (root): ONLY="faults scaling"
+	@$(BIN)/python tools/e2e_kube.py $(foreach part,$(ONLY),--only $(part))
 
 fuzz: setup ## hostile bytes into the HTTP/2 front, guided by coverage: MINUTES=10
 	@tools/bootstrap.sh fuzz

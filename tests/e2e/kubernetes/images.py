@@ -1,0 +1,76 @@
+"""The images of the tests: built from the checkout as it is, put onto every node, once per state of their sources."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+from e2e.kubernetes.cluster import ROOT, Cluster, say
+
+__all__ = ["Images", "build_images"]
+
+SERVICES: Final = ("nameserver", "broker", "admin")
+# Where images are "from": nodes hold them already, nothing is pulled.
+REGISTRY: Final = "localhost"
+# What an image is made of.
+_SOURCES: Final = ("services", "proto", "pyproject.toml", "uv.lock", "tools/image_install.sh", "README.md")
+_CLIENT_SOURCES: Final = ("demo/requirements.txt", "tests/e2e/kubernetes/Dockerfile")
+_STAMP: Final = ROOT / "build" / "e2e-images.json"
+
+
+class Images:
+    """The tags that one run uses."""
+
+    def __init__(self, tag: str, client: str) -> None:
+        self.tag = tag
+        self.client = client
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The chart's values that name them."""
+        return {"image.registry": REGISTRY, "image.tag": self.tag}
+
+
+def build_images(cluster: Cluster) -> Images:
+    """Builds what the cluster does not have yet. The tag is a digest of the sources: equal sources are built once."""
+    images = Images(f"e2e-{_digest(_SOURCES)}", f"{REGISTRY}/tandemmq/e2e-client:e2e-{_digest(_CLIENT_SOURCES)}")
+    wanted = {
+        f"{REGISTRY}/tandemmq/{service}:{images.tag}": (
+            "-f",
+            str(ROOT / "services" / "Dockerfile"),
+            "--target",
+            service,
+        )
+        for service in SERVICES
+    }
+    wanted[images.client] = ("-f", str(Path(__file__).parent / "Dockerfile"))
+    known = set(cluster.images())
+    for name, arguments in wanted.items():
+        if name in known:
+            continue
+        started = time.monotonic()
+        cluster.build_image(ROOT, name, *arguments)
+        say(f"image {name}: {time.monotonic() - started:.0f} s")
+    _STAMP.parent.mkdir(exist_ok=True)
+    _STAMP.write_text(json.dumps({"images": sorted(wanted)}, indent=2) + "\n")
+    return images
+
+
+def _digest(sources: tuple[str, ...]) -> str:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "--", *sources],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    digest = hashlib.sha256()
+    for name in sorted(listed):
+        path = ROOT / name
+        if path.is_file():
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]

@@ -1,0 +1,145 @@
+"""Rows that hold or do not, for programs and as a page."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from e2e.kubernetes.cluster import say
+
+__all__ = ["FaultRow", "Report", "UsageRow"]
+
+_COMPARISONS: Final = {"==": operator.eq, ">=": operator.ge, "<=": operator.le}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured value and what it had to be; without a target it is a figure."""
+
+    name: str
+    value: float
+    unit: str
+    target: str | None
+    holds: bool
+    # Why it does not hold, if more is known.
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRow:
+    """One fault and how long it was felt. Seconds; None where it was not felt or does not apply."""
+
+    fault: str
+    # Longest time in which no send at all was acknowledged.
+    no_acknowledgement_s: float
+    # From the fault until the last affected group acknowledges sends again.
+    group_s: float | None
+    # From the fault (for a node: from its return) until every pod is Ready and all slaves are in sync.
+    healthy_s: float
+    acknowledged: int
+    lost: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What one pod takes when nobody sends."""
+
+    pod: str
+    anonymous_mib: float
+    working_set_mib: float
+    millicores: float
+
+
+@dataclass
+class Report:
+    """Everything a run showed so far; written after each step, so that a run that breaks off leaves what it had."""
+
+    folder: Path
+    rows: list[Row] = field(default_factory=list)
+    faults: list[FaultRow] = field(default_factory=list)
+    usage: list[UsageRow] = field(default_factory=list)
+
+    def check(self, name: str, value: float, unit: str, target: str, note: str = "") -> bool:
+        """Adds a row whose target is a comparison, for example `== 0`; returns whether it holds."""
+        comparison, limit = target.split()
+        holds = bool(_COMPARISONS[comparison](value, float(limit)))
+        self._add(Row(name, value, unit, target, holds, note if not holds else ""))
+        return holds
+
+    def figure(self, name: str, value: float, unit: str) -> None:
+        """Adds a row that is only measured."""
+        self._add(Row(name, round(value, 2), unit, None, True))
+
+    def failure(self, name: str, note: str) -> None:
+        """Adds a row for a step that broke off."""
+        self._add(Row(name, 1, "failures", "== 0", False, note[:4000]))
+
+    @property
+    def holds(self) -> bool:
+        """True when something was shown and all of it holds."""
+        return bool(self.rows) and all(row.holds for row in self.rows)
+
+    def write(self) -> None:
+        """build/e2e-kube.json and build/e2e-kube.md."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        whole = [asdict(row) for row in self.rows]
+        (self.folder / "e2e-kube.json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+        (self.folder / "e2e-kube.md").write_text(self.page(), encoding="utf-8")
+
+    def page(self) -> str:
+        """The tables in Markdown."""
+        parts = []
+        if self.faults:
+            parts.append(_faults_table(self.faults))
+        if self.usage:
+            parts.append(_usage_table(self.usage))
+        lines = ["| what | value | unit | target | holds |", "|---|---:|---|---|---|"]
+        for row in self.rows:
+            verdict = "yes" if row.holds else "**no**"
+            lines.append(f"| {row.name} | {_number(row.value)} | {row.unit} | {row.target or ''} | {verdict} |")
+        return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
+
+    def _add(self, row: Row) -> None:
+        self.rows.append(row)
+        target = f" (target {row.target})" if row.target else ""
+        say(f"{'  ' if row.holds else '!!'} {row.name}: {_number(row.value)} {row.unit}{target}")
+        if row.note:
+            say(f"   {row.note}")
+        self.write()
+
+
+def _faults_table(faults: Sequence[FaultRow]) -> str:
+    heads = ("fault, under load", "longest without any acknowledgement", "the group acknowledges again")
+    heads += ("all in sync again", "acknowledged meanwhile", "of them lost")
+    lines = [f"| {' | '.join(heads)} |", "|---|---:|---:|---:|---:|---:|"]
+    for row in faults:
+        group = "not felt" if row.group_s is None else f"{row.group_s:.1f} s"
+        lost = "" if row.lost is None else str(row.lost)
+        lines.append(
+            f"| {row.fault} | {row.no_acknowledgement_s:.1f} s | {group} | {row.healthy_s:.1f} s "
+            f"| {row.acknowledged:,} | {lost} |"
+        )
+    return "\n".join(lines)
+
+
+def _usage_table(usage: Sequence[UsageRow]) -> str:
+    lines = ["| pod, idle | anonymous memory | working set | CPU |", "|---|---:|---:|---:|"]
+    total = UsageRow(
+        "**whole installation**",
+        sum(row.anonymous_mib for row in usage),
+        sum(row.working_set_mib for row in usage),
+        sum(row.millicores for row in usage),
+    )
+    lines += [
+        f"| {row.pod} | {row.anonymous_mib:.0f} MiB | {row.working_set_mib:.0f} MiB | {row.millicores:.1f} m |"
+        for row in (*usage, total)
+    ]
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else f"{value:,}"

@@ -1,0 +1,130 @@
+"""TandemMQ on a real Kubernetes of three nodes: the life of every preset, faults under load, scaling, bad values.
+
+    make e2e-kube                                         # everything: build/e2e-kube.json, build/e2e-kube.md
+    python tools/e2e_kube.py --only preset:2m-2s-sync     # one part; repeatable: chart, preset:NAME, faults, scaling
+    python tools/e2e_kube.py --only faults --faults kill power
+
+Brings the cluster up with the scripts in KUBE_SCRIPTS (default: ../shared/kube beside the checkout), needs root, builds
+the images and leaves the cluster running. `--docs` writes the tables into docs/operations/kubernetes-faults.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from e2e.kubernetes.chart_checks import check_chart  # noqa: E402
+from e2e.kubernetes.client_pod import ClientPod  # noqa: E402
+from e2e.kubernetes.cluster import Cluster, CommandFailed, NotInTime, say  # noqa: E402
+from e2e.kubernetes.faults import FAULT_KINDS, break_everything  # noqa: E402
+from e2e.kubernetes.images import build_images  # noqa: E402
+from e2e.kubernetes.installation import Installation  # noqa: E402
+from e2e.kubernetes.preset_life import live_through  # noqa: E402
+from e2e.kubernetes.report import Report  # noqa: E402
+from e2e.kubernetes.scaling import grow  # noqa: E402
+
+PRESETS: Final = ("2m-2s-sync", "2m-2s-async", "2m-noslave")
+PARTS: Final = ("chart", *(f"preset:{preset}" for preset in PRESETS), "faults", "scaling")
+WORKERS: Final = ("node1", "node2")
+PAGE: Final = ROOT / "docs" / "operations" / "kubernetes-faults.md"
+MARKS: Final = ("<!-- figures: begin -->", "<!-- figures: end -->")
+
+
+class Run:
+    """The parts, over one cluster and one report."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._cluster = Cluster()
+        self._report = Report(ROOT / "build")
+        self._image_values: dict[str, str] = {}
+        self._client_image = ""
+
+    def play(self) -> bool:
+        """Everything asked for; a part that breaks off is a row of the report, and the next one begins."""
+        wanted = self._arguments.only or list(PARTS)
+        self._cluster.up(len(WORKERS))
+        images = build_images(self._cluster)
+        self._image_values, self._client_image = images.values, images.client
+        for part in PARTS:
+            if part in wanted:
+                self._attempt(part)
+        say(f"written: {(ROOT / 'build' / 'e2e-kube.json').relative_to(ROOT)}")
+        return self._report.holds
+
+    def write_docs(self) -> None:
+        """Puts the tables between the marks of the page."""
+        text = PAGE.read_text(encoding="utf-8")
+        before, rest = text.split(MARKS[0])
+        after = rest.split(MARKS[1])[1]
+        PAGE.write_text(f"{before}{MARKS[0]}\n\n{self._report.page()}\n{MARKS[1]}{after}", encoding="utf-8")
+
+    def _attempt(self, part: str) -> None:
+        say(f"== {part}")
+        started = time.monotonic()
+        steps: dict[str, Callable[[], None]] = {
+            "chart": lambda: check_chart(self._cluster, self._report, images=self._image_values),
+            "faults": self._faults,
+            "scaling": self._scaling,
+        }
+        name, _, preset = part.partition(":")
+        try:
+            steps.get(name, lambda: self._preset(preset))()
+        except (CommandFailed, NotInTime, subprocess.TimeoutExpired, KeyError, ValueError, OSError) as error:
+            self._report.failure(f"{part}: broke off", f"{error}\n{traceback.format_exc(limit=-6)}")
+        say(f"== {part}: {time.monotonic() - started:.0f} s")
+
+    def _preset(self, preset: str) -> None:
+        live_through(self._installation(preset, f"e2e-{preset}"), self._report, self._client_image)
+
+    def _faults(self) -> None:
+        installation = self._installation("2m-2s-sync", "e2e-faults")
+        client = self._begun(installation)
+        break_everything(
+            installation, self._report, client, kinds=self._arguments.faults or FAULT_KINDS, workers=WORKERS
+        )
+        installation.remove_namespace()
+
+    def _scaling(self) -> None:
+        installation = self._installation("2m-2s-sync", "e2e-scaling")
+        grow(installation, self._report, self._begun(installation))
+        installation.remove_namespace()
+
+    def _begun(self, installation: Installation) -> ClientPod:
+        """Installed and healthy, with a client beside it."""
+        client = ClientPod(installation.cluster, installation.namespace, self._client_image, installation.access_point)
+        installation.make_namespace()
+        client.start()
+        installation.install()
+        installation.wait_healthy()
+        return client
+
+    def _installation(self, preset: str, namespace: str) -> Installation:
+        return Installation(self._cluster, preset, namespace, images=self._image_values)
+
+
+def main() -> int:
+    """Exit code 0 when everything holds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=PARTS, help="a part; repeatable; default: all")
+    parser.add_argument("--faults", nargs="+", choices=FAULT_KINDS, help="kinds of faults; default: all")
+    parser.add_argument("--docs", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")
+    arguments = parser.parse_args()
+    run = Run(arguments)
+    holds = run.play()
+    if arguments.docs:
+        run.write_docs()
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
