@@ -6,7 +6,7 @@ health model behind both and behind the exit code of `tandemmq status`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -21,6 +21,7 @@ __all__ = [
     "Severity",
     "SlaveState",
     "diagnose",
+    "is_healthy",
 ]
 
 
@@ -175,6 +176,11 @@ def diagnose(state: ClusterState) -> list[Finding]:
         *(finding for broker in state.brokers for finding in _broker_findings(broker)),
     ]
     return sorted(findings, key=lambda finding: finding.severity is Severity.NOTE)
+
+
+def is_healthy(findings: Sequence[Finding]) -> bool:
+    """True when nothing is worse than a note."""
+    return not any(finding.severity is Severity.PROBLEM for finding in findings)
 
 
 def _problem(subject: str, problem: str, remedy: str) -> Finding:

@@ -1,0 +1,138 @@
+"""`mqadminservice`: shows one cluster over HTTP and gRPC until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from structlog.typing import FilteringBoundLogger
+
+from admin.api.access import Access
+from admin.api.cluster_servicer import ClusterServicer
+from admin.api.grpc_connection import GrpcSide
+from admin.api.http_api import http_app
+from admin.api.shared_port import SharedPort
+from admin.cluster_cache import CachedCluster, ClusterReading
+from admin.cluster_reader import ClusterReader
+from admin.metrics import ClusterMetrics
+from admin.role_labels import KubernetesPods, RoleLabels
+from admin.rpc import Channels
+from admin.settings import AdminSettings
+from admin.web import StatusPage
+from mqcore.clock import Clock
+from mqservice.clock import SystemClock
+from mqservice.command_line import settings_of_command_line
+from mqservice.grpc_server import ListenError
+from mqservice.logging import configure_logging, get_logger
+from mqservice.settings import check_ports_free, effective_settings
+from mqservice.shutdown import stop_requested
+from mqservice.version import VERSION
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Reads the settings, serves, stops."""
+    settings = settings_of_command_line(
+        AdminSettings,
+        program="mqadminservice",
+        description="Admin service: the state of one cluster as a status page, JSON, metrics and gRPC on one port.",
+        arguments=sys.argv[1:],
+        environ=os.environ,
+        check=lambda loaded: check_ports_free(loaded.bind_address, {"httpPort": loaded.http_port}),
+    )
+    configure_logging(os.environ, service="admin")
+    try:
+        asyncio.run(_serve(settings))
+    except ListenError as error:
+        # Somebody took the port between the check and now.
+        sys.exit(str(error))
+
+
+async def _serve(settings: AdminSettings) -> None:
+    log = get_logger()
+    log.info("admin_starting", version=VERSION, pid=os.getpid(), settings=effective_settings(settings))
+    if not settings.admin_token.get_secret_value() and not _is_loopback(settings.bind_address):
+        log.warning(
+            "admin_open_to_the_network",
+            bindAddress=settings.bind_address,
+            remedy="set adminToken, or let a NetworkPolicy say who reaches this port",
+        )
+    with stop_requested() as stop:
+        async with _serving(settings, clock=SystemClock(), log=log) as port:
+            log.info("admin_serving", bindAddress=settings.bind_address, httpPort=port)
+            await stop.wait()
+            log.info("admin_stopping")
+    log.info("admin_stopped")
+
+
+@asynccontextmanager
+async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBoundLogger) -> AsyncIterator[int]:
+    """Reads the cluster and serves while the block runs; gives the port."""
+    channels = Channels()
+    cluster = CachedCluster(
+        ClusterReader(channels, settings.name_servers),
+        clock=clock,
+        log=log,
+        forget_after_ms=settings.forget_brokers_after,
+    )
+    access = Access(settings.admin_token)
+    metrics = ClusterMetrics(cluster, clock=clock)
+    grpc_side = GrpcSide(ClusterServicer(cluster, clock=clock), access=access, clock=clock)
+    page = StatusPage(refresh_ms=settings.refresh_interval)
+    port = SharedPort(
+        http_app(cluster, access=access, metrics=metrics, page=page, clock=clock),
+        grpc_side,
+        bind_address=settings.bind_address,
+        port=settings.http_port,
+        max_connections=settings.max_connections,
+        stop_limit_ms=settings.shutdown_timeout,
+    )
+    try:
+        number = port.listen()
+        async with asyncio.TaskGroup() as tasks:
+            work = [tasks.create_task(cluster.keep_reading(interval_ms=settings.refresh_interval))]
+            work.append(tasks.create_task(_tell_ready(cluster, grpc_side)))
+            if settings.kubernetes_role_labels:
+                pods = KubernetesPods(instance=settings.kubernetes_instance, namespace=settings.kubernetes_namespace)
+                work.append(tasks.create_task(RoleLabels(pods, log=log).keep(cluster)))
+            serving = tasks.create_task(port.serve())
+            try:
+                yield number
+            finally:
+                port.stop()
+                await serving
+                for task in work:
+                    task.cancel()
+    finally:
+        await channels.close()
+
+
+async def _tell_ready(cluster: CachedCluster, grpc_side: GrpcSide) -> None:
+    """gRPC's health says what /readyz says: ready once the cluster has been read."""
+    read = asyncio.Event()
+
+    def first(_: ClusterReading) -> None:
+        read.set()
+
+    forget = cluster.on_reading(first)
+    await read.wait()
+    forget()
+    await grpc_side.set_serving(True)
+
+
+def _is_loopback(bind_address: str) -> bool:
+    if bind_address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(bind_address).is_loopback
+    except ValueError:
+        return False
+
+
+if __name__ == "__main__":
+    main()

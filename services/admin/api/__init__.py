@@ -1,0 +1,1 @@
+"""What the admin service answers: JSON, metrics, the status page and gRPC, all on one port."""

@@ -1,0 +1,226 @@
+"""Everything that is asked for over HTTP/1.1: the status page, JSON, health, metrics, and who may have them.
+
+Nothing here asks the cluster: every answer is the newest reading and says how old it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+
+from admin.api.access import Access, Refusal
+from admin.cluster_cache import CachedCluster, ClusterReading
+from admin.cluster_state import BrokerState, Finding, NameServerState
+from admin.metrics import CONTENT_TYPE_LATEST, ClusterMetrics
+from admin.web import StaticFile, StatusPage
+from mqcore.clock import Clock
+from mqservice.version import VERSION
+
+__all__ = ["ClusterDocument", "FindingsDocument", "http_app"]
+
+_Scope = MutableMapping[str, Any]
+_Message = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[_Message]]
+_Send = Callable[[_Message], Awaitable[None]]
+_App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
+
+# Probes come from the node, without a token.
+_OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+_STATIC_MAX_AGE_S: Final = 3_600
+
+# Nothing is loaded from elsewhere, nothing is embedded, no form goes anywhere.
+_CONTENT_POLICY: Final = (
+    b"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_SECURITY_HEADERS: Final = (
+    (b"content-security-policy", _CONTENT_POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+
+
+@dataclass(frozen=True)
+class ClusterDocument:
+    """What `tandemmq status --json` prints, and how old it is."""
+
+    # True when no finding is a problem.
+    healthy: bool
+    # Number of this reading since the service started.
+    revision: int
+    # When it was read, RFC 3339.
+    read_time: str
+    # How old it was when it was sent.
+    age_ms: int
+    read_duration_ms: int
+    findings: tuple[Finding, ...]
+    name_servers: tuple[NameServerState, ...]
+    brokers: tuple[BrokerState, ...]
+
+
+@dataclass(frozen=True)
+class FindingsDocument:
+    """What an operator should know, problems first."""
+
+    healthy: bool
+    revision: int
+    read_time: str
+    age_ms: int
+    findings: tuple[Finding, ...]
+
+
+def http_app(
+    cluster: CachedCluster, *, access: Access, metrics: ClusterMetrics, page: StatusPage, clock: Clock
+) -> _App:
+    """The ASGI application."""
+    app = FastAPI(
+        title="TandemMQ admin service",
+        version=VERSION,
+        description="A cluster's state, read in the background. Every answer says how old it is.",
+        openapi_url="/api/openapi.json",
+        # The usual documentation pages load their scripts from elsewhere; /api/docs is our own.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    _add_health(app, cluster)
+    _add_json(app, cluster, clock)
+    _add_pages(app, cluster, metrics, page, clock)
+    return _Guard(app, access)
+
+
+def _add_health(app: FastAPI, cluster: CachedCluster) -> None:
+    @app.get("/healthz", tags=["health"], response_class=PlainTextResponse)
+    async def healthz() -> PlainTextResponse:
+        """200 while the process makes progress; 503 when it is to be restarted. No token."""
+        if cluster.is_stuck():
+            return PlainTextResponse("reading the cluster is stuck\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return PlainTextResponse("ok\n")
+
+    @app.get("/readyz", tags=["health"], response_class=PlainTextResponse)
+    async def readyz() -> PlainTextResponse:
+        """200 once the cluster has been read, however it is: a degraded one needs this page most. No token."""
+        if cluster.latest is None:
+            return PlainTextResponse("the cluster has not been read yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return PlainTextResponse("ok\n")
+
+
+def _add_json(app: FastAPI, cluster: CachedCluster, clock: Clock) -> None:
+    def newest() -> ClusterReading:
+        if cluster.latest is None:
+            raise HTTPException(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "the cluster has not been read yet; try again in a second",
+                headers={"retry-after": "1"},
+            )
+        return cluster.latest
+
+    @app.get("/api/v1/cluster", tags=["cluster"], responses={503: {"description": "Not read yet."}})
+    async def cluster_state() -> ClusterDocument:
+        """NameServers, brokers with their offsets and slaves, and findings: what `tandemmq status --json` prints."""
+        reading = newest()
+        return ClusterDocument(
+            healthy=reading.healthy,
+            revision=reading.revision,
+            read_time=_rfc3339(reading.read_at_wall_ms),
+            age_ms=reading.age_ms(clock.monotonic_ms()),
+            read_duration_ms=reading.duration_ms,
+            findings=reading.findings,
+            name_servers=reading.state.name_servers,
+            brokers=reading.state.brokers,
+        )
+
+    @app.get("/api/v1/findings", tags=["cluster"], responses={503: {"description": "Not read yet."}})
+    async def findings() -> FindingsDocument:
+        """What is wrong and what to do about it, problems first."""
+        reading = newest()
+        return FindingsDocument(
+            healthy=reading.healthy,
+            revision=reading.revision,
+            read_time=_rfc3339(reading.read_at_wall_ms),
+            age_ms=reading.age_ms(clock.monotonic_ms()),
+            findings=reading.findings,
+        )
+
+
+def _add_pages(app: FastAPI, cluster: CachedCluster, metrics: ClusterMetrics, page: StatusPage, clock: Clock) -> None:
+    @app.get("/metrics", tags=["metrics"], response_class=PlainTextResponse)
+    async def prometheus() -> Response:
+        """Prometheus' text format; only the service's own figures until the cluster has been read."""
+        return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/", include_in_schema=False)
+    async def status_page() -> Response:
+        html = page.status(cluster.latest, now_ms=clock.monotonic_ms())
+        return Response(html, media_type="text/html", headers={"cache-control": "no-store"})
+
+    @app.get("/api/docs", include_in_schema=False)
+    async def api_docs() -> Response:
+        return Response(page.api_docs(app.openapi()), media_type="text/html")
+
+    @app.get("/static/{name}", include_in_schema=False)
+    async def static(name: str) -> Response:
+        found: StaticFile | None = page.static_files.get(name)
+        if found is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, "no such file")
+        headers = {"cache-control": f"public, max-age={_STATIC_MAX_AGE_S}, immutable"}
+        return Response(found.content, media_type=found.media_type, headers=headers)
+
+    @app.exception_handler(HTTPStatus.NOT_FOUND)
+    async def not_found(request: Request, error: Exception) -> JSONResponse:
+        detail = f"there is nothing at {request.url.path}; see /api/docs"
+        return JSONResponse({"detail": detail}, HTTPStatus.NOT_FOUND)
+
+
+def _rfc3339(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class _Guard:
+    """Refuses who may not read, and puts the security headers on every answer."""
+
+    def __init__(self, app: _App, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+        """One request."""
+
+        async def send_with_headers(message: _Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_SECURITY_HEADERS]
+            await send(message)
+
+        if scope["method"] == "HEAD":
+            # The same answer; the server leaves its body out.
+            scope = {**scope, "method": "GET"}
+        refusal = None if scope["path"] in _OPEN_PATHS else self._refusal(scope)
+        if refusal is None:
+            await self._app(scope, receive, send_with_headers)
+        else:
+            await _refused(refusal)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: _Scope) -> Refusal | None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        client = scope.get("client")
+        return self._access.refusal(
+            peer_host=client[0] if client else "",
+            authorization=headers.get(b"authorization", b"").decode("latin-1"),
+            requested_host=headers.get(b"host", b"").decode("latin-1"),
+        )
+
+
+def _refused(refusal: Refusal) -> JSONResponse:
+    if refusal is Refusal.HOST_NOT_LOCAL:
+        return JSONResponse({"detail": refusal.value}, HTTPStatus.FORBIDDEN)
+    return JSONResponse({"detail": refusal.value}, HTTPStatus.UNAUTHORIZED, {"www-authenticate": "Bearer"})
