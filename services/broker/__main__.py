@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import structlog
 
+from broker.advertised_address import AddressUnusable, loopback_problems, resolve_advertised
 from broker.broker import Broker
 from broker.client_server import check_tls_files
 from broker.settings import BrokerSettings
@@ -70,7 +70,7 @@ def run_broker(
         meter = LoopMeter()
         with asyncio.Runner(loop_factory=meter.new_loop) as runner:
             exit_code = runner.run(_serve(settings, meter))
-    except* (StorageError, MetadataCorrupt, ListenError, OSError) as group:
+    except* (StorageError, MetadataCorrupt, ListenError, AddressUnusable, OSError) as group:
         for error in group.exceptions:
             log.critical("broker_not_started", error=str(error), kind=type(error).__name__)
     return exit_code
@@ -86,34 +86,42 @@ def _check(settings: BrokerSettings, *, home_role: str | None) -> list[str]:
 
 def check_machine(settings: BrokerSettings) -> list[str]:
     """What on this machine keeps the broker from starting: taken ports, an unwritable store."""
-    ports = {"listenPort": settings.listen_port, "grpcServerPort": settings.grpc_server_port}
-    if settings.is_master:
-        ports["haListenPort"] = settings.ha_listen_port
     return [
-        *check_ports_free(settings.bind_address, ports),
+        *loopback_problems(settings),
+        *check_ports_free(settings.bind_address, settings.listen_ports),
         *check_folder_writable("storePathRootDir", Path(settings.store_path_root_dir)),
         *check_tls_files(settings),
     ]
 
 
 async def _serve(settings: BrokerSettings, meter: LoopMeter) -> int:
-    store_host = await _store_host(settings)
-    broker = Broker(settings, clock=SystemClock(), store_host=store_host, loop_meter=meter)
+    clock = SystemClock()
+    with stop_requested() as stop:
+        store_host = await _unless(stop, resolve_advertised(settings, clock=clock))
+        if store_host is None:
+            return 0
+        return await _run(Broker(settings, clock=clock, store_host=store_host, loop_meter=meter), stop)
+
+
+async def _run(broker: Broker, stop: asyncio.Event) -> int:
     # What was made so far lives as long as the process: the collector need not look at it again and again.
     gc.collect()
     gc.freeze()
     # A message in flight is some ten objects, none of them in a cycle: a look at every 700th would be for nothing.
     gc.set_threshold(20_000, 20, 20)
-    with stop_requested() as stop:
-        return await broker.run(stop)
+    return await broker.run(stop)
 
 
-async def _store_host(settings: BrokerSettings) -> Host:
-    """brokerIP1 and listenPort as records carry them: numbers, so a name is resolved once."""
-    loop = asyncio.get_running_loop()
-    infos = await loop.getaddrinfo(settings.broker_ip1, settings.listen_port, type=socket.SOCK_STREAM)
-    family, _, _, _, address = infos[0]
-    return Host(socket.inet_pton(family, str(address[0])), settings.listen_port)
+async def _unless(stop: asyncio.Event, wanted: Coroutine[Any, Any, Host]) -> Host | None:
+    """The result, or None if the process is to stop before there is one."""
+    async with asyncio.TaskGroup() as tasks:
+        result = tasks.create_task(wanted)
+        stopped = tasks.create_task(stop.wait())
+        await asyncio.wait((result, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not result.done():
+            result.cancel()
+    return None if result.cancelled() else result.result()
 
 
 if __name__ == "__main__":

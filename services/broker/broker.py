@@ -27,14 +27,16 @@ from broker.api.metadata_servicer import MetadataServicer
 from broker.api.replica_servicer import ReplicaServicer
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
-from broker.broker_status import broker_status
-from broker.client_server import client_server_of
+from broker.broker_status import broker_status, probe_response
+from broker.client_server import ClientServer, added_counters, client_server_of
+from broker.departure import Departure
 from broker.files import PosixDisk
 from broker.flush_worker import FlushWorker
 from broker.lease_storage import LeaseStorage
 from broker.master.ha_listener import HaListener
 from broker.master.tail_recovery import TailRecovery
 from broker.metadata_tables import MetadataTables
+from broker.peer_probe import PeerProbes, ProbeTarget, probe_targets
 from broker.queue_reader import StoreQueueReader
 from broker.settings import BrokerRole, BrokerSettings
 from broker.slave.follower import Follower, MasterAddress
@@ -59,9 +61,10 @@ from mqcore.routing import (
     Registration,
     TopicQueues,
     TopicRoute,
+    host_port,
 )
 from mqcore.storage import AppendResult, DiskError, FlushDiskType, FlushJob, MessageStore, PutStatus
-from mqservice.grpc_server import GrpcServer
+from mqservice.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from mqservice.loop_meter import LoopMeter
 from mqservice.name_server_link import NameServerLinks
 
@@ -116,8 +119,9 @@ class Broker:
             auto_create_subscription_group=settings.auto_create_subscription_group,
         )
         self._client_api = ClientApi(self)
-        self._client_server = client_server_of(settings, clock=clock)
+        self._client_server = client_server_of(settings, clock=clock, port=settings.grpc_server_port)
         self._client_server.add(self._client_api.method_table())
+        self._external_server = self._external_server_of(settings)
         self._replica = MasterReplica(self._store, settings.master_options())
         self._flusher = FlushWorker(
             "flush-log",
@@ -149,7 +153,7 @@ class Broker:
             waits_for_slaves=settings.broker_role is BrokerRole.SYNC_MASTER,
             kick_flush=self._flusher.kick,
             appended=self._client_api.message_arrived,
-            answered=self._client_server.flush,
+            answered=self._client_server.flush if self._external_server is None else self._flush_both,
             refusal=lambda: self._refusal,
             failed=self._disk_failed,
         )
@@ -177,8 +181,21 @@ class Broker:
             registrant=self,
             heartbeat_interval_ms=settings.broker_heartbeat_interval,
         )
+        self._departure = Departure(
+            clock=clock,
+            grace_ms=settings.drain_grace_period if settings.is_master else 0,
+            default_limit_ms=settings.drain_grace_period + settings.shutdown_timeout,
+            leave=self._leave,
+            refuse=self._refuse_before_stop,
+            waiting_count=lambda: self._write_path.waiting_count,
+            slaves=self._replica.slaves,
+            end_offset=lambda: self._store.end_offset,
+        )
+        self._peer_probes = PeerProbes(clock=clock, targets=self._probe_targets)
+        self._metadata_server = self._metadata_server_of(settings)
         self._refusal: str | None = "the broker is starting"
         self._serving = False
+        self._is_open = False
         self._failure: str | None = None
         self._stopping = asyncio.Event()
         self._ports = {"listenPort": 0, "grpcServerPort": 0, "haListenPort": 0}
@@ -269,32 +286,35 @@ class Broker:
         """Serves until `stop` is set or the disk fails. Raises what keeps the broker from starting."""
         asyncio.get_running_loop().set_exception_handler(self._callback_failed)
         await self._recover()
-        metadata_server = self._metadata_server()
-        self._ports["listenPort"] = await metadata_server.start(service_names=SERVICE_NAMES)
+        self._ports["listenPort"] = await self._metadata_server.start(service_names=SERVICE_NAMES)
         async with asyncio.TaskGroup() as background:
             tasks = self._start_background(background)
             waiter = background.create_task(self._wait_for_stop(stop))
             try:
                 await self._start_role(background, tasks)
                 if not self._stopping.is_set():
-                    await self._serve(metadata_server)
+                    await self._serve()
                 await self._stopping.wait()
             finally:
                 waiter.cancel()
-                await self._stop(metadata_server)
+                await self._stop()
                 for task in tasks:
                     task.cancel()
                 for worker in self._workers:
                     await worker.close()
         return self._close_files()
 
-    async def _serve(self, metadata_server: GrpcServer) -> None:
-        """Opens the doors."""
+    async def _serve(self) -> None:
+        """Opens the doors; not if somebody has asked for a drain before it came to that."""
+        if self._departure.has_begun:
+            return
         self._ports["grpcServerPort"] = await self._client_server.start()
+        if self._external_server is not None:
+            self._ports["externalListenPort"] = await self._external_server.start()
+        self._is_open = True
         self._links.announce()
-        await metadata_server.set_serving(True)
-        await self._client_server.set_serving(True)
         self._refusal = None if self._settings.is_master else _SLAVE_REFUSAL
+        await self._tell_readiness()
         log.info("broker_serving", role=str(self._settings.broker_role), **self._ports)
 
     async def _recover(self) -> None:
@@ -326,9 +346,31 @@ class Broker:
         )
         self._lease_storage.load()
 
-    def _metadata_server(self) -> GrpcServer:
-        settings = self._settings
-        metadata_server = GrpcServer(settings.bind_address, settings.listen_port, clock=self._clock)
+    def _external_server_of(self, settings: BrokerSettings) -> ClientServer | None:
+        """The same handlers on a port for clients elsewhere; only their routes name other addresses."""
+        if not settings.external_listen_port:
+            return None
+        server = client_server_of(settings, clock=self._clock, port=settings.external_listen_port)
+        server.add(self._client_api.external_method_table())
+        return server
+
+    def _flush_both(self) -> None:
+        self._client_server.flush()
+        if self._external_server is not None:
+            self._external_server.flush()
+
+    def _metadata_server_of(self, settings: BrokerSettings) -> GrpcServer:
+        metadata_server = GrpcServer(
+            settings.bind_address,
+            settings.listen_port,
+            clock=self._clock,
+            probes={
+                # The port opens when the store is recovered.
+                PROBE_STARTED: lambda: True,
+                PROBE_LIVE: lambda: self._failure is None,
+                PROBE_READY: lambda: self._is_ready,
+            },
+        )
         metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(
             MetadataServicer(tables=self._tables.by_file, changes=self._tables.changes, is_master=settings.is_master),
             metadata_server.aio_server,
@@ -349,6 +391,8 @@ class Broker:
                 groups=self._tables.groups,
                 queues=self._store,
                 progress=self._group_progress,
+                departure=self._departure,
+                probe_peers=self._probe_peers,
                 is_system_topic=self._is_system_topic,
                 topics_changed=self._tables.topics_edited,
                 groups_changed=self._tables.groups_edited,
@@ -368,6 +412,7 @@ class Broker:
         tasks = [
             group.create_task(self._links.run()),
             group.create_task(self._retention()),
+            group.create_task(self._departure.run()),
         ]
         if self._settings.is_master:
             tasks += [group.create_task(self._lease_ticks()), group.create_task(self._progress_ticks())]
@@ -410,7 +455,61 @@ class Broker:
         await stop.wait()
         self._stopping.set()
 
-    async def _stop(self, metadata_server: GrpcServer) -> None:
+    # Readiness and departure
+
+    @property
+    def _is_ready(self) -> bool:
+        """May work, or rely on us. Of a master: messages are taken, whatever its slaves do. Of a slave: it holds, or
+        is about to hold, what its master has; so a group whose slave is behind does not let its master be evicted.
+        """
+        if not self._is_open or self._departure.has_begun or self._stopping.is_set():
+            return False
+        if self._settings.is_master:
+            return self._refusal is None and self._store.refusal is None
+        return self._follower.is_following and self._follower.lag_bytes < self._settings.ha_max_gap_not_in_sync
+
+    async def _tell_readiness(self) -> None:
+        """To whoever asks the health service for a whole plane."""
+        is_serving = self._is_open and not self._departure.has_begun
+        await self._metadata_server.set_serving(is_serving)
+        for server in self._client_servers:
+            await server.set_serving(is_serving)
+
+    @property
+    def _client_servers(self) -> list[ClientServer]:
+        return [server for server in (self._client_server, self._external_server) if server is not None]
+
+    async def _leave(self) -> None:
+        """The first step of a drain: nobody new is sent here."""
+        await self._tell_readiness()
+        await self._links.unregister()
+
+    def _refuse_before_stop(self) -> None:
+        """The last step of a drain. Sends in progress go on to their end."""
+        if self._settings.is_master and not self._stopping.is_set():
+            self._refusal = "the broker is draining: it will be restarted"
+            self._client_api.drain()
+
+    def _probe_targets(self) -> list[ProbeTarget]:
+        return probe_targets(self._identity, name_servers=self._settings.name_servers, brokers=self._links.view.brokers)
+
+    async def _probe_peers(self) -> pb.ProbePeersResponse:
+        problems = [
+            f"NameServer {link.address}: {link.error or 'no route stream yet'}"
+            for link in self._links.links
+            if not link.is_watching
+        ]
+        probes = await self._peer_probes.run()
+        return probe_response(
+            probes,
+            wall_clock_ms=self._clock.wall_ms(),
+            disk_path=str(Path(self._settings.store_path_root_dir).absolute()),
+            usage=await asyncio.to_thread(self._disk.usage),
+            disk_warning_ratio=self._settings.disk_space_warning_level_ratio,
+            problems=problems,
+        )
+
+    async def _stop(self) -> None:
         """Leaves the routes, ends what waits, then closes the planes; the store is still open."""
         limit_ms = self._settings.shutdown_timeout
         log.info("broker_stopping", failure=self._failure)
@@ -423,12 +522,14 @@ class Broker:
             await asyncio.sleep(0.01)
         self._write_path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
         self._client_api.drain()
-        await self._client_server.stop(limit_ms=500)
+        async with asyncio.TaskGroup() as stops:
+            for server in self._client_servers:
+                stops.create_task(server.stop(limit_ms=500))
         await self._slaves_caught_up(deadline_ms)
         self._serving = False
         self._ha.stop()
         self._write_path.close()
-        await metadata_server.stop(limit_ms=500)
+        await self._metadata_server.stop(limit_ms=500)
 
     async def _slaves_caught_up(self, deadline_ms: int) -> None:
         """Gives connected slaves the end of the log, so that an orderly stop leaves equal replicas."""
@@ -466,13 +567,16 @@ class Broker:
         """What NameServers are told."""
         settings = self._settings
         client_port = settings.advertised_grpc_port or self._ports["grpcServerPort"]
-        ha = f"{settings.ha_host}:{self._ports['haListenPort']}" if settings.is_master else ""
+        ha = host_port(settings.ha_host, self._ports["haListenPort"]) if settings.is_master else ""
+        external_port = settings.external_advertised_port or settings.external_listen_port
+        external = host_port(settings.external_advertised_host, external_port) if external_port else ""
         return Registration(
             identity=self._identity,
             endpoints=BrokerEndpoints(
-                client=f"{settings.broker_ip1}:{client_port}",
-                metadata=f"{settings.ha_host}:{self._ports['listenPort']}",
+                client=host_port(settings.broker_ip1, client_port),
+                metadata=host_port(settings.ha_host, self._ports["listenPort"]),
                 ha=ha,
+                client_external=external,
             ),
             incarnation=self._incarnation,
             liveness_timeout_ms=settings.broker_not_active_timeout_millis,
@@ -623,8 +727,8 @@ class Broker:
             client_count=len(self._sessions),
             write_refusal=self.refusal or self._store.refusal or "",
             needed_slave_count=settings.master_options().needed_slaves if settings.is_master else 0,
-            client_plane_counts=self._client_server.counters,
-            client_connection_count=self._client_server.connection_count,
+            client_plane_counts=added_counters(self._client_servers),
+            client_connection_count=sum(server.connection_count for server in self._client_servers),
             loop_meter=self._loop_meter,
             kept_tails=[f"kept-tails/{entry.name}" for entry in self._disk.list_folder("kept-tails")],
         )

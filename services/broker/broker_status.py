@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
 
+from broker.peer_probe import PeerProbe
 from broker.slave.follower import Follower
 from mqcore.replication import SlaveView
 from mqcore.routing import BrokerIdentity
-from mqcore.storage import MessageStore
+from mqcore.storage import DiskUsage, MessageStore
 from mqservice.loop_meter import LoopMeter
 from mqservice.memory import resident_bytes
 from mqservice.version import VERSION
 
-__all__ = ["broker_status"]
+__all__ = ["broker_status", "probe_response"]
 
 
 def broker_status(
@@ -82,3 +83,38 @@ def broker_status(
         link.lag_bytes = follower.lag_bytes
         link.master_end_offset = store.end_offset + follower.lag_bytes
     return status
+
+
+def probe_response(
+    probes: Sequence[PeerProbe],
+    *,
+    wall_clock_ms: int,
+    disk_path: str,
+    usage: DiskUsage,
+    disk_warning_ratio: float,
+    problems: Sequence[str],
+) -> pb.ProbePeersResponse:
+    """The answer of ProbePeers."""
+    return pb.ProbePeersResponse(
+        probes=[
+            pb.PeerProbe(
+                peer=probe.target.peer,
+                plane=probe.target.plane,
+                address=probe.target.address,
+                resolved_ip=probe.resolved_ip,
+                reachable=not probe.error,
+                connect_ms=probe.connect_ms,
+                error=probe.error,
+            )
+            for probe in probes
+        ],
+        wall_clock_ms=wall_clock_ms,
+        disk=pb.DiskState(
+            path=disk_path,
+            total_bytes=usage.total_bytes,
+            free_bytes=usage.total_bytes - usage.used_bytes,
+            used_ratio=usage.used_ratio,
+            warning_ratio=disk_warning_ratio,
+        ),
+        problems=problems,
+    )

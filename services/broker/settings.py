@@ -71,6 +71,26 @@ class BrokerSettings(ServiceSettings):
     advertised_grpc_port: Port = Field(
         0, alias="advertisedGrpcPort", description="Client port as clients see it, behind a NAT; 0: grpcServerPort."
     )
+    address_resolve_timeout: Milliseconds = Field(
+        60_000,
+        alias="addressResolveTimeout",
+        description="How long the start waits for brokerIP1 and brokerIP2 to resolve, in ms: a pod may run before its "
+        "DNS entry does.",
+    )
+    external_listen_port: Port = Field(
+        0,
+        alias="externalListenPort",
+        description="Second client port, for clients outside the cluster's network; they are told external addresses "
+        "only. 0: none.",
+    )
+    external_advertised_host: str = Field(
+        "", alias="externalAdvertisedHost", description="Host name or IP under which such clients reach that port."
+    )
+    external_advertised_port: Port = Field(
+        0,
+        alias="externalAdvertisedPort",
+        description="Port under which they reach it, for example a node port; 0: externalListenPort.",
+    )
 
     # Client plane
     client_front: ClientFront = Field(
@@ -210,6 +230,13 @@ class BrokerSettings(ServiceSettings):
     shutdown_timeout: Milliseconds = Field(
         15_000, alias="shutdownTimeout", description="Limit of an orderly stop, in ms; below the pod's grace period."
     )
+    drain_grace_period: int = Field(
+        3_000,
+        ge=0,
+        alias="drainGracePeriod",
+        description="After Drain has taken the broker out of the routes it serves for so long, in ms, that clients "
+        "notice. Raising it lengthens every planned stop of a master.",
+    )
 
     @field_validator("broker_cluster_name", "broker_name")
     @classmethod
@@ -294,9 +321,11 @@ class BrokerSettings(ServiceSettings):
                 problems.append("clientFront: grpcio is served without TLS; set tlsMode=disabled or clientFront=mqgrpc")
         elif self.tls_cert_path or self.tls_key_path:
             problems.append("tlsMode: a certificate is named but not used; set permissive or enforcing")
-        ports = {"listenPort": self.listen_port, "grpcServerPort": self.grpc_server_port}
-        if not is_slave:
-            ports["haListenPort"] = self.ha_listen_port
+        if self.external_listen_port and not self.external_advertised_host:
+            problems.append("externalAdvertisedHost: externalListenPort needs it; name what outside clients connect to")
+        if not self.external_listen_port and (self.external_advertised_host or self.external_advertised_port):
+            problems.append("externalListenPort: an external address is advertised that nothing listens on; set it")
+        ports = self.listen_ports
         taken: dict[int, str] = {}
         for key, port in ports.items():
             if port and port in taken:
@@ -317,6 +346,16 @@ class BrokerSettings(ServiceSettings):
     def name_servers(self) -> tuple[str, ...]:
         """NameServers as host:port."""
         return tuple(part.strip() for part in self.namesrv_addr.split(";") if part.strip())
+
+    @property
+    def listen_ports(self) -> dict[str, int]:
+        """Ports this role listens on, by key."""
+        ports = {"listenPort": self.listen_port, "grpcServerPort": self.grpc_server_port}
+        if self.is_master:
+            ports["haListenPort"] = self.ha_listen_port
+        if self.external_listen_port:
+            ports["externalListenPort"] = self.external_listen_port
+        return ports
 
     @property
     def needed_replicas(self) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
 import grpc
 import grpc.aio
@@ -15,7 +17,19 @@ from mqcore.clock import Clock
 from mqservice.grpc_front import generic_handler
 from mqservice.rpc import MethodTable
 
-__all__ = ["MESSAGE_BYTES_MAX", "GrpcServer", "ListenError"]
+__all__ = ["MESSAGE_BYTES_MAX", "PROBE_LIVE", "PROBE_READY", "PROBE_STARTED", "GrpcServer", "ListenError", "Probes"]
+
+# Names under which an orchestrator asks the health service. They mean different things, so that a slow recovery is not
+# killed and a broker whose peer is missing is not restarted.
+PROBE_STARTED: Final = "tandemmq.probe.started"
+PROBE_LIVE: Final = "tandemmq.probe.live"
+PROBE_READY: Final = "tandemmq.probe.ready"
+
+# Each name's condition, asked at every check: nothing has to remember to announce a change.
+Probes: TypeAlias = Mapping[str, Callable[[], bool]]
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+_WATCH_INTERVAL_S: Final = 1.0
 
 # RocketMQ's proxy takes 130 MiB: a batch of 32 messages of 4 MiB with their headers.
 MESSAGE_BYTES_MAX: Final = 130 << 20
@@ -49,15 +63,16 @@ class ListenError(Exception):
 class GrpcServer:
     """A `grpc.aio` server on one port. Add services, `start`, declare it `serving`, `stop`.
 
-    Health: the empty service name and each service's own name answer NOT_SERVING until `set_serving(True)`.
+    Health: the empty service name and each service's own name answer NOT_SERVING until `set_serving(True)`; names in
+    `probes` answer by their condition.
     """
 
-    def __init__(self, bind_address: str, port: int, *, clock: Clock) -> None:
+    def __init__(self, bind_address: str, port: int, *, clock: Clock, probes: Probes = MappingProxyType({})) -> None:
         self._bind_address = bind_address
         self._port = port
         self._clock = clock
         self._server = grpc.aio.server(options=_OPTIONS)
-        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # grpc-stubs lacks it
+        self._health = _Health(probes)
         self._service_names: list[str] = []
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
@@ -112,6 +127,41 @@ class GrpcServer:
         """Takes no new calls at once, gives those in progress `limit_ms`, then cancels them."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(limit_ms / 1_000)
+
+
+class _Health(health.aio.HealthServicer):  # type: ignore[name-defined,misc]  # grpc-stubs lacks it
+    """gRPC's health service, and the probes beside it. Probes go on being judged while the server stops."""
+
+    def __init__(self, probes: Probes) -> None:
+        super().__init__()
+        self._probes = probes
+
+    async def Check(  # noqa: N802
+        self, request: health_pb2.HealthCheckRequest, context: _Context
+    ) -> health_pb2.HealthCheckResponse:
+        probe = self._probes.get(request.service)
+        if probe is None:
+            answer: health_pb2.HealthCheckResponse = await super().Check(request, context)
+            return answer
+        return _answer(probe())
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: _Context) -> None:  # noqa: N802
+        probe = self._probes.get(request.service)
+        if probe is None:
+            await super().Watch(request, context)
+            return
+        told: bool | None = None
+        while True:
+            is_so = probe()
+            if is_so != told:
+                told = is_so
+                await context.write(_answer(is_so))
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+
+
+def _answer(is_serving: bool) -> health_pb2.HealthCheckResponse:
+    status = health_pb2.HealthCheckResponse
+    return status(status=status.SERVING if is_serving else status.NOT_SERVING)
 
 
 def _reason(detail: str) -> str:

@@ -203,8 +203,13 @@ def _group_message(group: BrokerData) -> pb.BrokerData:
 
 
 def _endpoints_message(endpoints: BrokerEndpoints) -> pb.BrokerEndpoints:
-    return pb.BrokerEndpoints(client=endpoints.client, metadata=endpoints.metadata, ha=endpoints.ha)
+    return pb.BrokerEndpoints(
+        client=endpoints.client,
+        metadata=endpoints.metadata,
+        ha=endpoints.ha,
+        client_external=endpoints.client_external,
+    )
 
 
 def _endpoints_value(message: pb.BrokerEndpoints) -> BrokerEndpoints:
-    return BrokerEndpoints(message.client, message.metadata, message.ha)
+    return BrokerEndpoints(message.client, message.metadata, message.ha, message.client_external)

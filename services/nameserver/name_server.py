@@ -11,7 +11,7 @@ from structlog.typing import FilteringBoundLogger
 from tandemmq.nameserver.v1 import name_server_service_pb2_grpc
 
 from mqcore.clock import Clock
-from mqservice.grpc_server import GrpcServer
+from mqservice.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from nameserver.api.client_api import client_api
 from nameserver.api.name_server_servicer import NameServerServicer
 from nameserver.route_registry import RouteRegistry
@@ -28,10 +28,23 @@ async def serving(
 ) -> AsyncIterator[tuple[RouteRegistry, int]]:
     """Serves while the block runs; gives the registry and the port, which differs from the setting when that is 0.
 
-    Ready as soon as it listens: there is nothing to load, and brokers notice a new NameServer within a second.
+    Serves as soon as it listens: there is nothing to load, and brokers notice a new NameServer within seconds. The
+    ready probe gives them these seconds (`warmUpTime`), so that of several NameServers that are restarted one by one
+    the next is not stopped before this one knows who is alive.
     """
     registry = RouteRegistry(clock=clock, log=log)
-    server = GrpcServer(settings.bind_address, settings.listen_port, clock=clock)
+    warm_from_ms = clock.monotonic_ms() + settings.warm_up_time
+    is_stopping = False
+    server = GrpcServer(
+        settings.bind_address,
+        settings.listen_port,
+        clock=clock,
+        probes={
+            PROBE_STARTED: lambda: True,
+            PROBE_LIVE: lambda: True,
+            PROBE_READY: lambda: not is_stopping and clock.monotonic_ms() >= warm_from_ms,
+        },
+    )
     add_servicer = name_server_service_pb2_grpc.add_NameServerServiceServicer_to_server
     add_servicer(NameServerServicer(registry), server.aio_server)  # type: ignore[no-untyped-call]  # generated
     server.add(client_api(registry.table.route))
@@ -47,5 +60,6 @@ async def serving(
             finally:
                 expiry.cancel()
     finally:
+        is_stopping = True
         registry.close()
         await server.stop(limit_ms=settings.shutdown_timeout)

@@ -29,6 +29,13 @@ class NameServerSettings(ServiceSettings):
         description="Pause between looks for silent brokers, in ms. RocketMQ has 5000; a look here costs microseconds, "
         "and a larger value leaves a vanished broker in the routes for that much longer.",
     )
+    warm_up_time: int = Field(
+        5_000,
+        ge=0,
+        alias="warmUpTime",
+        description="How long after its start tandemmq.probe.ready answers NOT_SERVING, in ms: brokers come back "
+        "within that time. It serves from the start all the same.",
+    )
     shutdown_timeout: int = Field(
         1_000, ge=0, alias="shutdownTimeout", description="What calls in progress are given at the end, in ms."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, TypeAlias
@@ -11,6 +11,7 @@ import grpc
 from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
 
+from broker.departure import Departure
 from mqcore.clock import Clock
 from mqcore.metadata import (
     ATTRIBUTE_MESSAGE_TYPE,
@@ -49,6 +50,8 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         groups: SubscriptionGroupTable,
         queues: QueueExtents,
         progress: Callable[[str], Iterable[pb.GroupProgress]],
+        departure: Departure,
+        probe_peers: Callable[[], Awaitable[pb.ProbePeersResponse]],
         is_system_topic: Callable[[str], bool],
         topics_changed: Callable[[], None],
         groups_changed: Callable[[], None],
@@ -61,6 +64,8 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         self._groups = groups
         self._queues = queues
         self._progress = progress
+        self._departure = departure
+        self._probe_peers = probe_peers
         self._is_system_topic = is_system_topic
         self._topics_changed = topics_changed
         self._groups_changed = groups_changed
@@ -159,6 +164,21 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 for group in sorted(self._groups, key=lambda group: group.group_name)
             ]
         )
+
+    async def Drain(self, request: pb.DrainRequest, context: _Context) -> pb.DrainResponse:  # noqa: N802
+        if request.time_limit_ms < 0:
+            await _refuse(context, f"time_limit_ms: {request.time_limit_ms} is negative; 0 is the broker's default")
+        drained = await self._departure.drain(request.time_limit_ms)
+        return pb.DrainResponse(
+            slaves_hold_everything=drained.slaves_hold_everything,
+            end_offset=drained.end_offset,
+            waited_ms=drained.waited_ms,
+        )
+
+    async def ProbePeers(  # noqa: N802
+        self, request: pb.ProbePeersRequest, context: _Context
+    ) -> pb.ProbePeersResponse:
+        return await self._probe_peers()
 
     def _topic_status(self, topic: TopicConfig) -> pb.TopicStatus:
         extents = []

@@ -6,6 +6,7 @@ broker group, which stands for all its queues. Groups with ordered delivery get 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from apache.rocketmq.v2 import service_pb2 as pb
@@ -14,7 +15,7 @@ from broker.api.consumer_groups import group_policy
 from broker.api.services import BrokerServices
 from broker.api.status_codes import Code, Outcome, ok_status, status_of
 from broker.api.validation import check_client_id, check_group, check_topic
-from mqcore.routing import QueueRow, queue_rows
+from mqcore.routing import QueueRow, TopicRoute, queue_rows
 from mqservice.route_query import message_queue
 from mqservice.rpc import Call
 
@@ -24,10 +25,11 @@ _ANY_QUEUE: Final = -1
 
 
 class AssignmentHandler:
-    """Serves QueryAssignment. A slave answers too: the route is the cluster's, not its own."""
+    """Serves QueryAssignment by `route`. A slave answers too: the route is the cluster's, not its own."""
 
-    def __init__(self, services: BrokerServices) -> None:
+    def __init__(self, services: BrokerServices, route: Callable[[str], TopicRoute | None]) -> None:
         self._services = services
+        self._route = route
 
     def query_assignment(self, request: pb.QueryAssignmentRequest, call: Call) -> None:
         """The readable queues of all masters that serve the topic now."""
@@ -51,7 +53,7 @@ class AssignmentHandler:
         refused = check_client_id(call) or check_topic(topic) or check_group(request.group.name)
         if refused:
             return refused
-        route = self._services.route(topic)
+        route = self._route(topic)
         rows = queue_rows(route) if route is not None else []
         if not rows:
             return Outcome(Code.TOPIC_NOT_FOUND, f"topic {topic}: no broker group serves it now")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from apache.rocketmq.v2 import service_pb2 as pb
@@ -13,6 +14,7 @@ from broker.api.send import SendHandler
 from broker.api.services import BrokerServices
 from broker.api.settle import SettleHandler
 from broker.api.telemetry import TelemetryHandler
+from mqcore.routing import TopicRoute, external_route
 from mqservice.route_query import RouteQueryHandler
 from mqservice.rpc import BidiMethod, MethodTable, ServerStreamMethod, UnaryMethod
 
@@ -35,8 +37,6 @@ class ClientApi:
         self._receive = ReceiveHandler(services, dead_letters)
         self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible)
         self._telemetry = TelemetryHandler(services)
-        self._assignment = AssignmentHandler(services)
-        self._route = RouteQueryHandler(services.route)
 
     @property
     def waiting_receive_count(self) -> int:
@@ -45,13 +45,26 @@ class ClientApi:
 
     def method_table(self) -> MethodTable:
         """What is served, for any front."""
+        return self._method_table(self._services.route)
+
+    def external_method_table(self) -> MethodTable:
+        """The same for clients outside the cluster's network: routes name the brokers' external endpoints."""
+        return self._method_table(self._external_route)
+
+    def _external_route(self, topic: str) -> TopicRoute | None:
+        route = self._services.route(topic)
+        return external_route(route) if route is not None else None
+
+    def _method_table(self, route: Callable[[str], TopicRoute | None]) -> MethodTable:
         return MethodTable(
             SERVICE_NAME,
             {
-                "QueryRoute": UnaryMethod(self._route.query_route, pb.QueryRouteRequest),
+                "QueryRoute": UnaryMethod(RouteQueryHandler(route).query_route, pb.QueryRouteRequest),
                 "Heartbeat": UnaryMethod(self._telemetry.heartbeat, pb.HeartbeatRequest),
                 "SendMessage": UnaryMethod(self._send.send_message, pb.SendMessageRequest),
-                "QueryAssignment": UnaryMethod(self._assignment.query_assignment, pb.QueryAssignmentRequest),
+                "QueryAssignment": UnaryMethod(
+                    AssignmentHandler(self._services, route).query_assignment, pb.QueryAssignmentRequest
+                ),
                 "ReceiveMessage": ServerStreamMethod(self._receive.receive_message, pb.ReceiveMessageRequest),
                 "AckMessage": UnaryMethod(self._settle.ack_message, pb.AckMessageRequest),
                 "ChangeInvisibleDuration": UnaryMethod(

@@ -111,6 +111,11 @@ class Follower:
         ahead = max(self.master_end_offset, self._connection.master_end_offset)
         return max(0, ahead - self._store.end_offset)
 
+    @property
+    def is_following(self) -> bool:
+        """True while the master's log flows to us: proven, connected, not repairing."""
+        return self.state == "transfer" and self._connection.is_open
+
     def flushed(self) -> None:
         """The flush worker finished a job: a slave that promises its disk reports now."""
         if self._reports_flushed_only:

@@ -63,6 +63,11 @@ class HaConnection:
         self._closed: asyncio.Future[str] | None = None
         self.master_end_offset = 0
 
+    @property
+    def is_open(self) -> bool:
+        """True while there is a connection to the master."""
+        return self._session is not None
+
     async def follow(self, host: str, port: int) -> str:
         """Connects and replicates; returns why it ended. OSError or TimeoutError when no connection comes about."""
         loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """Routes, broker liveness and queue choice."""
 
-from mqcore.routing.address import Address, AddressScheme, parse_address
-from mqcore.routing.queue_rows import QueuePermission, QueueRow, accepted_message_types, queue_rows
+from mqcore.routing.address import Address, AddressScheme, host_port, parse_address
+from mqcore.routing.queue_rows import QueuePermission, QueueRow, accepted_message_types, external_route, queue_rows
 from mqcore.routing.route_table import (
     ORDER_TOPIC_NAMESPACE,
     HeartbeatAnswer,
@@ -49,6 +49,8 @@ __all__ = [
     "TopicQueues",
     "TopicRoute",
     "accepted_message_types",
+    "external_route",
+    "host_port",
     "parse_address",
     "queue_rows",
 ]

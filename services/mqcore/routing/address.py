@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Address", "AddressScheme", "parse_address"]
+__all__ = ["Address", "AddressScheme", "host_port", "parse_address"]
 
 
 class AddressScheme(Enum):
@@ -37,6 +37,11 @@ def parse_address(text: str) -> Address | None:
     if not host or is_bracketed != (scheme is AddressScheme.IPV6) or any(c.isspace() or c in "/;," for c in host):
         return None
     return Address(host, int(port_text), scheme)
+
+
+def host_port(host: str, port: int) -> str:
+    """What `parse_address` reads: an IPv6 address gets its brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def _scheme(host: str) -> AddressScheme:

@@ -8,14 +8,21 @@ sends. And only what the topic really permits is listed, as the same clients do 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from mqcore.routing.address import Address, parse_address
-from mqcore.routing.values import MASTER_ID, PERMISSION_READ, PERMISSION_WRITE, QueueData, TopicRoute
+from mqcore.routing.values import (
+    MASTER_ID,
+    PERMISSION_READ,
+    PERMISSION_WRITE,
+    BrokerData,
+    QueueData,
+    TopicRoute,
+)
 
-__all__ = ["QueuePermission", "QueueRow", "accepted_message_types", "queue_rows"]
+__all__ = ["QueuePermission", "QueueRow", "accepted_message_types", "external_route", "queue_rows"]
 
 _MIXED: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 # Types of a topic that takes nothing else.
@@ -73,6 +80,22 @@ def queue_rows(route: TopicRoute) -> list[QueueRow]:
             for queue_id, permission in enumerate(_permissions(queues))
         ]
     return rows
+
+
+def external_route(route: TopicRoute) -> TopicRoute:
+    """The route for clients outside the cluster's network: external client endpoints; members without one left out."""
+    return replace(route, brokers=tuple(_external_group(group) for group in route.brokers))
+
+
+def _external_group(group: BrokerData) -> BrokerData:
+    return replace(
+        group,
+        endpoints={
+            broker_id: replace(endpoints, client=endpoints.client_external)
+            for broker_id, endpoints in group.endpoints.items()
+            if endpoints.client_external
+        },
+    )
 
 
 def accepted_message_types(message_type: str) -> tuple[str, ...]:

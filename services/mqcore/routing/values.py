@@ -56,6 +56,8 @@ class BrokerEndpoints:
     metadata: str = ""
     # Raw replication; only a master's is used.
     ha: str = ""
+    # The client API for clients outside the cluster's network.
+    client_external: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,11 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
 def _registration_problems(registration: Registration) -> list[str]:
     """What is missing or makes no sense, a clause each."""
     identity, endpoints = registration.identity, registration.endpoints
-    optional_endpoints = {"metadata": endpoints.metadata, "ha": endpoints.ha}
+    optional_endpoints = {
+        "metadata": endpoints.metadata,
+        "ha": endpoints.ha,
+        "client_external": endpoints.client_external,
+    }
     checks = {
         "identity.cluster is empty": not identity.cluster,
         "identity.broker_name is empty": not identity.broker_name,

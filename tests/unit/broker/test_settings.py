@@ -33,6 +33,18 @@ WRONG = {
         ["listenPort=10912"],
         ["haListenPort: port 10912 is listenPort already; every plane needs a port of its own"],
     ),
+    "external listener nobody can be told of": (
+        ["externalListenPort=8082"],
+        ["externalAdvertisedHost: externalListenPort needs it; name what outside clients connect to"],
+    ),
+    "external address nothing listens on": (
+        ["externalAdvertisedHost=mq.example.org"],
+        ["externalListenPort: an external address is advertised that nothing listens on; set it"],
+    ),
+    "external listener on the client port": (
+        ["externalListenPort=8081", "externalAdvertisedHost=mq.example.org"],
+        ["externalListenPort: port 8081 is grpcServerPort already; every plane needs a port of its own"],
+    ),
     "heartbeat slower than housekeeping": (
         ["haSendHeartbeatInterval=30000"],
         ["haSendHeartbeatInterval: must be below haHousekeepingInterval, or idle links are closed"],

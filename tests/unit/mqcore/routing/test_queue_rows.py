@@ -10,6 +10,8 @@ from mqcore.routing import (
     QueueData,
     QueuePermission,
     TopicRoute,
+    external_route,
+    host_port,
     parse_address,
     queue_rows,
 )
@@ -37,6 +39,28 @@ def test_only_the_masters_rows_are_listed() -> None:
 
 def test_group_without_a_master_has_no_rows() -> None:
     assert queue_rows(route(QueueData("a", 2, 2, 6), 1, 2)) == []
+
+
+def test_external_route_names_external_endpoints_and_leaves_out_who_has_none() -> None:
+    outside = BrokerEndpoints("a-0:8081", "a-0:10911", "a-0:10912", "mq.example.org:30081")
+    found = external_route(
+        TopicRoute(
+            "orders",
+            (QueueData("a", 1, 1, 6), QueueData("b", 1, 1, 6)),
+            (BrokerData("DefaultCluster", "a", {0: outside}), group("b", 0, 1)),
+        )
+    )
+    assert [(row.broker_name, row.address.host, row.address.port) for row in queue_rows(found)] == [
+        ("a", "mq.example.org", 30081)
+    ]
+    assert [len(broker_group.endpoints) for broker_group in found.brokers] == [1, 0]
+
+
+@pytest.mark.parametrize("host", ["mq-0.mq.ns.svc", "10.0.0.1", "fd00::1"])
+def test_host_and_port_are_read_as_they_were_written(host: str) -> None:
+    address = parse_address(host_port(host, 8081))
+    assert address is not None
+    assert (address.host, address.port) == (host, 8081)
 
 
 def test_rows_are_ordered_by_group_and_queue() -> None:
