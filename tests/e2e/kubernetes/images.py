@@ -38,7 +38,7 @@ class Images:
 def build_images(cluster: Cluster) -> Images:
     """Builds what the cluster does not have yet. The tag is a digest of the sources: equal sources are built once."""
     images = Images(f"e2e-{_digest(_SOURCES)}", f"{REGISTRY}/tandemmq/e2e-client:e2e-{_digest(_CLIENT_SOURCES)}")
-    wanted = {
+    wanted: dict[str, tuple[str, ...]] = {
         f"{REGISTRY}/tandemmq/{service}:{images.tag}": (
             "-f",
             str(ROOT / "services" / "Dockerfile"),

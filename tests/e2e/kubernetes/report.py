@@ -113,8 +113,8 @@ class Report:
 
 
 def _faults_table(faults: Sequence[FaultRow]) -> str:
-    heads = ("fault, under load", "longest without any acknowledgement", "the group acknowledges again")
-    heads += ("all in sync again", "acknowledged meanwhile", "of them lost")
+    heads = ["fault, under load", "longest without any acknowledgement", "the group acknowledges again"]
+    heads += ["all in sync again", "acknowledged meanwhile", "of them lost"]
     lines = [f"| {' | '.join(heads)} |", "|---|---:|---:|---:|---:|---:|"]
     for row in faults:
         group = "not felt" if row.group_s is None else f"{row.group_s:.1f} s"
