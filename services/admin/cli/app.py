@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from admin.cli.cluster_commands import down, status, up, version
+from admin.cli.rollout_command import rollout
 from admin.cli.topic_commands import group_app, topic_app
 from admin.cli.transfer_commands import consume, produce
 
@@ -12,7 +13,6 @@ __all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="Run, watch and use a TandemMQ cluster.",
@@ -26,4 +26,5 @@ app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
 app.command()(produce)
 app.command()(consume)
+app.command()(rollout)
 app.command()(version)

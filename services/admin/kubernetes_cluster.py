@@ -1,0 +1,504 @@
+"""What Kubernetes says of a release, as small values, and the one thing changed in it: a StatefulSet's partition.
+
+Objects are read as the API server's JSON and turned into the few facts that matter here by pure functions, so that a
+test can feed them what `kubectl get -o json` prints. The `kubernetes` package is imported at the first call only: it
+takes a second, and most commands never need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+__all__ = [
+    "AccessDenied",
+    "ApiServerCluster",
+    "ClaimState",
+    "DisruptionBudgetState",
+    "KubernetesCluster",
+    "KubernetesUnavailable",
+    "PodState",
+    "PodStream",
+    "StatefulSetState",
+    "claim_state",
+    "disruption_budget_state",
+    "open_cluster",
+    "pod_state",
+    "stateful_set_state",
+]
+
+INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+NAME_LABEL: Final = "app.kubernetes.io/name"
+GROUP_LABEL: Final = "tandemmq.io/broker-group"
+HOME_ROLE_LABEL: Final = "tandemmq.io/home-role"
+ROLE_LABEL: Final = "tandemmq.io/role"
+
+# One request; the API server answers lists of a namespace within milliseconds, or is away.
+_REQUEST_TIMEOUT_S: Final = 10.0
+_IN_CLUSTER_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+# Waiting reasons that the same revision of a pod does not get over by itself, or not soon.
+_BROKEN_REASONS: Final = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+
+_Document = Mapping[str, Any]
+
+
+class KubernetesUnavailable(Exception):
+    """The API server cannot be asked now; nothing is known of the cluster. Trying again may help."""
+
+
+class AccessDenied(KubernetesUnavailable):
+    """The API server knows us and refuses (401, 403). Trying again does not help; the text names verb and resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatefulSetState:
+    """One StatefulSet. Pod `i` of it, counted from 0, is called `<name>-<first_ordinal + i>`."""
+
+    name: str
+    # Empty when the label is missing.
+    component: str
+    broker_group: str
+    home_role: str
+    replicas: int
+    first_ordinal: int
+    # Pods whose index is below it keep `current_revision`.
+    partition: int
+    update_type: str
+    # False while the controller has not looked at the last change of the object: the status is that of before.
+    observed: bool
+    current_revision: str
+    update_revision: str
+    updated_replicas: int
+    ready_replicas: int
+
+    def pod_name(self, index: int) -> str:
+        """Name of pod `index`, 0 to `replicas` - 1."""
+        return f"{self.name}-{self.first_ordinal + index}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """One pod of the release."""
+
+    name: str
+    component: str
+    broker_group: str
+    home_role: str
+    # What the admin service wrote on it: master, slave or empty.
+    role: str
+    # Name of the controller: a StatefulSet, a ReplicaSet, a Job.
+    owner: str
+    revision: str
+    node: str
+    ip: str
+    phase: str
+    ready: bool
+    # Every container has passed its startup probe.
+    started: bool
+    terminating: bool
+    restart_count: int
+    # Why the last container ended, empty if none did: `OOMKilled`, `Error (137)`.
+    last_end: str
+    # Why it is not ready, in words; empty when it is.
+    not_ready_reason: str
+    # True when waiting is no use: it crashes in a loop, its image cannot be had, no node may take it.
+    broken: bool
+    # Container ports by name.
+    ports: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimState:
+    """One PersistentVolumeClaim."""
+
+    name: str
+    # Bound, Pending or Lost.
+    phase: str
+    # Granted if bound, else asked for; as Kubernetes writes it: 10Gi.
+    size: str
+    storage_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class DisruptionBudgetState:
+    """One PodDisruptionBudget."""
+
+    name: str
+    match_labels: Mapping[str, str]
+    disruptions_allowed: int
+    current_healthy: int
+    desired_healthy: int
+    expected_pods: int
+
+
+class KubernetesCluster(Protocol):
+    """One namespace of a cluster. Every call may raise KubernetesUnavailable and AccessDenied."""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace."""
+        ...
+
+    async def releases(self) -> list[str]:
+        """Names of the TandemMQ releases that have StatefulSets here, ordered."""
+        ...
+
+    async def stateful_sets(self, release: str) -> list[StatefulSetState]:
+        """Those of a release, ordered by name."""
+        ...
+
+    async def pods(self, release: str) -> list[PodState]:
+        """Those of a release, ordered by name."""
+        ...
+
+    async def claims(self, release: str) -> list[ClaimState]:
+        """Those of a release, ordered by name."""
+        ...
+
+    async def disruption_budgets(self, release: str) -> list[DisruptionBudgetState]:
+        """Those of a release, ordered by name."""
+        ...
+
+    async def set_partition(self, stateful_set: str, partition: int) -> None:
+        """Lets the StatefulSet bring its pods from index `partition` up to its newest revision. Idempotent."""
+        ...
+
+
+class ApiServerCluster:
+    """The real one: the `kubernetes` client on threads, a limit on each request."""
+
+    def __init__(self, api_client: Any, namespace: str, *, is_inside: bool) -> None:
+        from kubernetes import client
+
+        self._apps = client.AppsV1Api(api_client)
+        self._core = client.CoreV1Api(api_client)
+        self._policy = client.PolicyV1Api(api_client)
+        self._namespace = namespace
+        self._inside = is_inside
+
+    @property
+    def namespace(self) -> str:
+        """The namespace."""
+        return self._namespace
+
+    @property
+    def is_inside(self) -> bool:
+        """True in a pod of this cluster: addresses of pods can be dialled."""
+        return self._inside
+
+    async def open_stream(self, pod: str, port: int) -> PodStream:
+        """A connection to a port inside a pod, through the API server. Needs the right to create pods/portforward."""
+        return await asyncio.to_thread(self._open_stream, pod, port)
+
+    def _open_stream(self, pod: str, port: int) -> PodStream:
+        from kubernetes import client, stream
+        from kubernetes.client.exceptions import ApiException
+
+        # An ApiClient of its own: the call replaces a method of it for as long as it lasts.
+        core = client.CoreV1Api(client.ApiClient(self._core.api_client.configuration))
+        forward: Any = stream.portforward
+        try:
+            opened = forward(core.connect_get_namespaced_pod_portforward, pod, self._namespace, ports=str(port))
+        except ApiException as error:
+            raise _refusal(int(error.status or 0), str(error.body or error.reason or "")) from error
+        except OSError as error:
+            raise KubernetesUnavailable(f"no way to port {port} of {pod}: {error}") from error
+        return PodStream(opened, port)
+
+    async def releases(self) -> list[str]:
+        """Names of the releases."""
+        documents = await self._list(self._apps.list_namespaced_stateful_set, f"{NAME_LABEL}=tandemmq")
+        return sorted({name for document in documents if (name := _labels(document).get(INSTANCE_LABEL))})
+
+    async def stateful_sets(self, release: str) -> list[StatefulSetState]:
+        """Those of a release."""
+        documents = await self._list(self._apps.list_namespaced_stateful_set, f"{INSTANCE_LABEL}={release}")
+        return sorted(map(stateful_set_state, documents), key=lambda each: each.name)
+
+    async def pods(self, release: str) -> list[PodState]:
+        """Those of a release."""
+        documents = await self._list(self._core.list_namespaced_pod, f"{INSTANCE_LABEL}={release}")
+        return sorted(map(pod_state, documents), key=lambda each: each.name)
+
+    async def claims(self, release: str) -> list[ClaimState]:
+        """Those of a release."""
+        call = self._core.list_namespaced_persistent_volume_claim
+        documents = await self._list(call, f"{INSTANCE_LABEL}={release}")
+        return sorted(map(claim_state, documents), key=lambda each: each.name)
+
+    async def disruption_budgets(self, release: str) -> list[DisruptionBudgetState]:
+        """Those of a release."""
+        call = self._policy.list_namespaced_pod_disruption_budget
+        documents = await self._list(call, f"{INSTANCE_LABEL}={release}")
+        return sorted(map(disruption_budget_state, documents), key=lambda each: each.name)
+
+    async def set_partition(self, stateful_set: str, partition: int) -> None:
+        """Changes the partition and nothing else."""
+        strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}
+        await _ask(
+            functools.partial(
+                self._apps.patch_namespaced_stateful_set,
+                stateful_set,
+                self._namespace,
+                {"spec": {"updateStrategy": strategy}},
+                # Without it the client says JSON patch, which is a list of operations.
+                _content_type="application/merge-patch+json",
+                _preload_content=False,
+                _request_timeout=_REQUEST_TIMEOUT_S,
+            )
+        )
+
+    async def _list(self, call: Callable[..., Any], selector: str) -> Sequence[_Document]:
+        """Items of one list. As text: the client's own classes take longer to build than the request takes."""
+        items = (
+            await _ask(
+                functools.partial(
+                    call,
+                    self._namespace,
+                    label_selector=selector,
+                    _preload_content=False,
+                    _request_timeout=_REQUEST_TIMEOUT_S,
+                )
+            )
+        ).get("items")
+        return items or ()
+
+
+class PodStream:
+    """One connection to a port of a pod."""
+
+    def __init__(self, forward: Any, port: int) -> None:
+        self._forward = forward
+        self._port = port
+
+    def dup(self) -> socket.socket:
+        """The near end, the caller's to close."""
+        return socket.socket(fileno=os.dup(self._forward.socket(self._port).fileno()))
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._forward.close()
+
+
+async def open_cluster(namespace: str | None, *, context: str | None = None) -> ApiServerCluster:
+    """Connects as a pod does, or else as kubectl does. KubernetesUnavailable when there is no configuration.
+
+    The namespace is the one given, else the pod's own, else the kubeconfig context's, else `default`.
+    """
+    return await asyncio.to_thread(_open_cluster, namespace, context)
+
+
+def _open_cluster(namespace: str | None, context: str | None) -> ApiServerCluster:
+    import kubernetes
+
+    client: Any = kubernetes.client
+    # Half of this package is annotated.
+    config: Any = kubernetes.config
+    configuration = client.Configuration()
+    try:
+        is_inside = context is None and _IN_CLUSTER_NAMESPACE.exists()
+        if is_inside:
+            config.load_incluster_config(configuration)
+            found = _IN_CLUSTER_NAMESPACE.read_text().strip()
+        else:
+            config.load_kube_config(context=context, client_configuration=configuration)
+            contexts, active = config.list_kube_config_contexts()
+            chosen = next((each for each in contexts if each["name"] == context), active)
+            found = chosen.get("context", {}).get("namespace") or "default"
+    except (config.ConfigException, OSError) as error:
+        raise KubernetesUnavailable(f"no usable configuration: {error}") from error
+    # Whoever waits asks again by himself, and says so meanwhile.
+    configuration.retries = False
+    return ApiServerCluster(client.ApiClient(configuration), namespace or found, is_inside=is_inside)
+
+
+async def _ask(call: Callable[[], Any]) -> dict[str, Any]:
+    """One request on a thread, its answer as JSON. The one place where the client's errors become ours."""
+    return await asyncio.to_thread(_ask_now, call)
+
+
+def _ask_now(call: Callable[[], Any]) -> dict[str, Any]:
+    from kubernetes.client.exceptions import ApiException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        response = call()
+        status, body = int(response.status), bytes(response.data)
+    except ApiException as error:
+        raise _refusal(int(error.status or 0), str(error.body or error.reason or "")) from error
+    except (HTTPError, OSError) as error:
+        raise KubernetesUnavailable(f"the API server does not answer: {error}") from error
+    if status >= 300:
+        raise _refusal(status, body.decode(errors="replace"))
+    try:
+        document = json.loads(body)
+    except ValueError as error:
+        raise KubernetesUnavailable(f"the API server answered no JSON: {body[:100]!r}") from error
+    if not isinstance(document, dict):
+        raise KubernetesUnavailable("the API server answered no object")
+    return document
+
+
+def _refusal(status: int, body: str) -> KubernetesUnavailable:
+    try:
+        text = str(json.loads(body).get("message") or body)
+    except (ValueError, AttributeError):
+        text = body
+    text = f"{status}: {' '.join(text.split())[:400]}"
+    return AccessDenied(text) if status in (401, 403) else KubernetesUnavailable(text)
+
+
+# Documents to values
+
+
+def stateful_set_state(document: _Document) -> StatefulSetState:
+    """From a StatefulSet of apps/v1."""
+    spec, status = document["spec"], document.get("status") or {}
+    strategy = spec.get("updateStrategy") or {}
+    labels = {**_labels(document), **(_get(spec, "template", "metadata", "labels") or {})}
+    return StatefulSetState(
+        name=document["metadata"]["name"],
+        component=labels.get(COMPONENT_LABEL, ""),
+        broker_group=labels.get(GROUP_LABEL, ""),
+        home_role=labels.get(HOME_ROLE_LABEL, ""),
+        replicas=1 if spec.get("replicas") is None else int(spec["replicas"]),
+        first_ordinal=int(_get(spec, "ordinals", "start") or 0),
+        partition=int(_get(strategy, "rollingUpdate", "partition") or 0),
+        update_type=strategy.get("type") or "RollingUpdate",
+        observed=int(status.get("observedGeneration") or 0) >= int(document["metadata"].get("generation") or 0),
+        current_revision=status.get("currentRevision") or "",
+        update_revision=status.get("updateRevision") or "",
+        updated_replicas=int(status.get("updatedReplicas") or 0),
+        ready_replicas=int(status.get("readyReplicas") or 0),
+    )
+
+
+def pod_state(document: _Document) -> PodState:
+    """From a Pod of v1."""
+    metadata, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
+    labels = _labels(document)
+    containers: list[_Document] = status.get("containerStatuses") or []
+    inits: list[_Document] = status.get("initContainerStatuses") or []
+    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    ready = conditions.get("Ready", {}).get("status") == "True"
+    waiting = [reason for each in (*inits, *containers) if (reason := _get(each, "state", "waiting", "reason"))]
+    unschedulable = conditions.get("PodScheduled", {}).get("reason") == "Unschedulable"
+    owners = metadata.get("ownerReferences") or ()
+    return PodState(
+        name=metadata["name"],
+        component=labels.get(COMPONENT_LABEL, ""),
+        broker_group=labels.get(GROUP_LABEL, ""),
+        home_role=labels.get(HOME_ROLE_LABEL, ""),
+        role=labels.get(ROLE_LABEL, ""),
+        owner=next((each["name"] for each in owners if each.get("controller")), ""),
+        revision=labels.get("controller-revision-hash", ""),
+        node=spec.get("nodeName") or "",
+        ip=status.get("podIP") or "",
+        phase=status.get("phase") or "Unknown",
+        ready=ready,
+        started=bool(containers) and all(each.get("started") for each in containers),
+        terminating=metadata.get("deletionTimestamp") is not None,
+        restart_count=sum(int(each.get("restartCount") or 0) for each in containers),
+        last_end=next((end for each in containers if (end := _last_end(each))), ""),
+        not_ready_reason="" if ready else _not_ready_reason(metadata, status, conditions, (*inits, *containers)),
+        broken=unschedulable or any(reason in _BROKEN_REASONS for reason in waiting),
+        ports={
+            port["name"]: int(port["containerPort"])
+            for container in spec.get("containers") or ()
+            for port in container.get("ports") or ()
+            if port.get("name")
+        },
+    )
+
+
+def claim_state(document: _Document) -> ClaimState:
+    """From a PersistentVolumeClaim of v1."""
+    spec, status = document.get("spec") or {}, document.get("status") or {}
+    return ClaimState(
+        name=document["metadata"]["name"],
+        phase=status.get("phase") or "Pending",
+        size=_get(status, "capacity", "storage") or _get(spec, "resources", "requests", "storage") or "",
+        storage_class=spec.get("storageClassName") or "",
+    )
+
+
+def disruption_budget_state(document: _Document) -> DisruptionBudgetState:
+    """From a PodDisruptionBudget of policy/v1."""
+    status = document.get("status") or {}
+    return DisruptionBudgetState(
+        name=document["metadata"]["name"],
+        match_labels=dict(_get(document.get("spec") or {}, "selector", "matchLabels") or {}),
+        disruptions_allowed=int(status.get("disruptionsAllowed") or 0),
+        current_healthy=int(status.get("currentHealthy") or 0),
+        desired_healthy=int(status.get("desiredHealthy") or 0),
+        expected_pods=int(status.get("expectedPods") or 0),
+    )
+
+
+def _not_ready_reason(
+    metadata: _Document,
+    status: _Document,
+    conditions: Mapping[str, _Document],
+    containers: Sequence[_Document],
+) -> str:
+    """The most telling thing Kubernetes knows: deletion, scheduling, a waiting or ended container, the probe."""
+    if metadata.get("deletionTimestamp") is not None:
+        return "is being deleted"
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        return f"{scheduled.get('reason', 'not scheduled')}: {scheduled.get('message', '')}".strip(": ")
+    for container in containers:
+        waiting = _get(container, "state", "waiting")
+        if waiting and waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
+            text = f"{container['name']}: {waiting['reason']} {waiting.get('message', '')}".strip()
+            end = _last_end(container)
+            return f"{text}; it ended with {end}" if end else text
+    for container in containers:
+        ended = _get(container, "state", "terminated")
+        if ended and ended.get("exitCode"):
+            return f"{container['name']} ended: {_end(ended)}"
+    ready = conditions.get("Ready", {})
+    return str(status.get("reason") or ready.get("message") or ready.get("reason") or status.get("phase") or "unknown")
+
+
+def _last_end(container: _Document) -> str:
+    ended = _get(container, "lastState", "terminated")
+    return _end(ended) if ended else ""
+
+
+def _end(terminated: _Document) -> str:
+    reason, code = terminated.get("reason") or "Error", terminated.get("exitCode")
+    return reason if reason == "OOMKilled" else f"{reason} ({code})"
+
+
+def _labels(document: _Document) -> dict[str, str]:
+    return dict(document["metadata"].get("labels") or {})
+
+
+def _get(document: _Document, *path: str) -> Any:
+    """The value at `path`, or None where any step is missing."""
+    found: Any = document
+    for step in path:
+        if not found:
+            return None
+        found = found.get(step)
+    return found

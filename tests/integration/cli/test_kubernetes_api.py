@@ -1,0 +1,157 @@
+"""The `kubernetes` client against a small API server: what is asked, what is changed, what an error becomes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import yaml
+
+from admin.kubernetes_cluster import AccessDenied, ApiServerCluster, KubernetesUnavailable, open_cluster
+
+_SETS = "/apis/apps/v1/namespaces/mq/statefulsets"
+
+
+class _ApiServer(ThreadingHTTPServer):
+    """Answers lists from `lists` and remembers what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.lists: dict[str, list[dict[str, Any]]] = {}
+        self.asked: list[tuple[str, str, str, Any]] = []
+        self.status = 200
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _ApiServer
+
+    def do_GET(self) -> None:
+        self._answer(None)
+
+    def do_PATCH(self) -> None:
+        self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+        """Says nothing."""
+
+    def _answer(self, body: Any) -> None:
+        url = urlsplit(self.path)
+        selector = parse_qs(url.query).get("labelSelector", [""])[0]
+        self.server.asked.append((self.command, url.path, selector or self.headers.get("Content-Type", ""), body))
+        document: dict[str, Any] = {"items": self.server.lists.get(url.path, [])}
+        if self.server.status != 200:
+            document = {"message": "statefulsets.apps is forbidden: User cannot list resource"}
+        data = json.dumps(document).encode()
+        self.send_response(self.server.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_ApiServer]:
+    server = _ApiServer()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "here", "cluster": {"server": address}}],
+        "users": [{"name": "me", "user": {"token": "none"}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me", "namespace": "mq"}}],
+        "current-context": "here",
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def _cluster() -> ApiServerCluster:
+    # The package's own place of the default file is fixed when it is imported first.
+    import os
+
+    from kubernetes.config import kube_config
+
+    kube_config.KUBE_CONFIG_DEFAULT_LOCATION = os.environ["KUBECONFIG"]
+    return await open_cluster(None)
+
+
+async def test_lists_are_asked_by_release_and_namespace(api: _ApiServer) -> None:
+    api.lists[_SETS] = [
+        {
+            "metadata": {
+                "name": name,
+                "labels": {"app.kubernetes.io/name": "tandemmq", "app.kubernetes.io/instance": "mq"},
+            },
+            "spec": {},
+        }
+        for name in ("mq-b", "mq-a")
+    ]
+    cluster = await _cluster()
+    assert cluster.namespace == "mq"
+    assert not cluster.is_inside
+    assert [each.name for each in await cluster.stateful_sets("mq")] == ["mq-a", "mq-b"]
+    assert await cluster.releases() == ["mq"]
+    assert await cluster.pods("mq") == []
+    assert await cluster.claims("mq") == []
+    assert await cluster.disruption_budgets("mq") == []
+    assert [(path, selector) for _, path, selector, _ in api.asked] == [
+        (_SETS, "app.kubernetes.io/instance=mq"),
+        (_SETS, "app.kubernetes.io/name=tandemmq"),
+        ("/api/v1/namespaces/mq/pods", "app.kubernetes.io/instance=mq"),
+        ("/api/v1/namespaces/mq/persistentvolumeclaims", "app.kubernetes.io/instance=mq"),
+        ("/apis/policy/v1/namespaces/mq/poddisruptionbudgets", "app.kubernetes.io/instance=mq"),
+    ]
+
+
+async def test_partition_is_changed_by_a_merge_patch_of_nothing_else(api: _ApiServer) -> None:
+    await (await _cluster()).set_partition("mq-broker-a-slave", 0)
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
+    assert api.asked == [
+        (
+            "PATCH",
+            f"{_SETS}/mq-broker-a-slave",
+            "application/merge-patch+json",
+            {"spec": {"updateStrategy": strategy}},
+        )
+    ]
+
+
+async def test_refusal_names_verb_and_resource(api: _ApiServer) -> None:
+    api.status = 403
+    with pytest.raises(AccessDenied, match="cannot list resource"):
+        await (await _cluster()).stateful_sets("mq")
+
+
+async def test_broken_api_server_may_be_asked_again(api: _ApiServer) -> None:
+    api.status = 503
+    with pytest.raises(KubernetesUnavailable) as failure:
+        await (await _cluster()).pods("mq")
+    assert not isinstance(failure.value, AccessDenied)
+
+
+async def test_silent_api_server_is_unavailable(api: _ApiServer) -> None:
+    cluster = await _cluster()
+    api.shutdown()
+    api.server_close()
+    with pytest.raises(KubernetesUnavailable, match="does not answer"):
+        await cluster.pods("mq")
+
+
+async def test_missing_configuration_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+    with pytest.raises(KubernetesUnavailable, match="no usable configuration"):
+        await _cluster()
