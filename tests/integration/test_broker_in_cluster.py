@@ -152,6 +152,9 @@ def test_drained_slave_leaves_at_once_and_follows_on(tmp_path: Path) -> None:
         assert answer.waited_ms < 2_000
         assert not health(slave, READY)
         assert is_in_sync(master)
+        with pytest.raises(grpc.RpcError, match="time_limit_ms: -1 is negative"):
+            admin_call(master, "Drain", pb.DrainRequest(time_limit_ms=-1))
+        assert health(master, READY)
 
 
 def test_drain_command_never_fails_a_stop(tmp_path: Path) -> None:
