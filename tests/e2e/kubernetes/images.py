@@ -38,16 +38,10 @@ class Images:
 def build_images(cluster: Cluster) -> Images:
     """Builds what the cluster does not have yet. The tag is a digest of the sources: equal sources are built once."""
     images = Images(f"e2e-{_digest(_SOURCES)}", f"{REGISTRY}/tandemmq/e2e-client:e2e-{_digest(_CLIENT_SOURCES)}")
-    wanted: dict[str, tuple[str, ...]] = {
-        f"{REGISTRY}/tandemmq/{service}:{images.tag}": (
-            "-f",
-            str(ROOT / "services" / "Dockerfile"),
-            "--target",
-            service,
-        )
-        for service in SERVICES
-    }
-    wanted[images.client] = ("-f", str(Path(__file__).parent / "Dockerfile"))
+    # Layers are kept: the packages stay when only our own code has changed.
+    recipe = ("--layers", "-f", str(ROOT / "services" / "Dockerfile"), "--target")
+    wanted = {f"{REGISTRY}/tandemmq/{service}:{images.tag}": (*recipe, service) for service in SERVICES}
+    wanted[images.client] = ("--layers", "-f", str(Path(__file__).parent / "Dockerfile"))
     known = set(cluster.images())
     for name, arguments in wanted.items():
         if name in known:
