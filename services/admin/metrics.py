@@ -13,7 +13,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 from prometheus_client.registry import Collector
 
 from admin.cluster_cache import CachedCluster, ClusterReading
@@ -21,7 +21,7 @@ from admin.cluster_state import BrokerState, BrokerStatus, ClusterState, Severit
 from mqcore.clock import Clock
 from mqservice.version import VERSION
 
-__all__ = ["CONTENT_TYPE_LATEST", "METRICS", "ClusterMetrics", "MetricInfo"]
+__all__ = ["CONTENT_TYPE", "METRICS", "ClusterMetrics", "MetricInfo"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class RoleLabels:
                         if failures:
                             self._log.info("role_labels_work_again", failures=failures)
                         failures = 0
-                await asyncio.sleep(min(_PAUSE_S * 2**failures, _PAUSE_AFTER_FAILURE_MAX_S))
+                await asyncio.sleep(min(_PAUSE_S * 2 ** min(failures, 8), _PAUSE_AFTER_FAILURE_MAX_S))
 
     def label(self, state: ClusterState) -> dict[str, str]:
         """One comparison; blocks. Returns the labels that were changed, by pod. Raises PodsUnavailable."""

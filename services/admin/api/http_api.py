@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from admin.api.access import Access, Refusal
 from admin.cluster_cache import CachedCluster, ClusterReading
 from admin.cluster_state import BrokerState, Finding, NameServerState
-from admin.metrics import CONTENT_TYPE_LATEST, ClusterMetrics
+from admin.metrics import CONTENT_TYPE, ClusterMetrics
 from admin.web import StaticFile, StatusPage
 from mqcore.clock import Clock
 from mqservice.version import VERSION
@@ -157,7 +157,7 @@ def _add_pages(app: FastAPI, cluster: CachedCluster, metrics: ClusterMetrics, pa
     @app.get("/metrics", tags=["metrics"], response_class=PlainTextResponse)
     async def prometheus() -> Response:
         """Prometheus' text format; only the service's own figures until the cluster has been read."""
-        return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+        return Response(metrics.exposition(), media_type=CONTENT_TYPE)
 
     @app.get("/", include_in_schema=False)
     async def status_page() -> Response:

@@ -134,10 +134,11 @@ def _group(name: str, members: tuple[BrokerState, ...]) -> _Group:
 
 
 def _replication(state: ClusterState) -> list[_Replication]:
-    return [row for broker in state.brokers for row in _replication_of(broker)]
+    masters = {broker.ha_endpoint: broker.key for broker in state.brokers if broker.ha_endpoint}
+    return [row for broker in state.brokers for row in _replication_of(broker, masters)]
 
 
-def _replication_of(broker: BrokerState) -> list[_Replication]:
+def _replication_of(broker: BrokerState, masters: Mapping[str, str]) -> list[_Replication]:
     if broker.status is None:
         return []
     rows = [
@@ -155,7 +156,7 @@ def _replication_of(broker: BrokerState) -> list[_Replication]:
     if (link := broker.status.master_link) is not None:
         rows.append(
             _Replication(
-                from_key=link.address or "no master",
+                from_key=masters.get(link.address, link.address) or "no master",
                 to_key=broker.key,
                 acknowledged=_count(broker.status.end_offset),
                 lag=_bytes(link.lag_bytes),

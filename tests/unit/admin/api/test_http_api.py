@@ -1,0 +1,139 @@
+"""The HTTP side without sockets: answers, refusals, headers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+from pydantic import SecretStr
+
+from admin.api.access import Access
+from admin.api.http_api import http_app
+from admin.cluster_cache import CachedCluster
+from admin.metrics import ClusterMetrics
+from admin.web import StatusPage
+from support.admin_readings import cached
+from support.manual_time import ManualTime
+
+_TOKEN = "correct-horse-battery"
+
+
+@asynccontextmanager
+async def _client(
+    cluster: CachedCluster, clock: ManualTime, *, peer: str = "127.0.0.1", token: str = ""
+) -> AsyncIterator[httpx.AsyncClient]:
+    app = http_app(
+        cluster,
+        access=Access(SecretStr(token)),
+        metrics=ClusterMetrics(cluster, clock=clock),
+        page=StatusPage(refresh_ms=2_000),
+        clock=clock,
+    )
+    transport = httpx.ASGITransport(app, client=(peer, 50_000))  # type: ignore[arg-type]  # its own idea of ASGI
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
+        yield client
+
+
+async def test_cluster_is_what_status_prints_and_how_old_it_is() -> None:
+    cluster, _, clock = cached()
+    await cluster.read_once()
+    clock.advance(250)
+    async with _client(cluster, clock) as client:
+        document = (await client.get("/api/v1/cluster")).json()
+    assert (document["healthy"], document["age_ms"], document["revision"]) == (True, 250, 1)
+    assert document["read_time"] == "2023-11-14T22:13:20.000Z"
+    assert [broker["broker_id"] for broker in document["brokers"]] == [0, 1]
+    assert document["brokers"][0]["status"]["slaves"][0]["lag_bytes"] == 67
+
+
+async def test_findings_have_remedies() -> None:
+    cluster, reader, clock = cached()
+    reader.state = type(reader.state)(name_servers=reader.state.name_servers, brokers=())
+    await cluster.read_once()
+    async with _client(cluster, clock) as client:
+        document = (await client.get("/api/v1/findings")).json()
+    assert not document["healthy"]
+    assert document["findings"][0] == {
+        "severity": "problem",
+        "subject": "cluster",
+        "problem": "no broker is registered",
+        "remedy": "start the brokers, and check their namesrvAddr against the addresses here",
+    }
+
+
+async def test_before_the_first_reading_it_lives_but_is_not_ready() -> None:
+    cluster, _, clock = cached()
+    async with _client(cluster, clock) as client:
+        codes = {
+            path: (await client.get(path)).status_code
+            for path in ("/healthz", "/readyz", "/api/v1/cluster", "/api/v1/findings", "/metrics", "/")
+        }
+        clock.advance(60_001)
+        stuck = await client.get("/healthz")
+    assert codes == {
+        "/healthz": 200,
+        "/readyz": 503,
+        "/api/v1/cluster": 503,
+        "/api/v1/findings": 503,
+        "/metrics": 200,
+        "/": 200,
+    }
+    assert stuck.status_code == 503
+
+
+async def test_other_hosts_get_health_and_nothing_else_without_the_token() -> None:
+    cluster, _, clock = cached()
+    await cluster.read_once()
+    async with _client(cluster, clock, peer="10.0.0.7", token=_TOKEN) as client:
+        for path in ("/healthz", "/readyz"):
+            assert (await client.get(path)).status_code == 200
+        for path in ("/", "/api/v1/cluster", "/metrics", "/api/docs", "/api/openapi.json", "/static/style.css", "/x"):
+            refused = await client.get(path)
+            assert refused.status_code == 401
+            assert refused.headers["www-authenticate"] == "Bearer"
+        assert (await client.get("/metrics", headers={"authorization": f"Bearer {_TOKEN}"})).status_code == 200
+    async with _client(cluster, clock, token=_TOKEN) as client:
+        assert (await client.get("/api/v1/cluster")).status_code == 200
+
+
+async def test_name_resolved_to_loopback_is_refused() -> None:
+    cluster, _, clock = cached()
+    await cluster.read_once()
+    async with _client(cluster, clock) as client:
+        refused = await client.get("/api/v1/cluster", headers={"host": "attacker.example:8080"})
+    assert refused.status_code == 403
+
+
+async def test_every_answer_has_security_headers() -> None:
+    cluster, _, clock = cached()
+    await cluster.read_once()
+    async with _client(cluster, clock) as client:
+        for path in ("/", "/api/v1/cluster", "/nothing-here", "/static/style.css"):
+            headers = (await client.get(path)).headers
+            assert headers["content-security-policy"].startswith("default-src 'none'")
+            assert headers["x-content-type-options"] == "nosniff"
+            assert "access-control-allow-origin" not in headers
+
+
+async def test_only_reading_is_offered() -> None:
+    cluster, _, clock = cached()
+    await cluster.read_once()
+    async with _client(cluster, clock) as client:
+        assert (await client.post("/api/v1/cluster")).status_code == 405
+        assert (await client.head("/")).status_code == 200
+        missing = await client.get("/static/../settings.py")
+        assert missing.status_code == 404
+        assert missing.json()["detail"].endswith("see /api/docs")
+
+
+async def test_api_is_described_without_anything_from_elsewhere() -> None:
+    cluster, _, clock = cached()
+    async with _client(cluster, clock) as client:
+        schema = (await client.get("/api/openapi.json")).json()
+        page = (await client.get("/api/docs")).text
+    assert {"/api/v1/cluster", "/api/v1/findings", "/healthz", "/readyz", "/metrics"} <= set(schema["paths"])
+    assert all(f"GET {path}" in page for path in schema["paths"])
+    assert "http" not in page.replace("http://localhost:8080", "").replace('id="http"', "").replace(
+        'aria-labelledby="http"', ""
+    )
