@@ -41,7 +41,6 @@ def drain(target: str, *, limit_ms: int) -> dict[str, str | int | bool]:
     """Drains the broker at `target` and returns what is to be logged; a failure is part of it, never raised."""
     started = time.monotonic()
     fields: dict[str, str | int | bool] = {
-        "timestamp": datetime.now(tz=UTC).isoformat().replace("+00:00", "Z"),
         "level": "info",
         "event": "drain_finished",
         "target": target,
@@ -86,7 +85,8 @@ def _milliseconds(text: str) -> int:
 
 def _tell(fields: dict[str, str | int | bool]) -> None:
     """To standard output, and to the broker's own log if that is a container's first process: kubelet drops ours."""
-    line = json.dumps(fields) + "\n"
+    timestamp = datetime.now(tz=UTC).isoformat().replace("+00:00", "Z")
+    line = json.dumps({"timestamp": timestamp, **fields}) + "\n"
     sys.stdout.write(line)
     try:
         if b"mqbroker" in (_FIRST_PROCESS / "cmdline").read_bytes():
