@@ -40,7 +40,9 @@ def build_images(cluster: Cluster) -> Images:
     images = Images(f"e2e-{_digest(_SOURCES)}", f"{REGISTRY}/tandemmq/e2e-client:e2e-{_digest(_CLIENT_SOURCES)}")
     # Layers are kept: the packages stay when only our own code has changed.
     recipe = ("--layers", "-f", str(ROOT / "services" / "Dockerfile"), "--target")
-    wanted = {f"{REGISTRY}/tandemmq/{service}:{images.tag}": (*recipe, service) for service in SERVICES}
+    wanted: dict[str, tuple[str, ...]] = {
+        f"{REGISTRY}/tandemmq/{service}:{images.tag}": (*recipe, service) for service in SERVICES
+    }
     wanted[images.client] = ("--layers", "-f", str(Path(__file__).parent / "Dockerfile"))
     known = set(cluster.images())
     for name, arguments in wanted.items():
