@@ -30,7 +30,7 @@ async def _client(
         page=StatusPage(refresh_ms=2_000),
         clock=clock,
     )
-    transport = httpx.ASGITransport(app, client=(peer, 50_000))  # type: ignore[arg-type]  # its own idea of ASGI
+    transport = httpx.ASGITransport(app, client=(peer, 50_000))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
         yield client
 
