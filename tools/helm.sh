@@ -5,6 +5,9 @@
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/build/tools
+mkdir -p "$tools"
+# Tests run side by side; one builds, the others wait for it.
+exec 9>"$tools/.lock" && flock 9 2>/dev/null || true
 case ${1:-} in
   # What helm takes for the cluster's version where it has none, as in its own Makefile.
   helm) module=helm.sh/helm/v3/cmd/helm@v3.22.0 named=${HELM:-}
@@ -33,7 +36,6 @@ if [ -z "$go" ]; then
 fi
 
 echo "tools: building $1 from $module" >&2
-mkdir -p "$tools"
 building=$(mktemp -d "$tools/.$1.XXXXXX")
 trap 'rm -rf "$building"' EXIT
 GOBIN=$building CGO_ENABLED=0 GOTOOLCHAIN=local "$go" install -trimpath -ldflags "-s -w $version" "$module" >&2
