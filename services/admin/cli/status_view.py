@@ -10,18 +10,13 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from admin.cluster_state import BrokerState, BrokerStatus, ClusterState, Finding, Severity
+from admin.cluster_state import BrokerState, BrokerStatus, ClusterState, Finding, Severity, is_healthy
 
 __all__ = ["findings_text", "is_healthy", "new_table", "status_json", "status_tables", "table_console"]
 
 _BROKER_COLUMNS = ("broker", "role", "CommitLog from", "end", "flushed", "dispatched", "copies")
 # Wide enough for every table: output that goes to a file or a pipe is not cut at a terminal's width.
 _PIPE_COLUMNS = 300
-
-
-def is_healthy(findings: Sequence[Finding]) -> bool:
-    """True when nothing is worse than a note."""
-    return not any(finding.severity is Severity.PROBLEM for finding in findings)
 
 
 def status_tables(state: ClusterState, findings: Sequence[Finding]) -> RenderableType:
