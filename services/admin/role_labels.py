@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -135,14 +136,21 @@ class KubernetesPods:
                 resource_version="0",
                 limit=_PODS_MAX,
                 _request_timeout=_API_TIMEOUT_S,
+                # Making its thousand objects of a few pods, again and again, would be most of what this process does.
+                _preload_content=False,
             )
-        return [Pod(name=item.metadata.name, labels=dict(item.metadata.labels or {})) for item in found.items]
+            items = [item["metadata"] for item in json.loads(found.data)["items"]]
+        return [Pod(name=item["name"], labels=item.get("labels") or {}) for item in items]
 
     def set_label(self, pod_name: str, key: str, value: str) -> None:
         """See `Pods`."""
         with _Translated(f"label pod {pod_name}", ignored_status=404):
             self._connected().patch_namespaced_pod(
-                pod_name, self._namespace, {"metadata": {"labels": {key: value}}}, _request_timeout=_API_TIMEOUT_S
+                pod_name,
+                self._namespace,
+                {"metadata": {"labels": {key: value}}},
+                _request_timeout=_API_TIMEOUT_S,
+                _preload_content=False,
             )
 
     def _connected(self) -> Any:
