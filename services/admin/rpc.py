@@ -6,7 +6,7 @@ The only module of this service that imports the protocol stubs' services; what 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Callable
 from typing import Final, TypeVar
 
 import grpc
@@ -28,6 +28,8 @@ _CHANNEL_OPTIONS: Final = (
     # A broker that comes back within seconds should be seen within a second, not after gRPC's two minutes.
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.initial_reconnect_backoff_ms", 200),
+    # A pod that comes back has another address behind the same name; gRPC would ask for it every 30 s at most.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ("grpc.enable_http_proxy", 0),
     # ListTopics of a broker with tens of thousands of topics.
     ("grpc.max_receive_message_length", 64 << 20),
@@ -35,16 +37,21 @@ _CHANNEL_OPTIONS: Final = (
 
 
 class Channels:
-    """One gRPC channel per address, made at first use, closed together."""
+    """One gRPC channel per address, made at first use, closed together.
 
-    def __init__(self) -> None:
+    `dial` tells where an address is dialled instead, for one who stands outside the network the addresses belong to.
+    """
+
+    def __init__(self, dial: Callable[[str], str] | None = None) -> None:
+        self._dial = dial
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def to(self, address: str) -> grpc.aio.Channel:
         """The channel to `host:port`."""
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+            target = address if self._dial is None else self._dial(address)
+            channel = self._channels[address] = grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
         return channel
 
     async def close(self) -> None:
@@ -95,6 +102,11 @@ class BrokerAdminCalls:
         """State of the broker."""
         request = admin_pb.GetBrokerStatusRequest()
         return await self._call("GetBrokerStatus", request, admin_pb.GetBrokerStatusResponse, _READ_TIMEOUT_S)
+
+    async def probe_peers(self) -> admin_pb.ProbePeersResponse:
+        """What the broker reaches, its clock and its disk."""
+        request = admin_pb.ProbePeersRequest()
+        return await self._call("ProbePeers", request, admin_pb.ProbePeersResponse, _CHANGE_TIMEOUT_S)
 
     async def update_topic(self, request: admin_pb.UpdateTopicRequest) -> None:
         """Creates or changes a topic; masters only."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import typer
 
 from admin.cli.cluster_commands import down, status, up, version
+from admin.cli.doctor_command import doctor
 from admin.cli.rollout_command import rollout
+from admin.cli.smoke_command import smoke
 from admin.cli.topic_commands import group_app, topic_app
 from admin.cli.transfer_commands import consume, produce
 
@@ -22,9 +24,11 @@ app = typer.Typer(
 app.command()(up)
 app.command()(down)
 app.command()(status)
+app.command()(doctor)
 app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
 app.command()(produce)
 app.command()(consume)
+app.command()(smoke)
 app.command()(rollout)
 app.command()(version)

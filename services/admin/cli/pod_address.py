@@ -10,10 +10,11 @@ from typing import Final, Self
 from admin.cli.failure import CommandError
 from admin.kubernetes_cluster import ApiServerCluster, KubernetesUnavailable, PodState
 
-__all__ = ["METADATA_PORT_NAME", "PodAddresses", "address_of"]
+__all__ = ["METADATA_PORT_NAME", "NAME_SERVER_PORT_NAMES", "PodAddresses", "address_of"]
 
 # As the chart names the container ports.
 METADATA_PORT_NAME: Final = "grpc-metadata"
+NAME_SERVER_PORT_NAMES: Final = ("grpc", "grpc-nameserver", "nameserver")
 _CHUNK_BYTES: Final = 64 << 10
 
 

@@ -1,0 +1,366 @@
+"""Judges what was seen of a cluster: names, ports, peers, clocks, disks, settings that must agree."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from admin.cli.doctor_facts import BrokerLook, Check, ClusterLook, Dial, PeerLook, Verdict
+from admin.cluster_state import BrokerState, Severity, diagnose
+from mqcore.routing import parse_address
+
+__all__ = ["check_cluster"]
+
+# Store timestamps order messages by time and leases end by it; NTP keeps machines within milliseconds.
+_SKEW_WARNING_MS: Final = 2_000
+_SKEW_PROBLEM_MS: Final = 10_000
+# Below the share above which sends are refused.
+_DISK_MARGIN: Final = 0.1
+_LOCAL_NAMES: Final = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
+
+
+def check_cluster(look: ClusterLook) -> list[Check]:
+    """Everything looked at, in the order of the areas: what `tandemmq status` finds comes first."""
+    return [
+        *_health(look),
+        *_name_servers(look),
+        *_advertised(look),
+        *_reachable_from_here(look),
+        *_peers(look),
+        *_names_agree(look),
+        *_clocks(look),
+        *_disks(look),
+        *_versions(look),
+        *_settings(look),
+        *_own_words(look),
+    ]
+
+
+def _health(look: ClusterLook) -> Iterator[Check]:
+    findings = diagnose(look.state)
+    for finding in findings:
+        verdict = Verdict.PROBLEM if finding.severity is Severity.PROBLEM else Verdict.NOTE
+        yield Check("health", finding.subject, verdict, finding.problem, finding.remedy)
+    if not any(finding.severity is Severity.PROBLEM for finding in findings):
+        masters = sum(broker.is_master for broker in look.state.brokers)
+        yield Check(
+            "health",
+            "cluster",
+            Verdict.OK,
+            f"{masters} master(s) serve, {len(look.state.brokers) - masters} slave(s) follow in sync",
+        )
+
+
+def _name_servers(look: ClusterLook) -> Iterator[Check]:
+    for dialled in look.name_server_dials:
+        yield _dial_check(f"NameServer {dialled.address}", [dialled])
+    answering = [server for server in look.state.name_servers if server.error is None]
+    # Those that differ are findings of the health model.
+    if len(answering) > 1 and len({frozenset(server.brokers) for server in answering}) == 1:
+        yield Check("agreement", "NameServers", Verdict.OK, f"{len(answering)} know the same brokers")
+
+
+def _advertised(look: ClusterLook) -> Iterator[Check]:
+    """A loopback address is right for a cluster on one machine, and only there."""
+    known = [server.address for server in look.state.name_servers]
+    known += [address for broker in look.state.brokers for _, address in _endpoints(broker)]
+    if all(_is_local(address) for address in known):
+        return
+    for broker in look.state.brokers:
+        local = [f"{plane} {address}" for plane, address in _endpoints(broker) if _is_local(address)]
+        if local:
+            yield Check(
+                "advertised",
+                broker.key,
+                Verdict.PROBLEM,
+                f"advertises loopback: {', '.join(local)}; whoever dials that reaches himself",
+                "set brokerIP1 (and brokerIP2) to a name or address that others can reach",
+            )
+        else:
+            hosts = sorted({_host(address) for _, address in _endpoints(broker)})
+            yield Check("advertised", broker.key, Verdict.OK, ", ".join(hosts))
+
+
+def _reachable_from_here(look: ClusterLook) -> Iterator[Check]:
+    for each in look.brokers:
+        if each.dials:
+            yield _dial_check(each.broker.key, each.dials)
+
+
+def _dial_check(subject: str, dials: Sequence[Dial]) -> Check:
+    unresolved = [dialled for dialled in dials if dialled.error and not dialled.resolved_ips]
+    failed = [dialled for dialled in dials if dialled.error]
+    if unresolved:
+        return Check(
+            "dns",
+            subject,
+            Verdict.PROBLEM,
+            "; ".join(f"{dialled.address}: {dialled.error}" for dialled in unresolved),
+            "check the name and the resolver; in Kubernetes: the headless Service, and whether cluster DNS runs. "
+            "From outside the cluster its names never resolve: run the doctor in the admin pod, or with --kube",
+        )
+    if failed:
+        refused = any(dialled.refused for dialled in failed)
+        return Check(
+            "ports",
+            subject,
+            # Who is refused met the machine. Silence may also be a policy that is meant.
+            Verdict.PROBLEM if refused or len(failed) == len(dials) else Verdict.WARNING,
+            "; ".join(
+                f"{dialled.plane} {dialled.address} ({', '.join(dialled.resolved_ips)}): {dialled.error}"
+                for dialled in failed
+            ),
+            "nobody listens there: see its log, and whether port and advertised port agree"
+            if refused
+            else "something on the way drops it: a firewall, a NetworkPolicy that does not admit this place, or a "
+            "machine that is down",
+        )
+    planes = ", ".join(f"{dialled.plane} {dialled.resolved_ips[0]}" for dialled in dials)
+    return Check("ports", subject, Verdict.OK, f"reached from here: {planes}")
+
+
+def _peers(look: ClusterLook) -> Iterator[Check]:
+    """What each broker reaches by itself; replication has to work both ways."""
+    for each in look.brokers:
+        key = each.broker.key
+        if each.peers is None:
+            # One that does not answer at all is a finding of the health model.
+            if each.broker.status is not None:
+                yield Check(
+                    "peers",
+                    key,
+                    Verdict.WARNING,
+                    f"does not tell what it reaches ({each.probe_error})",
+                    "try again; a broker of an older version cannot tell: upgrade it",
+                )
+            continue
+        failed = [peer for peer in each.peers if peer.error]
+        for peer in failed:
+            yield Check(
+                "peers",
+                key,
+                Verdict.PROBLEM,
+                f"does not reach {peer.plane} of {peer.peer} at {peer.address}"
+                f"{f' ({peer.resolved_ip})' if peer.resolved_ip else ''}: {peer.error}",
+                _peer_remedy(peer),
+            )
+        yield from _untried(look, each)
+        reached = [f"{peer.peer} {peer.plane}" for peer in each.peers if not peer.error]
+        if reached and not failed:
+            yield Check("peers", key, Verdict.OK, f"reaches {', '.join(reached)}")
+
+
+def _peer_remedy(peer: PeerLook) -> str:
+    if not peer.resolved_ip:
+        return "the name must resolve where this broker runs: check DNS there, and the peer's brokerIP1 and brokerIP2"
+    if peer.plane == "nameserver":
+        return "check namesrvAddr of this broker and what lies between it and the NameServer (port 9876)"
+    port = {"ha": "haListenPort, 10912", "metadata": "listenPort, 10911"}.get(peer.plane, "its port")
+    return f"see whether the peer runs, and that firewalls and NetworkPolicies let the group's members through ({port})"
+
+
+def _untried(look: ClusterLook, each: BrokerLook) -> Iterator[Check]:
+    """Members of a group that a broker has never heard of: nothing was dialled, so nothing failed."""
+    assert each.peers is not None
+    tried = {(peer.peer, peer.plane) for peer in each.peers}
+    for other in look.state.brokers:
+        if other.broker_name != each.broker.broker_name or other.key == each.broker.key or other.status is None:
+            continue
+        planes = ["metadata"] + (["ha"] if other.is_master else [])
+        missing = [plane for plane in planes if (other.key, plane) not in tried]
+        if missing:
+            yield Check(
+                "peers",
+                each.broker.key,
+                Verdict.WARNING,
+                f"does not know {other.key} of its own group ({', '.join(missing)} not tried)",
+                "do both name the same NameServers? Compare namesrvAddr of the two; a new member is known in seconds",
+            )
+
+
+def _names_agree(look: ClusterLook) -> Iterator[Check]:
+    """A name that stands for different machines in different places."""
+    seen: dict[str, dict[str, set[str]]] = {}
+    for each in look.brokers:
+        for dialled in each.dials:
+            for ip in dialled.resolved_ips:
+                seen.setdefault(_host(dialled.address), {}).setdefault("here", set()).add(ip)
+        for peer in each.peers or ():
+            if peer.resolved_ip:
+                seen.setdefault(_host(peer.address), {}).setdefault(each.broker.key, set()).add(peer.resolved_ip)
+    for host, by_place in sorted(seen.items()):
+        # A broker tells one address; a name with several is fine as long as it is one of them.
+        common = set.intersection(*by_place.values())
+        if len(by_place) > 1 and not common and len(set.union(*by_place.values())) > 1:
+            places = ", ".join(f"{'/'.join(sorted(ips))} ({place})" for place, ips in sorted(by_place.items()))
+            yield Check(
+                "dns",
+                host,
+                Verdict.WARNING,
+                f"stands for different addresses: {places}",
+                "fine for seconds after a restart; if it stays, a resolver caches too long or a hosts file is wrong",
+            )
+
+
+def _clocks(look: ClusterLook) -> Iterator[Check]:
+    offsets = {each.broker.key: each.clock_offset_ms for each in look.brokers if each.clock_offset_ms is not None}
+    if not offsets:
+        return
+    first, last = min(offsets, key=offsets.__getitem__), max(offsets, key=offsets.__getitem__)
+    skew_ms = offsets[last] - offsets[first]
+    if skew_ms > _SKEW_WARNING_MS:
+        yield Check(
+            "clock",
+            f"{first}, {last}",
+            Verdict.PROBLEM if skew_ms > _SKEW_PROBLEM_MS else Verdict.WARNING,
+            f"{last} is {skew_ms / 1_000:.1f} s ahead of {first}",
+            "let NTP (chrony, systemd-timesyncd) keep the clocks of these machines; do not set them back by hand while "
+            "brokers run",
+        )
+    else:
+        yield Check("clock", "brokers", Verdict.OK, f"within {skew_ms} ms of each other")
+    nearest_ms = min(offsets.values(), key=abs)
+    if abs(nearest_ms) > _SKEW_WARNING_MS:
+        yield Check(
+            "clock",
+            "this machine",
+            Verdict.NOTE,
+            f"differs by {abs(nearest_ms) / 1_000:.1f} s from the nearest broker",
+            "the cluster does not mind; times shown or entered here are off by that",
+        )
+
+
+def _disks(look: ClusterLook) -> Iterator[Check]:
+    for each in look.brokers:
+        disk = each.disk
+        if disk is None or disk.total_bytes <= 0:
+            continue
+        fact = (
+            f"{disk.used_ratio:.0%} used, {_gib(disk.free_bytes)} of {_gib(disk.total_bytes)} GiB free at {disk.path}"
+        )
+        if disk.used_ratio >= disk.warning_ratio:
+            yield Check(
+                "disk",
+                each.broker.key,
+                Verdict.PROBLEM,
+                f"{fact}: above {disk.warning_ratio:.0%} it refuses sends",
+                "enlarge the volume, or lower fileReservedTime; see docs/operations, The disk fills up",
+            )
+        elif disk.used_ratio >= disk.warning_ratio - _DISK_MARGIN:
+            yield Check(
+                "disk",
+                each.broker.key,
+                Verdict.WARNING,
+                f"{fact}: sends are refused above {disk.warning_ratio:.0%}",
+                "enlarge the volume, or lower fileReservedTime, before it is full",
+            )
+        else:
+            yield Check("disk", each.broker.key, Verdict.OK, fact)
+
+
+def _versions(look: ClusterLook) -> Iterator[Check]:
+    versions: dict[str, list[str]] = {}
+    for broker in look.state.brokers:
+        if broker.status is not None:
+            versions.setdefault(broker.status.version, []).append(broker.key)
+    if len(versions) == 1:
+        yield Check("versions", "brokers", Verdict.OK, f"all run {next(iter(versions))}")
+    elif versions:
+        yield Check(
+            "versions",
+            "brokers",
+            Verdict.WARNING,
+            "; ".join(f"{version}: {', '.join(keys)}" for version, keys in sorted(versions.items())),
+            "fine while an upgrade is under way; else finish it with `tandemmq rollout`",
+        )
+
+
+def _settings(look: ClusterLook) -> Iterator[Check]:
+    """What members of a group, and the groups of a cluster, must have in common."""
+    found = False
+    clusters = sorted({broker.cluster for broker in look.state.brokers})
+    if len(clusters) > 1:
+        found = True
+        yield Check(
+            "settings",
+            "brokers",
+            Verdict.PROBLEM,
+            f"brokerClusterName differs: {', '.join(clusters)}",
+            "give all brokers the same, or each cluster its own NameServers",
+        )
+    for broker in look.state.brokers:
+        if broker.status is not None and (broker.status.role == "SLAVE") is broker.is_master:
+            found = True
+            yield Check(
+                "settings",
+                broker.key,
+                Verdict.PROBLEM,
+                f"has id {broker.broker_id} and role {broker.status.role}",
+                "brokerId 0 belongs to the master, ids above 0 to slaves",
+            )
+    for name in sorted({broker.broker_name for broker in look.state.brokers}):
+        flushes = {
+            broker.key: broker.status.flush_disk_type
+            for broker in look.state.brokers
+            if broker.broker_name == name and broker.status is not None
+        }
+        if len(set(flushes.values())) > 1:
+            found = True
+            yield Check(
+                "settings",
+                f"broker group {name}",
+                Verdict.WARNING,
+                f"flushDiskType differs: {', '.join(f'{key} {kind}' for key, kind in sorted(flushes.items()))}",
+                "give the members of a group the same: one that takes over should promise what the other did",
+            )
+    needed = {
+        broker.key: broker.status.needed_slave_count
+        for broker in look.state.brokers
+        if broker.is_master and broker.status is not None
+    }
+    if len(set(needed.values())) > 1:
+        found = True
+        yield Check(
+            "settings",
+            "masters",
+            Verdict.WARNING,
+            "wait for different numbers of slaves: "
+            + ", ".join(f"{key} {count}" for key, count in sorted(needed.items())),
+            "give all masters the same brokerRole and inSyncReplicas: clients send to each of them in turn",
+        )
+    if not found and look.state.brokers:
+        yield Check("settings", "brokers", Verdict.OK, "agree")
+
+
+def _own_words(look: ClusterLook) -> Iterator[Check]:
+    for each in look.brokers:
+        for problem in each.problems:
+            yield Check("broker", each.broker.key, Verdict.WARNING, problem, "see its log; it says this of itself")
+
+
+def _endpoints(broker: BrokerState) -> list[tuple[str, str]]:
+    named = (
+        ("client", broker.client_endpoint),
+        ("metadata", broker.metadata_endpoint),
+        ("replication", broker.ha_endpoint),
+    )
+    return [(plane, address) for plane, address in named if address]
+
+
+def _host(address: str) -> str:
+    parsed = parse_address(address)
+    return address if parsed is None else parsed.host
+
+
+def _is_local(address: str) -> bool:
+    host = _host(address).lower().rstrip(".")
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return host in _LOCAL_NAMES
+    return ip.is_loopback or ip.is_unspecified
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 30):,.1f}"

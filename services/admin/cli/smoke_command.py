@@ -1,0 +1,185 @@
+"""`tandemmq smoke`: does the cluster take messages and give them back? The chart's `helm test` is this."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Annotated, Final
+
+import grpc.aio
+import typer
+from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
+
+from admin.cli.cluster_address import ClusterAddress, find_cluster
+from admin.cli.duration_option import parse_duration_s
+from admin.cli.failure import EXIT_REFUSED, CommandError
+from admin.cli.masters import find_masters, on_each
+from admin.cli.options import DataOption, NamesrvOption
+from admin.cli.smoke_test import SmokeCount, receive_and_compare, send_all, smoke_bodies
+from admin.cli.topics import create_topic, find_topic
+from admin.cluster_state import BrokerState
+from admin.rpc import Channels
+from mqclient import AccessPointInvalid, ClientError, ClientOptions, Producer, SimpleConsumer, parse_access_points
+from mqservice.clock import SystemClock
+
+__all__ = ["smoke"]
+
+_NAME: Final = "tandemmq-smoke"
+# While a cluster comes up: between looks at what is not there yet.
+_RETRY_PAUSE_S: Final = 0.5
+_POLL_S: Final = 0.05
+# One waits at each broker group while others bring what the others have.
+_PARALLEL_RECEIVES_MIN: Final = 4
+
+
+def smoke(
+    namesrv: NamesrvOption = None,
+    access_point: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT;…", help="Where clients ask for routes. Default: every master itself."),
+    ] = None,
+    topic: Annotated[str, typer.Option(help="Topic; it is created if it is missing, and stays.")] = _NAME,
+    group: Annotated[
+        str, typer.Option(help="Consumer group. Runs at the same time need one each: members share the messages.")
+    ] = _NAME,
+    count: Annotated[int, typer.Option(min=1, max=100_000, help="Messages.")] = 100,
+    timeout: Annotated[
+        float, typer.Option(parser=parse_duration_s, metavar="DURATION", help="Limit of the whole: 90s, 5m.")
+    ] = "60s",  # type: ignore[assignment]
+    data: DataOption = None,
+) -> None:
+    """Send messages, receive them, compare and acknowledge them; one line says how long it took.
+
+    Exit code 0: every message came back as it was sent. 1: not, with what was missing. 2: wrong arguments.
+
+    Examples:
+
+      tandemmq smoke
+
+      tandemmq smoke --namesrv mq-nameserver-0.mq-nameserver:9876 --access-point mq-broker:8081 --count 1000
+    """
+    cluster = find_cluster(namesrv, data)
+    try:
+        access_points = parse_access_points(access_point) if access_point else ()
+    except AccessPointInvalid as error:
+        raise CommandError(
+            f"--access-point {access_point!r} is no address",
+            cause=str(error),
+            remedy="write host:port, the port of the client API (8081)",
+            exit_code=EXIT_REFUSED,
+        ) from error
+    typer.echo(asyncio.run(_round_trip(cluster, access_points, topic, group, count, limit_s=timeout)))
+
+
+async def _round_trip(
+    cluster: ClusterAddress,
+    access_points: tuple[str, ...],
+    topic: str,
+    group: str,
+    message_count: int,
+    *,
+    limit_s: float,
+) -> str:
+    """The line to print. CommandError when a message is missing, damaged or not acknowledged in time."""
+    clock, counts = SystemClock(), SmokeCount()
+    started_ms = clock.monotonic_ms()
+    step = "no topic yet"
+    channels = Channels()
+    # What an earlier run left behind is told apart by it.
+    run = f"smoke-{clock.wall_ms():x}-{secrets.token_hex(4)}"
+    bodies = smoke_bodies(run, message_count)
+    try:
+        async with asyncio.timeout(limit_s):
+            masters = await _topic_everywhere(channels, cluster, topic)
+            step = "no connection to the access point yet"
+            options = ClientOptions(access_points=access_points or tuple(each.client_endpoint for each in masters))
+            consumer = SimpleConsumer(options, clock, group=group, subscriptions={topic: "*"})
+            async with Producer(options, clock) as producer, consumer, asyncio.TaskGroup() as tasks:
+                receiving = tasks.create_task(
+                    receive_and_compare(
+                        consumer,
+                        run,
+                        bodies,
+                        counts,
+                        parallel=max(_PARALLEL_RECEIVES_MIN, 2 * len(masters)),
+                        done=lambda: counts.sent == message_count and not counts.missing,
+                    )
+                )
+                await _until_opened(channels, masters, group, topic)
+                step = "sending"
+                sending_ms = clock.monotonic_ms()
+                await send_all(producer, topic, bodies, counts, clock)
+                step = "receiving"
+                await receiving
+                counts.received_ms = clock.monotonic_ms() - sending_ms
+    except TimeoutError:
+        raise CommandError(
+            f"smoke: {counts.received} of {message_count} messages came back within {limit_s:g} s ({step}; "
+            f"{counts.sent} were acknowledged)",
+            cause=counts.last_failure,
+            remedy="`tandemmq doctor` says what is wrong",
+        ) from None
+    except ExceptionGroup as failures:
+        raise _first_failure(failures) from failures
+    finally:
+        await channels.close()
+    if counts.damaged or counts.failed_acks:
+        raise CommandError(
+            f"smoke: {counts.damaged} message(s) damaged, {counts.failed_acks} acknowledgement(s) failed",
+            cause=counts.last_failure,
+            remedy="check the brokers' disks; `tandemmq doctor` says what is wrong",
+        )
+    return (
+        f"smoke: {message_count} sent in {counts.sent_ms} ms to {', '.join(sorted(counts.groups))}, "
+        f"{counts.received} received, compared and acknowledged in {counts.received_ms} ms"
+        + (f", {counts.repeated} repeated" if counts.repeated else "")
+        + f"; {(clock.monotonic_ms() - started_ms) / 1_000:.1f} s in all"
+    )
+
+
+async def _topic_everywhere(channels: Channels, cluster: ClusterAddress, topic: str) -> list[BrokerState]:
+    """The masters, once all of them have the topic. Waits for a cluster that is still coming up."""
+    while True:
+        try:
+            masters = await find_masters(channels, cluster)
+            if set(await find_topic(channels, cluster, topic)) < {master.broker_name for master in masters}:
+                await create_topic(channels, cluster, admin_pb.UpdateTopicRequest(topic=topic))
+            return masters
+        except CommandError as error:
+            last = error
+        try:
+            await asyncio.sleep(_RETRY_PAUSE_S)
+        except asyncio.CancelledError:
+            # The limit of the whole; what is missing says more than the limit does.
+            raise last from None
+
+
+async def _until_opened(channels: Channels, masters: list[BrokerState], group: str, topic: str) -> None:
+    """Returns once every master knows the group on the topic.
+
+    A new group starts at the newest message of a broker, at the moment that broker sees its first receive.
+    """
+    while True:
+        try:
+            lists = await on_each(channels, masters, lambda broker: broker.groups())
+        except CommandError:
+            lists = []
+        if lists and all(
+            any(status.group == group and any(each.topic == topic for each in status.progress) for status in groups)
+            for groups in lists
+        ):
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def _first_failure(failures: ExceptionGroup[Exception]) -> CommandError:
+    found: Exception = failures
+    while isinstance(found, ExceptionGroup):
+        found = found.exceptions[0]
+    if isinstance(found, CommandError):
+        return found
+    if isinstance(found, ClientError | grpc.aio.AioRpcError):
+        return CommandError(
+            "smoke: a message was refused", cause=str(found), remedy="`tandemmq doctor` says what is wrong"
+        )
+    raise failures
