@@ -155,10 +155,11 @@ class KubernetesPods:
 
     def _connected(self) -> Any:
         if self._api is None:
-            # Here and not above: the client takes a second and tens of megabytes to load, which only pods should pay.
+            # Here and not above: the client takes seconds and 90 MB to load, which only pods should pay.
             from kubernetes import client, config
 
-            config.load_incluster_config()
+            load_configuration: Any = config.load_incluster_config
+            load_configuration()
             api = client.CoreV1Api()
             if not self._namespace:
                 self._namespace = (_SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
