@@ -92,7 +92,7 @@ def refusal(*arguments: str, preset: str | None = None) -> str:
 
 
 def conform(text: str) -> str:
-    """What kubeconform finds wrong with rendered text, "" if nothing; an object it knows no schema of counts as wrong."""
+    """What kubeconform finds wrong with rendered text, "" if nothing. An object without a schema counts as wrong."""
     location = f"{_SCHEMAS}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
     done = subprocess.run(
         [_kubeconform(), "-strict", "-schema-location", location, "-"],

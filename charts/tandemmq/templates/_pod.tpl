@@ -26,7 +26,7 @@ annotations:
 
 {{/* Fields of a pod's spec: (list root options affinity spread), the last two the chart's own. */}}
 {{- define "tandemmq.podSpec" -}}
-{{- $root := index . 0 }}{{ $options := index . 1 }}
+{{- $root := index . 0 }}{{ $options := index . 1 -}}
 enableServiceLinks: false
 {{- with concat $root.Values.global.imagePullSecrets $root.Values.image.pullSecrets | uniq }}
 imagePullSecrets:
@@ -56,7 +56,7 @@ topologySpreadConstraints:
 
 {{/* Fields of the main container: (list root options image). */}}
 {{- define "tandemmq.container" -}}
-{{- $root := index . 0 }}{{ $options := index . 1 }}
+{{- $root := index . 0 }}{{ $options := index . 1 -}}
 image: {{ include "tandemmq.image" (list $root (index . 2)) }}
 imagePullPolicy: {{ $root.Values.image.pullPolicy }}
 {{- with $options.containerSecurityContext }}

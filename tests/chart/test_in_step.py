@@ -1,0 +1,158 @@
+"""What is written twice says the same: values, schema, README, settings of the services, metrics, what helm prints."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from admin.metrics import METRICS
+from chart.rendering import CHART, CI_VALUES, PRESETS, ROOT, helm, render
+
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+README_TOOL = runpy.run_path(str(ROOT / "tools" / "chart_readme.py"))
+
+
+@pytest.mark.parametrize("tool", ["chart_readme.py", "chart_schema.py"])
+def test_what_a_tool_writes_is_of_today(tool: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / tool), "--check"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_value_is_described() -> None:
+    described = README_TOOL["descriptions"]((CHART / "values.yaml").read_text())
+    assert [name for name, _, meaning in README_TOOL["rows"](VALUES, described) if not meaning] == []
+
+
+def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
+    assert _differences(VALUES, SCHEMA, "") == []
+
+
+def test_the_schema_refuses_unknown_keys_at_every_level() -> None:
+    def open_objects(schema: Any, path: str) -> list[str]:
+        if not isinstance(schema, dict):
+            return []
+        here = [path] if "properties" in schema and schema.get("additionalProperties") is not False else []
+        return here + [
+            found
+            for key, value in schema.get("properties", {}).items()
+            for found in open_objects(value, f"{path}.{key}")
+        ]
+
+    assert open_objects(SCHEMA, "") == [".global"]  # an umbrella chart has its own
+    assert [
+        found for name, definition in SCHEMA["definitions"].items() for found in open_objects(definition, name)
+    ] == []
+
+
+def test_rules_and_dashboards_name_metrics_that_exist() -> None:
+    text = render("--set", "monitoring.prometheusRule.enabled=true,monitoring.dashboards.enabled=true").text
+    names = set(re.findall(r"\brocketmq_[a-z0-9_]+", text))
+    assert len(names) > 15
+    assert names - {metric.name for metric in METRICS} == set()
+
+
+def test_a_dashboard_asks_by_labels_that_its_metrics_have() -> None:
+    labels = {metric.name: {*metric.labels, "namespace", "service"} for metric in METRICS}
+    for path in (CHART / "dashboards").glob("*.json"):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel.get("targets", []):
+                for name, selector in re.findall(r"(rocketmq_\w+)\{([^}]*)\}", target["expr"]):
+                    assert set(re.findall(r"(\w+)[!=~]*=\"", selector)) <= labels[name], target["expr"]
+
+
+def test_ci_values_cover_every_branch_that_an_option_opens() -> None:
+    """Every template renders something with them."""
+    command = [
+        helm(),
+        "template",
+        "mq",
+        str(CHART),
+        "--kube-version",
+        "1.33.0",
+        "-f",
+        str(CI_VALUES["everything-values"]),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    seen = set(re.findall(r"# Source: tandemmq/templates/(\S+)", done.stdout))
+    written = {
+        str(path.relative_to(CHART / "templates"))
+        for path in (CHART / "templates").rglob("*.yaml")
+        if path.name != "validation.yaml"
+    }
+    assert written - seen == set()
+
+
+def _notes(tmp_path: Path, *arguments: str) -> str:
+    """NOTES.txt as helm prints it; without a cluster it prints none, so a copy of the chart has it as an object."""
+    copy = shutil.copytree(CHART, tmp_path / "chart")
+    text = (CHART / "templates" / "NOTES.txt").read_text()
+    (copy / "templates" / "notes.yaml").write_text(
+        f'{{{{ define "notes" }}}}{text}{{{{ end }}}}kind: Notes\ntext: {{{{ include "notes" . | toJson }}}}\n'
+    )
+    command = [helm(), "template", "mq", str(copy), "-n", "ns", "-s", "templates/notes.yaml", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    notes: str = yaml.safe_load(done.stdout)["text"]
+    return notes
+
+
+@pytest.mark.parametrize("preset", list(PRESETS))
+def test_notes_name_the_commands_to_type_next(preset: str, tmp_path: Path) -> None:
+    notes = _notes(tmp_path, "-f", str(PRESETS[preset]))
+    for words in (
+        "mq-broker.ns.svc.cluster.local:8081",
+        "port-forward -n ns svc/mq-admin 8080:8080",
+        "helm test -n ns mq",
+    ):
+        assert words in notes
+    assert "\n\n\n" not in notes
+    assert ("Losing that disk" in notes) == (preset == "2m-noslave")
+
+
+def test_notes_warn_of_stores_that_are_not_kept(tmp_path: Path) -> None:
+    notes = _notes(tmp_path, "--set", "replication=none,brokers.persistence.enabled=false")
+    assert "WARNING: stores are lost with their pods" in notes
+
+
+def test_every_template_file_is_named_for_its_kind() -> None:
+    short = {"pdb": "PodDisruptionBudget"}
+    for path in (CHART / "templates").glob("*.yaml"):
+        kinds = set(re.findall(r"^kind: (\w+)$", path.read_text(), re.MULTILINE))
+        if kinds:
+            (kind,) = kinds
+            ending = path.stem.rpartition("-")[2]
+            assert short.get(ending, ending).lower() == kind.lower(), path.name
+
+
+def _differences(values: Any, schema: dict[str, Any], path: str) -> list[str]:
+    schema = _resolved(schema)
+    if not isinstance(values, dict) or "properties" not in schema:
+        return []
+    known = schema["properties"]
+    found = [f"{path}.{key}: not in the schema" for key in values.keys() - known.keys()]
+    # A map that is empty by default is filled by the user; its keys are in the schema alone.
+    if values:
+        found += [f"{path}.{key}: not in values.yaml" for key in known.keys() - values.keys()]
+    for key in values.keys() & known.keys():
+        if key not in ("startupProbe", "livenessProbe", "readinessProbe", "resources"):
+            found += _differences(values[key], known[key], f"{path}.{key}")
+    return sorted(found)
+
+
+def _resolved(schema: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" in schema:
+        definition: dict[str, Any] = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]]
+        return definition
+    return schema

@@ -1,0 +1,185 @@
+"""Each preset: what helm, the schemas and the services themselves say of it, and that it is what RocketMQ's is."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from admin.settings import AdminSettings
+from broker.settings import BrokerRole, BrokerSettings
+from chart.rendering import CHART, CI_VALUES, PRESETS, ROOT, Rendered, conform, environment, helm, render
+from mqservice.settings import load_settings
+from nameserver.settings import NameServerSettings
+
+OVERLAYS = sorted((ROOT / "deploy" / "helm" / "overlays").glob("*.yaml"))
+MASTERS = {"mq-broker-a-master", "mq-broker-b-master"}
+SLAVES = {"mq-broker-a-slave", "mq-broker-b-slave"}
+each_preset = pytest.mark.parametrize("preset", list(PRESETS))
+
+
+def test_the_presets_are_those_of_rocketmq() -> None:
+    assert set(PRESETS) == {"2m-2s-sync", "2m-2s-async", "2m-noslave"}
+
+
+@each_preset
+def test_lint_has_nothing_to_say(preset: str) -> None:
+    command = [
+        helm(),
+        "lint",
+        "--strict",
+        "--quiet",
+        "--kube-version",
+        "1.33.0",
+        str(CHART),
+        "-f",
+        str(PRESETS[preset]),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@each_preset
+def test_every_object_obeys_its_schema(preset: str) -> None:
+    assert conform(render(preset=preset).text) == ""
+
+
+@each_preset
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
+def test_every_object_obeys_its_schema_with_an_overlay(preset: str, overlay: Path) -> None:
+    assert conform(render("-f", str(overlay), preset=preset).text) == ""
+
+
+@pytest.mark.parametrize("values", CI_VALUES.values(), ids=list(CI_VALUES))
+def test_every_object_obeys_its_schema_with_values_of_ci(values: Path) -> None:
+    assert conform(render("-f", str(values)).text) == ""
+
+
+def test_kubeconform_refuses_a_field_that_does_not_exist() -> None:
+    text = render().text.replace("podManagementPolicy", "podManagmentPolicy")
+    assert "podManagmentPolicy" in conform(text)
+
+
+def test_sync_and_async_have_a_master_and_a_slave_in_each_of_two_groups() -> None:
+    for preset in ("2m-2s-sync", "2m-2s-async"):
+        sets = render(preset=preset).kind("StatefulSet")
+        assert set(sets) == {"mq-nameserver", *MASTERS, *SLAVES}
+        assert {name: each["spec"]["replicas"] for name, each in sets.items()} == {
+            "mq-nameserver": 2,
+            **dict.fromkeys(MASTERS | SLAVES, 1),
+        }
+
+
+def test_noslave_has_masters_only() -> None:
+    assert set(render(preset="2m-noslave").kind("StatefulSet")) == {"mq-nameserver", *MASTERS}
+
+
+@each_preset
+def test_settings_are_those_of_rocketmqs_files(preset: str) -> None:
+    rendered = render(preset=preset)
+    for name in MASTERS | SLAVES & set(rendered.kind("StatefulSet")):
+        settings = rendered.settings("StatefulSet", name)
+        shared = {
+            key: settings[key] for key in ("brokerClusterName", "deleteWhen", "fileReservedTime", "flushDiskType")
+        }
+        assert shared == {
+            "brokerClusterName": "DefaultCluster",
+            "deleteWhen": "04",
+            "fileReservedTime": "48",
+            "flushDiskType": "ASYNC_FLUSH",
+        }
+        assert settings["brokerName"] == name.removeprefix("mq-").rpartition("-")[0]
+
+
+@pytest.mark.parametrize(
+    ("preset", "role", "needed", "total"),
+    [
+        ("2m-2s-sync", BrokerRole.SYNC_MASTER, 2, 2),
+        ("2m-2s-async", BrokerRole.ASYNC_MASTER, 1, 2),
+        ("2m-noslave", BrokerRole.ASYNC_MASTER, 1, 1),
+    ],
+)
+def test_a_broker_takes_what_a_master_is_given(
+    preset: str, role: BrokerRole, needed: int, total: int, tmp_path: Path
+) -> None:
+    for name in MASTERS:
+        settings = _broker(render(preset=preset), name, "0", tmp_path)
+        assert settings.is_master
+        assert settings.broker_role is role
+        assert (settings.needed_replicas, settings.total_replicas) == (needed, total)
+        assert settings.broker_ip1 == f"{name}-0.{name}.ns.svc.cluster.local"
+
+
+@pytest.mark.parametrize("preset", ["2m-2s-sync", "2m-2s-async"])
+def test_a_broker_takes_what_a_slave_is_given(preset: str, tmp_path: Path) -> None:
+    for name in SLAVES:
+        settings = _broker(render(preset=preset), name, "1", tmp_path)
+        assert settings.broker_role is BrokerRole.SLAVE
+        assert settings.broker_id == 1
+        assert settings.name_servers == tuple(
+            f"mq-nameserver-{i}.mq-nameserver.ns.svc.cluster.local:9876" for i in range(2)
+        )
+
+
+def test_sync_states_how_many_copies_an_acknowledgement_needs() -> None:
+    assert render(preset="2m-2s-sync").settings("StatefulSet", "mq-broker-a-master")["inSyncReplicas"] == "2"
+
+
+@each_preset
+def test_the_other_services_take_what_they_are_given(preset: str, tmp_path: Path) -> None:
+    rendered = render(preset=preset)
+    for kind, name, model in (
+        ("StatefulSet", "mq-nameserver", NameServerSettings),
+        ("Deployment", "mq-admin", AdminSettings),
+    ):
+        load_settings(model, config_file=_file(rendered.settings(kind, name), tmp_path), environ={})
+
+
+def test_services_take_what_every_option_at_once_gives_them(tmp_path: Path) -> None:
+    rendered = render("-f", str(CI_VALUES["everything-values"]))
+    master = _broker(rendered, "orders-broker-a-master", "0", tmp_path)
+    assert master.external_advertised_host == "orders-broker-a-master-0.mq.example.com"
+    assert master.external_advertised_port == 8081
+    assert master.max_message_size == 8_388_608
+    assert master.file_reserved_time == 12
+    slave = _broker(rendered, "orders-broker-a-slave", "2", tmp_path)
+    assert slave.broker_id == 2
+    assert slave.total_replicas == 3
+    assert slave.broker_ip1 == "orders-broker-a-slave-2.orders-broker-a-slave.messaging.svc.k8s.example"
+    load_settings(
+        NameServerSettings,
+        config_file=_file(rendered.settings("StatefulSet", "orders-nameserver"), tmp_path),
+        environ={},
+    )
+    load_settings(
+        AdminSettings, config_file=_file(rendered.settings("Deployment", "orders-admin"), tmp_path), environ={}
+    )
+
+
+@each_preset
+def test_a_preset_says_what_it_survives_and_fits_on_a_screen(preset: str) -> None:
+    text = PRESETS[preset].read_text()
+    assert "# Survives" in text
+    assert "# May lose" in text or "# Does not survive" in text
+    assert len(text.splitlines()) <= 30
+
+
+def _broker(rendered: Rendered, name: str, broker_id: str, folder: Path) -> BrokerSettings:
+    """What the program reads in pod `broker_id` of a StatefulSet: its file, then its variables."""
+    fields = {
+        "metadata.name": f"{name}-{broker_id}",
+        "metadata.labels['apps.kubernetes.io/pod-index']": broker_id,
+        "status.hostIP": "192.0.2.7",
+        "spec.nodeName": "node-7",
+    }
+    variables = environment(rendered.container("StatefulSet", name), fields)
+    return load_settings(
+        BrokerSettings, config_file=_file(rendered.settings("StatefulSet", name), folder), environ=variables
+    )
+
+
+def _file(settings: dict[str, str], folder: Path) -> Path:
+    path = folder / "settings.conf"
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return path
