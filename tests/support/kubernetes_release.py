@@ -105,6 +105,7 @@ class FakeRelease:
 
     def __init__(self, groups: dict[str, int], *, name_servers: int = 2) -> None:
         self.namespace = "mq"
+        self.names = ["mq"]
         self.sets: dict[str, FakeSet] = {}
         for group, slaves in groups.items():
             self.add(FakeSet(f"mq-{group}-master", group, "master"))
@@ -201,8 +202,8 @@ class FakeRelease:
     # KubernetesCluster
 
     async def releases(self) -> list[str]:
-        """Just one."""
-        return ["mq"]
+        """Just one, unless a test says otherwise."""
+        return self.names
 
     async def stateful_sets(self, release: str) -> list[StatefulSetState]:
         """As they are."""

@@ -91,7 +91,10 @@ def up(
 def down(
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Data folder of the cluster.")] = DEFAULT_FOLDER,
 ) -> None:
-    """Stop the cluster that runs in a data folder, in order; its data stays."""
+    """Stop the cluster that runs in a data folder, in order; its data stays.
+
+    Example: tandemmq down --data /tmp/async
+    """
     bring_down(ClusterFolder(data), Console())
 
 
@@ -117,7 +120,10 @@ def status(namesrv: NamesrvOption = None, data: DataOption = None, json: JsonOpt
 
 
 def version() -> None:
-    """Print the version."""
+    """Print the version.
+
+    Example: tandemmq version
+    """
     typer.echo(f"tandemmq {VERSION}")
 
 

@@ -40,7 +40,7 @@ class Check:
 class Dial:
     """One address as dialled from where the doctor runs."""
 
-    # nameserver, client or metadata.
+    # nameserver, client, metadata or ha.
     plane: str
     # host:port as advertised.
     address: str

@@ -68,10 +68,9 @@ async def dial(plane: str, address: str) -> Dial:
 async def _look_at_broker(
     channels: Channels, broker: BrokerState, clock: Clock, at_once: asyncio.Semaphore, dial_from_here: bool
 ) -> BrokerLook:
-    # Not the replication port: it belongs to the group's members alone, who look at it from their side.
-    planes = [("client", broker.client_endpoint), ("metadata", broker.metadata_endpoint)] if dial_from_here else []
+    planes = [("client", broker.client_endpoint), ("metadata", broker.metadata_endpoint), ("ha", broker.ha_endpoint)]
     dials, (reply, failure, answered_ms) = await asyncio.gather(
-        _dial_all(planes, at_once), _probe(channels, broker, clock)
+        _dial_all(planes if dial_from_here else [], at_once), _probe(channels, broker, clock)
     )
     if reply is None:
         return BrokerLook(broker, dials, None, failure)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from admin.cli.failure import CommandError
-from admin.kubernetes_cluster import ApiServerCluster, KubernetesUnavailable, PodState
+from admin.kubernetes_cluster import KubernetesUnavailable, PodState, PodStream
 
 __all__ = ["METADATA_PORT_NAME", "NAME_SERVER_PORT_NAMES", "PodAddresses", "address_of"]
 
@@ -23,13 +23,26 @@ def address_of(pod: PodState, port_name: str) -> str:
     return f"[{pod.ip}]:{_port(pod, port_name)}" if ":" in pod.ip else f"{pod.ip}:{_port(pod, port_name)}"
 
 
+class PodNetwork(Protocol):
+    """The way to pods: `ApiServerCluster` has it."""
+
+    @property
+    def is_inside(self) -> bool:
+        """True where addresses of pods can be dialled."""
+        ...
+
+    async def open_stream(self, pod: str, port: int) -> PodStream:
+        """A connection through the API server. Raises KubernetesUnavailable."""
+        ...
+
+
 class PodAddresses:
     """Finds addresses to dial. An async context manager: tunnels through the API server end with its block.
 
     By address and not by name: a pod that was made anew has another one at once, while names are cached on the way.
     """
 
-    def __init__(self, cluster: ApiServerCluster) -> None:
+    def __init__(self, cluster: PodNetwork) -> None:
         self._cluster = cluster
         self._tunnels: dict[tuple[str, int], str] = {}
         self._stack = contextlib.AsyncExitStack()

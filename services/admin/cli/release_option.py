@@ -8,7 +8,13 @@ from typing import Annotated, Final
 import typer
 
 from admin.cli.failure import EXIT_REFUSED, CommandError
-from admin.kubernetes_cluster import AccessDenied, ApiServerCluster, KubernetesUnavailable, open_cluster
+from admin.kubernetes_cluster import (
+    AccessDenied,
+    ApiServerCluster,
+    KubernetesCluster,
+    KubernetesUnavailable,
+    open_cluster,
+)
 
 __all__ = ["ContextOption", "NamespaceOption", "ReleaseOption", "connect", "find_release"]
 
@@ -44,7 +50,7 @@ async def connect(namespace: str | None, context: str | None) -> ApiServerCluste
         ) from error
 
 
-async def find_release(cluster: ApiServerCluster, release: str | None) -> str:
+async def find_release(cluster: KubernetesCluster, release: str | None) -> str:
     """The release's name. CommandError when none is named and there is not exactly one, or nothing may be asked."""
     if named := release or os.environ.get(_RELEASE_VARIABLE):
         return named

@@ -67,7 +67,10 @@ def topic_list(
     namesrv: NamesrvOption = None,
     data: DataOption = None,
 ) -> None:
-    """List topics with their queues and the messages they hold."""
+    """List topics with their queues and the messages they hold.
+
+    Example: tandemmq topic list --system
+    """
     cluster = find_cluster(namesrv, data)
     by_master = _run(lambda channels: topics_by_master(channels, cluster, include_system=system))
     table_console().print(topics_table(by_master))
@@ -75,7 +78,10 @@ def topic_list(
 
 @topic_app.command("describe")
 def topic_describe(topic: TopicArgument, namesrv: NamesrvOption = None, data: DataOption = None) -> None:
-    """Show one topic and the extent of each of its queues."""
+    """Show one topic and the extent of each of its queues.
+
+    Example: tandemmq topic describe orders
+    """
     cluster = find_cluster(namesrv, data)
     by_master = _run(lambda channels: find_topic(channels, cluster, topic))
     if not by_master:
@@ -91,7 +97,10 @@ def topic_delete(
     namesrv: NamesrvOption = None,
     data: DataOption = None,
 ) -> None:
-    """Remove a topic from all masters. Its messages can no longer be read and go when their files expire."""
+    """Remove a topic from all masters. Its messages can no longer be read and go when their files expire.
+
+    Example: tandemmq topic delete orders --yes
+    """
     cluster = find_cluster(namesrv, data)
     if not yes and not typer.confirm(f"Delete topic {topic} with all its messages?"):
         raise typer.Abort
@@ -125,7 +134,10 @@ def group_list(
     namesrv: NamesrvOption = None,
     data: DataOption = None,
 ) -> None:
-    """List subscription groups and how far they are behind."""
+    """List subscription groups and how far they are behind.
+
+    Example: tandemmq group list --group billing
+    """
     cluster = find_cluster(namesrv, data)
     by_master = _run(lambda channels: groups_by_master(channels, cluster))
     table_console().print(groups_table(by_master) if group is None else group_queues_table(by_master, group))
