@@ -108,7 +108,7 @@ class ReplicatingBroker(BrokerAssembly):
             refusal=lambda: None,
             failed=_raise,
         )
-        self._write_path.attach(PlayedSlave(replica, clock, self._write_path.collect))  # type: ignore[arg-type]
+        self._write_path.attach(PlayedSlave(replica, clock, self._write_path.collect))
 
     def put(self, messages: Sequence[OutgoingMessage], done: Callable[[list[AppendResult]], None]) -> None:
         self._write_path.put(messages, done)
@@ -217,7 +217,7 @@ async def measured(options: argparse.Namespace) -> dict[str, list[int]]:
 
 def connection_of(front: Http2Front) -> Connection:
     """A connection as the front's port makes them."""
-    return Connection(front.call_type, limits=Limits(), now=monotonic(), peer="ipv4:127.0.0.1:50000")
+    return Connection(front.new_call, limits=Limits(), now=monotonic(), peer="ipv4:127.0.0.1:50000")
 
 
 def main() -> None:

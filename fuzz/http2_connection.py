@@ -145,15 +145,15 @@ class Call(Stream):
         answer = self.world.source.below(16)
         source = self.world.source
         if answer == 1:
-            self.send(bytes(source.below(3_000)))
+            self.send_bytes(bytes(source.below(3_000)))
         elif answer == 2:
             self.respond(bytes(source.below(6_000)))
         elif answer == 3:
-            self.finish(source.below(17), "an \u00fcnusual end\n")
+            self.end(source.below(17), "an \u00fcnusual end\n")
         elif answer == 4:
             for _ in range(source.below(8)):
-                self.send(b"piece")
-            self.finish()
+                self.send_bytes(b"piece")
+            self.end()
         elif answer == 5 and "half_closed" in self.told:
             self.respond(b"")
 

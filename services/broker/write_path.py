@@ -15,11 +15,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
-from broker.master.ha_listener import HaListener
 from mqcore.clock import Clock
 from mqcore.message import OutgoingMessage
 from mqcore.replication import (
@@ -42,6 +41,16 @@ log = structlog.get_logger(__name__)
 _PUT_OK: Final = PutStatus.PUT_OK
 
 PutDone = Callable[[list[AppendResult]], None]
+
+
+class ReplicationLinks(Protocol):
+    """The connections to the slaves, as far as the write path moves them."""
+
+    def pump(self) -> None:
+        """Sends what is new to every slave."""
+
+    def close_link(self, link: int) -> None:
+        """Drops a slave."""
 
 
 class WritePath:
@@ -76,7 +85,7 @@ class WritePath:
         self._answered = answered
         self._refusal = refusal
         self._failed = failed
-        self._ha: HaListener | None = None
+        self._ha: ReplicationLinks | None = None
         self._waiting: dict[int, tuple[list[AppendResult], PutDone]] = {}
         self._next_token = 1
         self._turn_scheduled = False
@@ -97,7 +106,7 @@ class WritePath:
         """Requests that wait for a slave or the disk."""
         return len(self._waiting)
 
-    def attach(self, ha: HaListener) -> None:
+    def attach(self, ha: ReplicationLinks) -> None:
         """Gives the listener whose slaves are served; before the first put."""
         self._ha = ha
 

@@ -2,8 +2,10 @@
 
 from mqgrpc.connection import Connection
 from mqgrpc.errors import ErrorCode
+from mqgrpc.hpack import Header
 from mqgrpc.limits import Limits, Usage
+from mqgrpc.request_head import RequestShape
 from mqgrpc.server import Server, TlsMode
 from mqgrpc.stream import Stream
 
-__all__ = ["Connection", "ErrorCode", "Limits", "Server", "Stream", "TlsMode", "Usage"]
+__all__ = ["Connection", "ErrorCode", "Header", "Limits", "RequestShape", "Server", "Stream", "TlsMode", "Usage"]

@@ -21,7 +21,7 @@ class Stream:
     """One call of one connection.
 
     Hooks, each called on the connection's thread, in this order: `opened`, `message` for each request message,
-    `half_closed` (or `request` for both), and at most one of `cancelled` and `undelivered`. After `finish` only
+    `half_closed` (or `request` for both), and at most one of `cancelled` and `undelivered`. After `end` only
     `undelivered` may follow.
     """
 
@@ -31,7 +31,7 @@ class Stream:
     deadline = inf
     """When the caller gives up, on the connection's clock in s."""
     is_finished = False
-    """`finish` was called, or the call is over."""
+    """`end` was called, or the call is over."""
     confirms = False
     """Set by the owner: `undelivered` is wanted for what was handed to the socket's buffer and not written."""
 
@@ -101,19 +101,19 @@ class Stream:
         """Address of the caller, for example `ipv4:10.0.0.7:51234`."""
         return self.connection.peer
 
-    def send(self, data: bytes) -> None:
+    def send_bytes(self, data: bytes) -> None:
         """One response message."""
         if not self.is_finished:
             self.connection.send_message(self, data)
 
-    def finish(self, status: int = 0, detail: str = "") -> None:
+    def end(self, status: int = 0, detail: str = "") -> None:
         """Ends the call behind what was sent. `status` is gRPC's number."""
         if not self.is_finished:
             self.is_finished = True
             self.connection.send_end(self, status, detail)
 
     def respond(self, data: bytes) -> None:
-        """`send` and `finish` with OK in one step, for the one response of a unary call."""
+        """`send_bytes` and `end` with OK in one step, for the one response of a unary call."""
         if not self.is_finished:
             self.is_finished = True
             self.connection.send_response(self, data)

@@ -195,7 +195,7 @@ def test_small_frames_that_trickle_in_are_no_attack() -> None:
         rig.advance(0.1)
         rig.receive(unary_request(2 * number + 1)[-3:])
         rig.output_bytes()
-        rig.calls[2 * number + 1].finish()
+        rig.calls[2 * number + 1].end()
     assert not rig.connection.is_closed
 
 
@@ -247,7 +247,7 @@ def test_large_headers_of_open_calls_are_bounded() -> None:
     assert rig.connection.buffered_bytes <= LIMITS.connection_buffer_bytes
     assert rig.counters["buffers_full"] > 0
     for call in list(rig.calls.values()):
-        call.finish()
+        call.end()
     assert rig.connection.buffered_bytes == 0
 
 
@@ -289,7 +289,7 @@ def test_many_calls_blocked_by_their_windows_cost_other_calls_nothing() -> None:
 
 
 def test_empty_data_on_a_call_that_was_answered_early_is_counted_too() -> None:
-    rig = ServerRig(limits=LIMITS, on_opened=lambda call: call.finish(12))
+    rig = ServerRig(limits=LIMITS, on_opened=lambda call: call.end(12))
     rig.receive(open_request(1), data(1, b"") * 1_000)
     assert rig.counters["too_many_empty_data_frames"] == 1
     assert rig.connection.is_closed

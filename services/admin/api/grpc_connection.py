@@ -69,7 +69,7 @@ class GrpcSide:
     def new_connection(self, peer: str, now: float, connection: GrpcConnection) -> Connection:
         """The state machine of one connection."""
         return Connection(
-            self._front.call_type,
+            self._front.new_call,
             limits=_LIMITS,
             now=now,
             peer=peer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mqcore.message.errors import InvalidProperty, MalformedRecord, MessageError
 from mqcore.message.host import Host
-from mqcore.message.java_hash import extend_hash, java_hash
+from mqcore.message.java_string import extend_hash, java_hash
 from mqcore.message.message_id import offset_message_id, parse_offset_message_id
 from mqcore.message.properties import (
     MAX_PROPERTIES_BYTES,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from mqcore.message.errors import InvalidProperty
-from mqcore.message.java_hash import java_hash
+from mqcore.message.java_string import java_hash
 from mqcore.message.property_names import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 
 __all__ = [

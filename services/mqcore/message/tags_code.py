@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from mqcore.message.java_hash import java_hash
+from mqcore.message.java_string import java_hash
 from mqcore.message.property_names import PROPERTY_DELAY_LEVEL, PROPERTY_TAGS
 
 __all__ = ["SCHEDULE_TOPIC", "delay_tags_code", "record_tags_code", "tags_code"]

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from mqcore.clock import Clock
 from mqcore.message import (
     MAX_PROPERTIES_BYTES,
@@ -68,6 +70,7 @@ _PUT_OK: Final = PutStatus.PUT_OK
 """Reading a member of an enum takes longer than making the result."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # the simulator watches a store from a subclass
 class MessageStore:
     """See the module's docstring. `load` first, `close` last. Offsets are bytes in the CommitLog, ranges half-open."""
 

@@ -60,18 +60,18 @@ def act(rig: ServerRig, wire: bytes, cuts: list[int]) -> tuple[object, ...]:
 
 
 def answer(call: RecordedCall) -> None:
-    call.send(b"first")
+    call.send_bytes(b"first")
     if call.stream_id % 4 == 1:
         call.respond(b"x" * 400)
     else:
-        call.finish(5, "no")
+        call.end(5, "no")
 
 
 def stream_back(call: RecordedCall, body: bytes) -> None:
     if body.startswith(b"\x00"):
-        call.finish(3, "zero")
+        call.end(3, "zero")
     else:
-        call.send(body)
+        call.send_bytes(body)
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)

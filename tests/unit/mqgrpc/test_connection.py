@@ -50,7 +50,7 @@ def test_unary_call_and_its_answer_in_one_piece_each() -> None:
 
 
 def test_answer_without_a_message_is_trailers_only() -> None:
-    rig = ServerRig(on_half_closed=lambda call: call.finish(5, "no such thing: 100 % \u00fcber\n"))
+    rig = ServerRig(on_half_closed=lambda call: call.end(5, "no such thing: 100 % \u00fcber\n"))
     rig.receive(unary_request(1))
     (trailers,) = rig.output()
     assert trailers.flags & frames.END_STREAM
@@ -64,7 +64,7 @@ def test_answer_without_a_message_is_trailers_only() -> None:
 
 @pytest.mark.parametrize("detail", ["x" * 100_000, "\u20ac" * 100_000, "\ud800"])
 def test_a_detail_never_becomes_a_header_that_clients_refuse(detail: str) -> None:
-    rig = ServerRig(on_half_closed=lambda call: call.finish(5, detail))
+    rig = ServerRig(on_half_closed=lambda call: call.end(5, detail))
     rig.receive(unary_request(1))
     assert 0 < len(rig.headers_of(rig.output()[0])["grpc-message"]) <= 4_096
 
@@ -88,7 +88,7 @@ def test_request_in_many_frames_with_padding_priority_continuation_and_trailers(
 
 
 def test_streams_interleave_in_both_directions() -> None:
-    both = pair(on_message=lambda call, body: call.send(body.upper()), on_half_closed=lambda call: call.finish())
+    both = pair(on_message=lambda call, body: call.send_bytes(body.upper()), on_half_closed=lambda call: call.end())
     first, second = both.start(), both.start()
     for text in (b"a", b"b", b"c"):
         both.send(first, text)
@@ -145,7 +145,7 @@ def test_a_compressed_message_is_refused_by_name() -> None:
 
 
 def test_an_answer_before_the_end_of_the_request_ends_the_request_too() -> None:
-    rig = ServerRig(on_opened=lambda call: call.finish(7, "not you"))
+    rig = ServerRig(on_opened=lambda call: call.end(7, "not you"))
     rig.receive(open_request(1) + data(1, b"\x00\x00\x00"))
     trailers, reset = rig.output()
     assert rig.headers_of(trailers)["grpc-status"] == "7"
@@ -192,8 +192,8 @@ def test_a_reset_reaches_the_handler_once() -> None:
     rig = ServerRig()
     rig.receive(open_request(1))
     rig.receive(frames.rst_stream(1, ErrorCode.CANCEL), frames.rst_stream(1, ErrorCode.CANCEL))
-    rig.calls[1].send(b"late")
-    rig.calls[1].finish()
+    rig.calls[1].send_bytes(b"late")
+    rig.calls[1].end()
     assert rig.output() == []
     rig.lose()
     assert rig.calls[1].hooks == ["opened", "cancelled"]
@@ -260,7 +260,7 @@ def test_hooks_that_end_other_calls_while_the_connection_breaks() -> None:
     rig = ServerRig()
     rig.receive(unary_request(1) + unary_request(3))
     first, second = rig.calls[1], rig.calls[3]
-    first.cancelled = lambda: second.finish(10, "gone")  # type: ignore[method-assign]
+    first.cancelled = lambda: second.end(10, "gone")  # type: ignore[method-assign]
     rig.lose()
     assert second.hooks == ["opened", b"", "half_closed"]
 
@@ -287,10 +287,10 @@ def test_an_initial_window_below_what_was_used_makes_windows_negative() -> None:
     rig = ServerRig(settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: 100})
     rig.receive(unary_request(1))
     call = rig.calls[1]
-    call.send(bytes(75))
+    call.send_bytes(bytes(75))
     assert kinds(rig.output()) == [frames.HEADERS, frames.DATA]
     rig.receive(frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: 50}))
-    call.send(bytes(15))
+    call.send_bytes(bytes(15))
     assert kinds(rig.output()) == [frames.SETTINGS]
     rig.receive(frames.window_update(1, 30))  # 50 - 80 + 30
     assert rig.output() == []
@@ -500,7 +500,7 @@ def test_what_ends_one_call_only(wire: bytes, code: ErrorCode) -> None:
     ],
 )
 def test_mistakes_on_a_stream_that_was_answered_early_are_named(wire: bytes, code: ErrorCode) -> None:
-    rig = ServerRig(on_opened=lambda call: call.finish(7))
+    rig = ServerRig(on_opened=lambda call: call.end(7))
     rig.receive(open_request(1))
     rig.output()
     rig.receive(wire)
