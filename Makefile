@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help setup proto lock lint format test test-quick sim bench bench-receive demo conformance images e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale clean bench-put bench-send bench-catchup
+.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive demo conformance images e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale clean bench-put bench-send bench-catchup
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -41,6 +41,9 @@ test-quick: setup ## unit and contract tests only
 
 conformance: setup ## the client API's conformance suite and the official Python client
 	@$(BIN)/python tools/run_tests.py --report conformance contract/client_api e2e/official_python
+
+chart: setup ## the chart: lint, schemas, rendered presets, refused values (gets helm and kubeconform if they are missing)
+	@$(BIN)/python tools/run_tests.py --report chart chart
 
 images: ## the images, built and looked into: ONLY=broker TAG=0.1.0, LOAD=1 puts them onto the test cluster
 	@python3 tools/images.py $(ONLY) $(if $(TAG),--tag $(TAG)) $(if $(LOAD),--load)
