@@ -80,7 +80,9 @@ def settings_schema(component: str) -> dict[str, Any]:
     if unknown:
         raise SystemExit(f"DERIVED names settings that {component} does not have: {', '.join(sorted(unknown))}")
     properties = {
-        key: {"const": f"left out: the chart sets it ({derived[key]})"} if key in derived else _plain(value, definitions)
+        key: {"const": f"left out: the chart sets it ({derived[key]})"}
+        if key in derived
+        else _plain(value, definitions)
         for key, value in sorted(schema["properties"].items())
     }
     return {"type": "object", "additionalProperties": False, "properties": properties}
