@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -13,8 +16,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
+from admin.cli.pod_address import PodAddresses
 from admin.kubernetes_cluster import AccessDenied, ApiServerCluster, KubernetesUnavailable, open_cluster
+from support.kubernetes_release import pod
 
+_WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _SETS = "/apis/apps/v1/namespaces/mq/statefulsets"
 
 
@@ -34,7 +40,39 @@ class _Handler(BaseHTTPRequestHandler):
     server: _ApiServer
 
     def do_GET(self) -> None:
-        self._answer(None)
+        if self.path.partition("?")[0].endswith("/portforward"):
+            self._forward()
+        else:
+            self._answer(None)
+
+    def _forward(self) -> None:
+        """A port of a pod that answers in capitals: one WebSocket, a data and an error channel, both announced."""
+        port = int(parse_qs(urlsplit(self.path).query)["ports"][0]).to_bytes(2, "little")
+        digest = hashlib.sha1((self.headers["Sec-WebSocket-Key"] + _WEBSOCKET_GUID).encode()).digest()
+        self.protocol_version = "HTTP/1.1"
+        self.send_response(101)
+        self.send_header("Upgrade", "websocket")
+        self.send_header("Connection", "Upgrade")
+        self.send_header("Sec-WebSocket-Accept", base64.b64encode(digest).decode())
+        self.send_header("Sec-WebSocket-Protocol", "v4.channel.k8s.io")
+        self.end_headers()
+        for channel in (0, 1):
+            self._write_frame(bytes([channel]) + port)
+        while (payload := self._read_frame()) is not None:
+            self._write_frame(payload[:1] + payload[1:].upper())
+        self.close_connection = True
+
+    def _read_frame(self) -> bytes | None:
+        """A short masked binary frame; None at the end."""
+        head = self.rfile.read(2)
+        if len(head) < 2 or head[0] & 0xF == 8:
+            return None
+        mask = self.rfile.read(4)
+        return bytes(byte ^ mask[place % 4] for place, byte in enumerate(self.rfile.read(head[1] & 0x7F)))
+
+    def _write_frame(self, payload: bytes) -> None:
+        self.wfile.write(bytes([0x82, len(payload)]) + payload)
+        self.wfile.flush()
 
     def do_PATCH(self) -> None:
         self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
@@ -128,6 +166,18 @@ async def test_partition_is_changed_by_a_merge_patch_of_nothing_else(api: _ApiSe
             {"spec": {"updateStrategy": strategy}},
         )
     ]
+
+
+async def test_port_of_a_pod_is_reached_through_the_api_server(api: _ApiServer) -> None:
+    async with PodAddresses(await _cluster()) as addresses:
+        address = await addresses.find(pod("mq-broker-a-master-0"), "grpc-metadata")
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"question")
+        async with asyncio.timeout(10):
+            assert await reader.readexactly(8) == b"QUESTION"
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_refusal_names_verb_and_resource(api: _ApiServer) -> None:
