@@ -33,8 +33,12 @@ lint: setup ## ruff, mypy --strict, import-linter, buf
 format: setup ## format and fix what a tool can fix
 	@$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q . ; cd proto && ../$(BIN)/buf format -w
 
-test: setup lint ## everything CI runs: linters, unit, contract, simulation, integration
+test: setup lint compiled ## everything CI runs: linters, unit, contract, simulation, integration, chart; then as compiled
 	@$(BIN)/python tools/run_tests.py
+
+compiled: setup ## the busiest modules as C extensions, in build/compiled (gets a compiler if there is none)
+	@tools/bootstrap.sh compiler
+	@$(BIN)/python tools/compile.py
 
 test-quick: setup ## unit and contract tests only
 	@$(BIN)/python tools/run_tests.py --report test-quick unit contract
@@ -45,8 +49,8 @@ conformance: setup ## the client API's conformance suite and the official Python
 chart: setup ## the chart: lint, schemas, rendered presets, refused values (gets helm and kubeconform if they are missing)
 	@$(BIN)/python tools/run_tests.py --report chart chart
 
-images: ## the images, built and looked into: ONLY=broker TAG=0.1.0, LOAD=1 puts them onto the test cluster
-	@python3 tools/images.py $(ONLY) $(if $(TAG),--tag $(TAG)) $(if $(LOAD),--load)
+images: ## the images, built and looked into: ONLY=broker TAG=0.1.0 COMPILED=1, LOAD=1 onto the test cluster
+	@python3 tools/images.py $(ONLY) $(if $(TAG),--tag $(TAG)) $(if $(COMPILED),--compiled) $(if $(LOAD),--load)
 
 e2e-clients: setup ## the conformance scenarios with the official Java, Go, Node and Python clients
 	@$(BIN)/python tools/official_clients.py

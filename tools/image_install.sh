@@ -2,7 +2,8 @@
 # Runs inside the image build (services/Dockerfile), as root, and leaves /opt/tandemmq as the final stage copies it:
 #
 #   image_install.sh locked FILE        the packages of a requirements file with hashes
-#   image_install.sh service NAME       our wheel from /build/dist, without the programs of the other services
+#   image_install.sh service NAME [1]   our wheel from /build/dist, without the programs of the other services; with 1
+#                                       C extensions beside the modules every message passes through
 #
 # Same input, same bytes: no caches, no addresses, no time of day. Byte code is compiled here, since the root file system
 # is read-only later, and is trusted unchecked: nothing changes a source file in an image, and a check by time would fail
@@ -29,6 +30,16 @@ service)
     rm -rf "$site/${other%%:*}"
     for program in $(echo "${other#*:}" | tr , ' '); do rm -f "$venv/bin/$program"; done
   done
+  if [ "${3:-0}" != 0 ]; then
+    # The only step that asks the distribution for packages: what they make is in the image, they are not.
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    apt-get install -y -qq --no-install-recommends gcc libc6-dev $([ -e "$headers/Python.h" ] || echo libpython3.11-dev) \
+      > /dev/null
+    $tools/pip install -q --no-deps --require-hashes -r compile.txt
+    $tools/python tools/compile.py --into "$site"
+  fi
   ;;
 esac
 
