@@ -18,9 +18,14 @@ def test_members_of_a_group_never_share_a_node(group: str) -> None:
         (term,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         assert term["topologyKey"] == "kubernetes.io/hostname"
         assert term["labelSelector"]["matchLabels"]["tandemmq.io/broker-group"] == group
-        zone, node = pod["topologySpreadConstraints"]
-        assert zone["topologyKey"] == "topology.kubernetes.io/zone"
-        assert zone["whenUnsatisfiable"] == node["whenUnsatisfiable"] == "ScheduleAnyway"
+        (wish,) = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        assert wish["podAffinityTerm"]["topologyKey"] == "topology.kubernetes.io/zone"
+        assert wish["podAffinityTerm"]["labelSelector"] == term["labelSelector"]
+        # One key that every node has: a node that lacks one of several is not scored at all.
+        (node,) = pod["topologySpreadConstraints"]
+        assert node["topologyKey"] == "kubernetes.io/hostname"
+        assert node["whenUnsatisfiable"] == "ScheduleAnyway"
+        assert node["labelSelector"]["matchLabels"]["tandemmq.io/home-role"] == role
 
 
 @pytest.mark.parametrize(("rule", "key"), [("soft", "preferredDuringSchedulingIgnoredDuringExecution"), ("none", None)])
