@@ -5,6 +5,17 @@ set -eu
 cd "$(dirname "$0")/.."
 extra=${1:-dev}
 stamp=.venv/.stamp-$extra
+
+if [ "$extra" = compiler ]; then
+  # A C compiler and Python's headers, for tools/compile.py, which tells what is still missing.
+  headers=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
+  { command -v cc >/dev/null 2>&1 || [ -n "${CC:-}" ]; } && [ -e "$headers/Python.h" ] && exit 0
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    echo "setup: installing a C compiler and Python's headers" >&2
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc libc6-dev python3-dev >/dev/null
+  fi
+  exit 0
+fi
 if [ -e "$stamp" ] && [ "$stamp" -nt uv.lock ] && [ "$stamp" -nt pyproject.toml ]; then exit 0; fi
 
 python=${PYTHON:-python3}
