@@ -87,9 +87,13 @@ class Installation:
         )
         return time.monotonic() - started
 
-    def test(self) -> str:
-        """`helm test`: what it said. Raises CommandFailed."""
-        return self.cluster.helm("test", RELEASE, "-n", self.namespace, "--logs", "--timeout", "180s", limit_s=200)
+    def test(self) -> None:
+        """`helm test`. Raises CommandFailed with what the test said; its pod is gone only when it passed."""
+        try:
+            self.cluster.helm("test", RELEASE, "-n", self.namespace, "--timeout", "180s", limit_s=200)
+        except CommandFailed as error:
+            said = self.cluster.kubectl("logs", "-n", self.namespace, f"{RELEASE}-test", check=False)
+            raise CommandFailed(f"{error}: {said[-2000:]}") from error
 
     def uninstall(self) -> list[str]:
         """`helm uninstall --wait`; returns what is left but the volumes' claims, as kind/name."""
