@@ -16,7 +16,7 @@ tools=/build/tools/bin
 site=$(echo $venv/lib/python3.*/site-packages)
 case $1 in
 locked)
-  wheels=$(mktemp -d)
+  wheels=/build/wheels
   # Wheels first: a package that comes as source is built by the pinned setuptools of the tools, not by one fetched now.
   $tools/pip wheel -q --no-deps --no-build-isolation --require-hashes -r "$2" -w "$wheels"
   $tools/pip --python $venv/bin/python install -q --no-deps --no-index --no-compile "$wheels"/*.whl
@@ -45,6 +45,7 @@ esac
 
 # Where the wheel was and when it was installed is of no use at run time and differs from build to build.
 find "$site" -path '*.dist-info/direct_url.json' -delete
+sed -i '/direct_url\.json,/d' "$site"/*.dist-info/RECORD
 rm -f $venv/bin/activate $venv/bin/activate.* $venv/bin/Activate.ps1
 # Tests, type stubs, headers and static libraries of packages: a third of numpy.
 find "$site" -depth -type d \( -name tests -o -name test \) -not -path '*/site-packages/tests' -exec rm -rf {} +

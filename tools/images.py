@@ -171,7 +171,7 @@ class Buildah:
     def build(self, image: Image, tag: str, *, fresh: bool) -> str:
         reference = f"localhost/{image.repository}:{tag}"
         # Without --layers nothing is kept, and each target would build all stages before it again.
-        options = ["--no-cache"] if fresh else ["--layers"]
+        options = ["--layers", "--no-cache"] if fresh else ["--layers"]
         _run([str(self._bud), str(ROOT), reference, *image.arguments, *options, "--timestamp", EPOCH_S])
         return reference
 
