@@ -28,6 +28,13 @@ _CHANNEL_OPTIONS: Final = (
     # A broker that comes back within seconds should be seen within a second, not after gRPC's two minutes.
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.initial_reconnect_backoff_ms", 200),
+    # An attempt at an address that nobody has any more would be given 20 s, and the right one be tried after it.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    # Else a connection to a machine without power is never missed, and its successor never tried.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
     # A pod that comes back has another address behind the same name; gRPC would ask for it every 30 s at most.
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ("grpc.enable_http_proxy", 0),

@@ -24,6 +24,11 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A broker that returns may have another address: see it within seconds instead of half a minute.
+    ("grpc.min_reconnect_backoff_ms", 3_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
     # Brokers are addressed directly; a proxy of the environment would break leases and long polls.
     ("grpc.enable_http_proxy", 0),
 )

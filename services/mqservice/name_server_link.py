@@ -56,6 +56,8 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # An attempt at an address that nobody has any more would be given 20 s, and the right one be tried after it.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
     # A pod that returns has a new address; the default would believe the old one for 30 s.
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     # The watch may be silent for hours: only pings tell a quiet NameServer from a machine that vanished.
