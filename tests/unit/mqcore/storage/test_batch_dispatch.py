@@ -203,13 +203,14 @@ def test_a_damaged_log_ends_at_the_same_record_for_the_same_reason(data: st.Data
 @given(st.integers(0, 2**32), st.integers(1, 300), st.booleans())
 def test_many_usual_records(seed: int, count: int, equal_sizes: bool) -> None:
     chance = random.Random(seed)
+    tags = chance.choice([1, 3, 30])
     log = raw_log(
         [
             Message(
                 topic=f"topic-{chance.randrange(3)}",
                 queue_id=chance.randrange(4),
                 body=b"x" * (64 if equal_sizes else chance.randrange(200)),
-                properties=f"UNIQ_KEY\x01{number:032X}\x02TAGS\x01tag{chance.randrange(3)}\x02".encode(),
+                properties=f"UNIQ_KEY\x01{number:032X}\x02TAGS\x01tag{chance.randrange(tags):02}\x02".encode(),
                 time_step_ms=chance.randrange(300),
             )
             for number in range(count)
@@ -221,6 +222,17 @@ def test_many_usual_records(seed: int, count: int, equal_sizes: bool) -> None:
             OPTIONS, index_slot_count=chance.choice([3, 50]), index_entry_count=chance.choice([7, 80, 10_000])
         ),
     )
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 20, 39])
+@pytest.mark.parametrize("body_bytes", [100, 2100])
+def test_a_damaged_body_among_equal_records(damaged: int, body_bytes: int) -> None:
+    log = bytearray(raw_log([Message(body=b"b" * body_bytes)] * 40))
+    position = 0
+    for _ in range(damaged):
+        position += int.from_bytes(log[position : position + 4], "big")
+    log[position + 88 + body_bytes - 1] ^= 1
+    assert_same(bytes(log))
 
 
 def recovered(log: bytes, options: StoreOptions) -> tuple[dict[str, bytes], object]:
