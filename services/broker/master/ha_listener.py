@@ -26,6 +26,7 @@ SEND_BUDGET_BYTES: Final = 1 << 20
 # Reports are 8 bytes; a slave that sends more than this in one read is met again at the next.
 READ_BYTES: Final = 64 << 10
 SLAVES_MAX: Final = 64
+_NOTHING: Final = memoryview(b"")
 
 
 class LogReader(Protocol):
@@ -44,7 +45,7 @@ class _HaLink:
         self.link_id = link_id
         self.sock = sock
         self.peer = peer
-        self.unsent: list[memoryview] = []
+        self.unsent: list[bytes | memoryview] = []
         self.writing = False
 
 
@@ -180,12 +181,18 @@ class HaListener:
         transfers = self._replica.take_transfers(
             link.link_id, budget_bytes=SEND_BUDGET_BYTES, now_ms=self._clock.monotonic_ms()
         )
-        for transfer in transfers:
-            link.unsent.append(memoryview(transfer.header))
-            if transfer.length:
-                body = self._log_reader.read_log(transfer.start_offset, transfer.length)
-                assert len(body) == transfer.length, "a transfer must lie within one CommitLog file and below its end"
-                link.unsent.append(body)
+        # Frames are neighbours: the log is asked once for all that lie in one file, and each takes its slice of that.
+        left = sum(transfer.length for transfer in transfers)
+        rest = _NOTHING
+        for header, start_offset, length in transfers:
+            link.unsent.append(header)
+            if length:
+                if not rest:
+                    rest = self._log_reader.read_log(start_offset, left)
+                assert len(rest) >= length, "a transfer must lie within one CommitLog file and below its end"
+                link.unsent.append(rest[:length])
+                rest = rest[length:]
+                left -= length
         return bool(link.unsent)
 
     def _want_writable(self, link: _HaLink, *, wanted: bool) -> None:
@@ -199,7 +206,7 @@ class HaListener:
             loop.remove_writer(link.sock)
 
 
-def _after(buffers: list[memoryview], sent: int) -> list[memoryview]:
+def _after(buffers: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
     """What is left of `buffers` once `sent` bytes are gone."""
     for index, buffer in enumerate(buffers):
         if sent < len(buffer):
