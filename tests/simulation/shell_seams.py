@@ -1,8 +1,8 @@
 """Lets the broker's real shell run on simulated sockets and calls.
 
 `HaListener`, `HaConnection`, `Follower` and `TailRecovery` open sockets and channels themselves. Within `in_simulation`
-the names they do that with mean their simulated twins; nothing else of them is changed, so that a wrong order of steps
-in the shell is found here too.
+the names they do that with mean their simulated twins; nothing else of them is changed but what counts as a large read,
+so that a wrong order of steps in the shell is found here too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Final
 from unittest import mock
 
 import structlog
@@ -22,6 +23,9 @@ from simulation.sim_socket import SimSocketModule
 
 __all__ = ["in_simulation"]
 
+# Of reads that are this small some are written by the slave's thread, and some are not.
+WRITTEN_APART_BYTES_MIN: Final = 1024
+
 
 @contextmanager
 def in_simulation() -> Iterator[None]:
@@ -29,6 +33,7 @@ def in_simulation() -> Iterator[None]:
     with ExitStack() as stack:
         for module in (ha_listener, ha_connection):
             stack.enter_context(mock.patch.object(module, "socket", SimSocketModule()))
+        stack.enter_context(mock.patch.object(ha_connection, "WRITTEN_APART_BYTES_MIN", WRITTEN_APART_BYTES_MIN))
         for module in (follower, tail_recovery):
             stack.enter_context(mock.patch.object(module, "PeerClient", SimPeerClient))
             stack.enter_context(mock.patch.object(module, "PeerUnavailable", PeerUnavailable))

@@ -45,10 +45,10 @@ RETRY_PAUSE_S: Final = 0.5
 FLUSH_POLL_S: Final = 0.005
 # Records dispatched one by one in a turn of the loop: about 10 ms. A batch counts as a turn of its own.
 DISPATCH_SLICE: Final = 2_048
-# Records gather for so long, or until so many bytes make a full batch: in a batch each costs a tenth. Nobody reads a
-# slave's ConsumeQueues within that time, and what ends its life as a slave dispatches the rest.
+# Records gather for so long, or until so many bytes make a batch (half of a full read): in a batch each costs a tenth.
+# Nobody reads a slave's ConsumeQueues within that time, and what ends its life as a slave dispatches the rest.
 GATHER_S: Final = 0.010
-GATHERED_BYTES: Final = 4 << 20
+GATHERED_BYTES: Final = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +179,10 @@ class Follower:
             async with self._flushes_paused():
                 await asyncio.wait((following, came), return_when=asyncio.FIRST_COMPLETED)
             return await following
+        except asyncio.CancelledError:
+            following.cancel()
+            await asyncio.wait((following,))  # Not before its last write is settled.
+            raise
         finally:
             following.cancel()
             came.cancel()

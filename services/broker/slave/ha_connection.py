@@ -2,22 +2,38 @@
 
 Large reads into one buffer, every whole or partial frame appended straight from it, one report per read. The
 ConsumeQueues are built afterwards in bounded slices, so that a long catch-up never holds the loop for long.
+
+A read of a megabyte or more comes from a master that is far ahead. A thread stores it, while the loop reads on into
+the other buffer and dispatches what was stored before (docs/adr/0013):
+
+    read A -> [thread stores A]
+              read B, dispatch     -> A stored: report -> [thread stores B]
+                                                          read A, dispatch …
+
+One write is out at a time, and a buffer that waits for it ends the reading: the rest waits in the kernel.
 """
 
 from __future__ import annotations
 
 import asyncio
+import mmap
 import socket
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from mqcore.clock import Clock
 from mqcore.replication import AppendBytes, RemoteProtocolError, SlaveOptions, SlaveSession
-from mqcore.storage import StorageError
+from mqcore.storage import RawWrite, StorageError
 
 __all__ = ["HaConnection", "SlaveLog"]
 
-READ_BUFFER_BYTES: Final = 1 << 20
+# As much as a dispatch takes in one go: while one thread does the one, the other has enough of the other to do.
+READ_BUFFER_BYTES: Final = 4 << 20
+# A hand-over to the thread waits for the interpreter: up to 5 ms, which a master's sends must not wait for. Whoever has
+# so much unread is 10 ms behind in any case.
+WRITTEN_APART_BYTES_MIN: Final = 1 << 20
 CONNECT_TIMEOUT_S: Final = 5.0
 
 
@@ -34,6 +50,21 @@ class SlaveLog(Protocol):
 
     def append_replicated(self, start_offset: int, parts: Sequence[memoryview]) -> None:
         """Appends CommitLog bytes at the end, unchanged; no part goes beyond the end of a file."""
+
+    def replicated_write(self, start_offset: int, parts: Sequence[memoryview]) -> RawWrite | None:
+        """What does the same in a thread; None: not possible."""
+
+    def replicated_write_finished(self, write: RawWrite) -> None:
+        """It has run."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """What one read brought: neighbouring pieces of the log, views of the buffer that was read into."""
+
+    start_offset: int
+    parts: list[memoryview]
+    size: int
 
 
 class HaConnection:
@@ -59,7 +90,13 @@ class HaConnection:
         self._appended = appended
         self._sock: socket.socket | None = None
         self._session: SlaveSession | None = None
-        self._view = memoryview(bytearray(READ_BUFFER_BYTES))
+        # Mapped, not allocated: of a buffer that is never filled only the beginning takes memory.
+        self._view, self._other_view = (
+            memoryview(mmap.mmap(-1, READ_BUFFER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)) for _ in range(2)
+        )
+        self._waiting: _Arrival | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ha-write")
         self._closed: asyncio.Future[str] | None = None
         self.master_end_offset = 0
 
@@ -69,9 +106,22 @@ class HaConnection:
         return self._session is not None
 
     async def follow(self, host: str, port: int) -> str:
-        """Connects and replicates; returns why it ended. OSError or TimeoutError when no connection comes about."""
+        """Connects and replicates; returns why it ended. OSError or TimeoutError when no connection comes about.
+
+        When it returns or is cancelled no write is out, and what was written belongs to the log.
+        """
+        sock = await self._connect(host, port)
+        try:
+            reason = await self._follow(sock)
+        except asyncio.CancelledError:
+            await self._write_settled()
+            raise
+        await self._write_settled()
+        return reason
+
+    async def _follow(self, sock: socket.socket) -> str:
         loop = asyncio.get_running_loop()
-        self._sock = sock = await self._connect(host, port)
+        self._sock = sock
         self._closed = loop.create_future()
         self._session = SlaveSession(
             min_offset=self._log.min_offset,
@@ -87,9 +137,8 @@ class HaConnection:
             return self._closed.result()
         finally:
             loop.remove_reader(sock)
-            loop.remove_writer(sock)
             sock.close()
-            self._sock = self._session = None
+            self._sock = self._session = self._waiting = None
 
     def acknowledge(self) -> None:
         """Reports the acknowledged end, for a slave that waited for its disk."""
@@ -132,6 +181,17 @@ class HaConnection:
             return
         self._send_reports()
 
+    async def _write_settled(self) -> None:
+        """Waits for the thread, even if cancelled: what it stores must belong to the log before anything is done."""
+        cancelled: asyncio.CancelledError | None = None
+        while self._writing is not None:
+            try:
+                await asyncio.wait((self._writing,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
     def _readable(self) -> None:
         assert self._sock is not None
         assert self._session is not None
@@ -156,17 +216,59 @@ class HaConnection:
                     parts.append(event.data)
                 else:
                     self.master_end_offset = max(self.master_end_offset, event.offset)
-            if parts:
-                self._log.append_replicated(start_offset, parts)
-        except (RemoteProtocolError, StorageError) as error:
-            # No room for the next file, or bytes that do not follow: what was appended is sound, the rest comes again.
+        except RemoteProtocolError as error:
             self._end(str(error))
         if parts:
-            self.master_end_offset = max(self.master_end_offset, self._log.end_offset)
-            if self._session is not None:
-                self._session.appended(self._acknowledged_end())
-                self._send_reports()
-            self._appended()
+            self._store(_Arrival(start_offset, parts, count))
+
+    def _store(self, arrival: _Arrival) -> None:
+        """Appends what arrived: at once, in the thread, or when the thread has done what it is at."""
+        if self._writing is not None:
+            assert self._sock is not None
+            self._waiting = arrival
+            asyncio.get_running_loop().remove_reader(self._sock)
+            return
+        if arrival.size >= WRITTEN_APART_BYTES_MIN:
+            write = self._log.replicated_write(arrival.start_offset, arrival.parts)
+            if write is not None:
+                self._store_apart(write)
+                return
+        try:
+            self._log.append_replicated(arrival.start_offset, arrival.parts)
+        except StorageError as error:
+            # No room for the next file, or bytes that do not follow: what was appended is sound, the rest comes again.
+            self._end(str(error))
+        self._note_appended()
+
+    def _store_apart(self, write: RawWrite) -> None:
+        """Has the thread store what is in the buffer; the next read goes into the other one."""
+        self._view, self._other_view = self._other_view, self._view
+        self._writing = asyncio.get_running_loop().run_in_executor(self._executor, write.run)
+        self._writing.add_done_callback(lambda done: self._stored_apart(write, done))
+
+    def _stored_apart(self, write: RawWrite, done: asyncio.Future[None]) -> None:
+        self._writing = None
+        error = done.exception()
+        if error is None:
+            self._log.replicated_write_finished(write)
+        elif isinstance(error, StorageError):
+            self._end(str(error))
+        else:
+            raise error
+        arrival, self._waiting = self._waiting, None
+        if arrival is not None and self._sock is not None and not self._is_ended:
+            # First of all: the thread works on while the loop reports and dispatches.
+            self._store(arrival)
+            asyncio.get_running_loop().add_reader(self._sock, self._readable)
+        self._note_appended()
+
+    def _note_appended(self) -> None:
+        """The log has grown: reports it, and has it dispatched."""
+        self.master_end_offset = max(self.master_end_offset, self._log.end_offset)
+        if self._session is not None:
+            self._session.appended(self._acknowledged_end())
+            self._send_reports()
+        self._appended()
 
     def _send_reports(self) -> None:
         """Sends queued reports. Eight bytes that do not fit the socket buffer mean a master that stopped reading."""
@@ -185,6 +287,10 @@ class HaConnection:
         if sent != len(data):
             # A part of a report would shift every later one by some bytes: the connection is of no more use.
             self._end("the master does not read our reports")
+
+    @property
+    def _is_ended(self) -> bool:
+        return self._closed is None or self._closed.done()
 
     def _end(self, reason: str) -> None:
         if self._closed is not None and not self._closed.done():

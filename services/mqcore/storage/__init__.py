@@ -20,6 +20,7 @@ from mqcore.storage.kept_tail import KeptTail
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import FlushDiskType, StoreOptions
 from mqcore.storage.put_status import PutStatus
+from mqcore.storage.raw_write import RawWrite
 from mqcore.storage.record_boundaries import record_boundaries, record_boundary_before
 from mqcore.storage.recovery import RecoveryReport
 from mqcore.storage.retention import RetentionJob
@@ -44,6 +45,7 @@ __all__ = [
     "NextSegmentJob",
     "PutStatus",
     "QueueEntry",
+    "RawWrite",
     "RecordCorrupt",
     "RecoveryReport",
     "RetentionJob",

@@ -12,7 +12,7 @@ Invariants:
 - A record lies in one file. One of L bytes fits if L + 8 <= what is left; else the file is closed with a blank.
 - [min_offset, flushed_offset) is on the platter. `end_offset` is volatile: a start finds it by scanning.
 
-One thread writes (the event loop's). Flush jobs run beside it.
+One thread writes (the event loop's), or has a thread write what comes next (`raw_write`). Flush jobs run beside it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Final
 from mqcore.message import encode_blank
 from mqcore.storage.disk import Disk, MappedSegment
 from mqcore.storage.mapped_file_queue import MappedFileQueue
+from mqcore.storage.raw_write import RawWrite
 
 __all__ = ["COMMIT_LOG_FOLDER", "CommitLog"]
 
@@ -111,21 +112,39 @@ class CommitLog:
         while first < len(parts):
             if self.end_offset == self._file_end:
                 self._enter(self._next_segment(self._file_end), self._file_end)
-            left = self._file_end - self.end_offset
-            end, size = first, 0
-            while end < len(parts) and size + len(parts[end]) <= left:
-                size += len(parts[end])
-                end += 1
-            assert end > first, f"{len(parts[first])} bytes at {self.end_offset} span two files"
-            if size < _WRITTEN_BYTES_MIN:
-                for part in parts[first:end]:
+            write = self._raw_write(parts, first)
+            if write.size < _WRITTEN_BYTES_MIN:
+                for part in write.parts:
                     self.append_raw(part)
             else:
-                segment = self._files.segment(self._file_start)
-                assert segment is not None, "the file being written is gone"
-                segment.write_parts(self.end_offset - self._file_start, parts[first:end])
-                self.end_offset += size
-            first = end
+                write.run()
+                self.written(write)
+            first += len(write.parts)
+
+    def raw_write(self, parts: Sequence[memoryview]) -> RawWrite | None:
+        """What stores `parts` at the end, to be run in a thread; None if that takes more than the file being written.
+
+        Until it has run and `written` was told, nothing else may be appended, cut or moved.
+        """
+        write = self._raw_write(parts, 0) if self.end_offset < self._file_end else None
+        return write if write is not None and len(write.parts) == len(parts) else None
+
+    def written(self, write: RawWrite) -> None:
+        """The write has run: what it stored belongs to the log."""
+        assert write.start == self.end_offset - self._file_start, "something was appended under a write"
+        self.end_offset += write.size
+
+    def _raw_write(self, parts: Sequence[memoryview], first: int) -> RawWrite:
+        """For as many of parts[first:] as lie in the file being written."""
+        left = self._file_end - self.end_offset
+        end, size = first, 0
+        while end < len(parts) and size + len(parts[end]) <= left:
+            size += len(parts[end])
+            end += 1
+        assert end > first, f"{len(parts[first])} bytes at {self.end_offset} span two files"
+        segment = self._files.segment(self._file_start)
+        assert segment is not None, "the file being written is gone"
+        return RawWrite(segment, self.end_offset - self._file_start, parts[first:end], size)
 
     def restart_at(self, start_offset: int) -> None:
         """Moves an empty log: its files go, the next one starts at `start_offset`."""

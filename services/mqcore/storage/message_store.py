@@ -53,6 +53,7 @@ from mqcore.storage.index_table import IndexTable
 from mqcore.storage.kept_tail import KeptTail, keep_tail
 from mqcore.storage.options import StoreOptions
 from mqcore.storage.put_status import PutStatus
+from mqcore.storage.raw_write import RawWrite
 from mqcore.storage.recovery import RecoveryReport, recover
 from mqcore.storage.retention import Retention, RetentionJob
 from mqcore.storage.run_marks import clear_run_marks, read_stop_kind, set_doubtful_run_marks, set_run_marks
@@ -369,6 +370,21 @@ class MessageStore:
                 raise LogGap(COMMIT_LOG_FOLDER, expected_offset=log.end_offset, found_offset=start_offset)
             self._restart_at(start_offset)
         log.append_parts(parts)
+
+    def replicated_write(self, start_offset: int, parts: Sequence[memoryview]) -> RawWrite | None:
+        """What does the work of `append_replicated` in a thread; None: that has to do it, for it is not mere writing.
+
+        The bytes belong to the log once `replicated_write_finished` was told. Until then nothing else may be appended,
+        nothing truncated, and this store not be closed; dispatch and flush jobs go on with what was there before.
+        """
+        log = self._log
+        if start_offset != log.end_offset or log.end_offset == log.min_offset:
+            return None
+        return log.raw_write(parts)
+
+    def replicated_write_finished(self, write: RawWrite) -> None:
+        """The write's `run` returned."""
+        self._log.written(write)
 
     def dispatch(self, *, max_records: int = 4096) -> int:
         """Enters whole records that were appended raw into ConsumeQueues and index; returns how many.

@@ -391,6 +391,28 @@ class TestSlave:
         with pytest.raises(LogGap):
             store.append_raw(200, b"x")
 
+    def test_bytes_written_in_a_thread_belong_to_the_log_when_it_is_told(
+        self, master: MessageStore, store: MessageStore
+    ) -> None:
+        store.append_raw(0, master.read_log(0, 100))
+        write = store.replicated_write(100, [master.read_log(100, 500), master.read_log(600, 400)])
+        assert write is not None
+        write.run()
+        assert store.end_offset == 100
+        store.replicated_write_finished(write)
+        assert log_bytes(store) == log_bytes(master)[:1000]
+
+    def test_bytes_are_not_for_a_thread_unless_they_go_on_in_the_file(
+        self, master: MessageStore, store: MessageStore
+    ) -> None:
+        assert store.replicated_write(0, [master.read_log(0, 100)]) is None, "the first may move the log"
+        store.append_raw(0, master.read_log(0, FILE - 100))
+        assert store.replicated_write(FILE, [master.read_log(FILE, 10)]) is None, "a gap"
+        pieces = [master.read_log(FILE - 100, 100), master.read_log(FILE, 10)]
+        assert store.replicated_write(FILE - 100, pieces) is None, "two files"
+        store.append_raw(FILE - 100, pieces[0])
+        assert store.replicated_write(FILE, pieces[1:]) is None, "a new file"
+
     def test_damaged_record_stops_dispatch(self, master: MessageStore, store: MessageStore) -> None:
         data = bytearray(master.read_log(0, 3000))
         data[1300] ^= 1

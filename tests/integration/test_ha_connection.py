@@ -1,0 +1,205 @@
+"""A slave's connection on a real socket: what its thread writes, and what is said of it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Final, cast
+
+import pytest
+
+from broker.slave.ha_connection import READ_BUFFER_BYTES, HaConnection
+from mqcore.replication import SlaveOptions
+from mqcore.replication.frames import REPORT, REPORT_BYTES, TRANSFER_HEADER
+from mqcore.storage import DiskError, MappedSegment, MessageStore, RawWrite
+from support.simulated_disk import SimulatedDisk
+from support.stores import ManualClock, log_bytes, new_store, with_options
+
+FILE_BYTES: Final = 16 << 20
+FRAME_BYTES: Final = 32 << 10
+LIMIT_S: Final = 20.0
+
+
+@dataclass
+class HeldSegment:
+    """A file that stores nothing before the test says so."""
+
+    segment: MappedSegment
+    held: threading.Event
+    failure: DiskError | None
+
+    def write_parts(self, start: int, parts: Sequence[memoryview]) -> None:
+        assert self.held.wait(LIMIT_S)
+        if self.failure is not None:
+            raise self.failure
+        self.segment.write_parts(start, parts)
+
+
+@dataclass
+class HeldLog:
+    """A store whose thread's writes are held back."""
+
+    store: MessageStore
+    held: threading.Event = field(default_factory=threading.Event)
+    failure: DiskError | None = None
+    writes: int = 0
+
+    @property
+    def min_offset(self) -> int:
+        return self.store.min_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.store.end_offset
+
+    def append_replicated(self, start_offset: int, parts: Sequence[memoryview]) -> None:
+        self.store.append_replicated(start_offset, parts)
+
+    def replicated_write(self, start_offset: int, parts: Sequence[memoryview]) -> RawWrite | None:
+        write = self.store.replicated_write(start_offset, parts)
+        if write is None:
+            return None
+        self.writes += 1
+        segment = HeldSegment(write.segment, self.held, self.failure)
+        return replace(write, segment=cast(MappedSegment, segment))
+
+    def replicated_write_finished(self, write: RawWrite) -> None:
+        self.store.replicated_write_finished(write)
+
+
+@dataclass
+class Master:
+    """The other end: sends frames, reads reports."""
+
+    log: bytes
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    sent: int = 0
+
+    async def send(self, size: int) -> None:
+        frames = []
+        end = self.sent + size
+        while self.sent < end:
+            length = min(FRAME_BYTES, end - self.sent, FILE_BYTES - self.sent % FILE_BYTES)
+            frames += [TRANSFER_HEADER.pack(self.sent, length), self.log[self.sent : self.sent + length]]
+            self.sent += length
+        self.writer.write(b"".join(frames))
+
+    async def report(self) -> int:
+        offset: int = REPORT.unpack(await self.reader.readexactly(REPORT_BYTES))[0]
+        return offset
+
+    async def reported(self, offset: int) -> None:
+        """Waits for the report of `offset`."""
+        while (found := await self.report()) < offset:
+            pass
+        assert found == offset
+
+
+@pytest.fixture
+def log() -> HeldLog:
+    store = new_store(SimulatedDisk(random.Random(1)), options=with_options(commit_log_file_bytes=FILE_BYTES))
+    store.load()
+    return HeldLog(store)
+
+
+@asynccontextmanager
+async def following(log: HeldLog) -> AsyncIterator[tuple[Master, asyncio.Task[str]]]:
+    """A slave that holds 1000 bytes and has reported them."""
+    came: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.get_running_loop().create_future()
+    server = await asyncio.start_server(lambda reader, writer: came.set_result((reader, writer)), "127.0.0.1", 0)
+    connection = HaConnection(
+        log=log,
+        clock=ManualClock(),
+        options=SlaveOptions(),
+        acknowledged_end=lambda: log.end_offset,
+        appended=lambda: None,
+    )
+    async with asyncio.timeout(LIMIT_S):
+        task = asyncio.create_task(connection.follow("127.0.0.1", server.sockets[0].getsockname()[1]))
+        master = Master(random.Random(2).randbytes(2 * FILE_BYTES), *await came)
+        assert await master.report() == 0
+        await master.send(1000)
+        await master.reported(1000)
+        try:
+            yield master, task
+        finally:
+            log.held.set()
+            task.cancel()
+            await asyncio.wait((task,))
+            master.writer.close()
+            server.close()
+
+
+async def until_written(log: HeldLog) -> None:
+    while not log.writes:
+        await asyncio.sleep(0.001)
+
+
+async def test_large_reads_are_reported_once_the_thread_has_stored_them(log: HeldLog) -> None:
+    async with following(log) as (master, _):
+        await master.send(2 * READ_BUFFER_BYTES)
+        await until_written(log)
+        reported = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                while True:
+                    reported = await master.report()
+        assert max(1000, reported) == log.end_offset < master.sent, "reported before it was stored"
+        assert log.writes == 1, "two writes at a time"
+        log.held.set()
+        await master.reported(master.sent)
+    assert log_bytes(log.store) == master.log[: master.sent]
+
+
+async def test_reads_across_the_end_of_a_file_arrive_whole(log: HeldLog) -> None:
+    log.held.set()
+    async with following(log) as (master, _):
+        await master.send(FILE_BYTES + (5 << 20))
+        await master.reported(master.sent)
+    assert log.writes
+    assert log_bytes(log.store) == master.log[: master.sent]
+
+
+async def test_small_reads_behind_a_large_one_keep_their_order(log: HeldLog) -> None:
+    async with following(log) as (master, _):
+        await master.send(3 << 20)
+        await until_written(log)
+        await master.send(100)
+        await asyncio.sleep(0.05)
+        log.held.set()
+        await master.reported(master.sent)
+    assert log_bytes(log.store) == master.log[: master.sent]
+
+
+@pytest.mark.parametrize("end", ["closed by the master", "cancelled"])
+async def test_connection_ends_after_its_last_write(log: HeldLog, end: str) -> None:
+    async with following(log) as (master, task):
+        await master.send(3 << 20)
+        await until_written(log)
+        if end == "cancelled":
+            task.cancel()
+        else:
+            master.writer.close()
+        await asyncio.sleep(0.1)
+        assert not task.done(), "a write was left alone"
+        before = log.end_offset
+        log.held.set()
+        await asyncio.wait((task,))
+        assert log.end_offset > before, "what was written does not belong to the log"
+        assert log_bytes(log.store) == master.log[: log.end_offset]
+        assert task.cancelled() == (end == "cancelled")
+
+
+async def test_write_that_fails_ends_the_connection_and_counts_for_nothing(log: HeldLog) -> None:
+    log.failure = DiskError("no")
+    log.held.set()
+    async with following(log) as (master, task):
+        await master.send(3 << 20)
+        assert await task == "no"
+        assert log_bytes(log.store) == master.log[: log.end_offset]
+        assert log.end_offset < master.sent
