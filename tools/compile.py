@@ -28,8 +28,8 @@ SERVICES: Final = ROOT / "services"
 COMPILED: Final = ROOT / "build" / "compiled"
 STAMP: Final = ".compiled-from"
 
-# What a message passes through, and nothing else: profiles do not see into extensions, and tests cannot exchange what is
-# in them (which is why the sockets of `broker.master` stay out: the simulator plays them).
+# What a message passes through, and nothing else: profiles do not see into extensions, and tests cannot exchange what
+# is in them (which is why the sockets of `broker.master` stay out: the simulator plays them).
 MODULES: Final = (
     "mqgrpc/errors",
     "mqgrpc/huffman",

@@ -33,12 +33,19 @@ SUITES: Final = (
     ("chart", ("-n", "2")),
     ("e2e/official_python", ()),
 )
-# Everything that the extensions have a part in. A bug is planted by exchanging a function, which an extension has not.
+# Everything that the extensions have a part in, less what exchanges a method to count its calls or to plant a bug.
 COMPILED_SUITES: Final = (
     ("unit/mqgrpc", ("-n", "2")),
     ("unit/mqcore", ("-n", "2")),
     ("unit/mqservice", ("-n", "2")),
-    ("unit/broker", ("-n", "2")),
+    (
+        "unit/broker",
+        (
+            "-n",
+            "2",
+            "--deselect=tests/unit/broker/api/test_receive.py::test_of_many_waiting_receives_only_those_needed_look",
+        ),
+    ),
     ("contract", ("-n", "2")),
     ("attack", ("-n", "2")),
     ("simulation", ("--ignore=tests/simulation/test_planted_bugs.py",)),
