@@ -75,8 +75,8 @@ http2-scale: setup ## 10,000 streams, 2,000 idle connections and 4 MiB bodies on
 sim: setup ## clusters on virtual time with faults: SEEDS=300, or SEED=1234 to replay one
 	@$(BIN)/python tools/sim.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(PLANT),--plant $(PLANT))
 
-bench: setup ## side by side with RocketMQ: ROUNDS=3, ONLY=send,drain,..., QUICK=1
-	@$(BIN)/python benchmarks/bench.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(if $(LOG_GB),--log-gb $(LOG_GB))
+bench: setup compiled ## side by side with RocketMQ: ROUNDS=3, ONLY=send,drain,..., QUICK=1, PLAIN=1
+	@$(BIN)/python benchmarks/bench.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(if $(PLAIN),--plain) $(if $(LOG_GB),--log-gb $(LOG_GB))
 
 bench-receive: setup ## CPU of a receive and its acknowledgements, step by step, without sockets
 	@$(BIN)/python benchmarks/receive_path.py
