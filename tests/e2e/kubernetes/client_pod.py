@@ -49,8 +49,10 @@ class Comparison:
     lost: int
     # Received with a body whose checksum is wrong.
     broken: int
-    # Deliveries of a message id above the first.
+    # Deliveries of a message id above the first: copies that the client's own retries of a send have made, and...
     repeated: int
+    # ...deliveries whose attempt is not the first, because an acknowledgement did not come in time.
+    redelivered: int
 
 
 class ClientPod:
@@ -171,6 +173,7 @@ class ClientPod:
             lost=len(acknowledged - received),
             broken=sum(not delivery.whole for delivery in deliveries),
             repeated=len(deliveries) - len(received),
+            redelivered=sum(delivery.attempt > 1 for delivery in deliveries),
         )
 
     def _begin(self, name: str, program: str, *arguments: str) -> None:

@@ -199,7 +199,8 @@ def _judge(installation: Installation, report: Report, client: ClientPod, player
     report.check("faults: acknowledged under load", compared.acknowledged, "messages", ">= 1000")
     report.check("faults: acknowledged and lost", compared.lost, "messages", "== 0")
     report.check("faults: bodies broken", compared.broken, "messages", "== 0")
-    report.figure("faults: messages delivered more than once", compared.repeated, "deliveries")
+    report.figure("faults: deliveries of copies that retried sends have made", compared.repeated, "deliveries")
+    report.figure("faults: deliveries with an attempt above the first", compared.redelivered, "deliveries")
     report.figure("faults: sends that the client had to repeat", result["failures"], "sends")
     logs = compare_replicas(installation)
     report.check(
