@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import os
 import shutil
 import socket
@@ -23,7 +22,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,6 +34,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from broker.files import PosixDisk  # noqa: E402
 from mqcore.message import Host, OutgoingMessage, encode_properties, tags_code  # noqa: E402
 from mqcore.storage import MessageStore, PutStatus, StoreOptions  # noqa: E402
+from processes import memory_in_use
 from support.cluster_processes import ProcessCluster, ServiceProcess  # noqa: E402
 
 BODY_BYTES: Final = 1024
@@ -130,22 +129,6 @@ def resident_kib(process: ServiceProcess) -> int:
         if line.startswith("RssAnon:"):
             return int(line.split()[1])
     return 0
-
-
-@contextmanager
-def memory_in_use(size: int) -> Iterator[None]:
-    """Holds memory until just before it is needed.
-
-    On a virtual machine the first use of a page costs ten times what later ones do; that is not what is measured. It
-    has to be huge pages: a large write takes pages in large pieces, and would find those only where nobody was yet.
-    And it has to be held: what lies free for some seconds a machine may give back to its host.
-    """
-    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        for start in range(0, size, mmap.PAGESIZE):
-            memory[start] = 1
-        yield
 
 
 def caught_up_after_s(slave: ServiceProcess) -> float:

@@ -2,7 +2,7 @@
 
 Clock: from the slave's connection to the master's HA port, as the kernel shows it, to the moment its ConsumeQueues are
 built up to the end of the master's log. Both systems with their default settings. Loopback is measured beside it, in
-the same rounds.
+the same rounds. Both slaves write into memory that this machine has used before (`processes.memory_in_use`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from measurements.side_by_side import LOCAL, OURS
 from peer.installation import Installation
 from peer.rocketmq import ProxyMode, RocketPair
 from plan import Plan
-from processes import cpu_seconds, has_connection, wait_for
+from processes import cpu_seconds, has_connection, memory_in_use, wait_for
 from report import Row, Samples
 from system_under_test import Member, SystemUnderTest, TandemPair
 
@@ -51,11 +51,15 @@ def _catch_up(system: SystemUnderTest, end_offset: int) -> CatchUp:
     system.wipe(Member.SLAVE)
     master = system.pids()[Member.MASTER]
     cpu_before = cpu_seconds(master)
-    system.launch(Member.SLAVE)
-    wait_for(
-        lambda: has_connection(system.ha_port), limit_s=LIMIT_S, pause_s=0.002, what=f"{system.label}: a slave connects"
-    )
-    began = time.perf_counter()
+    with memory_in_use(end_offset * 5 // 4):
+        system.launch(Member.SLAVE)
+        wait_for(
+            lambda: has_connection(system.ha_port),
+            limit_s=LIMIT_S,
+            pause_s=0.002,
+            what=f"{system.label}: a slave connects",
+        )
+        began = time.perf_counter()
 
     def complete() -> bool:
         progress = system.progress(Member.SLAVE)
