@@ -29,6 +29,7 @@ BAD_VALUES: Final = (
     (("--set", "brokers.terminationGracePeriodSeconds=1"), "terminationGracePeriodSeconds"),
 )
 _TESTS_LIMIT_S: Final = 900.0
+NAMESPACE: Final = "e2e-dry-run"
 
 
 def check_chart(cluster: Cluster, report: Report, *, images: dict[str, str]) -> None:
@@ -39,11 +40,11 @@ def check_chart(cluster: Cluster, report: Report, *, images: dict[str, str]) -> 
         report.check(
             f"chart: helm lint --strict {preset}", _works(cluster, "lint", "--strict", str(CHART), *values), "", "== 1"
         )
-        rendered = cluster.helm("template", "mq", str(CHART), *values)
-        installation = Installation(cluster, preset, "e2e-dry-run", images=images)
+        rendered = cluster.helm("template", "mq", str(CHART), "-n", NAMESPACE, *values)
+        installation = Installation(cluster, preset, NAMESPACE, images=images)
         installation.make_namespace()
         try:
-            cluster.kubectl("apply", "-n", "e2e-dry-run", "--dry-run=server", "-f", "-", stdin=rendered)
+            cluster.kubectl("apply", "-n", NAMESPACE, "--dry-run=server", "-f", "-", stdin=rendered)
             problem = ""
         except CommandFailed as error:
             problem = str(error)
