@@ -28,13 +28,14 @@ from typing import Final
 
 import psutil
 
+from processes import memory_in_use
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from broker.files import PosixDisk  # noqa: E402
 from mqcore.message import Host, OutgoingMessage, encode_properties, tags_code  # noqa: E402
 from mqcore.storage import MessageStore, PutStatus, StoreOptions  # noqa: E402
-from processes import memory_in_use
 from support.cluster_processes import ProcessCluster, ServiceProcess  # noqa: E402
 
 BODY_BYTES: Final = 1024
