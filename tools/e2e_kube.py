@@ -1,7 +1,7 @@
 """TandemMQ on a real Kubernetes of three nodes: the life of every preset, faults under load, scaling, bad values.
 
     make e2e-kube                                         # everything: build/e2e-kube.json, build/e2e-kube.md
-    python tools/e2e_kube.py --only preset:2m-2s-sync     # one part; repeatable: chart, preset:NAME, faults, scaling
+    python tools/e2e_kube.py --only preset:2m-2s-sync     # one part; repeatable: see --help
     python tools/e2e_kube.py --only faults --faults kill power
 
 Brings the cluster up with the scripts in KUBE_SCRIPTS (default: ../shared/kube beside the checkout), needs root, builds
@@ -25,6 +25,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from e2e.kubernetes.chart_checks import check_chart  # noqa: E402
 from e2e.kubernetes.client_pod import ClientPod  # noqa: E402
 from e2e.kubernetes.cluster import Cluster, CommandFailed, NotInTime, say  # noqa: E402
+from e2e.kubernetes.external_access import VALUES as EXTERNAL_VALUES  # noqa: E402
+from e2e.kubernetes.external_access import reach_from_outside  # noqa: E402
 from e2e.kubernetes.faults import FAULT_KINDS, break_everything  # noqa: E402
 from e2e.kubernetes.images import build_images  # noqa: E402
 from e2e.kubernetes.installation import Installation  # noqa: E402
@@ -33,7 +35,7 @@ from e2e.kubernetes.report import Report  # noqa: E402
 from e2e.kubernetes.scaling import grow  # noqa: E402
 
 PRESETS: Final = ("2m-2s-sync", "2m-2s-async", "2m-noslave")
-PARTS: Final = ("chart", *(f"preset:{preset}" for preset in PRESETS), "faults", "scaling")
+PARTS: Final = ("chart", *(f"preset:{preset}" for preset in PRESETS), "faults", "scaling", "external")
 WORKERS: Final = ("node1", "node2")
 PAGE: Final = ROOT / "docs" / "operations" / "kubernetes-faults.md"
 MARKS: Final = ("<!-- figures: begin -->", "<!-- figures: end -->")
@@ -75,6 +77,7 @@ class Run:
             "chart": lambda: check_chart(self._cluster, self._report, images=self._image_values),
             "faults": self._faults,
             "scaling": self._scaling,
+            "external": self._external,
         }
         name, _, preset = part.partition(":")
         try:
@@ -99,6 +102,10 @@ class Run:
         grow(installation, self._report, self._begun(installation))
         installation.remove_namespace()
 
+    def _external(self) -> None:
+        installation = self._installation("2m-2s-sync", "e2e-external", *EXTERNAL_VALUES)
+        reach_from_outside(installation, self._report, self._client_image)
+
     def _begun(self, installation: Installation) -> ClientPod:
         """Installed and healthy, with a client beside it."""
         client = ClientPod(installation.cluster, installation.namespace, self._client_image, installation.access_point)
@@ -108,8 +115,8 @@ class Run:
         installation.wait_healthy()
         return client
 
-    def _installation(self, preset: str, namespace: str) -> Installation:
-        return Installation(self._cluster, preset, namespace, images=self._image_values)
+    def _installation(self, preset: str, namespace: str, *values: str) -> Installation:
+        return Installation(self._cluster, preset, namespace, images=self._image_values, values=values)
 
 
 def main() -> int:

@@ -23,10 +23,15 @@ class Acknowledged:
 
     number: int
     message_id: str
-    # The pod's name: first part of the host the client sent to.
-    pod: str
+    # Host the client sent to, as the route names it.
+    host: str
     # Seconds since the epoch.
     at_s: float
+
+    @property
+    def pod(self) -> str:
+        """The broker's pod: first part of its name in the cluster."""
+        return self.host.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +61,27 @@ class Comparison:
 
 
 class ClientPod:
-    """A pod with the official client, on a node that no fault touches."""
+    """A pod with the official client, on a node that no fault touches.
 
-    def __init__(self, cluster: Cluster, namespace: str, image: str, access_point: str, *, node: str = "node0") -> None:
+    `outside`: in the node's network instead of the pods', as a client that is not in the cluster.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        image: str,
+        access_point: str,
+        *,
+        node: str = "node0",
+        outside: bool = False,
+    ) -> None:
         self._cluster = cluster
         self._namespace = namespace
         self._image = image
         self._access_point = access_point
         self._node = node
+        self._outside = outside
 
     def start(self) -> None:
         """Returns when the pod runs."""
@@ -84,6 +102,7 @@ class ClientPod:
         volumes = [{"name": "programs", "configMap": {"name": POD}}, {"name": "work", "emptyDir": {}}]
         spec = {
             "nodeName": self._node,
+            "hostNetwork": self._outside,
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
@@ -190,10 +209,7 @@ class ClientPod:
 
 
 def _acknowledged(text: str) -> list[Acknowledged]:
-    return [
-        Acknowledged(int(number), message_id, host.partition(".")[0], float(at_s))
-        for number, message_id, host, at_s in _lines(text)
-    ]
+    return [Acknowledged(int(number), message_id, host, float(at_s)) for number, message_id, host, at_s in _lines(text)]
 
 
 def _lines(text: str) -> list[list[str]]:

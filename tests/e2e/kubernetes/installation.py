@@ -46,12 +46,20 @@ class Broker:
 class Installation:
     """One release `mq` of the chart in one namespace, from one preset, and the values that were set on top."""
 
-    def __init__(self, cluster: Cluster, preset: str, namespace: str, *, images: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        preset: str,
+        namespace: str,
+        *,
+        images: Mapping[str, str],
+        values: Sequence[str] = (),
+    ) -> None:
         self.cluster = cluster
         self.preset = preset
         self.namespace = namespace
         self._images = images
-        self._more: list[str] = []
+        self._more = list(values)
 
     @property
     def access_point(self) -> str:
