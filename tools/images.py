@@ -4,14 +4,14 @@
     python tools/images.py broker --tag 0.1.0-rc1         # some; `consistency` (Spark, 0.9 GB) only when named
     python tools/images.py --load                         # and puts them on the nodes of the local test cluster
     python tools/images.py broker --compiled              # the broker's busiest modules as C extensions
-    python tools/images.py broker --twice                 # builds without cache a second time: the same bytes?
+    python tools/images.py broker --twice                 # two times without cache: the same bytes?
 
 Builds with docker when a daemon answers, else with buildah through $KUBE_SCRIPTS/bud.sh (default ../shared/kube), which
 needs neither daemon nor registry. Names are tandemmq/<service>:<tag>; buildah puts `localhost/` in front, which is the
 chart's image.registry then. Files get a fixed time, so that equal sources give equal layers (with docker: buildx).
 
-Each image is started as its user on a root file system that nobody may write: the program must say its version, the
-user must be 10001, and compilers, pip's caches and other packages' tests must not be in it. Report: build/images.json.
+Each image is started as its user, 10001, who may write nothing outside /tmp and the state's folder: the program must
+say its version, byte code must be there; compilers, uv and other packages' tests must not. Report: build/images.json.
 """
 
 from __future__ import annotations
@@ -71,11 +71,19 @@ import importlib.util
 with open(importlib.util.find_spec("google.protobuf").cached, "rb") as byte_code:
     raise SystemExit(byte_code.read(8)[4:] != (1).to_bytes(4, "little"))
 '"""
+
+
+def _absent(*programs: str) -> str:
+    """A check: none of these is on the PATH."""
+    return f"for name in {' '.join(programs)}; do ! command -v $name || exit 1; done"
+
+
 _EVERYWHERE: Final = (
     'test "$(id -u):$(id -g)" = 10001:10001',
-    "! command -v cc gcc make uv",
+    _absent("cc", "gcc", "make", "uv"),
     "! touch /opt/written 2> /dev/null",
-    "test -z \"$(find /opt/tandemmq /opt/client -type d -path '*/numpy/*/tests' 2> /dev/null)\"",
+    'test -z "$(find /opt -type d -name tests -not -path "*/site-packages/tests")"',
+    'test -z "$(find /opt -name "*.pyi")"',
     _BYTE_CODE,
 )
 # A batch without any part of our own yet: Java starts, executors are Python, results come back.
@@ -86,10 +94,10 @@ _SPARK: Final = (
     "assert s.sparkContext.parallelize(range(1000), 4).map(lambda n: n * 2).sum() == 999000; s.stop()'"
 )
 IMAGES: Final = (
-    Image("nameserver", ("mqnamesrv --version", "! command -v mqbroker mqadmin"), 60, "nameserver"),
+    Image("nameserver", ("mqnamesrv --version", _absent("mqbroker", "mqadmin")), 60, "nameserver"),
     Image(
         "broker",
-        ("mqbroker --version", "mqbroker-drain --help > /dev/null", "! command -v mqnamesrv mqadmin"),
+        ("mqbroker --version", "mqbroker-drain --help > /dev/null", _absent("mqnamesrv", "mqadmin")),
         130,
         "broker",
     ),
@@ -201,7 +209,7 @@ def main() -> int:
     parser.add_argument("--tag", default=_version(), help="default: the version in pyproject.toml")
     parser.add_argument("--compiled", action="store_true", help="compile the modules every message passes through")
     parser.add_argument("--load", action="store_true", help="put the images on every node of the local test cluster")
-    parser.add_argument("--twice", action="store_true", help="build again without cache and compare the layers")
+    parser.add_argument("--twice", action="store_true", help="build two times without cache and compare the layers")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.images) - set(BY_NAME))
     if unknown:
@@ -223,7 +231,7 @@ def main() -> int:
 def _made(builder: Builder, image: Image, tag: str, *, twice: bool, load: bool) -> list[dict[str, object]]:
     """Builds, checks and measures one image; the rows of its report. Raises BuildFailed."""
     started = time.monotonic()
-    reference = builder.build(image, tag, fresh=False)
+    reference = builder.build(image, tag, fresh=twice)
     seconds = time.monotonic() - started
     for command in (*_EVERYWHERE, *image.checks):
         done = builder.run(reference, command)
