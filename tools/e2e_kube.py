@@ -47,7 +47,7 @@ class Run:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
         self._cluster = Cluster()
-        self._report = Report(ROOT / "build")
+        self._report = Report(ROOT / "build", keep=bool(arguments.only))
         self._image_values: dict[str, str] = {}
         self._client_image = ""
 
@@ -61,7 +61,7 @@ class Run:
             if part in wanted:
                 self._attempt(part)
         say(f"written: {(ROOT / 'build' / 'e2e-kube.json').relative_to(ROOT)}")
-        return self._report.holds
+        return self._report.holds(wanted)
 
     def write_docs(self) -> None:
         """Puts the tables between the marks of the page."""
@@ -72,6 +72,7 @@ class Run:
 
     def _attempt(self, part: str) -> None:
         say(f"== {part}")
+        self._report.begin(part)
         started = time.monotonic()
         steps: dict[str, Callable[[], None]] = {
             "chart": lambda: check_chart(self._cluster, self._report, images=self._image_values),

@@ -194,7 +194,7 @@ def _judge(installation: Installation, report: Report, client: ClientPod, player
     for fault in player.played:
         row = _felt(fault, sends)
         inside = [each for each in sends if fault.began_s <= each.at_s < fault.over_s]
-        report.faults.append(replace(row, lost=sum(each.message_id not in received for each in inside)))
+        report.add_fault(replace(row, lost=sum(each.message_id not in received for each in inside)))
     report.check("faults: played", len(player.played), "faults", ">= 1")
     report.check("faults: acknowledged under load", compared.acknowledged, "messages", ">= 1000")
     report.check("faults: acknowledged and lost", compared.lost, "messages", "== 0")

@@ -87,9 +87,8 @@ def _measure_idle(installation: Installation, report: Report) -> None:
     report.figure(f"{name}: idle memory of all pods, working set", sum(each.working_set_mib for each in usages), "MiB")
     report.figure(f"{name}: idle CPU of all pods", sum(each.millicores for each in usages), "millicores")
     if name == "2m-2s-sync":
-        report.usage += [
-            UsageRow(each.pod, each.anonymous_mib, each.working_set_mib, each.millicores) for each in usages
-        ]
+        for each in usages:
+            report.add_usage(UsageRow(each.pod, each.anonymous_mib, each.working_set_mib, each.millicores))
 
 
 def _look_at_admin(installation: Installation, report: Report) -> None:

@@ -55,13 +55,36 @@ class UsageRow:
 
 
 @dataclass
-class Report:
-    """Everything a run showed so far; written after each step, so that a run that breaks off leaves what it had."""
+class Part:
+    """What one part of a run showed."""
 
-    folder: Path
     rows: list[Row] = field(default_factory=list)
     faults: list[FaultRow] = field(default_factory=list)
     usage: list[UsageRow] = field(default_factory=list)
+
+
+class Report:
+    """Everything that was shown so far, part by part; written after each row, so that nothing is lost with a run.
+
+    A part that is not played again keeps what it showed the last time: `make e2e-kube` plays all.
+    """
+
+    def __init__(self, folder: Path, *, keep: bool) -> None:
+        self._folder = folder
+        self._state = folder / "e2e-kube-parts.json"
+        self._parts: dict[str, Part] = {}
+        self._part = Part()
+        if keep and self._state.exists():
+            for name, known in json.loads(self._state.read_text(encoding="utf-8")).items():
+                self._parts[name] = Part(
+                    rows=[Row(**row) for row in known["rows"]],
+                    faults=[FaultRow(**row) for row in known["faults"]],
+                    usage=[UsageRow(**row) for row in known["usage"]],
+                )
+
+    def begin(self, part: str) -> None:
+        """What follows belongs to this part; what it showed before is forgotten."""
+        self._part = self._parts[part] = Part()
 
     def check(self, name: str, value: float, unit: str, target: str, note: str = "") -> bool:
         """Adds a row whose target is a comparison, for example `== 0`; returns whether it holds."""
@@ -78,38 +101,64 @@ class Report:
         """Adds a row for a step that broke off."""
         self._add(Row(name, 1, "failures", "== 0", False, note[:4000]))
 
-    @property
-    def holds(self) -> bool:
-        """True when something was shown and all of it holds."""
-        return bool(self.rows) and all(row.holds for row in self.rows)
+    def add_fault(self, fault: FaultRow) -> None:
+        """A line of the table of faults."""
+        self._part.faults.append(fault)
+        self.write()
+
+    def add_usage(self, usage: UsageRow) -> None:
+        """A line of the table of what idle pods take."""
+        self._part.usage.append(usage)
+        self.write()
+
+    def holds(self, parts: Sequence[str]) -> bool:
+        """True when each of these parts has shown something and all of it holds."""
+        shown = [self._parts.get(part, Part()).rows for part in parts]
+        return all(rows and all(row.holds for row in rows) for rows in shown)
 
     def write(self) -> None:
-        """build/e2e-kube.json and build/e2e-kube.md."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        whole = [asdict(row) for row in self.rows]
-        (self.folder / "e2e-kube.json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-        (self.folder / "e2e-kube.md").write_text(self.page(), encoding="utf-8")
+        """build/e2e-kube.json, build/e2e-kube.md, and what a later run keeps."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        parts = {name: asdict(part) for name, part in self._parts.items()}
+        self._state.write_text(json.dumps(parts, indent=2) + "\n", encoding="utf-8")
+        rows = [asdict(row) for part in self._parts.values() for row in [*part.rows, *_fault_rows(part.faults)]]
+        (self._folder / "e2e-kube.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        (self._folder / "e2e-kube.md").write_text(self.page(), encoding="utf-8")
 
     def page(self) -> str:
         """The tables in Markdown."""
-        parts = []
-        if self.faults:
-            parts.append(_faults_table(self.faults))
-        if self.usage:
-            parts.append(_usage_table(self.usage))
+        faults = [row for part in self._parts.values() for row in part.faults]
+        usage = [row for part in self._parts.values() for row in part.usage]
+        tables = []
+        if faults:
+            tables.append(_faults_table(faults))
+        if usage:
+            tables.append(_usage_table(usage))
         lines = ["| what | value | unit | target | holds |", "|---|---:|---|---|---|"]
-        for row in self.rows:
+        for row in (row for part in self._parts.values() for row in part.rows):
             verdict = "yes" if row.holds else "**no**"
             lines.append(f"| {row.name} | {_number(row.value)} | {row.unit} | {row.target or ''} | {verdict} |")
-        return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
+        return "\n\n".join([*tables, "\n".join(lines)]) + "\n"
 
     def _add(self, row: Row) -> None:
-        self.rows.append(row)
+        self._part.rows.append(row)
         target = f" (target {row.target})" if row.target else ""
         say(f"{'  ' if row.holds else '!!'} {row.name}: {_number(row.value)} {row.unit}{target}")
         if row.note:
             say(f"   {row.note}")
         self.write()
+
+
+def _fault_rows(faults: Sequence[FaultRow]) -> list[Row]:
+    """The table of faults as rows, for programs."""
+    rows = []
+    for fault in faults:
+        rows.append(Row(f"{fault.fault}: in sync again", round(fault.healthy_s, 1), "s", None, True))
+        if fault.group_s is not None:
+            rows.append(Row(f"{fault.fault}: group acknowledges again", round(fault.group_s, 1), "s", None, True))
+        if fault.lost is not None:
+            rows.append(Row(f"{fault.fault}: lost", fault.lost, "messages", "== 0", fault.lost == 0))
+    return rows
 
 
 def _faults_table(faults: Sequence[FaultRow]) -> str:
