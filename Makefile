@@ -49,8 +49,8 @@ conformance: setup ## the client API's conformance suite and the official Python
 chart: setup ## the chart: lint, schemas, rendered presets, refused values (gets helm and kubeconform if they are missing)
 	@$(BIN)/python tools/run_tests.py --report chart chart
 
-images: ## the images, built and looked into: ONLY=broker TAG=0.1.0 COMPILED=1, LOAD=1 onto the test cluster
-	@python3 tools/images.py $(ONLY) $(if $(TAG),--tag $(TAG)) $(if $(COMPILED),--compiled) $(if $(LOAD),--load)
+images: ## the images, built and looked into: ONLY=broker TAG=0.1.0 PLAIN=1, LOAD=1 onto the test cluster
+	@python3 tools/images.py $(ONLY) $(if $(TAG),--tag $(TAG)) $(if $(PLAIN),--plain) $(if $(LOAD),--load)
 
 e2e-clients: setup ## the conformance scenarios with the official Java, Go, Node and Python clients
 	@$(BIN)/python tools/official_clients.py

@@ -38,7 +38,7 @@ def with_profiles(*names: str) -> dict[str, Any]:
     return config
 
 
-@pytest.mark.parametrize("profiles", [(), *((name,) for name in PROFILES), ("2m-noslave", "local", "compiled")])
+@pytest.mark.parametrize("profiles", [(), *((name,) for name in PROFILES), ("2m-noslave", "local", "plain")])
 def test_every_profile_makes_a_configuration_that_skaffold_accepts(
     validator: jsonschema.Draft7Validator, profiles: tuple[str, ...]
 ) -> None:

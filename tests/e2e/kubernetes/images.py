@@ -17,7 +17,10 @@ SERVICES: Final = ("nameserver", "broker", "admin")
 # Where images are "from": nodes hold them already, nothing is pulled.
 REGISTRY: Final = "localhost"
 # What an image is made of.
-_SOURCES: Final = ("services", "proto", "pyproject.toml", "uv.lock", "tools/image_install.sh", "README.md")
+_SOURCES: Final = (
+    *("services", "proto", "pyproject.toml", "uv.lock", "README.md", "LICENSE", ".dockerignore"),
+    *("tools/image_install.sh", "tools/image_requirements.txt", "tools/compile.py"),
+)
 _CLIENT_SOURCES: Final = ("demo/requirements.txt", "tests/e2e/kubernetes/Dockerfile")
 _STAMP: Final = ROOT / "build" / "e2e-images.json"
 
