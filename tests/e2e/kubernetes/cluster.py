@@ -85,7 +85,8 @@ class Cluster:
         if not (self._scripts / "up.sh").exists():
             raise SystemExit(f"no cluster scripts in {self._scripts}; set KUBE_SCRIPTS to the folder with up.sh")
         say(f"the cluster is brought up by {self._scripts} (the first time 10 to 25 minutes)")
-        self.run(str(self._scripts / "up.sh"), limit_s=UP_LIMIT_S)
+        # Its own lines are the progress of half an hour.
+        subprocess.run([str(self._scripts / "up.sh")], env=self.environment, timeout=UP_LIMIT_S, check=True)
         for number in range(1, workers + 1):
             self.power_on(f"node{number}")
         self.run(str(self._scripts / "tools.sh"), "helm", limit_s=UP_LIMIT_S)
