@@ -13,7 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from admin.api.access import Access
 from admin.api.cluster_servicer import ClusterServicer
-from admin.api.grpc_connection import GrpcSide
+from admin.api.grpc_side import GrpcSide
 from admin.api.http_api import http_app
 from admin.api.shared_port import SharedPort
 from admin.cluster_cache import CachedCluster, ClusterReading

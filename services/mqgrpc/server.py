@@ -101,6 +101,13 @@ class Server:
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
         return int(listener.getsockname()[1])
 
+    def adopt(self, transport: asyncio.Transport, received: bytes) -> None:
+        """Serves a connection that was accepted elsewhere, and of which `received` was read already."""
+        protocol = _Protocol(self)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.received(received)
+
     async def stop(self, *, limit_s: float) -> None:
         """Takes no new connections and calls, lets those in progress end within `limit_s`, then cuts them off."""
         loop = asyncio.get_running_loop()
@@ -270,8 +277,12 @@ class _Protocol(asyncio.BufferedProtocol):
         return self._memory
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.received(bytes(self._memory[:nbytes]))
+
+    def received(self, data: bytes) -> None:
+        """Feeds the state machine."""
         connection = self.connection
-        connection.receive(bytes(self._memory[:nbytes]), self._loop.time())
+        connection.receive(data, self._loop.time())
         if connection.is_closed:
             self._server.output_of(self)  # its last words, then the end
         elif connection.next_deadline() < self._timer_at:

@@ -6,6 +6,7 @@ handlers are the ones `grpc_front` runs, and one conformance suite holds for bot
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ssl
 from collections.abc import Mapping
@@ -70,6 +71,10 @@ class Http2Front:
             return self._server.listen(self._bind_address, self._port)
         except OSError as error:
             raise ListenError(self._bind_address, self._port, _reason(error)) from error
+
+    def adopt(self, transport: asyncio.Transport, received: bytes) -> None:
+        """Serves a connection that was accepted elsewhere, and of which `received` was read already."""
+        self._server.adopt(transport, received)
 
     async def set_serving(self, is_serving: bool) -> None:
         """Readiness, as probes and clients see it."""

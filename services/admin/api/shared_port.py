@@ -17,7 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from admin.api.grpc_connection import GrpcConnection, GrpcSide
+from admin.api.grpc_side import GrpcSide
 from mqservice.grpc_server import ListenError
 
 __all__ = ["SharedPort"]
@@ -113,7 +113,7 @@ class SharedPort:
     @property
     def connection_count(self) -> int:
         """Connections open now."""
-        return len(self._undecided) + len(self._server.server_state.connections) + len(self._grpc_side.connections)
+        return len(self._undecided) + len(self._server.server_state.connections) + self._grpc_side.connection_count
 
     def admit(self, connection: _FirstBytes) -> bool:
         """False when there are too many."""
@@ -126,9 +126,9 @@ class SharedPort:
         """It is one or the other, or gone."""
         self._undecided.discard(connection)
 
-    def new_grpc_connection(self) -> GrpcConnection:
-        """For a connection that turned out to be gRPC."""
-        return GrpcConnection(self._grpc_side)
+    def adopt_grpc(self, transport: asyncio.Transport, received: bytes) -> None:
+        """A connection turned out to be gRPC."""
+        self._grpc_side.adopt(transport, received)
 
 
 class _Server(uvicorn.Server):
@@ -166,7 +166,7 @@ class _FirstBytes(asyncio.Protocol):
         self._received += data
         if self._received.startswith(_PREFACE):
             self._settle()
-            self._port.new_grpc_connection().begin(self._transport, _peer_text(self._transport), self._received)
+            self._port.adopt_grpc(self._transport, self._received)
         elif not _PREFACE.startswith(self._received):
             self._settle()
             http = self._new_http()
@@ -227,10 +227,3 @@ class _HttpConnection(H11Protocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
-
-
-def _peer_text(transport: asyncio.Transport) -> str:
-    """The address the way gRPC writes it."""
-    # None when it was gone before anybody asked.
-    host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
-    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

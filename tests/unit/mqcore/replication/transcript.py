@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from mqcore.replication import (
     AppendBytes,
@@ -71,8 +71,11 @@ class MasterStage:
                 return
             case "options", _:
                 defaults = MasterOptions()
-                given = {name: type(getattr(defaults, name))(value) for name, value in numbers(words).items()}
-                self._options = replace(defaults, **given)
+                # A compiled class takes no 1 for True.
+                options: dict[str, Any] = {
+                    name: type(getattr(defaults, name))(value) for name, value in numbers(words).items()
+                }
+                self._options = replace(defaults, **options)
                 self._replica = MasterReplica(self._log, self._options)
                 return
             case "connect", []:

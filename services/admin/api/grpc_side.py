@@ -1,0 +1,57 @@
+"""The gRPC half of the admin's port, on connections that `shared_port` accepts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from admin.api.access import Access
+from admin.api.cluster_servicer import ClusterServicer, guarded
+from mqcore.clock import Clock
+from mqgrpc import Limits
+from mqservice.http2_front import Http2Front
+from mqservice.reflection import reflection_table
+
+__all__ = ["GrpcSide"]
+
+# Requests are empty messages; answers are a cluster's state, some 100 KB for a hundred brokers.
+_LIMITS: Final = Limits(
+    message_bytes=64 << 10,
+    concurrent_streams=32,
+    server_streams=1_000,
+    stream_window_bytes=64 << 10,
+    connection_window_bytes=256 << 10,
+    connection_buffer_bytes=16 << 20,
+    server_buffer_bytes=128 << 20,
+    idle_burst=200,
+    idle_per_s=50,
+)
+
+
+class GrpcSide:
+    """ClusterService, health and reflection, on a front that never listens: it is given connections."""
+
+    def __init__(self, servicer: ClusterServicer, *, access: Access, clock: Clock) -> None:
+        self._servicer = servicer
+        self._front = Http2Front("", 0, clock=clock, limits=_LIMITS)
+        table = guarded(servicer.method_table(), access)
+        self._front.add(table)
+        self._front.add(guarded(reflection_table([table.service_name, "grpc.health.v1.Health"]), access))
+
+    @property
+    def connection_count(self) -> int:
+        """Connections open now."""
+        return self._front.connection_count
+
+    def adopt(self, transport: asyncio.Transport, received: bytes) -> None:
+        """Serves a connection, of which `received` was read already."""
+        self._front.adopt(transport, received)
+
+    async def set_serving(self, is_serving: bool) -> None:
+        """What grpc.health.v1 answers."""
+        await self._front.set_serving(is_serving)
+
+    async def stop(self, *, limit_ms: int) -> None:
+        """Ends watches, tells callers to go elsewhere, and cuts off who has not gone within `limit_ms`."""
+        self._servicer.end_watches()
+        await self._front.stop(limit_ms=limit_ms)
