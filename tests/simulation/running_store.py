@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -16,6 +16,7 @@ from mqcore.storage import (
     FlushJob,
     KeptTail,
     MessageStore,
+    RawWrite,
     RecoveryReport,
     StoreOptions,
 )
@@ -33,15 +34,26 @@ RETENTION_INTERVAL_MS: Final = 10_000
 
 
 class _WatchedStore(MessageStore):
-    """Knows while a truncation is under way: a crash in it may leave the old end."""
+    """Knows what a crash may leave behind the end: what is being truncated, and what a thread is writing."""
 
     cut_from = 0
+    written_to = 0
 
     def truncate(self, end_offset: int) -> KeptTail | None:
         self.cut_from = self.end_offset
         kept = super().truncate(end_offset)
-        self.cut_from = 0
+        self.cut_from = self.written_to = 0
         return kept
+
+    def replicated_write(self, start_offset: int, parts: Sequence[memoryview]) -> RawWrite | None:
+        write = super().replicated_write(start_offset, parts)
+        if write is not None:
+            self.written_to = start_offset + write.size
+        return write
+
+    def replicated_write_finished(self, write: RawWrite) -> None:
+        super().replicated_write_finished(write)
+        self.written_to = 0
 
 
 class RunningStore:
@@ -122,7 +134,7 @@ class RunningStore:
     @property
     def longest_end(self) -> int:
         """Where recovery may find the end at the most, were there a crash now."""
-        return max(self.store.end_offset, self.store.cut_from)
+        return max(self.store.end_offset, self.store.cut_from, self.store.written_to)
 
     @asynccontextmanager
     async def jobs_paused(self) -> AsyncIterator[None]:
