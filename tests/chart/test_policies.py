@@ -18,9 +18,15 @@ def test_members_of_a_group_never_share_a_node(group: str) -> None:
         (term,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         assert term["topologyKey"] == "kubernetes.io/hostname"
         assert term["labelSelector"]["matchLabels"]["tandemmq.io/broker-group"] == group
-        (wish,) = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-        assert wish["podAffinityTerm"]["topologyKey"] == "topology.kubernetes.io/zone"
-        assert wish["podAffinityTerm"]["labelSelector"] == term["labelSelector"]
+        zone, host = (
+            wish["podAffinityTerm"]
+            for wish in pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        )
+        assert zone["topologyKey"] == "topology.kubernetes.io/zone"
+        assert zone["labelSelector"] == term["labelSelector"]
+        # Few brokers of whatever group on one node.
+        assert host["topologyKey"] == "kubernetes.io/hostname"
+        assert "tandemmq.io/broker-group" not in host["labelSelector"]["matchLabels"]
         # One key that every node has: a node that lacks one of several is not scored at all.
         (node,) = pod["topologySpreadConstraints"]
         assert node["topologyKey"] == "kubernetes.io/hostname"
