@@ -77,6 +77,8 @@ class SharedPort:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             listener.setblocking(False)
             listener.bind((self._bind_address, self._port))
+            # Whoever comes before `serve` waits rather than being refused.
+            listener.listen(_BACKLOG)
         except OSError as error:
             listener.close()
             raise ListenError(self._bind_address, self._port, error.strerror or str(error)) from error
