@@ -1,0 +1,42 @@
+"""A folder as ReplicaFiles: what the checks read in tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mqcore.audit.replica_files import ReplicaFiles, StoreEntry
+from mqcore.audit.replica_store import ReplicaStore, inspect_replica
+
+__all__ = ["FolderFiles", "open_replica"]
+
+
+class FolderFiles(ReplicaFiles):
+    """Reads plainly; counts what it was asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.reads = 0
+
+    def list_folder(self, path: str) -> list[StoreEntry]:
+        folder = self._root / path
+        if not folder.is_dir():
+            return []
+        found = sorted(folder.iterdir())
+        return [StoreEntry(entry.name, -1 if entry.is_dir() else entry.stat().st_size) for entry in found]
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        self.reads += 1
+        try:
+            with (self._root / path).open("rb") as file:
+                file.seek(offset)
+                return file.read(length)
+        except FileNotFoundError:
+            return b""
+
+
+def open_replica(
+    root: Path, *, group: str = "broker-a", broker_id: int = 0, segment_bytes: int | None = None
+) -> ReplicaStore:
+    """The store of a folder, inspected."""
+    files = FolderFiles(root)
+    return ReplicaStore(files, inspect_replica(files, group=group, broker_id=broker_id, segment_bytes=segment_bytes))
