@@ -1,0 +1,65 @@
+"""What people call a record: topic, queue, message id."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from mqcore.audit.findings import Finding
+from mqcore.message import MalformedRecord, MessageRecord, decode_properties, decode_record, offset_message_id
+from mqcore.message.property_names import PROPERTY_UNIQUE_KEY
+
+__all__ = ["RecordName", "describe", "name_of_record", "read_name"]
+
+
+class RecordName(NamedTuple):
+    """One record's place and names."""
+
+    start_offset: int
+    end_offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    message_id: str
+    """UNIQ_KEY, or else the offset message id."""
+    store_timestamp_ms: int
+
+
+def name_of_record(record: MessageRecord, *, physical_offset: int | None = None) -> RecordName:
+    """Of a record that was read whole; `physical_offset` is where it lies, if that is not what it says itself."""
+    start = record.physical_offset if physical_offset is None else physical_offset
+    unique_key = decode_properties(record.properties).get(PROPERTY_UNIQUE_KEY)
+    return RecordName(
+        start_offset=start,
+        end_offset=start + record.total_size,
+        topic=record.topic,
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        message_id=unique_key or offset_message_id(record.store_host, record.physical_offset),
+        store_timestamp_ms=record.store_timestamp_ms,
+    )
+
+
+def read_name(data: bytes | memoryview, position: int, physical_offset: int) -> RecordName | None:
+    """Of the record at `position` of some bytes, whatever its body; None if there is no record."""
+    try:
+        return name_of_record(decode_record(data, position, check_crc=False), physical_offset=physical_offset)
+    except MalformedRecord:
+        return None
+
+
+def describe(finding: Finding, name: RecordName | None, *, last: RecordName | None = None) -> Finding:
+    """The finding with the message's names, and with its range if it has none."""
+    if name is None:
+        return finding
+    return replace(
+        finding,
+        topic=name.topic,
+        queue_id=name.queue_id,
+        queue_offset=name.queue_offset,
+        message_id=name.message_id,
+        store_timestamp_ms=name.store_timestamp_ms,
+        start_offset=name.start_offset if finding.start_offset is None else finding.start_offset,
+        end_offset=(last or name).end_offset if finding.end_offset is None else finding.end_offset,
+        last_message_id=finding.last_message_id if last is None else last.message_id,
+    )
