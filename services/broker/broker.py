@@ -19,14 +19,22 @@ from typing import Any, Final
 import structlog
 from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
-from tandemmq.broker.v1 import metadata_service_pb2_grpc, replica_service_pb2_grpc
+from tandemmq.broker.v1 import (
+    metadata_service_pb2_grpc,
+    replica_reader_service_pb2_grpc,
+    replica_service_pb2_grpc,
+)
 
 from broker.api.admin_servicer import AdminServicer
 from broker.api.client_api import ClientApi
 from broker.api.metadata_servicer import MetadataServicer
+from broker.api.replica_reader_servicer import ReplicaReaderServicer
 from broker.api.replica_servicer import ReplicaServicer
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
+from broker.audit.helper import AuditHelper
+from broker.audit.replica_state import ReplicaState
+from broker.audit.store_files import StoreFiles
 from broker.broker_status import broker_status, probe_response
 from broker.client_server import ClientServer, added_counters, client_server_of
 from broker.departure import Departure
@@ -80,6 +88,7 @@ _SLAVE_REFUSAL: Final = "this broker is a slave; its master takes and gives mess
 SERVICE_NAMES: Final = (
     "tandemmq.broker.v1.MetadataService",
     "tandemmq.broker.v1.ReplicaService",
+    "tandemmq.broker.v1.ReplicaReaderService",
     "tandemmq.admin.v1.BrokerAdminService",
 )
 
@@ -192,6 +201,9 @@ class Broker:
             end_offset=lambda: self._store.end_offset,
         )
         self._peer_probes = PeerProbes(clock=clock, targets=self._probe_targets)
+        store_folder = str(Path(settings.store_path_root_dir).absolute())
+        self._store_files = StoreFiles(store_folder)
+        self._audit_helper = AuditHelper(root=store_folder, bytes_per_second=settings.audit_read_rate)
         self._metadata_server = self._metadata_server_of(settings)
         self._refusal: str | None = "the broker is starting"
         self._serving = False
@@ -384,6 +396,17 @@ class Broker:
             ),
             metadata_server.aio_server,
         )
+        replica_reader_service_pb2_grpc.add_ReplicaReaderServiceServicer_to_server(
+            ReplicaReaderServicer(
+                state=self._replica_state,
+                files=self._store_files,
+                helper=self._audit_helper,
+                clock=self._clock,
+                bytes_per_second=settings.audit_read_rate,
+                repair_enabled=settings.enable_repair,
+            ),
+            metadata_server.aio_server,
+        )
         broker_admin_service_pb2_grpc.add_BrokerAdminServiceServicer_to_server(
             AdminServicer(
                 status=self._status,
@@ -529,6 +552,7 @@ class Broker:
         self._serving = False
         self._ha.stop()
         self._write_path.close()
+        await self._audit_helper.close()
         await self._metadata_server.stop(limit_ms=500)
 
     async def _slaves_caught_up(self, deadline_ms: int) -> None:
@@ -710,6 +734,24 @@ class Broker:
                 await asyncio.to_thread(job.run)
             while self._store.trim_queues():
                 await asyncio.sleep(0)
+
+    def _replica_state(self) -> ReplicaState:
+        store, is_master = self._store, self._settings.is_master
+        end_offset = store.end_offset
+        return ReplicaState(
+            identity=self._identity,
+            min_offset=store.min_offset,
+            end_offset=end_offset,
+            flushed_offset=store.flushed_offset,
+            confirm_offset=min(
+                (slave.acked_offset for slave in self._replica.slaves() if slave.in_sync), default=end_offset
+            ),
+            segment_bytes=store.segment_bytes,
+            queues_offset=store.saved_offset,
+            index_offset=store.saved_offset if self._settings.message_index_enable else store.min_offset,
+            lag_bytes=0 if is_master else self._follower.lag_bytes,
+            serving=self._serving and (is_master or self._follower.is_following),
+        )
 
     def _status(self) -> pb.GetBrokerStatusResponse:
         settings, write_path = self._settings, self._write_path

@@ -200,6 +200,21 @@ class BrokerSettings(ServiceSettings):
         description="How long a SYNC_MASTER that lost unflushed pages waits for its slaves' copies, in ms.",
     )
 
+    # Proof and repair of replicas
+    audit_read_rate: int = Field(
+        64 << 20,
+        ge=0,
+        alias="auditReadRate",
+        description="Bytes a second that the consistency job may have digested or checked here, and as many that it "
+        "may read. Raising it shortens a run and takes disk and CPU from clients; 0 refuses the job.",
+    )
+    enable_repair: bool = Field(
+        True,
+        alias="enableRepair",
+        description="Carry out steps of a repair plan when `tandemmq repair` asks; false leaves that to an operator "
+        "with the files.",
+    )
+
     # Topics, groups, delivery
     default_topic_queue_nums: int = Field(
         8, ge=1, le=1_024, alias="defaultTopicQueueNums", description="Queues of a new topic."

@@ -251,6 +251,11 @@ class MessageStore:
         return self._dispatched_offset
 
     @property
+    def saved_offset(self) -> int:
+        """Every record that starts below has its ConsumeQueue entry and its index entries in their files."""
+        return max(self._saved_offset, self._log.min_offset)
+
+    @property
     def segment_bytes(self) -> int:
         """Length of a CommitLog file."""
         return self._log.file_bytes

@@ -1,0 +1,228 @@
+"""One replica read over the wire while it serves: facts, files, digests and checks, against the files themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+import xxhash
+from tandemmq.broker.v1 import replica_reader_service_pb2 as pb
+from tandemmq.broker.v1 import replica_reader_service_pb2_grpc
+from tandemmq.broker.v1.replica_service_pb2 import LogRange
+
+from support.acknowledged_sends import AcknowledgedSender
+from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.topic_admin import create_topic
+
+TOPIC = "audited"
+EXTENT_BYTES = 256 << 10
+FAST = {"auditReadRate": str(4 << 30)}
+
+
+class Reader:
+    """The service of one broker."""
+
+    def __init__(self, broker: ServiceProcess) -> None:
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{broker.ports['listenPort']}")
+        self.stub = replica_reader_service_pb2_grpc.ReplicaReaderServiceStub(self._channel)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def describe(self) -> pb.DescribeReplicaResponse:
+        answer: pb.DescribeReplicaResponse = self.stub.DescribeReplica(pb.DescribeReplicaRequest(), timeout=10)
+        return answer
+
+    def list(self, path: str) -> dict[str, int]:
+        answer = self.stub.ListFolder(pb.ListFolderRequest(path=path), timeout=10)
+        return {entry.name: entry.size_bytes for entry in answer.entries}
+
+    def read(self, path: str, offset: int = 0, length: int = 1 << 20) -> bytes:
+        request = pb.ReadFileRequest(path=path, offset=offset, length_bytes=length)
+        return b"".join(piece.data for piece in self.stub.ReadFile(request, timeout=30))
+
+    def digests(
+        self,
+        start: int,
+        end: int,
+        *,
+        timeout: float = 60,
+        extent_bytes: int = EXTENT_BYTES,
+        algorithm: pb.DigestAlgorithm = pb.DIGEST_ALGORITHM_XXH3_128,
+    ) -> dict[tuple[int, int], bytes]:
+        request = pb.DigestExtentsRequest(
+            range=LogRange(start_offset=start, end_offset=end), extent_bytes=extent_bytes, algorithm=algorithm
+        )
+        return {
+            (extent.range.start_offset, extent.range.end_offset): extent.digest
+            for answer in self.stub.DigestExtents(request, timeout=timeout)
+            for extent in answer.extents
+        }
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ProcessCluster]:
+    with ProcessCluster(tmp_path) as running:
+        running.add_name_server()
+        yield running
+
+
+def filled(cluster: ProcessCluster, *, log_bytes: int = 3 << 20, **settings: str) -> tuple[ServiceProcess, Reader]:
+    """A lone master that holds some messages, all of them in their files."""
+    broker = cluster.add_broker(settings={"brokerRole": "ASYNC_MASTER", "totalReplicas": "1", **FAST, **settings})
+    asyncio.run(create_topic(broker, TOPIC))
+    reader = Reader(broker)
+    with AcknowledgedSender(broker, TOPIC, body_bytes=4_000):
+        wait_until(lambda: reader.describe().end_offset > log_bytes, limit_s=60, what="messages are there")
+    end_offset = reader.describe().end_offset
+    wait_until(lambda: reader.describe().queues_offset == end_offset, limit_s=10, what="queues are written")
+    return broker, reader
+
+
+def code_of(error: pytest.ExceptionInfo[grpc.RpcError]) -> grpc.StatusCode:
+    code: grpc.StatusCode = error.value.code()
+    return code
+
+
+def helper_process_id(broker: ServiceProcess) -> int:
+    started = [event for event in broker.events() if event.get("event") == "audit_helper_started"]
+    return int(started[-1]["process_id"])
+
+
+def test_files_lists_and_digests_are_those_of_the_folder(cluster: ProcessCluster) -> None:
+    broker, reader = filled(cluster)
+    folder = cluster.store_folder("broker-a-0")
+    facts = reader.describe()
+    assert (facts.broker_name, facts.broker_id, facts.serving) == ("broker-a", 0, True)
+    assert facts.confirm_offset == facts.end_offset
+    assert facts.index_offset == facts.end_offset
+    assert facts.repair_enabled
+    assert {"commitlog", "consumequeue", "config", "index", "checkpoint", "abort"} >= set(reader.list(""))
+    assert reader.list("commitlog") == {
+        path.name: path.stat().st_size for path in (folder / "commitlog").iterdir() if path.suffix != ".unfinished"
+    }
+    assert reader.list(f"consumequeue/{TOPIC}")["0"] == -1
+    assert reader.list("consumequeue/nobody") == {}
+
+    log = (folder / "commitlog" / f"{0:020d}").read_bytes()[: facts.end_offset]
+    assert reader.read(f"commitlog/{0:020d}", 10, 32 << 20) == log[10:]
+    queue = f"consumequeue/{TOPIC}/0/{0:020d}"
+    assert reader.read(queue) == (folder / queue).read_bytes()
+    assert reader.read("config/topics.json") == (folder / "config/topics.json").read_bytes()
+    assert reader.read("config/nothing.json") == b""
+
+    start, end = 1_000, facts.end_offset - 7
+    digests = reader.digests(start, end)
+    assert list(digests) == [
+        (max(start, first), min(end, first + EXTENT_BYTES)) for first in range(0, end, EXTENT_BYTES)
+    ]
+    assert all(digest == xxhash.xxh3_128(log[first:last]).digest() for (first, last), digest in digests.items())
+    assert set(map(len, reader.digests(0, end, algorithm=pb.DIGEST_ALGORITHM_BLAKE3).values())) == {32}
+    reader.close()
+    assert broker.stop() == 0
+
+
+REFUSED_PATHS = (
+    "../../etc/passwd",
+    "commitlog/../lock",
+    "/etc/passwd",
+    "lock",
+    "kept-tails/x",
+    "commitlog",
+    "commitlog//00000000000000000000",
+    "config/link.json",
+    "consumequeue/link/0/00000000000000000000",
+)
+
+
+def test_other_files_and_ranges_are_refused(cluster: ProcessCluster) -> None:
+    _, reader = filled(cluster, log_bytes=1)
+    folder = cluster.store_folder("broker-a-0")
+    (folder / "config/link.json").symlink_to("/etc/hostname")
+    (folder / "consumequeue/link").symlink_to("/etc")
+    for path in REFUSED_PATHS:
+        with pytest.raises(grpc.RpcError) as refused:
+            reader.read(path)
+        assert code_of(refused) is grpc.StatusCode.INVALID_ARGUMENT, path
+    assert "link.json" not in reader.list("config")
+    end = reader.describe().end_offset
+    for call, code in (
+        (lambda: reader.digests(0, end + 1), grpc.StatusCode.OUT_OF_RANGE),
+        (lambda: reader.digests(5, 4), grpc.StatusCode.OUT_OF_RANGE),
+        (lambda: reader.digests(0, end, extent_bytes=1), grpc.StatusCode.INVALID_ARGUMENT),
+        (
+            lambda: reader.digests(0, end, algorithm=pb.DIGEST_ALGORITHM_UNSPECIFIED),
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
+    ):
+        with pytest.raises(grpc.RpcError) as refused:
+            call()
+        assert code_of(refused) is code
+    reader.close()
+
+
+def test_digests_keep_to_their_rate_and_end_with_their_caller(cluster: ProcessCluster) -> None:
+    broker, reader = filled(cluster, auditReadRate=str(2 << 20))
+    reader.digests(0, EXTENT_BYTES)
+    started = time.monotonic()
+    reader.digests(0, 3 << 20)
+    assert 1.2 < time.monotonic() - started < 6
+    with pytest.raises(grpc.RpcError) as ended:
+        reader.digests(0, 3 << 20, timeout=0.3)
+    assert code_of(ended) is grpc.StatusCode.DEADLINE_EXCEEDED
+    started = time.monotonic()
+    reader.digests(0, EXTENT_BYTES)
+    assert time.monotonic() - started < 1, "the cancelled job still runs"
+    assert os.getpriority(os.PRIO_PROCESS, helper_process_id(broker)) == 19
+    reader.close()
+
+
+def test_a_killed_helper_is_replaced_and_the_broker_lives_on(cluster: ProcessCluster) -> None:
+    broker, reader = filled(cluster, auditReadRate=str(2 << 20))
+    reader.digests(0, EXTENT_BYTES)
+    first = helper_process_id(broker)
+    request = pb.DigestExtentsRequest(
+        range=LogRange(start_offset=0, end_offset=3 << 20),
+        extent_bytes=EXTENT_BYTES,
+        algorithm=pb.DIGEST_ALGORITHM_XXH3_128,
+    )
+    answers = reader.stub.DigestExtents(request, timeout=20)
+    next(answers)
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(grpc.RpcError) as gone:
+        list(answers)
+    assert code_of(gone) is grpc.StatusCode.UNAVAILABLE
+    assert len(reader.digests(0, EXTENT_BYTES)) == 1
+    second = helper_process_id(broker)
+    assert second != first
+    # Killed between two calls, nobody notices.
+    os.kill(second, signal.SIGKILL)
+    assert len(reader.digests(0, EXTENT_BYTES)) == 1
+    reader.close()
+    assert broker.stop() == 0
+    wait_until(lambda: not Path(f"/proc/{helper_process_id(broker)}").exists(), limit_s=5, what="the helper has ended")
+
+
+def test_a_killed_broker_takes_its_helper_along(cluster: ProcessCluster) -> None:
+    broker, reader = filled(cluster)
+    reader.digests(0, EXTENT_BYTES)
+    helper = helper_process_id(broker)
+    reader.close()
+    broker.kill()
+    wait_until(lambda: not Path(f"/proc/{helper}").exists(), limit_s=5, what="the helper has ended")
+
+
+def test_a_rate_of_nothing_refuses(cluster: ProcessCluster) -> None:
+    _, reader = filled(cluster, log_bytes=1, auditReadRate="0")
+    assert reader.describe().audit_read_rate_bytes == 0
+    for call in (lambda: reader.digests(0, 1), lambda: reader.read("checkpoint")):
+        with pytest.raises(grpc.RpcError) as refused:
+            call()
+        assert code_of(refused) is grpc.StatusCode.FAILED_PRECONDITION
+    reader.close()
