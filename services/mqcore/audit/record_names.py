@@ -6,10 +6,19 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mqcore.audit.findings import Finding
-from mqcore.message import MalformedRecord, MessageRecord, decode_properties, decode_record, offset_message_id
+from mqcore.message import (
+    V1_MAGIC,
+    V2_MAGIC,
+    MalformedRecord,
+    MessageRecord,
+    decode_properties,
+    decode_record,
+    offset_message_id,
+)
 from mqcore.message.property_names import PROPERTY_UNIQUE_KEY
+from mqcore.message.record_layout import BLANK
 
-__all__ = ["RecordName", "describe", "name_of_record", "read_name"]
+__all__ = ["RecordName", "describe", "name_of_record", "read_damaged_name", "read_name"]
 
 
 class RecordName(NamedTuple):
@@ -46,6 +55,20 @@ def read_name(data: bytes | memoryview, position: int, physical_offset: int) -> 
         return name_of_record(decode_record(data, position, check_crc=False), physical_offset=physical_offset)
     except MalformedRecord:
         return None
+
+
+def read_damaged_name(data: bytes | memoryview, physical_offset: int) -> RecordName | None:
+    """Of a record that starts with `data` and has lost its size or its magic code, if the rest of it can be read."""
+    for magic in (V1_MAGIC, V2_MAGIC):
+        mended = bytearray(data)
+        if len(mended) < BLANK.size:
+            return None
+        for size in (len(mended), int.from_bytes(mended[:4], "big")):
+            BLANK.pack_into(mended, 0, min(size, 0x7FFF_FFFF), magic)
+            name = read_name(memoryview(mended), 0, physical_offset)
+            if name is not None:
+                return name
+    return None
 
 
 def describe(finding: Finding, name: RecordName | None, *, last: RecordName | None = None) -> Finding:

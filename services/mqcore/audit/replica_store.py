@@ -114,6 +114,14 @@ class ReplicaStore:
             return 0, 0
         return int(found[0].name) // ENTRY_BYTES, (int(found[-1].name) + found[-1].size) // ENTRY_BYTES
 
+    def queue_file(self, topic: str, queue_id: int, queue_offset: int) -> str | None:
+        """The file that holds, or would hold, an entry; None if the queue has no file."""
+        found = self._queue_files_up_to(topic, queue_id, 0)
+        if not found:
+            return None
+        position = queue_offset * ENTRY_BYTES
+        return f"consumequeue/{topic}/{queue_id}/{position - position % _usual_size(found):020d}"
+
     def index_files(self) -> list[StoreEntry]:
         """Oldest first."""
         found = self.files.list_folder("index")
