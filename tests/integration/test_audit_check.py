@@ -1,0 +1,58 @@
+"""What `make audit-check` stands on: damage reaches the groups it is meant for, and a real run names it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from support.damaged_groups import GroupFolder, link_store
+
+
+@pytest.fixture
+def originals(tmp_path: Path) -> list[Path]:
+    """Two folders that look like stores."""
+    stores = [tmp_path / "originals" / str(broker_id) for broker_id in range(2)]
+    for store in stores:
+        for path in ("commitlog/0", "commitlog/1", "config/topics.json", "lock"):
+            (store / path).parent.mkdir(parents=True, exist_ok=True)
+            (store / path).write_text(f"{path} as it was")
+    # A copy made within the same tick of the clock would look untouched.
+    for path in (path for store in stores for path in store.rglob("*")):
+        os.utime(path, (1, 1))
+    return stores
+
+
+def test_a_change_reaches_one_group_alone_and_copies_no_other_file(originals: list[Path], tmp_path: Path) -> None:
+    maker = GroupFolder(tmp_path / "groups", originals, workshop=tmp_path / "workshop")
+
+    def damage(stores: list[Path]) -> None:
+        (stores[1] / "commitlog/0").write_text("damaged")
+        (stores[1] / "commitlog/1").unlink()
+
+    maker.add_changed("damaged", damage, replicas=2)
+    maker.add("sound", replicas=2)
+
+    damaged, sound = tmp_path / "groups" / "damaged" / "1", tmp_path / "groups" / "sound" / "1"
+    assert (damaged / "commitlog/0").read_text() == "damaged"
+    assert not (damaged / "commitlog/1").exists()
+    assert (damaged / "config/topics.json").samefile(originals[1] / "config/topics.json")
+    assert (originals[1] / "commitlog/0").read_text() == "commitlog/0 as it was"
+    assert {path.name for path in sound.rglob("*") if path.is_file()} == {"0", "1", "topics.json"}
+    assert (sound / "commitlog/0").read_text() == "commitlog/0 as it was"
+
+
+def test_the_next_damage_starts_from_a_sound_copy(originals: list[Path], tmp_path: Path) -> None:
+    maker = GroupFolder(tmp_path / "groups", originals, workshop=tmp_path / "workshop")
+    maker.add_changed("first", lambda stores: (stores[0] / "commitlog/0").unlink(), replicas=2)
+
+    seen = maker.add_changed("second", lambda stores: (stores[0] / "commitlog/0").read_text(), replicas=2)
+
+    assert seen == "commitlog/0 as it was"
+
+
+def test_a_linked_store_may_lack_files(originals: list[Path], tmp_path: Path) -> None:
+    link_store(originals[0], tmp_path / "linked", without=("commitlog/0",))
+
+    assert [path.name for path in (tmp_path / "linked" / "commitlog").iterdir()] == ["1"]
