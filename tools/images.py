@@ -86,12 +86,13 @@ _EVERYWHERE: Final = (
     'test -z "$(find /opt -name "*.pyi")"',
     _BYTE_CODE,
 )
-# A batch without any part of our own yet: Java starts, executors are Python, results come back.
+# Java starts, executors are Python, Arrow goes there and back.
 _SPARK: Final = (
     "SPARK_LOCAL_HOSTNAME=localhost SPARK_LOCAL_IP=127.0.0.1 python -c '"
     "from pyspark.sql import SparkSession; "
     's = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate(); '
-    "assert s.sparkContext.parallelize(range(1000), 4).map(lambda n: n * 2).sum() == 999000; s.stop()'"
+    'parts = s.range(1000).mapInArrow(lambda parts: parts, "id long"); '
+    "assert sum(row.id for row in parts.collect()) == 499500; s.stop()'"
 )
 IMAGES: Final = (
     Image("nameserver", ("mqnamesrv --version", _absent("mqbroker", "mqadmin")), 60, "nameserver"),
@@ -107,7 +108,17 @@ IMAGES: Final = (
         180,
         "admin",
     ),
-    Image("consistency", (_SPARK,), 750, "consistency"),
+    Image(
+        "consistency",
+        (
+            "mqconsistency --help > /dev/null",
+            "! mqconsistency-executor && ! mqconsistency-executor executor",
+            _absent("mqbroker", "mqnamesrv", "mqadmin"),
+            _SPARK,
+        ),
+        800,
+        "consistency",
+    ),
     Image("e2e-client", ("python -c 'import rocketmq'",), 80),
 )
 BY_NAME: Final = {image.name: image for image in IMAGES} | {"client": IMAGES[-1]}
