@@ -70,14 +70,18 @@ class LogPiece:
     """What the decoder says of it."""
 
 
-def walk_log(store: ReplicaStore, start: int, end: int, *, in_batches: bool) -> Iterator[LogPiece | RecordBatch]:
+def walk_log(
+    store: ReplicaStore, start: int, end: int, *, in_batches: bool, from_boundary: bool = False
+) -> Iterator[LogPiece | RecordBatch]:
     """Everything that begins in [start, end), in order; `in_batches`: common records many at once.
+
+    `from_boundary`: a record should start at `start`, whatever lies there now.
 
     Yields hold no bytes of the log; the store may be used between them. A record the replica holds only in part, since
     it is still arriving, ends the walk in silence.
     """
     end = min(end, store.facts.end_offset)
-    return _Walk(store, end, in_batches=in_batches).pieces(start)
+    return _Walk(store, end, in_batches=in_batches).pieces(start, from_boundary=from_boundary)
 
 
 class _Walk:
@@ -89,8 +93,8 @@ class _Walk:
         self._in_batches = in_batches
         self._batches_from = 0
 
-    def pieces(self, start: int) -> Iterator[LogPiece | RecordBatch]:
-        offset = _first_boundary(self._store, start, self._end)
+    def pieces(self, start: int, *, from_boundary: bool) -> Iterator[LogPiece | RecordBatch]:
+        offset = start if from_boundary else _first_boundary(self._store, start, self._end)
         length = _READ_BYTES
         while offset < self._end:
             if self._store.is_in_hole(offset):

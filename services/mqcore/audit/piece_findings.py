@@ -12,7 +12,7 @@ from mqcore.audit.record_names import RecordName, describe, read_damaged_name, r
 from mqcore.audit.replica_store import MAX_RECORD_BYTES, ReplicaStore
 from mqcore.replication import LogRange
 
-__all__ = ["DamageReport", "trailing_zeros_start"]
+__all__ = ["DamageReport", "changed_places", "own_offset", "trailing_zeros_start"]
 
 _GROUP_PIECES_MAX: Final = 4096
 """Misplaced records that are looked at together, to see whether they only changed places."""
@@ -125,7 +125,7 @@ class DamageReport:
         pieces, self._misplaced = self._misplaced, []
         if not pieces:
             return
-        if _changed_places(pieces):
+        if changed_places(pieces):
             self._append(self._several(FindingKind.RECORDS_SWAPPED, pieces, "they lie in each other's place"))
             return
         partner = self._partner(pieces[0]) if len(pieces) == 1 else None
@@ -135,11 +135,11 @@ class DamageReport:
                 self._append(self._several(FindingKind.RECORDS_SWAPPED, pieces, detail))
             return
         if len(pieces) == 1 and followed_by is not None and followed_by.kind in (PieceKind.RECORD, PieceKind.PADDING):
-            detail = f"physicalOffset is {_own_offset(pieces[0])} instead of {pieces[0].start_offset}"
+            detail = f"physicalOffset is {own_offset(pieces[0])} instead of {pieces[0].start_offset}"
             self._append(self._several(FindingKind.FIELD_DIFFERS, pieces, detail))
             return
         for run in _runs(pieces):
-            shift = _own_offset(run[0]) - run[0].start_offset
+            shift = own_offset(run[0]) - run[0].start_offset
             detail = f"written for {abs(shift)} bytes {'further on' if shift > 0 else 'further back'}"
             self._append(self._several(FindingKind.RECORDS_SHIFTED, run, detail))
 
@@ -151,7 +151,7 @@ class DamageReport:
 
     def _partner(self, piece: LogPiece) -> int | None:
         """Where the record is whose place this one has taken, if that one is in this one's place."""
-        place = _own_offset(piece)
+        place = own_offset(piece)
         facts = self._store.facts
         if not facts.min_offset <= place < facts.end_offset - 36 or self._store.is_in_hole(place):
             return None
@@ -181,18 +181,18 @@ def trailing_zeros_start(store: ReplicaStore, start: int, end: int) -> int:
     return start
 
 
-def _own_offset(piece: LogPiece) -> int:
+def own_offset(piece: LogPiece) -> int:
     assert piece.record is not None, "a misplaced record was read"
     return piece.record.physical_offset
 
 
-def _changed_places(pieces: list[LogPiece]) -> bool:
+def changed_places(pieces: list[LogPiece]) -> bool:
     """Whether the records, each put where it was written for, fill just the place they have."""
     if len(pieces) < 2:
         return False
     offset = pieces[0].start_offset
-    for piece in sorted(pieces, key=_own_offset):
-        if _own_offset(piece) != offset:
+    for piece in sorted(pieces, key=own_offset):
+        if own_offset(piece) != offset:
             return False
         offset += piece.end_offset - piece.start_offset
     return offset == pieces[-1].end_offset
@@ -202,7 +202,7 @@ def _runs(pieces: list[LogPiece]) -> Iterator[list[LogPiece]]:
     """Neighbours that are equally far from their place."""
     run: list[LogPiece] = []
     for piece in pieces:
-        if run and _own_offset(piece) - piece.start_offset != _own_offset(run[-1]) - run[-1].start_offset:
+        if run and own_offset(piece) - piece.start_offset != own_offset(run[-1]) - run[-1].start_offset:
             yield run
             run = []
         run.append(piece)

@@ -1,0 +1,579 @@
+"""Replicas of a group side by side, where their digests differ: every difference down to the message.
+
+The log is cut into spans, a record or the padding of a file each, by whichever replica has a sound record at a place. A
+replica whose bytes of a span differ is judged: the majority is right, or the only one whose record is sound, or the one
+an earlier run saw; else nobody knows. Then what it holds instead is named. Neighbours of the same fate are one finding.
+
+Records that moved are recognised by what they say of themselves: a replica that lost one record and moved up all others
+has one RECORD_MISSING and one RECORDS_SHIFTED, not a thousand fields that differ.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from mqcore.audit.digests import EXTENT_BYTES, Hash
+from mqcore.audit.finding_list import FindingList
+from mqcore.audit.findings import Finding, FindingKind, Verdict
+from mqcore.audit.log_walk import LogPiece, PieceKind, walk_log
+from mqcore.audit.piece_findings import DamageReport, changed_places, own_offset, trailing_zeros_start
+from mqcore.audit.record_fields import changed_fields, field_differences
+from mqcore.audit.record_names import RecordName, describe, read_name
+from mqcore.audit.replica_store import MAX_RECORD_BYTES, ReplicaStore
+from mqcore.replication import LogRange
+
+__all__ = ["PADDING_BENIGN", "Comparison", "compare_replicas", "without_repeats"]
+
+PADDING_BENIGN: Final = "padding"
+
+_WINDOW_BYTES: Final = 16 << 20
+"""Of each replica in memory at a time, and a record more."""
+_BLANK_HEAD_BYTES: Final = 8
+_ZERO_RUN_BYTES: Final = 9
+"""Differing bytes that are all zero, and so many: not written, rather than a field that changed."""
+_FIELDS_MAX: Final = 3
+"""Differences in more fields are no flipped bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What differs in one range."""
+
+    findings: tuple[Finding, ...] = ()
+    benign: dict[str, int] = field(default_factory=dict)
+    """Differences that harm nobody, by name."""
+
+
+def compare_replicas(
+    stores: Mapping[int, ReplicaStore],
+    log_range: LogRange,
+    *,
+    earlier: Mapping[int, bytes] | None = None,
+    extent_bytes: int = EXTENT_BYTES,
+    new_hash: Callable[[], Hash] | None = None,
+) -> Comparison:
+    """Compares two or more replicas of a group, by broker id, in a range that all of them should hold.
+
+    `earlier`: digests an earlier run took of whole extents, by the extent's start, with `new_hash`. Reads from the
+    start of the record that the range begins in to the end of the last one. Raises ReplicaUnreadable.
+    """
+    return _Comparer(stores, earlier or {}, extent_bytes, new_hash).compare(log_range)
+
+
+def without_repeats(compared: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
+    """Findings of a comparison, and of `record_check` those that it did not name already: in the same replica's log, in
+    a range that overlaps. ConsumeQueue, index and metadata findings stay."""
+    ranges: dict[tuple[str, int | None], list[Finding]] = {}
+    for finding in compared:
+        ranges.setdefault((finding.group, finding.broker_id), []).append(finding)
+
+    def is_named(finding: Finding) -> bool:
+        start, end = finding.start_offset, finding.end_offset
+        if finding.kind not in _LOG_KINDS or start is None or end is None:
+            return False
+        return any(
+            other.kind in _LOG_KINDS
+            and other.start_offset is not None
+            and other.end_offset is not None
+            and other.start_offset < end
+            and start < other.end_offset
+            for other in ranges.get((finding.group, finding.broker_id), ())
+        )
+
+    return [*compared, *(finding for finding in checked if not is_named(finding))]
+
+
+_LOG_KINDS: Final = frozenset(
+    {
+        FindingKind.BODY_CRC,
+        FindingKind.FIELD_DIFFERS,
+        FindingKind.ZEROED,
+        FindingKind.TORN,
+        FindingKind.RECORD_MISSING,
+        FindingKind.RECORD_EXTRA,
+        FindingKind.RECORDS_SHIFTED,
+        FindingKind.RECORDS_SWAPPED,
+        FindingKind.TAIL_MISSING,
+        FindingKind.SEGMENT_MISSING,
+        FindingKind.SEGMENT_SIZE,
+    }
+)
+
+
+_SOUND: Final = (PieceKind.RECORD, PieceKind.PADDING)
+
+
+class _Piece(NamedTuple):
+    """What a walk found at one place."""
+
+    kind: PieceKind
+    end_offset: int
+    piece: LogPiece | None
+    """None: a sound record that was read with many others."""
+
+
+class _Replica:
+    """One replica's bytes and pieces of the window, and what is known of the whole of it."""
+
+    def __init__(self, broker_id: int, store: ReplicaStore) -> None:
+        self.broker_id: Final = broker_id
+        self.store: Final = store
+        self.start = 0
+        self.data = memoryview(b"")
+        self.pieces: dict[int, _Piece] = {}
+        self.sound_starts: list[int] = []
+        """Where sound records and padding begin, ascending."""
+        self._misplaced: list[tuple[int, int]] = []
+        self.shifts: list[int] = []
+        """By how much records lie before the place they were written for; of all windows so far."""
+        self.swapped: set[int] = set()
+        """Where records lie that changed places."""
+        self._tail_start: int | None = None
+
+    def load(self, start: int, end: int) -> int:
+        """Takes the pieces that begin in [start, end). Returns where they end."""
+        self.start = start
+        self.pieces = {}
+        misplaced: list[LogPiece] = []
+        offset = start
+        for found in walk_log(self.store, start, end, in_batches=True, from_boundary=True):
+            if isinstance(found, LogPiece):
+                self.pieces[found.start_offset] = _Piece(found.kind, found.end_offset, found)
+                if found.kind is PieceKind.MISPLACED:
+                    misplaced.append(found)
+                offset = found.end_offset
+                continue
+            for place, size in zip(found.offsets.tolist(), found.sizes.tolist()):
+                self.pieces[place] = _Piece(PieceKind.RECORD, place + size, None)
+            offset = found.end_offset
+        self.sound_starts = [place for place, piece in self.pieces.items() if piece.kind in _SOUND]
+        self._misplaced = [(piece.start_offset, piece.end_offset) for piece in misplaced]
+        self._note_misplaced(misplaced)
+        return offset
+
+    def load_bytes(self, end: int) -> None:
+        """Takes the window's bytes up to `end`."""
+        self.data = memoryview(bytes(self.store.read_log(self.start, end)))
+
+    def content(self, start: int, end: int) -> memoryview:
+        """Bytes of the window."""
+        return self.data[start - self.start : end - self.start]
+
+    def is_sound(self, start: int, end: int) -> bool:
+        """Whether [start, end) is all sound records or padding, whatever they are."""
+        at = bisect_right(self.sound_starts, start) - 1
+        offset = start
+        while at >= 0 and at < len(self.sound_starts) and self.sound_starts[at] <= offset < end:
+            offset = self.pieces[self.sound_starts[at]].end_offset
+            at += 1
+        return offset >= end
+
+    def has_misplaced(self, start: int, end: int) -> bool:
+        """Whether a record lies in [start, end) that was written for another place."""
+        at = bisect_right(self._misplaced, (end, 0)) - 1
+        return at >= 0 and self._misplaced[at][1] > start
+
+    def holds_at(self, offset: int, right: memoryview) -> bool:
+        """Whether these bytes lie at `offset`."""
+        facts = self.store.facts
+        end = offset + len(right)
+        if offset < facts.min_offset or end > facts.end_offset:
+            return False
+        if self.start <= offset and end <= self.start + len(self.data):
+            return self.content(offset, end) == right
+        return bytes(self.store.read_log(offset, end)) == right
+
+    @property
+    def tail_start(self) -> int:
+        """From where on the log is zero up to its end."""
+        if self._tail_start is None:
+            facts = self.store.facts
+            self._tail_start = trailing_zeros_start(self.store, facts.min_offset, facts.end_offset)
+        return self._tail_start
+
+    def _note_misplaced(self, misplaced: list[LogPiece]) -> None:
+        groups: list[list[LogPiece]] = []
+        for piece in misplaced:
+            if groups and groups[-1][-1].end_offset == piece.start_offset:
+                groups[-1].append(piece)
+            else:
+                groups.append([piece])
+        for group in groups:
+            if changed_places(group):
+                self.swapped.update(own_offset(piece) for piece in group)
+                continue
+            for piece in group:
+                place = own_offset(piece)
+                if len(group) == 1 and self._lies_at(place, piece.start_offset):
+                    self.swapped.update((place, piece.start_offset))
+                    continue
+                shift = place - piece.start_offset
+                if shift not in self.shifts:
+                    self.shifts.append(shift)
+
+    def _lies_at(self, place: int, written_for: int) -> bool:
+        facts = self.store.facts
+        if not facts.min_offset <= place <= facts.end_offset - 36:
+            return False
+        return int.from_bytes(self.store.read_log(place, place + 36)[28:36], "big", signed=True) == written_for
+
+
+class _Judgement(NamedTuple):
+    """Who is right about a span."""
+
+    right: _Replica | None
+    wrong: list[_Replica]
+    verdict: Verdict
+
+
+class _Comparer:
+    """One call of compare_replicas."""
+
+    def __init__(
+        self,
+        stores: Mapping[int, ReplicaStore],
+        earlier: Mapping[int, bytes],
+        extent_bytes: int,
+        new_hash: Callable[[], Hash] | None,
+    ) -> None:
+        assert len(stores) > 1, "one replica is equal to itself"
+        self._replicas = [_Replica(broker_id, store) for broker_id, store in sorted(stores.items())]
+        facts = [store.facts for store in stores.values()]
+        self._group = facts[0].group
+        self._min_offset = max(own.min_offset for own in facts)
+        self._end_offset = min(own.end_offset for own in facts)
+        self._earlier = earlier
+        self._extent_bytes = extent_bytes
+        self._new_hash = new_hash
+        self._digests: dict[tuple[int, int], bytes] = {}
+        self._findings = _JoinedFindings()
+        self._benign: Counter[str] = Counter()
+
+    def compare(self, log_range: LogRange) -> Comparison:
+        """See compare_replicas."""
+        end = min(log_range.end_offset, self._end_offset)
+        start = max(log_range.start_offset, self._min_offset)
+        if start < end:
+            start = self._boundary_before(start)
+        while start < end:
+            start = self._compare_window(start, min(end, start + _WINDOW_BYTES))
+        return Comparison(self._findings.taken(), dict(self._benign))
+
+    def _boundary_before(self, offset: int) -> int:
+        """Where the record begins that holds the byte at `offset`: as a replica says in which it is sound, if any."""
+        first = self._replicas[0].store
+        low = max(self._min_offset, offset - offset % first.facts.segment_bytes, offset - MAX_RECORD_BYTES)
+        found = []
+        for replica in self._replicas:
+            last = (False, low)
+            for piece in walk_log(replica.store, low, offset + 1, in_batches=True):
+                if not isinstance(piece, LogPiece):
+                    last = (True, int(piece.offsets[-1]))
+                elif piece.start_offset <= offset:
+                    last = (piece.kind in (PieceKind.RECORD, PieceKind.PADDING), piece.start_offset)
+            found.append(last)
+        sound = [place for is_sound, place in found if is_sound]
+        return min(sound) if sound else min(place for _, place in found)
+
+    def _compare_window(self, start: int, end: int) -> int:
+        """Judges all spans that begin in [start, end); returns where the last one ends."""
+        spans_end = max(replica.load(start, end) for replica in self._replicas)
+        spans_end = min(max(spans_end, end), max(replica.store.facts.end_offset for replica in self._replicas))
+        for replica in self._replicas:
+            replica.load_bytes(spans_end)
+        offset = start
+        starts = sorted(
+            {place for replica in self._replicas for place in replica.pieces if self._is_whole(replica, place)}
+        )
+        next_start = iter([*starts, spans_end])
+        upcoming = next(next_start)
+        while offset < end:
+            while upcoming < offset:
+                upcoming = next(next_start, spans_end)
+            span_end = self._span_end(offset)
+            if span_end is None:
+                piece_end = upcoming if upcoming > offset else next(next_start, spans_end)
+                span_end = max(piece_end, offset + 1)
+                self._compare_ruins(offset, span_end)
+            elif not self._is_equal(offset, min(span_end, self._end_offset)):
+                self._compare_span(offset, span_end)
+            offset = span_end
+        return offset
+
+    def _span_end(self, offset: int) -> int | None:
+        """Where the span at `offset` ends, as most replicas say that have something sound there; None: none has."""
+        ends = Counter(
+            replica.pieces[offset].end_offset
+            for replica in self._replicas
+            if offset in replica.pieces and replica.pieces[offset].kind in _SOUND
+        )
+        return ends.most_common(1)[0][0] if ends else None
+
+    def _is_equal(self, start: int, end: int) -> bool:
+        first = self._replicas[0].content(start, end)
+        return all(replica.content(start, end) == first for replica in self._replicas[1:])
+
+    # One span
+
+    def _compare_span(self, start: int, end: int) -> None:
+        if self._is_padding(start, end):
+            self._benign[PADDING_BENIGN] += 1
+            return
+        judgement = self._judge(start, end)
+        if judgement.right is None:
+            self._add_undecided(start, end)
+            return
+        right = judgement.right.content(start, end)
+        name = read_name(right, 0, start)
+        for replica in judgement.wrong:
+            for finding in self._differences(replica, start, right, name):
+                self._findings.add(
+                    replace(
+                        finding,
+                        verdict=judgement.verdict if finding.verdict is Verdict.UNDECIDED else finding.verdict,
+                        source_broker_id=judgement.right.broker_id,
+                    )
+                )
+
+    def _is_padding(self, start: int, end: int) -> bool:
+        """Whether all replicas close their file here alike, and only what lies behind differs."""
+        return all(
+            start in replica.pieces and replica.pieces[start].kind is PieceKind.PADDING for replica in self._replicas
+        ) and self._is_equal(start, min(end, start + _BLANK_HEAD_BYTES))
+
+    def _judge(self, start: int, end: int) -> _Judgement:
+        groups: list[list[_Replica]] = []
+        for replica in self._replicas:
+            content = self._judged_content(replica, start, end)
+            group = next((own for own in groups if self._judged_content(own[0], start, end) == content), None)
+            if group is None:
+                groups.append([replica])
+            else:
+                group.append(replica)
+        groups.sort(key=len, reverse=True)
+        has_majority = len(groups[0]) > 1 and (len(groups) == 1 or len(groups[0]) > len(groups[1]))
+        sound = [group for group in groups if group[0].is_sound(start, end)]
+        if len(sound) == 1:
+            verdict = Verdict.MAJORITY if has_majority and sound[0] is groups[0] else Verdict.CHECKSUM
+            return self._judgement(sound[0], groups, verdict)
+        if has_majority and groups[0] in sound:
+            return self._judgement(groups[0], groups, Verdict.MAJORITY)
+        seen = [group for group in sound if self._was_seen(group[0], start)]
+        if len(seen) == 1:
+            return self._judgement(seen[0], groups, Verdict.STORED_DIGEST)
+        return _Judgement(None, [], Verdict.UNDECIDED)
+
+    def _judged_content(self, replica: _Replica, start: int, end: int) -> memoryview:
+        """What counts of a span: of padding its head."""
+        if any(start in other.pieces and other.pieces[start].kind is PieceKind.PADDING for other in self._replicas):
+            end = min(end, start + _BLANK_HEAD_BYTES)
+        return replica.content(start, end)
+
+    @staticmethod
+    def _judgement(right: list[_Replica], groups: list[list[_Replica]], verdict: Verdict) -> _Judgement:
+        wrong = [replica for group in groups if group is not right for replica in group]
+        return _Judgement(right[0], wrong, verdict)
+
+    def _was_seen(self, replica: _Replica, offset: int) -> bool:
+        """Whether an earlier run took the digest that this replica's extent has now."""
+        extent_start = offset - offset % self._extent_bytes
+        stored = self._earlier.get(extent_start)
+        extent_end = extent_start + self._extent_bytes
+        if not stored or self._new_hash is None or extent_end > self._end_offset or extent_start < self._min_offset:
+            return False
+        key = replica.broker_id, extent_start
+        if key not in self._digests:
+            hashed = self._new_hash()
+            hashed.update(replica.store.read_log(extent_start, extent_end))
+            self._digests[key] = hashed.digest()
+        return self._digests[key] == stored
+
+    def _new(
+        self, kind: FindingKind, replica: _Replica, start: int, end: int, detail: str, *, messages: int = 1
+    ) -> Finding:
+        """A finding whose verdict is the span's, unless it is replaced."""
+        return Finding(
+            kind=kind,
+            group=self._group,
+            verdict=Verdict.UNDECIDED,
+            detail=detail,
+            broker_id=replica.broker_id,
+            start_offset=start,
+            end_offset=end,
+            messages=messages,
+            file=replica.store.segment_path(start),
+        )
+
+    def _add_undecided(self, start: int, end: int) -> None:
+        """All versions are sound and differ, and nothing tells which is right."""
+        first, second = next(
+            (one, other)
+            for one in self._replicas
+            for other in self._replicas
+            if one.content(start, end) != other.content(start, end)
+        )
+        between = f"replicas {first.broker_id} and {second.broker_id}"
+        differences = field_differences(first.content(start, end), second.content(start, end))
+        if differences:
+            detail = f"{between}: {differences}"
+            finding = self._new(FindingKind.FIELD_DIFFERS, first, start, end, detail)
+        else:
+            detail = f"{between} hold different messages from here on"
+            finding = self._new(FindingKind.RECORD_EXTRA, first, start, end, detail)
+        name = read_name(first.content(start, end), 0, start)
+        self._findings.add(replace(describe(finding, name), broker_id=None, file=None))
+
+    # What a replica has instead
+
+    def _differences(
+        self, replica: _Replica, start: int, right: memoryview, name: RecordName | None
+    ) -> Iterator[Finding]:
+        end = start + len(right)
+        held = replica.content(start, end)
+        messages = int(name is not None)
+        if replica.store.is_in_hole(start) or replica.store.is_in_hole(end - 1):
+            yield describe(self._lost_file(replica, start, end, messages), name)
+            return
+        if start in replica.swapped:
+            detail = "it lies elsewhere, and another record in its place"
+            yield describe(self._new(FindingKind.RECORDS_SWAPPED, replica, start, end, detail), name)
+            return
+        for shift in replica.shifts:
+            if name is not None and replica.holds_at(start - shift, right):
+                way = "before" if shift > 0 else "behind"
+                detail = f"it lies {abs(shift)} bytes {way} its place"
+                yield describe(self._new(FindingKind.RECORDS_SHIFTED, replica, start, end, detail), name)
+                return
+        if self._is_rest_of_shift(replica, start, end):
+            if name is None:
+                return
+            yield describe(
+                self._new(FindingKind.RECORD_MISSING, replica, start, end, "other records lie in its place"), name
+            )
+            return
+        piece = replica.pieces.get(start)
+        if piece is not None and piece.kind is PieceKind.RECORD and name is not None:
+            yield from self._other_record(replica, start, piece.end_offset, right, name)
+            return
+        if name is not None and replica.is_sound(start, end):
+            detail = "other messages lie in its place"
+            yield describe(self._new(FindingKind.RECORD_MISSING, replica, start, end, detail), name)
+            return
+        yield describe(self._damage(replica, start, held, right, piece, messages), name)
+
+    def _lost_file(self, replica: _Replica, start: int, end: int, messages: int) -> Finding:
+        hole = next(hole for hole in replica.store.facts.holes if hole.start_offset < end and start < hole.end_offset)
+        is_whole = hole.start_offset % replica.store.facts.segment_bytes == 0
+        kind = FindingKind.SEGMENT_MISSING if is_whole else FindingKind.SEGMENT_SIZE
+        detail = "there is no file" if is_whole else f"the file ends at {hole.start_offset}"
+        return self._new(kind, replica, start, end, detail, messages=messages)
+
+    def _is_rest_of_shift(self, replica: _Replica, start: int, end: int) -> bool:
+        """Whether records that moved lie in this place, or what they left behind at the end."""
+        if not replica.shifts:
+            return False
+        if replica.has_misplaced(start, end):
+            return True
+        room_end = min(replica.store.segment_end(start), replica.store.facts.end_offset)
+        return end + max(map(abs, replica.shifts)) >= room_end
+
+    def _other_record(
+        self, replica: _Replica, start: int, held_end: int, right: memoryview, name: RecordName
+    ) -> Iterator[Finding]:
+        """A sound record in the place of the right one: with other fields, or another message."""
+        end = start + len(right)
+        window_end = replica.start + len(replica.data)
+        held = replica.content(start, min(held_end, window_end))
+        held_name = read_name(held, 0, start)
+        if held_name is None or held_name.message_id == name.message_id or held_end == end:
+            detail = field_differences(held, right) or "its bytes"
+            yield describe(self._new(FindingKind.FIELD_DIFFERS, replica, start, end, detail), name)
+            return
+        detail = f"message {held_name.message_id} lies in its place"
+        yield describe(self._new(FindingKind.RECORD_MISSING, replica, start, end, detail), name)
+        detail = f"in the place of message {name.message_id}"
+        yield describe(self._new(FindingKind.RECORD_EXTRA, replica, start, held_end, detail), held_name)
+
+    def _damage(
+        self,
+        replica: _Replica,
+        start: int,
+        held: memoryview,
+        right: memoryview,
+        piece: _Piece | None,
+        messages: int,
+    ) -> Finding:
+        """The bytes are no sound record."""
+        end = start + len(right)
+        differing = [place for place, (ours, due) in enumerate(zip(held, right)) if ours != due]
+        is_zeroed = len(differing) >= _ZERO_RUN_BYTES and not any(held[place] for place in differing)
+        if is_zeroed or not any(held):
+            if end > replica.tail_start:
+                detail = f"zeros up to the end of the log, which was at {replica.store.facts.end_offset}"
+                return self._new(FindingKind.TAIL_MISSING, replica, start, end, detail, messages=messages)
+            return self._new(FindingKind.ZEROED, replica, start, end, "zeros in its place", messages=messages)
+        if piece is not None and piece.kind is PieceKind.BAD_BODY and piece.end_offset == end:
+            detail = field_differences(held, right)
+            kind = FindingKind.FIELD_DIFFERS if detail.startswith("bodyCRC") else FindingKind.BODY_CRC
+            return self._new(kind, replica, start, end, detail)
+        fields = changed_fields(held, right) if messages else []
+        if 0 < len(fields) <= _FIELDS_MAX and not (len(fields) > 1 and "body" in fields):
+            return self._new(FindingKind.FIELD_DIFFERS, replica, start, end, ", ".join(fields))
+        detail = f"{len(differing)} bytes differ, the first is byte {differing[0] if differing else 0}"
+        return self._new(FindingKind.TORN, replica, start, end, detail, messages=messages)
+
+    # Where no replica has anything sound
+
+    def _compare_ruins(self, start: int, end: int) -> None:
+        """Each replica is left to what its own bytes say."""
+        if self._is_equal(start, min(end, self._end_offset)):
+            return
+        for replica in self._replicas:
+            report = DamageReport(replica.store)
+            for place, piece in sorted(replica.pieces.items()):
+                if start <= place < end and piece.piece is not None:
+                    report.add(piece.piece)
+            for finding in report.findings():
+                self._findings.add(finding)
+
+
+class _JoinedFindings:
+    """Findings in log order, of each replica those that adjoin and are alike as one."""
+
+    def __init__(self) -> None:
+        self._open: dict[int | None, Finding] = {}
+        self._done = FindingList()
+
+    def add(self, finding: Finding) -> None:
+        """The next one of its replica."""
+        last = self._open.get(finding.broker_id)
+        if last is None or not _adjoin(last, finding):
+            if last is not None:
+                self._done.extend([last])
+            self._open[finding.broker_id] = finding
+            return
+        self._open[finding.broker_id] = replace(
+            describe(last, None),
+            end_offset=finding.end_offset,
+            messages=last.messages + finding.messages,
+            last_message_id=finding.last_message_id or finding.message_id or last.last_message_id,
+        )
+
+    def taken(self) -> tuple[Finding, ...]:
+        """All of them, in the order of the log."""
+        self._done.extend(self._open.values())
+        return tuple(sorted(self._done.taken(), key=lambda finding: finding.start_offset or 0))
+
+
+def _adjoin(last: Finding, finding: Finding) -> bool:
+    return (
+        last.kind is finding.kind
+        and last.end_offset == finding.start_offset
+        and last.verdict is finding.verdict
+        and last.source_broker_id == finding.source_broker_id
+        and (last.detail == finding.detail or last.kind is FindingKind.SEGMENT_MISSING)
+    )
