@@ -13,11 +13,14 @@ from structlog.typing import FilteringBoundLogger
 
 from admin.api.access import Access
 from admin.api.cluster_servicer import ClusterServicer
+from admin.api.consistency_servicer import ConsistencyServicer
 from admin.api.grpc_side import GrpcSide
 from admin.api.http_api import http_app
 from admin.api.shared_port import SharedPort
 from admin.cluster_cache import CachedCluster, ClusterReading
 from admin.cluster_reader import ClusterReader
+from admin.consistency_results import results_place
+from admin.consistency_runs import ConsistencyRuns
 from admin.metrics import ClusterMetrics
 from admin.role_labels import KubernetesPods, RoleLabels
 from admin.rpc import Channels
@@ -74,18 +77,27 @@ async def _serve(settings: AdminSettings) -> None:
 async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBoundLogger) -> AsyncIterator[int]:
     """Reads the cluster and serves while the block runs; gives the port."""
     channels = Channels()
+    consistency = ConsistencyRuns(
+        results_place(settings.consistency_results, namespace=settings.kubernetes_namespace),
+        clock=clock,
+        log=log,
+        overdue_after_ms=settings.consistency_overdue_after,
+    )
     cluster = CachedCluster(
         ClusterReader(channels, settings.name_servers),
         clock=clock,
         log=log,
         forget_after_ms=settings.forget_brokers_after,
+        more_findings=consistency.findings,
     )
     access = Access(settings.admin_token)
-    metrics = ClusterMetrics(cluster, clock=clock)
-    grpc_side = GrpcSide(ClusterServicer(cluster, clock=clock), access=access, clock=clock)
+    metrics = ClusterMetrics(cluster, consistency, clock=clock)
+    grpc_side = GrpcSide(
+        ClusterServicer(cluster, clock=clock), ConsistencyServicer(consistency), access=access, clock=clock
+    )
     page = StatusPage(refresh_ms=settings.refresh_interval)
     port = SharedPort(
-        http_app(cluster, access=access, metrics=metrics, page=page, clock=clock),
+        http_app(cluster, consistency, access=access, metrics=metrics, page=page, clock=clock),
         grpc_side,
         bind_address=settings.bind_address,
         port=settings.http_port,
@@ -97,6 +109,7 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
         async with asyncio.TaskGroup() as tasks:
             work = [tasks.create_task(cluster.keep_reading(interval_ms=settings.refresh_interval))]
             work.append(tasks.create_task(_tell_ready(cluster, grpc_side)))
+            work.append(tasks.create_task(consistency.keep_reading()))
             if settings.kubernetes_role_labels:
                 pods = KubernetesPods(instance=settings.kubernetes_instance, namespace=settings.kubernetes_namespace)
                 work.append(tasks.create_task(RoleLabels(pods, log=log).keep(cluster)))

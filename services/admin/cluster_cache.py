@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from admin.cluster_state import BrokerState, ClusterState, ExpectedBroker, Finding, diagnose, is_healthy
+from admin.cluster_state import BrokerState, ClusterState, ExpectedBroker, Finding, diagnose, is_healthy, worst_first
 from mqcore.clock import Clock
 
 __all__ = ["CachedCluster", "ClusterReading", "Reader"]
@@ -54,8 +54,18 @@ class ClusterReading:
 class CachedCluster:
     """Reads a cluster again and again. One event loop; `latest` never goes back to None."""
 
-    def __init__(self, reader: Reader, *, clock: Clock, log: FilteringBoundLogger, forget_after_ms: int) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        forget_after_ms: int,
+        more_findings: Callable[[], Iterable[Finding]] = tuple,
+    ) -> None:
+        """`more_findings` are what is known of the cluster besides what its members say; asked at each reading."""
         self.latest: ClusterReading | None = None
+        self._more_findings = more_findings
         self._reader = reader
         self._clock = clock
         self._log = log
@@ -90,7 +100,7 @@ class CachedCluster:
         began_ms = self._turn_began_ms = self._clock.monotonic_ms()
         self._forget_old(began_ms)
         state = await self._reader.read([broker for broker, _ in self._seen.values()])
-        findings = tuple(diagnose(state))
+        findings = tuple(worst_first([*diagnose(state), *self._more_findings()]))
         before = self.latest
         now_ms = self._clock.monotonic_ms()
         reading = ClusterReading(

@@ -6,7 +6,7 @@ health model behind both and behind the exit code of `tandemmq status`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -22,6 +22,7 @@ __all__ = [
     "SlaveState",
     "diagnose",
     "is_healthy",
+    "worst_first",
 ]
 
 
@@ -175,6 +176,11 @@ def diagnose(state: ClusterState) -> list[Finding]:
         *_group_findings(state),
         *(finding for broker in state.brokers for finding in _broker_findings(broker)),
     ]
+    return worst_first(findings)
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Problems before notes, else in their order."""
     return sorted(findings, key=lambda finding: finding.severity is Severity.NOTE)
 
 

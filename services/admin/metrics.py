@@ -1,12 +1,14 @@
 """The cluster in Prometheus' terms, made from the newest reading when somebody scrapes.
 
 Names are RocketMQ 5's where it has one (`rocketmq_storage_size`, `rocketmq_storage_flush_behind_bytes`), and are built
-in that spirit where it has none. Labels are bounded by the cluster's size: brokers, put statuses, refusal reasons.
+in that spirit where it has none; what RocketMQ has nothing like (`tandemmq_consistency_…`) has our own. Labels are
+bounded by the cluster's size: brokers, put statuses, refusal reasons, kinds of findings.
 `METRICS` is the list of all of them; the documentation is held against it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +20,9 @@ from prometheus_client.registry import Collector
 
 from admin.cluster_cache import CachedCluster, ClusterReading
 from admin.cluster_state import BrokerState, BrokerStatus, ClusterState, Severity
+from admin.consistency_runs import ConsistencyRuns
+from admin.consistency_state import ConsistencyReading, finished_at_ms
+from mqcore.audit.run_summary import Outcome, Tier
 from mqcore.clock import Clock
 from mqservice.version import VERSION
 
@@ -37,6 +42,7 @@ class MetricInfo:
 
 _BROKER: Final = ("cluster", "broker_group", "broker_id")
 _GROUP: Final = ("cluster", "broker_group")
+_TIER: Final = ("cluster", "tier")
 
 METRICS: Final = (
     MetricInfo("rocketmq_admin_info", "gauge", "1; the version of the admin service.", ("version",)),
@@ -112,6 +118,29 @@ METRICS: Final = (
         "Replication connections refused since the start, by reason.",
         (*_BROKER, "reason"),
     ),
+    MetricInfo(
+        "tandemmq_consistency_last_run_timestamp_seconds", "gauge", "When the last run of the job ended.", _TIER
+    ),
+    MetricInfo(
+        "tandemmq_consistency_last_success_timestamp_seconds",
+        "gauge",
+        "When the last run ended that found all replicas equal.",
+        _TIER,
+    ),
+    MetricInfo("tandemmq_consistency_outcome", "gauge", "1 for the outcome of the last run.", (*_TIER, "outcome")),
+    MetricInfo("tandemmq_consistency_run_duration_seconds", "gauge", "How long the last run took.", _TIER),
+    MetricInfo("tandemmq_consistency_read_bytes", "gauge", "Bytes the last run read, over all replicas.", _TIER),
+    MetricInfo(
+        "tandemmq_consistency_findings",
+        "gauge",
+        "Findings that stand; 0 without a kind for a group that has none.",
+        (*_GROUP, "kind"),
+    ),
+    MetricInfo(
+        "tandemmq_consistency_verified_bytes", "gauge", "Bytes of the group's log the last run compared.", _GROUP
+    ),
+    MetricInfo("tandemmq_consistency_watermark_offset", "gauge", "Everything below was compared once.", _GROUP),
+    MetricInfo("tandemmq_consistency_overdue", "gauge", "1 when no run has ended for too long, else 0."),
 )
 
 _BY_NAME: Final = {metric.name: metric for metric in METRICS}
@@ -119,10 +148,11 @@ _UNPROVEN: Final = "unproven"
 
 
 class ClusterMetrics(Collector):
-    """Prometheus' view of the cache, and of this process."""
+    """Prometheus' view of the cache, of the consistency job's runs, and of this process."""
 
-    def __init__(self, cluster: CachedCluster, *, clock: Clock) -> None:
+    def __init__(self, cluster: CachedCluster, consistency: ConsistencyRuns, *, clock: Clock) -> None:
         self._cluster = cluster
+        self._consistency = consistency
         self._clock = clock
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -142,6 +172,8 @@ class ClusterMetrics(Collector):
             samples.add("rocketmq_admin_read_age_seconds", reading.age_ms(self._clock.monotonic_ms()) / 1_000)
             samples.add("rocketmq_admin_read_duration_seconds", reading.duration_ms / 1_000)
             _cluster(reading, samples)
+        if self._consistency.latest is not None:
+            _consistency(self._consistency.latest, self._clock.wall_ms(), samples)
         return samples.families()
 
 
@@ -230,6 +262,32 @@ def _slaves(broker: BrokerState, status: BrokerStatus, samples: _Samples) -> Non
     for slave, lag_bytes, in_sync in _by_slave(status):
         samples.add("rocketmq_store_ha_replication_lag_bytes", lag_bytes, *group, slave)
         samples.add("rocketmq_store_ha_slave_in_sync", in_sync, *group, slave)
+
+
+def _consistency(reading: ConsistencyReading, now_wall_ms: int, samples: _Samples) -> None:
+    samples.add("tandemmq_consistency_overdue", reading.overdue_ms(now_wall_ms) is not None)
+    for tier in Tier:
+        run = reading.newest(tier)
+        if run is None:
+            continue
+        labels = (run.cluster, tier.value)
+        samples.add("tandemmq_consistency_last_run_timestamp_seconds", finished_at_ms(run) / 1_000, *labels)
+        sound = next((each for each in reading.runs if each.tier is tier and each.outcome is Outcome.EQUAL), None)
+        if sound is not None:
+            samples.add("tandemmq_consistency_last_success_timestamp_seconds", finished_at_ms(sound) / 1_000, *labels)
+        for outcome in Outcome:
+            samples.add("tandemmq_consistency_outcome", run.outcome is outcome, *labels, outcome.value)
+        samples.add("tandemmq_consistency_run_duration_seconds", run.duration_seconds, *labels)
+        samples.add("tandemmq_consistency_read_bytes", run.bytes_read, *labels)
+    for standing in reading.standings:
+        group = (standing.run.cluster, standing.group)
+        counts = Counter(str(finding.kind) for finding in standing.findings)
+        if standing.unlisted or not counts:
+            counts[""] = standing.unlisted
+        samples.add_counts("tandemmq_consistency_findings", counts, *group)
+        verified_bytes = standing.summary.new_bytes + standing.summary.scrubbed_bytes
+        samples.add("tandemmq_consistency_verified_bytes", verified_bytes, *group)
+        samples.add("tandemmq_consistency_watermark_offset", standing.summary.watermark, *group)
 
 
 def _by_slave(status: BrokerStatus) -> Iterator[tuple[str, int, bool]]:

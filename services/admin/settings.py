@@ -12,6 +12,7 @@ from mqservice.settings import ServiceSettings
 __all__ = ["AdminSettings"]
 
 _HOST_PORT: Final = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
+_OBJECT_NAME: Final = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 # Guessing a shorter one is a matter of patience.
 _TOKEN_LENGTH_MIN: Final = 16
 
@@ -79,6 +80,19 @@ class AdminSettings(ServiceSettings):
         max_length=63,
         description="Namespace of the brokers' pods. Empty: that of this pod.",
     )
+    consistency_results: str = Field(
+        "",
+        alias="consistencyResults",
+        description="Where the consistency job leaves its runs: its results folder, or configmap:NAME in the namespace "
+        "of the pods, which this pod's ServiceAccount may get. Empty: nothing is shown of that job.",
+    )
+    consistency_overdue_after: int = Field(
+        7_200_000,
+        ge=0,
+        alias="consistencyOverdueAfter",
+        description="When no run of the consistency job has ended for so long, in ms, that is a finding: two of its "
+        "schedule's intervals. 0: never.",
+    )
     shutdown_timeout: int = Field(
         5_000, ge=0, alias="shutdownTimeout", description="What calls in progress are given at the end, in ms."
     )
@@ -100,6 +114,15 @@ class AdminSettings(ServiceSettings):
         token = value.get_secret_value()
         if token and (len(token) < _TOKEN_LENGTH_MIN or not token.isascii() or not token.isprintable() or " " in token):
             raise ValueError(f"use at least {_TOKEN_LENGTH_MIN} printable ASCII characters without spaces")
+        return value
+
+    @field_validator("consistency_results")
+    @classmethod
+    def _is_a_place(cls, value: str) -> str:
+        if "://" in value:
+            raise ValueError("use a folder, or configmap:NAME; an object store is not read from here")
+        if value.startswith("configmap:") and not _OBJECT_NAME.match(value.removeprefix("configmap:")):
+            raise ValueError("write configmap: and the ConfigMap's name")
         return value
 
     @property

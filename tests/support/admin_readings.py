@@ -1,17 +1,20 @@
-"""A cache with a reader in a test's hands."""
+"""A cache with a reader in a test's hands, and runs of the consistency job the same way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 
 from admin.cluster_cache import CachedCluster
-from admin.cluster_state import ClusterState, ExpectedBroker
+from admin.cluster_state import ClusterState, ExpectedBroker, Finding
+from admin.consistency_results import ResultsUnavailable
+from admin.consistency_runs import ConsistencyRuns
+from mqcore.audit.run_summary import RunSummary
 from support.cluster_states import healthy_cluster
 from support.manual_time import ManualTime
 
-__all__ = ["FakeReader", "cached"]
+__all__ = ["FakeReader", "FakeResults", "cached", "consistency_of"]
 
 
 class FakeReader:
@@ -28,10 +31,39 @@ class FakeReader:
 
 
 def cached(
-    state: ClusterState | None = None, *, clock: ManualTime | None = None, forget_after_ms: int = 60_000
+    state: ClusterState | None = None,
+    *,
+    clock: ManualTime | None = None,
+    forget_after_ms: int = 60_000,
+    more_findings: Callable[[], Iterable[Finding]] = tuple,
 ) -> tuple[CachedCluster, FakeReader, ManualTime]:
     """A cache that has read nothing yet."""
     clock = clock or ManualTime()
     reader = FakeReader(state or healthy_cluster())
     log = structlog.get_logger()
-    return CachedCluster(reader, clock=clock, log=log, forget_after_ms=forget_after_ms), reader, clock
+    cluster = CachedCluster(reader, clock=clock, log=log, forget_after_ms=forget_after_ms, more_findings=more_findings)
+    return cluster, reader, clock
+
+
+class FakeResults:
+    """Gives `runs`, or refuses with `error`."""
+
+    def __init__(self, *runs: RunSummary) -> None:
+        self.runs = list(runs)
+        self.error = ""
+
+    def read(self) -> list[RunSummary]:
+        """The runs it was given, newest first."""
+        if self.error:
+            raise ResultsUnavailable(self.error)
+        return sorted(self.runs, key=lambda run: run.run_id, reverse=True)
+
+
+def consistency_of(
+    *runs: RunSummary, clock: ManualTime, overdue_after_ms: int = 7_200_000
+) -> tuple[ConsistencyRuns, FakeResults]:
+    """Runs that have been read once."""
+    results = FakeResults(*runs)
+    consistency = ConsistencyRuns(results, clock=clock, log=structlog.get_logger(), overdue_after_ms=overdue_after_ms)
+    consistency.read_once()
+    return consistency, results

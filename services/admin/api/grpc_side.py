@@ -7,6 +7,7 @@ from typing import Final
 
 from admin.api.access import Access
 from admin.api.cluster_servicer import ClusterServicer, guarded
+from admin.api.consistency_servicer import ConsistencyServicer
 from mqcore.clock import Clock
 from mqgrpc import Limits
 from mqservice.http2_front import Http2Front
@@ -29,14 +30,18 @@ _LIMITS: Final = Limits(
 
 
 class GrpcSide:
-    """ClusterService, health and reflection, on a front that never listens: it is given connections."""
+    """Our services, health and reflection, on a front that never listens: it is given connections."""
 
-    def __init__(self, servicer: ClusterServicer, *, access: Access, clock: Clock) -> None:
+    def __init__(
+        self, servicer: ClusterServicer, consistency: ConsistencyServicer, *, access: Access, clock: Clock
+    ) -> None:
         self._servicer = servicer
         self._front = Http2Front("", 0, clock=clock, limits=_LIMITS)
-        table = guarded(servicer.method_table(), access)
-        self._front.add(table)
-        self._front.add(guarded(reflection_table([table.service_name, "grpc.health.v1.Health"]), access))
+        tables = [servicer.method_table(), consistency.method_table()]
+        for table in tables:
+            self._front.add(guarded(table, access))
+        names = [*(table.service_name for table in tables), "grpc.health.v1.Health"]
+        self._front.add(guarded(reflection_table(names), access))
 
     @property
     def connection_count(self) -> int:

@@ -17,12 +17,14 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from admin.api.access import Access, Refusal
 from admin.cluster_cache import CachedCluster, ClusterReading
 from admin.cluster_state import BrokerState, Finding, NameServerState
+from admin.consistency_runs import ConsistencyRuns
 from admin.metrics import CONTENT_TYPE, ClusterMetrics
 from admin.web import StaticFile, StatusPage
+from mqcore.audit.run_summary import RunSummary
 from mqcore.clock import Clock
 from mqservice.version import VERSION
 
-__all__ = ["ClusterDocument", "FindingsDocument", "http_app"]
+__all__ = ["ClusterDocument", "ConsistencyRunsDocument", "FindingsDocument", "http_app"]
 
 _Scope = MutableMapping[str, Any]
 _Message = MutableMapping[str, Any]
@@ -79,8 +81,42 @@ class FindingsDocument:
     findings: tuple[Finding, ...]
 
 
+@dataclass(frozen=True)
+class ConsistencyRunDocument:
+    """A run of the consistency job by its figures."""
+
+    run_id: str
+    tier: str
+    cluster: str
+    outcome: str
+    started_at: str
+    finished_at: str
+    duration_seconds: float
+    groups: int
+    bytes_read: int
+    findings_total: int
+    findings_by_kind: dict[str, int]
+
+
+@dataclass(frozen=True)
+class ConsistencyRunsDocument:
+    """The last runs of the consistency job, newest first."""
+
+    # False: consistencyResults is not set, so nothing is known.
+    watched: bool
+    # Why the runs could not be read just now; those here were read before.
+    error: str
+    runs: tuple[ConsistencyRunDocument, ...]
+
+
 def http_app(
-    cluster: CachedCluster, *, access: Access, metrics: ClusterMetrics, page: StatusPage, clock: Clock
+    cluster: CachedCluster,
+    consistency: ConsistencyRuns,
+    *,
+    access: Access,
+    metrics: ClusterMetrics,
+    page: StatusPage,
+    clock: Clock,
 ) -> _App:
     """The ASGI application."""
     app = FastAPI(
@@ -95,7 +131,8 @@ def http_app(
     )
     _add_health(app, cluster)
     _add_json(app, cluster, clock)
-    _add_pages(app, cluster, metrics, page, clock)
+    _add_consistency(app, consistency)
+    _add_pages(app, cluster, consistency, metrics, page, clock)
     return _Guard(app, access)
 
 
@@ -153,7 +190,51 @@ def _add_json(app: FastAPI, cluster: CachedCluster, clock: Clock) -> None:
         )
 
 
-def _add_pages(app: FastAPI, cluster: CachedCluster, metrics: ClusterMetrics, page: StatusPage, clock: Clock) -> None:
+def _add_consistency(app: FastAPI, consistency: ConsistencyRuns) -> None:
+    @app.get("/api/v1/consistency/runs", tags=["consistency"])
+    async def consistency_runs() -> ConsistencyRunsDocument:
+        """The last runs of the consistency job, newest first, by their figures."""
+        reading = consistency.latest
+        return ConsistencyRunsDocument(
+            watched=consistency.is_watched,
+            error=reading.error if reading is not None else "",
+            runs=tuple(_run_document(run) for run in (reading.runs if reading is not None else ())),
+        )
+
+    @app.get("/api/v1/consistency/runs/{run_id}", tags=["consistency"], responses={404: {"description": "Not known."}})
+    async def consistency_run(run_id: str) -> JSONResponse:
+        """A run with its groups and findings, as in its summary.json; `latest` is the newest."""
+        reading = consistency.latest
+        run = reading.find(run_id) if reading is not None else None
+        if run is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, "no such run")
+        return JSONResponse(run.to_json())
+
+
+def _run_document(run: RunSummary) -> ConsistencyRunDocument:
+    return ConsistencyRunDocument(
+        run_id=run.run_id,
+        tier=run.tier.value,
+        cluster=run.cluster,
+        outcome=run.outcome.value,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        duration_seconds=run.duration_seconds,
+        groups=len(run.groups),
+        bytes_read=run.bytes_read,
+        findings_total=run.findings_total,
+        findings_by_kind=run.findings_by_kind,
+    )
+
+
+def _add_pages(
+    app: FastAPI,
+    cluster: CachedCluster,
+    consistency: ConsistencyRuns,
+    metrics: ClusterMetrics,
+    page: StatusPage,
+    clock: Clock,
+) -> None:
     @app.get("/metrics", tags=["metrics"], response_class=PlainTextResponse)
     async def prometheus() -> Response:
         """Prometheus' text format; only the service's own figures until the cluster has been read."""
@@ -161,7 +242,7 @@ def _add_pages(app: FastAPI, cluster: CachedCluster, metrics: ClusterMetrics, pa
 
     @app.get("/", include_in_schema=False)
     async def status_page() -> Response:
-        html = page.status(cluster.latest, now_ms=clock.monotonic_ms())
+        html = page.status(cluster.latest, consistency.latest, now_ms=clock.monotonic_ms(), now_wall_ms=clock.wall_ms())
         return Response(html, media_type="text/html", headers={"cache-control": "no-store"})
 
     @app.get("/api/docs", include_in_schema=False)

@@ -13,6 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from admin.cluster_cache import ClusterReading
 from admin.cluster_state import BrokerState, ClusterState, SlaveState
+from admin.consistency_state import ConsistencyReading
+from admin.web.consistency_section import consistency_section
 from mqservice.version import VERSION
 
 __all__ = ["StaticFile", "StatusPage"]
@@ -71,8 +73,15 @@ class StatusPage:
         self._status = environment.get_template("status.html")
         self._api_docs = environment.get_template("api_docs.html")
 
-    def status(self, reading: ClusterReading | None, *, now_ms: int) -> str:
-        """The status page; it says so when there is no reading yet."""
+    def status(
+        self,
+        reading: ClusterReading | None,
+        consistency: ConsistencyReading | None = None,
+        *,
+        now_ms: int,
+        now_wall_ms: int = 0,
+    ) -> str:
+        """The status page; it says so when there is no reading yet. Of `consistency` it is silent when that is None."""
         state = reading.state if reading is not None else ClusterState(name_servers=(), brokers=())
         return self._status.render(
             reading=reading,
@@ -83,6 +92,7 @@ class StatusPage:
             brokers=state.brokers,
             groups=_groups(state),
             replication=_replication(state),
+            consistency=consistency_section(consistency, now_wall_ms=now_wall_ms) if consistency is not None else None,
         )
 
     def api_docs(self, openapi: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ def run_registry(summary: RunSummary) -> CollectorRegistry:
         return Gauge(f"tandemmq_consistency_{name}", meaning, labels, registry=registry)
 
     finished = datetime.fromisoformat(summary.finished_at).timestamp()
-    gauge("last_run_timestamp_seconds", "When the last run ended.").set(finished)
+    gauge("last_run_timestamp_seconds", "When the last run of the job ended.").set(finished)
     if summary.outcome is Outcome.EQUAL:
         # Left away otherwise: what the gateway has of an earlier run stays.
         gauge("last_success_timestamp_seconds", "When the last run ended that found all replicas equal.").set(finished)
@@ -51,7 +51,9 @@ def run_registry(summary: RunSummary) -> CollectorRegistry:
         outcome.labels(str(each)).set(summary.outcome is each)
     gauge("run_duration_seconds", "How long the last run took.").set(summary.duration_seconds)
     gauge("read_bytes", "Bytes the last run read, over all replicas.").set(summary.bytes_read)
-    findings = gauge("findings", "Findings; 0 without a kind for a group that has none.", "broker_group", "kind")
+    findings = gauge(
+        "findings", "Findings that stand; 0 without a kind for a group that has none.", "broker_group", "kind"
+    )
     for (group, kind), count in _findings_by_group(summary).items():
         findings.labels(group, kind).set(count)
     verified = gauge("verified_bytes", "Bytes of the group's log the last run compared.", "broker_group")

@@ -35,6 +35,8 @@ def test_pod_environment_is_read_and_the_token_is_never_shown() -> None:
     ("override", "words"),
     [
         ("namesrvAddr=", "name at least one NameServer"),
+        ("consistencyResults=s3://bucket/results", "an object store is not read"),
+        ("consistencyResults=configmap:No_Name", "the ConfigMap's name"),
         ("namesrvAddr=nameserver", "is no host:port"),
         ("adminToken=short", "at least 16"),
         ("adminToken=with spaces in between it", "without spaces"),

@@ -5,21 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from admin.cluster_cache import CachedCluster
 from admin.cluster_state import NameServerState, SlaveState
+from admin.consistency_runs import ConsistencyRuns
 from admin.metrics import METRICS, ClusterMetrics
-from support.admin_readings import cached
+from consistency.cluster_report.pushed_metrics import run_registry
+from mqcore.audit.run_summary import Outcome, Tier
+from support.admin_readings import cached, consistency_of
+from support.audit_summaries import diverged_run, equal_group, equal_run, run_of
 from support.cluster_states import healthy_cluster, master, slave, with_broker
 from support.manual_time import ManualTime
 
 _DOCUMENT = Path(__file__).parents[3] / "docs" / "operations" / "admin.md"
 
 
-def _scraped(cluster: CachedCluster, clock: ManualTime) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+def _scraped(
+    cluster: CachedCluster, clock: ManualTime, consistency: ConsistencyRuns | None = None
+) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     found = {}
-    for family in text_string_to_metric_families(ClusterMetrics(cluster, clock=clock).exposition().decode()):
+    consistency = consistency or ConsistencyRuns(None, clock=clock, log=structlog.get_logger(), overdue_after_ms=0)
+    metrics = ClusterMetrics(cluster, consistency, clock=clock)
+    for family in text_string_to_metric_families(metrics.exposition().decode()):
         for sample in family.samples:
             key = (sample.name, frozenset(sample.labels.items()))
             assert key not in found, f"{key} twice"
@@ -81,10 +90,46 @@ async def test_unproven_connections_share_one_series() -> None:
     assert _scraped(cluster, clock)[_key("rocketmq_store_ha_replication_lag_bytes", **group, slave="unproven")] == 9
 
 
+def test_last_good_run_is_told_beside_the_last_one() -> None:
+    cluster, _, clock = cached()
+    good = equal_run(run_id="20231114T210000Z-0000", finished_at="2023-11-14T21:00:00Z")
+    bad = diverged_run(run_id="20231114T220000Z-0000", finished_at="2023-11-14T22:00:00Z")
+    found = _scraped(cluster, clock, consistency_of(good, bad, clock=clock)[0])
+    tier = {"cluster": "DefaultCluster", "tier": "quick"}
+    group = {"cluster": "DefaultCluster", "broker_group": "broker-a"}
+    assert found[_key("tandemmq_consistency_last_run_timestamp_seconds", **tier)] == 1_699_999_200
+    assert found[_key("tandemmq_consistency_last_success_timestamp_seconds", **tier)] == 1_699_995_600
+    assert found[_key("tandemmq_consistency_outcome", **tier, outcome="diverged")] == 1
+    assert found[_key("tandemmq_consistency_findings", **group, kind="body-crc")] == 1
+    sound = {**group, "broker_group": "broker-b"}
+    assert found[_key("tandemmq_consistency_findings", **sound, kind="")] == 0
+    assert found[_key("tandemmq_consistency_watermark_offset", **sound)] == 3 << 30
+    assert found[_key("tandemmq_consistency_overdue")] == 0
+
+
+def test_missed_run_is_told() -> None:
+    cluster, _, clock = cached()
+    late = equal_run(finished_at="2023-11-14T20:00:00Z")
+    assert _scraped(cluster, clock, consistency_of(late, clock=clock)[0])[_key("tandemmq_consistency_overdue")] == 1
+
+
+def test_what_a_run_pushes_has_the_names_and_meanings_of_what_is_scraped() -> None:
+    known = {metric.name: (metric.meaning, set(metric.labels) - {"cluster", "tier"}) for metric in METRICS}
+    summary = run_of([equal_group(outcome=Outcome.EQUAL)], tier=Tier.DEEP)
+    pushed = list(run_registry(summary).collect())
+    assert len(pushed) == 8
+    for family in pushed:
+        meaning, labels = known[family.name]
+        # The gateway adds cluster and tier; groups and tiers never meet in one metric.
+        assert {frozenset(sample.labels) for sample in family.samples} == {frozenset(labels)}
+        assert family.documentation == meaning
+
+
 async def test_metrics_are_those_of_the_list_and_all_of_them_are_documented() -> None:
     cluster, _, clock = cached(with_broker(healthy_cluster(), master(refused_counts={"WRONG_VERSION": 1})))
     await cluster.read_once()
-    told = {name for name, _ in _scraped(cluster, clock) if name.startswith("rocketmq_")}
+    consistency, _ = consistency_of(equal_run(), clock=clock)
+    told = {name for name, _ in _scraped(cluster, clock, consistency) if name.startswith(("rocketmq_", "tandemmq_"))}
     assert told == {metric.name for metric in METRICS}
     document = _DOCUMENT.read_text(encoding="utf-8")
     for metric in METRICS:

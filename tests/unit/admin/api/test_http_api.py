@@ -6,14 +6,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
+import structlog
 from pydantic import SecretStr
 
 from admin.api.access import Access
 from admin.api.http_api import http_app
 from admin.cluster_cache import CachedCluster
+from admin.consistency_runs import ConsistencyRuns
 from admin.metrics import ClusterMetrics
 from admin.web import StatusPage
-from support.admin_readings import cached
+from mqcore.audit.run_summary import RunSummary
+from support.admin_readings import cached, consistency_of
+from support.audit_summaries import diverged_run, equal_run
 from support.manual_time import ManualTime
 
 _TOKEN = "correct-horse-battery"
@@ -21,12 +25,19 @@ _TOKEN = "correct-horse-battery"
 
 @asynccontextmanager
 async def _client(
-    cluster: CachedCluster, clock: ManualTime, *, peer: str = "127.0.0.1", token: str = ""
+    cluster: CachedCluster,
+    clock: ManualTime,
+    *,
+    consistency: ConsistencyRuns | None = None,
+    peer: str = "127.0.0.1",
+    token: str = "",
 ) -> AsyncIterator[httpx.AsyncClient]:
+    consistency = consistency or ConsistencyRuns(None, clock=clock, log=structlog.get_logger(), overdue_after_ms=0)
     app = http_app(
         cluster,
+        consistency,
         access=Access(SecretStr(token)),
-        metrics=ClusterMetrics(cluster, clock=clock),
+        metrics=ClusterMetrics(cluster, consistency, clock=clock),
         page=StatusPage(refresh_ms=2_000),
         clock=clock,
     )
@@ -60,6 +71,30 @@ async def test_findings_have_remedies() -> None:
         "problem": "no broker is registered",
         "remedy": "start the brokers, and check their namesrvAddr against the addresses here",
     }
+
+
+async def test_runs_of_the_consistency_job_are_told_briefly_and_whole() -> None:
+    cluster, _, clock = cached()
+    old = equal_run(run_id="20231114T210000Z-0000")
+    consistency, _ = consistency_of(old, diverged_run(), clock=clock)
+    async with _client(cluster, clock, consistency=consistency) as client:
+        document = (await client.get("/api/v1/consistency/runs")).json()
+        whole = (await client.get(f"/api/v1/consistency/runs/{old.run_id}")).json()
+        latest = (await client.get("/api/v1/consistency/runs/latest")).json()
+        missing = await client.get("/api/v1/consistency/runs/20200101T000000Z-0000")
+    assert (document["watched"], document["error"]) == (True, "")
+    assert [run["run_id"] for run in document["runs"]] == [diverged_run().run_id, old.run_id]
+    assert document["runs"][0]["findings_by_kind"] == {"body-crc": 1}
+    assert RunSummary.from_json(whole) == old
+    assert RunSummary.from_json(latest) == diverged_run()
+    assert missing.status_code == 404
+
+
+async def test_without_a_place_no_run_is_known() -> None:
+    cluster, _, clock = cached()
+    async with _client(cluster, clock) as client:
+        assert (await client.get("/api/v1/consistency/runs")).json() == {"watched": False, "error": "", "runs": []}
+        assert (await client.get("/api/v1/consistency/runs/latest")).status_code == 404
 
 
 async def test_before_the_first_reading_it_lives_but_is_not_ready() -> None:
