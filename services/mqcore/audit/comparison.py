@@ -286,9 +286,7 @@ class _Comparer:
         for replica in self._replicas:
             replica.load_bytes(spans_end)
         offset = start
-        starts = sorted(
-            {place for replica in self._replicas for place in replica.pieces if self._is_whole(replica, place)}
-        )
+        starts = sorted({place for replica in self._replicas for place in replica.sound_starts})
         next_start = iter([*starts, spans_end])
         upcoming = next(next_start)
         while offset < end:
