@@ -1,0 +1,83 @@
+"""Opens a replica: what a task does with it is the same, wherever its bytes are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from consistency.digest_algorithms import hash_maker
+from consistency.source_files.posix_files import PosixFiles
+from consistency.source_files.source_spec import SourceKind, SourceSpec
+from consistency.source_files.throttled_files import ThrottledFiles
+from mqcore.audit.digests import ExtentDigest, digest_extents
+from mqcore.audit.record_check import RecordCheck, check_records
+from mqcore.audit.replica_files import ReplicaFacts, ReplicaFiles
+from mqcore.audit.replica_store import ReplicaStore, inspect_replica
+from mqcore.replication import LogRange
+
+__all__ = ["Source", "open_source"]
+
+
+class Source(Protocol):
+    """One replica, opened. Every call blocks and may raise ReplicaUnreadable."""
+
+    @property
+    def files(self) -> ReplicaFiles:
+        """Its files."""
+
+    def facts(self) -> ReplicaFacts:
+        """What is known of it now."""
+
+    def digests(
+        self, facts: ReplicaFacts, log_range: LogRange, *, extent_bytes: int, algorithm: str
+    ) -> list[ExtentDigest]:
+        """Of the extents of the range, in order; made where the bytes are."""
+
+    def check(self, facts: ReplicaFacts, log_range: LogRange) -> RecordCheck:
+        """Every record that starts in the range, by itself and against ConsumeQueue and index."""
+
+
+class FileSource:
+    """A replica whose files this process reads."""
+
+    def __init__(self, spec: SourceSpec, files: ReplicaFiles) -> None:
+        self._spec = spec
+        self.files = files
+
+    def facts(self) -> ReplicaFacts:
+        """See Source. Nobody says where the log of a folder ends: its last records are walked through."""
+        return inspect_replica(self.files, group=self._spec.group, broker_id=self._spec.broker_id)
+
+    def digests(
+        self, facts: ReplicaFacts, log_range: LogRange, *, extent_bytes: int, algorithm: str
+    ) -> list[ExtentDigest]:
+        """See Source."""
+        store = ReplicaStore(self.files, facts)
+        return list(digest_extents(store, log_range, extent_bytes=extent_bytes, new_hash=hash_maker(algorithm)))
+
+    def check(self, facts: ReplicaFacts, log_range: LogRange) -> RecordCheck:
+        """See Source."""
+        return check_records(ReplicaStore(self.files, facts), log_range.start_offset, log_range.end_offset)
+
+
+@contextmanager
+def open_source(spec: SourceSpec) -> Iterator[Source]:
+    """The replica for the length of the block. Raises ReplicaUnreadable if there is no way to it."""
+    if spec.kind is SourceKind.BROKER:
+        # Here, so that an executor that reads volumes loads no gRPC; likewise below.
+        from consistency.source_files.broker_files import BrokerSource
+
+        with BrokerSource.connect(spec) as broker:
+            yield broker
+        return
+    if spec.kind is SourceKind.URI:
+        from consistency.source_files.arrow_files import ArrowFiles
+
+        files: PosixFiles | ArrowFiles = ArrowFiles(spec.location)
+    else:
+        files = PosixFiles(spec.location, read_mode=spec.read_mode)
+    try:
+        yield FileSource(spec, ThrottledFiles(files, bytes_per_second=spec.rate_limit) if spec.rate_limit else files)
+    finally:
+        files.close()
