@@ -179,6 +179,17 @@ class CommitLog:
             start_offset += len(piece)
         return sha256.digest()
 
+    # Repair
+
+    def replace(self, offset: int, data: bytes) -> None:
+        """Stores other bytes in the place of durable ones, within one file. Durable after the file's next sync."""
+        assert self.min_offset <= offset <= offset + len(data) <= self.flushed_offset, f"{offset} is not durable"
+        segment = self._files.segment(offset)
+        assert segment is not None, f"no file holds {offset}"
+        start = offset % self._file_bytes
+        assert start + len(data) <= self._file_bytes, f"{len(data)} bytes at {offset} span two files"
+        segment.view[start : start + len(data)] = data
+
     # Flushing
 
     def unflushed(self) -> tuple[list[MappedSegment], int]:

@@ -169,6 +169,11 @@ class ConsumeQueue:
         return self.last_physical_end == 0
 
     @property
+    def written_offset(self) -> int:
+        """Entries below are in files; the others wait in memory."""
+        return self._written_offset
+
+    @property
     def begins_file(self) -> bool:
         """Whether the next `write_out` makes a file, if it has anything to write."""
         return self._written_offset * ENTRY_BYTES % self._files.file_bytes == 0
@@ -187,6 +192,22 @@ class ConsumeQueue:
         if surplus > 0:
             del self._tail[: surplus * ENTRY_BYTES]
             self._tail_offset += surplus
+
+    def rewrite(self, entry_offset: int, entries: bytes) -> None:
+        """Puts entries in the place of those that are there, in files and memory alike; for a repair, which has found
+        them wrong. Durable after the next sync. DiskError: some may be written; the call may be repeated."""
+        end = entry_offset + len(entries) // ENTRY_BYTES
+        assert self._first_offset <= entry_offset < end <= self.max_offset, f"[{entry_offset}, {end}) is not held"
+        written_end = min(end, self._written_offset)
+        if entry_offset < written_end:
+            written = entries[: (written_end - entry_offset) * ENTRY_BYTES]
+            self._files.write(self.folder, entry_offset * ENTRY_BYTES, written)
+        if self._tail_offset < end:
+            start = max(entry_offset, self._tail_offset)
+            kept = slice((start - self._tail_offset) * ENTRY_BYTES, (end - self._tail_offset) * ENTRY_BYTES)
+            self._tail[kept] = entries[(start - entry_offset) * ENTRY_BYTES :]
+        if end == self.max_offset:
+            self.last_physical_end = self.entry(end - 1).physical_end
 
     def truncate(self, physical_end: int) -> None:
         """Drops the entries of records that end beyond `physical_end`. Durable when it returns, so that none of them

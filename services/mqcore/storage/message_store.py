@@ -522,6 +522,48 @@ class MessageStore:
         """SHA-256 of a range of the log. Blocks for about 0.6 ms per MiB."""
         return self._log.digest(start_offset, end_offset)
 
+    # Repair: what is durable is damaged, and the owner has found out what should stand there
+
+    @property
+    def log_cuts(self) -> int:
+        """Counts truncations: who works on a part of the log for a while asks whether it is still the same log."""
+        return self._log.cuts
+
+    def replace_log(self, offset: int, data: bytes) -> None:
+        """Puts bytes in the place of durable ones, within one file. Readers see them at once. Not durable before
+        `log_sync_job` has run. What was derived from the old bytes stays as it is."""
+        self._log.replace(offset, data)
+
+    def log_sync_job(self, start_offset: int, end_offset: int) -> FlushJob:
+        """What makes the files of a range durable that already were so, after `replace_log`."""
+        return LogFlushJob(
+            segments=self._log.files.segments(start_offset, end_offset),
+            end_offset=self._log.flushed_offset,
+            cuts=self._log.cuts,
+            on_failure=self._fail,
+        )
+
+    def rewrite_queue(self, topic: str, queue_id: int, entry_offset: int, entries: bytes) -> None:
+        """Puts entries in the place of those that a queue has. Not durable before `queue_sync_job` has run.
+
+        DiskFull: not all were; the call may be repeated.
+        """
+        queue = self._queues.get(topic, queue_id)
+        assert queue is not None, f"there is no queue {queue_id} of {topic}"
+        try:
+            queue.rewrite(entry_offset, entries)
+        except DiskFull:
+            raise
+        except DiskError as error:
+            self._fail(error)
+            raise
+
+    def queue_sync_job(self) -> FlushJob:
+        """What makes rewritten entries durable. No job of `queue_flush_job` may be out."""
+        self._assert_no_job_is_out()
+        self._queue_flush_is_out = True
+        return self._partial_flush_job()
+
     # Jobs
 
     def log_flush_job(self) -> FlushJob | None:

@@ -240,3 +240,26 @@ def test_eighty_thousand_queues_hold_no_file_open(disk: SimulatedDisk) -> None:
     table.write_out()
     assert len(table) == 1000
     assert len(table._files._open) <= 256
+
+
+def test_rewritten_entries_are_those_of_file_and_memory(disk: SimulatedDisk, table: ConsumeQueueTable) -> None:
+    queue = table.get_or_create("topic", 0)
+    fill(queue, end=95)
+    queue.write_out(kept_entries=12)
+    fill(queue, start=95, end=100)
+    new = [QueueEntry(offset * RECORD_BYTES, RECORD_BYTES, 99) for offset in range(75, 98)]
+    queue.rewrite(75, b"".join(ENTRY.pack(*entry) for entry in new))
+    expected = [*entries(end=75), *new, *entries(start=98, end=100)]
+    assert queue.read(0, 1000) == expected
+    queue.write_out(kept_entries=0)
+    assert queue.read(0, 1000) == expected
+    reloaded = reload(disk).get("topic", 0)
+    assert reloaded is not None
+    assert reloaded.read(0, 1000) == expected
+
+
+def test_a_rewritten_last_entry_says_where_the_queue_ends(table: ConsumeQueueTable) -> None:
+    queue = table.get_or_create("topic", 0)
+    fill(queue, end=3)
+    queue.rewrite(2, ENTRY.pack(2 * RECORD_BYTES, RECORD_BYTES + 50, 0))
+    assert queue.last_physical_end == 3 * RECORD_BYTES + 50

@@ -7,6 +7,7 @@ import pytest
 from mqcore.message import SCHEDULE_TOPIC
 from mqcore.message.sys_flag import TRANSACTION_PREPARED
 from mqcore.storage import DiskError, LogGap, MessageStore, PutStatus, RecordCorrupt, SegmentSizeMismatch, StoreLocked
+from mqcore.storage.consume_queue import ENTRY
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import (
@@ -460,3 +461,58 @@ class TestReading:
             store.put(outgoing_message(body=BIG, keys=(str(n),)))
         assert store.digest(0, 4000) == store.digest(0, 4000)
         assert store.digest(0, store.end_offset) != store.digest(0, store.end_offset - 1)
+
+
+def test_saved_offset_follows_what_is_in_the_files(store: MessageStore) -> None:
+    assert store.saved_offset == store.min_offset
+    first = store.put(outgoing_message(keys=("a",)))
+    assert store.saved_offset == store.min_offset
+    flush_all(store)
+    assert store.saved_offset == first.end_offset
+    store.put(outgoing_message())
+    assert store.saved_offset == first.end_offset
+
+
+def test_replaced_bytes_are_read_at_once_and_survive_power_loss_after_their_sync(
+    disk: SimulatedDisk, clock: ManualClock, store: MessageStore
+) -> None:
+    for _ in range(5):
+        store.put(outgoing_message(body=BIG))
+    flush_all(store)
+    sound = log_bytes(store)
+    damaged = FILE + 200
+    store.replace_log(damaged, b"\xff" * 40)
+    assert log_bytes(store) != sound
+    store.replace_log(damaged, sound[damaged : damaged + 40])
+    job = store.log_sync_job(damaged, damaged + 40)
+    job.run()
+    store.flush_finished(job)
+    assert log_bytes(store) == sound
+    disk.crash(power_loss=True)
+    again = new_store(disk, clock)
+    again.load()
+    assert log_bytes(again) == sound
+
+
+def test_rewritten_entries_are_durable_after_their_sync(
+    disk: SimulatedDisk, clock: ManualClock, store: MessageStore
+) -> None:
+    for _ in range(5):
+        store.put(outgoing_message())
+    flush_all(store)
+    queue = store.consume_queue("topic", 0)
+    assert queue is not None
+    sound = queue.read(0, 5)
+    store.rewrite_queue("topic", 0, 1, bytes(20))
+    assert queue.read(0, 5) != sound
+    store.rewrite_queue("topic", 0, 1, ENTRY.pack(*sound[1]))
+    job = store.queue_sync_job()
+    assert store.queue_flush_job() is None, "one job at a time"
+    job.run()
+    store.flush_finished(job)
+    disk.crash(power_loss=True)
+    again = new_store(disk, clock)
+    again.load()
+    reloaded = again.consume_queue("topic", 0)
+    assert reloaded is not None
+    assert reloaded.read(0, 5) == sound
