@@ -22,6 +22,7 @@ from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
 from tandemmq.broker.v1 import (
     metadata_service_pb2_grpc,
     replica_reader_service_pb2_grpc,
+    replica_repair_service_pb2_grpc,
     replica_service_pb2_grpc,
 )
 
@@ -29,10 +30,14 @@ from broker.api.admin_servicer import AdminServicer
 from broker.api.client_api import ClientApi
 from broker.api.metadata_servicer import MetadataServicer
 from broker.api.replica_reader_servicer import ReplicaReaderServicer
+from broker.api.replica_repair_servicer import ReplicaRepairServicer
 from broker.api.replica_servicer import ReplicaServicer
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
+from broker.api.source_log import SourceLog
 from broker.audit.helper import AuditHelper
+from broker.audit.queue_repair import QueueRepair
+from broker.audit.range_repair import RangeRepair
 from broker.audit.replica_state import ReplicaState
 from broker.audit.store_files import StoreFiles
 from broker.broker_status import broker_status, probe_response
@@ -89,6 +94,7 @@ SERVICE_NAMES: Final = (
     "tandemmq.broker.v1.MetadataService",
     "tandemmq.broker.v1.ReplicaService",
     "tandemmq.broker.v1.ReplicaReaderService",
+    "tandemmq.broker.v1.ReplicaRepairService",
     "tandemmq.admin.v1.BrokerAdminService",
 )
 
@@ -201,9 +207,9 @@ class Broker:
             end_offset=lambda: self._store.end_offset,
         )
         self._peer_probes = PeerProbes(clock=clock, targets=self._probe_targets)
-        store_folder = str(Path(settings.store_path_root_dir).absolute())
-        self._store_files = StoreFiles(store_folder)
-        self._audit_helper = AuditHelper(root=store_folder, bytes_per_second=settings.audit_read_rate)
+        self._store_folder = str(Path(settings.store_path_root_dir).absolute())
+        self._store_files = StoreFiles(self._store_folder)
+        self._audit_helper = AuditHelper(root=self._store_folder, bytes_per_second=settings.audit_read_rate)
         self._metadata_server = self._metadata_server_of(settings)
         self._refusal: str | None = "the broker is starting"
         self._serving = False
@@ -407,6 +413,9 @@ class Broker:
             ),
             metadata_server.aio_server,
         )
+        replica_repair_service_pb2_grpc.add_ReplicaRepairServiceServicer_to_server(
+            self._repair_servicer(settings), metadata_server.aio_server
+        )
         broker_admin_service_pb2_grpc.add_BrokerAdminServiceServicer_to_server(
             AdminServicer(
                 status=self._status,
@@ -426,6 +435,35 @@ class Broker:
             metadata_server.aio_server,
         )
         return metadata_server
+
+    def _repair_servicer(self, settings: BrokerSettings) -> ReplicaRepairServicer:
+        refusal = None
+        if not settings.enable_repair:
+            refusal = "enableRepair is off here: stop the broker and repair its files"
+        elif not settings.audit_read_rate:
+            refusal = "auditReadRate is 0, and a repair has to read: set it"
+        return ReplicaRepairServicer(
+            ranges=RangeRepair(
+                root=self._store_folder,
+                store=self._store,
+                state=self._replica_state,
+                files=self._store_files,
+                helper=self._audit_helper,
+                read_source=SourceLog(self._identity, endpoint=self._member_metadata).read,
+                failed=self._disk_failed,
+            ),
+            queues=QueueRepair(
+                store=self._store,
+                state=self._replica_state,
+                files=self._store_files,
+                helper=self._audit_helper,
+                file_bytes=settings.store_options().consume_queue_file_bytes,
+                delay_levels_ms=settings.store_options().delay_levels_ms,
+                flushes_paused=self._jobs_paused,
+                failed=self._disk_failed,
+            ),
+            refusal=refusal,
+        )
 
     def _start_background(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         # The next files are made ahead from the start, not from the first pause of a second on.
@@ -635,6 +673,10 @@ class Broker:
             if broker.identity == BrokerIdentity(self._identity.cluster, self._identity.broker_name, broker_id):
                 return broker.endpoints
         return None
+
+    def _member_metadata(self, broker_id: int) -> str | None:
+        member = self._group_member(broker_id)
+        return member.metadata or None if member is not None else None
 
     def _slave_endpoints(self) -> dict[int, str]:
         return {

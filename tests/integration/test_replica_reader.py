@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
@@ -152,7 +152,7 @@ def test_other_files_and_ranges_are_refused(cluster: ProcessCluster) -> None:
         assert code_of(refused) is grpc.StatusCode.INVALID_ARGUMENT, path
     assert "link.json" not in reader.list("config")
     end = reader.describe().end_offset
-    for call, code in (
+    refusals: list[tuple[Callable[[], object], grpc.StatusCode]] = [
         (lambda: reader.digests(0, end + 1), grpc.StatusCode.OUT_OF_RANGE),
         (lambda: reader.digests(5, 4), grpc.StatusCode.OUT_OF_RANGE),
         (lambda: reader.digests(0, end, extent_bytes=1), grpc.StatusCode.INVALID_ARGUMENT),
@@ -160,7 +160,8 @@ def test_other_files_and_ranges_are_refused(cluster: ProcessCluster) -> None:
             lambda: reader.digests(0, end, algorithm=pb.DIGEST_ALGORITHM_UNSPECIFIED),
             grpc.StatusCode.INVALID_ARGUMENT,
         ),
-    ):
+    ]
+    for call, code in refusals:
         with pytest.raises(grpc.RpcError) as refused:
             call()
         assert code_of(refused) is code

@@ -31,6 +31,7 @@ __all__ = [
     "CheckStagedJob",
     "DigestAlgorithm",
     "DigestExtentsJob",
+    "DigestRangeJob",
     "FindEntriesJob",
     "Job",
     "JobFailure",
@@ -75,6 +76,16 @@ class DigestExtentsJob:
 
 
 @dataclass(frozen=True, slots=True)
+class DigestRangeJob:
+    """One digest (XXH3-128) of a whole range, however long. Done: digest in hex."""
+
+    kind: ClassVar[str] = "digest-range"
+    facts: ReplicaFacts
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class CheckRecordsJob:
     """Items: a Finding as JSON. Done: queue_spans, records and bytes_read, as RecordCheck.to_json has them."""
 
@@ -105,7 +116,8 @@ class CheckStagedJob:
 class FindEntriesJob:
     """What a queue's entries should be, by the records of [start_offset, end_offset), which starts with one.
 
-    Items: [queue_offset, physical_offset, size, tags_code] in the order of the log.
+    Items: [queue_offset, physical_offset, size, tags_code], the first of each queue offset, in the order of the log.
+    The job ends when it has them all.
     """
 
     kind: ClassVar[str] = "find-entries"
@@ -119,10 +131,10 @@ class FindEntriesJob:
     delay_levels_ms: tuple[int, ...]
 
 
-Job: TypeAlias = DigestExtentsJob | CheckRecordsJob | CheckStagedJob | FindEntriesJob
+Job: TypeAlias = DigestExtentsJob | DigestRangeJob | CheckRecordsJob | CheckStagedJob | FindEntriesJob
 
 _KINDS: Final[dict[str, type[Job]]] = {
-    kind.kind: kind for kind in (DigestExtentsJob, CheckRecordsJob, CheckStagedJob, FindEntriesJob)
+    kind.kind: kind for kind in (DigestExtentsJob, DigestRangeJob, CheckRecordsJob, CheckStagedJob, FindEntriesJob)
 }
 
 

@@ -29,7 +29,18 @@ class DueEntry(NamedTuple):
 
 
 def queue_entries(job: FindEntriesJob, store: ReplicaStore) -> Iterator[DueEntry]:
-    """In the order of the log. Raises LogUnsound where no record follows."""
+    """In the order of the log, until each offset was found. Raises LogUnsound where no record follows before that."""
+    missing = set(range(job.first_queue_offset, job.end_queue_offset))
+    for entry in _in_log_order(job, store):
+        # Of two records with one offset the queue has taken the first.
+        if entry.queue_offset in missing:
+            missing.discard(entry.queue_offset)
+            yield entry
+            if not missing:
+                return
+
+
+def _in_log_order(job: FindEntriesJob, store: ReplicaStore) -> Iterator[DueEntry]:
     offset = job.start_offset
     length = _PIECE_BYTES
     while offset < job.end_offset:

@@ -39,6 +39,11 @@ class OpenFile:
     def __init__(self, number: int) -> None:
         self.number: Final = number
 
+    @classmethod
+    def of_path(cls, path: str) -> OpenFile:
+        """For reading; `path` is one of the operating system. OSError."""
+        return cls(os.open(path, _FILE_FLAGS))
+
     def __del__(self) -> None:
         os.close(self.number)
 

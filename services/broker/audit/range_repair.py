@@ -1,0 +1,327 @@
+"""Replaces a damaged range of this replica's CommitLog by another member's bytes, while it serves.
+
+In this order, and nothing is written before the last step:
+
+1. The range is held and on disk, its files are there, the source is a member of this group that this broker knows.
+2. The bytes here have the digest the plan was made for. (If they have the source's digest already, that is all.)
+3. The source's bytes are fetched into a file beside the log, and have the digest the plan says.
+4. With them the log is a chain of sound records, together with what lies around the range.
+5. Page by page what differs is written, then synced, then the range is digested again, through the file system.
+
+A crash in step 5, or a caller that goes away, leaves some pages repaired and others not: neither digest fits then, and
+the next run of the job finds the rest.
+Step 5 runs on the event loop, as everything that changes the log does, a megabyte at a time; it only copies pages that
+step 2 and the comparison have brought into memory. The rest runs in threads and in the helper process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import structlog
+
+from broker.audit.helper import AuditHelper
+from broker.audit.job_runner import hash_factory
+from broker.audit.jobs import CheckStagedJob, DigestAlgorithm, DigestRangeJob, Job
+from broker.audit.repair_errors import Refusal, RepairRefused
+from broker.audit.replica_state import ReplicaState
+from broker.audit.store_files import OpenFile, StoreFiles
+from mqcore.replication import LogRange
+from mqcore.storage import DiskError, FlushJob
+
+__all__ = ["CHANGES_LISTED_MAX", "RangeOrder", "RangeRepair", "RangeRepaired", "RepairableLog", "SourceReader"]
+
+log = structlog.get_logger(__name__)
+
+CHANGES_LISTED_MAX: Final = 1_000
+_PAGE_BYTES: Final = 4096
+_PIECE_BYTES: Final = 1 << 20
+_STAGED_NAME: Final = "repair.unfinished"
+_ROOM_LEFT_BYTES: Final = 256 << 20
+"""The broker needs its next files more than a repair needs room for a copy."""
+
+
+class RepairableLog(Protocol):
+    """The part of the store that is repaired. Event loop only, but for the jobs' `run`."""
+
+    @property
+    def log_cuts(self) -> int:
+        """Counts truncations."""
+
+    def read_log(self, offset: int, max_bytes: int) -> memoryview:
+        """Bytes within one file."""
+
+    def replace_log(self, offset: int, data: bytes) -> None:
+        """Puts bytes in the place of durable ones."""
+
+    def log_sync_job(self, start_offset: int, end_offset: int) -> FlushJob:
+        """What makes them durable."""
+
+    def flush_finished(self, job: FlushJob) -> None:
+        """Its `run` returned."""
+
+
+class SourceReader(Protocol):
+    """Reads another member's log. Raises RepairRefused with SOURCE_UNAVAILABLE, or when it is not that member."""
+
+    def __call__(self, source_broker_id: int, wanted: LogRange) -> AsyncIterator[bytes]:
+        """The bytes, in order and complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOrder:
+    """What a plan's step asks for. Digests are XXH3-128."""
+
+    range: LogRange
+    source_broker_id: int
+    target_digest: bytes
+    source_digest: bytes
+    dry_run: bool
+
+
+@dataclass(slots=True)
+class RangeRepaired:
+    """What was changed, or would be."""
+
+    changed_bytes: int = 0
+    changed_ranges: tuple[LogRange, ...] = ()
+    """Whole pages, adjoining ones joined; the first CHANGES_LISTED_MAX."""
+    record_count: int = 0
+
+    def add(self, start_offset: int, end_offset: int) -> None:
+        """One more range of pages, behind those before."""
+        if self.changed_ranges and self.changed_ranges[-1].end_offset == start_offset:
+            start_offset = self.changed_ranges[-1].start_offset
+            self.changed_ranges = self.changed_ranges[:-1]
+        if len(self.changed_ranges) < CHANGES_LISTED_MAX:
+            self.changed_ranges += (LogRange(start_offset, end_offset),)
+
+
+class RangeRepair:
+    """Carries out orders; the caller sees to it that there is one at a time. Event loop only."""
+
+    def __init__(
+        self,
+        *,
+        root: str,
+        store: RepairableLog,
+        state: Callable[[], ReplicaState],
+        files: StoreFiles,
+        helper: AuditHelper,
+        read_source: SourceReader,
+        failed: Callable[[DiskError], None],
+    ) -> None:
+        """`root` is the store's folder; `failed` is told when the disk refuses a sync, after which nothing is sure."""
+        self._staged_path = f"{root}/{_STAGED_NAME}"
+        self._store = store
+        self._state = state
+        self._files = files
+        self._helper = helper
+        self._read_source = read_source
+        self._failed = failed
+
+    async def run(self, order: RangeOrder) -> RangeRepaired:
+        """Raises RepairRefused, or what AuditHelper.answers raises."""
+        cuts = self._store.log_cuts
+        self._check_range(order, cuts)
+        await self._check_files(order.range)
+        found = await self._digest(order)
+        if found == order.source_digest:
+            return RangeRepaired()
+        if found != order.target_digest:
+            raise RepairRefused(
+                Refusal.NOT_AS_EXPECTED,
+                f"the bytes here have digest {found.hex()}, and not {order.target_digest.hex()}: they changed since "
+                "the plan was made; verify again",
+            )
+        try:
+            await self._stage(order)
+            return await self._replace(order, cuts, await self._check_staged(order))
+        finally:
+            # A cancelled call may leave a thread that still reads it; the name goes all the same.
+            await asyncio.shield(asyncio.to_thread(_remove, self._staged_path))
+
+    def _check_range(self, order: RangeOrder, cuts: int) -> None:
+        state = self._state()
+        start, end = order.range
+        if not state.min_offset <= start < end <= state.flushed_offset:
+            raise RepairRefused(
+                Refusal.OUT_OF_RANGE,
+                f"range: [{start}, {end}) is not within [{state.min_offset}, {state.flushed_offset}), what is held "
+                "and on disk",
+            )
+        if cuts != self._store.log_cuts:
+            raise RepairRefused(Refusal.LOG_CHANGED, "the log was cut meanwhile; verify again")
+        if not state.serving:
+            raise RepairRefused(
+                Refusal.NOT_AS_EXPECTED, "this replica does not serve, or does not follow its master; see its log first"
+            )
+
+    async def _check_files(self, log_range: LogRange) -> None:
+        """A file that was lost under a running broker is still mapped: what is written there would go nowhere."""
+        segment_bytes = self._state().segment_bytes
+        first = log_range.start_offset - log_range.start_offset % segment_bytes
+        for start in range(first, log_range.end_offset, segment_bytes):
+            path = f"commitlog/{start:020d}"
+            size = await asyncio.to_thread(self._size, path)
+            if size != segment_bytes:
+                raise RepairRefused(
+                    Refusal.NOT_AS_EXPECTED,
+                    f"{path} is {'missing' if size is None else f'{size} bytes long'}: that cannot be repaired while "
+                    "the broker runs; stop it, copy the file from the source's store, and start it again",
+                )
+
+    def _size(self, path: str) -> int | None:
+        file = self._files.open(path)
+        return None if file is None else os.fstat(file.number).st_size
+
+    async def _digest(self, order: RangeOrder) -> bytes:
+        done = await self._done(DigestRangeJob(self._state().facts(), *order.range))
+        return bytes.fromhex(done["digest"])
+
+    async def _stage(self, order: RangeOrder) -> None:
+        length = order.range.end_offset - order.range.start_offset
+        room = await asyncio.to_thread(_room, os.path.dirname(self._staged_path))
+        if room < length + _ROOM_LEFT_BYTES:
+            raise RepairRefused(
+                Refusal.NO_ROOM, f"the disk has room for {room} bytes, and a copy of {length} is needed for a while"
+            )
+        hashed = hash_factory(DigestAlgorithm.XXH3_128)()
+        descriptor = await asyncio.to_thread(
+            os.open, self._staged_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+        staged = os.fdopen(descriptor, "wb", buffering=0)
+
+        def take(piece: bytes) -> None:
+            hashed.update(memoryview(piece))
+            staged.write(piece)
+
+        try:
+            received = 0
+            async for piece in self._read_source(order.source_broker_id, order.range):
+                received += len(piece)
+                await asyncio.to_thread(take, piece)
+        finally:
+            staged.close()
+        if received != length or hashed.digest() != order.source_digest:
+            raise RepairRefused(
+                Refusal.SOURCE_UNSOUND,
+                f"broker {order.source_broker_id} gave {received} bytes with digest {hashed.digest().hex()}, and not "
+                f"{length} with {order.source_digest.hex()}; verify again",
+            )
+
+    async def _check_staged(self, order: RangeOrder) -> int:
+        """Returns the number of records; refuses what is no chain of sound ones."""
+        job = CheckStagedJob(self._state().facts(), *order.range, staged_path=self._staged_path)
+        findings: list[dict[str, Any]] = []
+        records = 0
+        async with aclosing(self._helper.answers(job)) as frames:
+            async for frame in frames:
+                findings += frame.get("items", ())
+                records = frame.get("done", {}).get("records", records)
+        if findings:
+            first = findings[0]
+            raise RepairRefused(
+                Refusal.SOURCE_UNSOUND,
+                f"with the source's bytes {len(findings)} findings would remain, the first at "
+                f"{first['start_offset']}: {first['kind']}: {first['detail']}",
+            )
+        return records
+
+    async def _replace(self, order: RangeOrder, cuts: int, record_count: int) -> RangeRepaired:
+        repaired = RangeRepaired(record_count=record_count)
+        offset, end = order.range
+        staged = await asyncio.to_thread(OpenFile.of_path, self._staged_path)
+        while offset < end:
+            self._check_range(order, cuts)
+            ours = self._store.read_log(offset, min(_PIECE_BYTES, end - offset))
+            pages = await asyncio.to_thread(_differing_pages, ours, staged, offset, order.range.start_offset)
+            offset += len(ours)
+            for page in pages:
+                repaired.changed_bytes += page.changed_bytes
+                repaired.add(page.start_offset, page.start_offset + len(page.data))
+            if pages and not order.dry_run:
+                # Nothing may come between this and the writing: it is one step of the loop.
+                self._check_range(order, cuts)
+                for page in pages:
+                    self._store.replace_log(page.start_offset, page.data)
+        if not order.dry_run:
+            # Seen to its end whatever becomes of the caller: what was written must not stay unsynced.
+            await asyncio.shield(self._finish(order, repaired))
+        return repaired
+
+    async def _finish(self, order: RangeOrder, repaired: RangeRepaired) -> None:
+        job = self._store.log_sync_job(*order.range)
+        try:
+            await asyncio.to_thread(job.run)
+        except DiskError as error:
+            self._failed(error)
+            raise RepairRefused(Refusal.READ_BACK_DIFFERS, f"the disk failed: {error}") from error
+        self._store.flush_finished(job)
+        found = await self._digest(order)
+        log.warning(
+            "log_range_repaired",
+            start_offset=order.range.start_offset,
+            end_offset=order.range.end_offset,
+            source_broker_id=order.source_broker_id,
+            changed_bytes=repaired.changed_bytes,
+            old_digest=order.target_digest.hex(),
+            new_digest=found.hex(),
+        )
+        if found != order.source_digest:
+            raise RepairRefused(
+                Refusal.READ_BACK_DIFFERS,
+                f"the range was written and reads back with digest {found.hex()}, not {order.source_digest.hex()}: the "
+                "disk is not to be trusted; replace this replica",
+            )
+
+    async def _done(self, job: Job) -> dict[str, Any]:
+        done: dict[str, Any] = {}
+        async with aclosing(self._helper.answers(job)) as frames:
+            async for frame in frames:
+                done = frame.get("done", done)
+        return done
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    start_offset: int
+    data: bytes
+    changed_bytes: int
+
+
+def _differing_pages(ours: memoryview, staged: OpenFile, offset: int, staged_start: int) -> list[_Page]:
+    """Pages of `ours`, which lies at `offset` of the log, that the staged file has otherwise."""
+    theirs = os.pread(staged.number, len(ours), offset - staged_start)
+    assert len(theirs) == len(ours), "the staged file is shorter than the range"
+    if bytes(ours) == theirs:
+        return []
+    pages = []
+    start = 0
+    while start < len(ours):
+        # Pages of the file: the first may be a part of one.
+        end = min(start + _PAGE_BYTES - (offset + start) % _PAGE_BYTES, len(ours))
+        here, there = bytes(ours[start:end]), theirs[start:end]
+        if here != there:
+            different = int.from_bytes(here, "big") ^ int.from_bytes(there, "big")
+            changed_bytes = len(here) - different.to_bytes(len(here), "big").count(0)
+            pages.append(_Page(offset + start, there, changed_bytes))
+        start = end
+    return pages
+
+
+def _room(folder: str) -> int:
+    stat = os.statvfs(folder)
+    return stat.f_bavail * stat.f_frsize
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
