@@ -2,9 +2,9 @@
 
     python tools/chart_object_schemas.py      # needs Go; the result is committed, so that tests need no network
 
-Kubernetes' own come from the OpenAPI document in its Go module, those of the Prometheus operator and cert-manager from
-the CRDs in theirs; all are Apache-2.0. Descriptions are left out, unknown fields are refused. kubeconform reads them
-with -schema-location 'tests/chart/schemas/objects/{{.ResourceKind}}{{.KindSuffix}}.json'.
+Kubernetes' own come from the OpenAPI document in its Go module, those of the Prometheus operator, cert-manager and the
+Spark operator from the CRDs in theirs; all are Apache-2.0. Descriptions are left out, unknown fields are refused.
+kubeconform reads them with -schema-location 'tests/chart/schemas/objects/{{.ResourceKind}}{{.KindSuffix}}.json'.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ KUBERNETES: Final = "k8s.io/kubernetes@v1.33.13"
 KINDS: Final = (
     "io.k8s.api.apps.v1.Deployment",
     "io.k8s.api.apps.v1.StatefulSet",
+    "io.k8s.api.batch.v1.CronJob",
     "io.k8s.api.batch.v1.Job",
     "io.k8s.api.core.v1.ConfigMap",
+    "io.k8s.api.core.v1.PersistentVolumeClaim",
     "io.k8s.api.core.v1.Pod",
     "io.k8s.api.core.v1.Service",
     "io.k8s.api.core.v1.ServiceAccount",
@@ -38,6 +40,9 @@ CRDS: Final = {
         "example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
     ),
     "github.com/cert-manager/cert-manager@v1.21.2": ("deploy/crds/cert-manager.io_certificates.yaml",),
+    "github.com/kubeflow/spark-operator/v2@v2.3.0": (
+        "config/crd/bases/sparkoperator.k8s.io_scheduledsparkapplications.yaml",
+    ),
 }
 _QUANTITY: Final = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _INT_OR_STRING: Final = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
