@@ -16,6 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import BeforeValidator
+from pydantic.fields import FieldInfo
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 SCHEMA: Final = ROOT / "charts" / "tandemmq" / "values.schema.json"
 
@@ -23,6 +26,7 @@ sys.path[:0] = [str(ROOT / "services"), str(ROOT / "build" / "proto")]
 
 from admin.settings import AdminSettings  # noqa: E402
 from broker.settings import BrokerSettings  # noqa: E402
+from consistency.settings import ConsistencySettings, parse_bytes, parse_seconds  # noqa: E402
 from mqservice.settings import ServiceSettings, json_schema  # noqa: E402
 from nameserver.settings import NameServerSettings  # noqa: E402
 
@@ -62,12 +66,46 @@ DERIVED: Final = {
         "kubernetesRoleLabels": "admin.kubernetes.access",
         "kubernetesInstance": "the release's name",
         "kubernetesNamespace": "the namespace",
+        "consistencyResults": "consistency.enabled",
+    },
+    "consistency": {
+        "clusterName": "clusterName",
+        "tier": "consistency.quick, consistency.deep",
+        "namesrvAddr": "nameserver.replicas",
+        "sources": "consistency.<tier>.volumes",
+        "path": "consistency.<tier>.volumes",
+        "results": "consistency.results",
+        "deadline": "consistency.<tier>.deadlineSeconds",
+        "sparkMaster": "consistency.executors.count",
+        "driverMemory": "consistency.driver.heap",
+        "driverHost": "the pod's address",
+        "driverPort": "always the same",
+        "driverPodName": "the pod's name",
+        "blockManagerPort": "always the same",
+        "executorInstances": "consistency.executors.count",
+        "executorCores": "consistency.executors.cores",
+        "executorMemory": "consistency.executors.heap",
+        "executorMemoryOverhead": "consistency.executors.pythonMemory",
+        "executorImage": "consistency.image",
+        "executorPodTemplate": "consistency.executors.pod",
+        "executorServiceAccount": "consistency.serviceAccount",
+        "sparkConf": "consistency.sparkConf",
+        "kubernetesNamespace": "the namespace",
+        "kubernetesResults": "the release's name",
+        "kubernetesEvents": "always true",
+        "statefulSetPrefix": "the release's name",
     },
 }
 MODELS: Final[dict[str, type[ServiceSettings]]] = {
     "broker": BrokerSettings,
     "nameserver": NameServerSettings,
     "admin": AdminSettings,
+    "consistency": ConsistencySettings,
+}
+# What the job reads with a unit, by the function that reads it: a schema of its settings only knows the number.
+WITH_UNITS: Final[dict[object, str]] = {
+    parse_bytes: r"^[0-9]+(\.[0-9]+)? *(B|KiB|MiB|GiB|TiB)?$",
+    parse_seconds: r"^[0-9]+(\.[0-9]+)? *(ms|s|m|h|d)?$",
 }
 
 
@@ -79,10 +117,11 @@ def settings_schema(component: str) -> dict[str, Any]:
     unknown = derived.keys() - schema["properties"].keys()
     if unknown:
         raise SystemExit(f"DERIVED names settings that {component} does not have: {', '.join(sorted(unknown))}")
+    units = {field.alias: found for field in MODELS[component].model_fields.values() if (found := _with_unit(field))}
     properties = {
         key: {"const": f"left out: the chart sets it ({derived[key]})"}
         if key in derived
-        else _plain(value, definitions)
+        else _plain(value, definitions) | units.get(key, {})
         for key, value in sorted(schema["properties"].items())
     }
     return {"type": "object", "additionalProperties": False, "properties": properties}
@@ -97,6 +136,14 @@ def _plain(field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]
         field = {**only, **{k: v for k, v in field.items() if k != "anyOf"}}
     kept = ("type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength")
     return {key: field[key] for key in (*kept, "description") if key in field}
+
+
+def _with_unit(field: FieldInfo) -> dict[str, Any]:
+    """What a setting that may be written with a unit is instead of a number."""
+    readers = (each.func for each in field.metadata if isinstance(each, BeforeValidator))
+    return next(
+        ({"type": ["number", "string"], "pattern": WITH_UNITS[each]} for each in readers if each in WITH_UNITS), {}
+    )
 
 
 def renewed(text: str) -> str:

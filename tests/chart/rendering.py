@@ -49,12 +49,17 @@ class Rendered:
         return name in self.kind(kind)
 
     def pod_templates(self) -> dict[str, Object]:
-        """Whatever makes pods, by kind/name: metadata and spec of the pod."""
+        """Whatever makes pods, by kind/name: metadata and spec. `Executor`: the pods that Spark makes for a CronJob."""
         found = {}
         for each in self.objects:
             name = f"{each['kind']}/{each['metadata']['name']}"
             if each["kind"] in ("StatefulSet", "Deployment", "Job"):
                 found[name] = each["spec"]["template"]
+            elif each["kind"] == "CronJob":
+                found[name] = each["spec"]["jobTemplate"]["spec"]["template"]
+                executor = found[name]["metadata"]["annotations"].get("tandemmq.io/executor.yaml")
+                if executor is not None:
+                    found[f"Executor/{each['metadata']['name']}"] = yaml.safe_load(executor)
             elif each["kind"] == "Pod":
                 found[name] = each
         return found

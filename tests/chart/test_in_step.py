@@ -57,9 +57,10 @@ def test_the_schema_refuses_unknown_keys_at_every_level() -> None:
 
 
 def test_rules_and_dashboards_name_metrics_that_exist() -> None:
-    text = render("--set", "monitoring.prometheusRule.enabled=true,monitoring.dashboards.enabled=true").text
-    names = set(re.findall(r"\brocketmq_[a-z0-9_]+", text))
-    assert len(names) > 15
+    monitoring = "monitoring.prometheusRule.enabled=true,monitoring.dashboards.enabled=true"
+    text = render("--set", f"{monitoring},consistency.enabled=true").text
+    names = set(re.findall(r"\b(?:rocketmq|tandemmq_consistency)_[a-z0-9_]+", text))
+    assert len(names) > 17
     assert names - {metric.name for metric in METRICS} == set()
 
 
@@ -119,6 +120,7 @@ def test_notes_name_the_commands_to_type_next(preset: str, tmp_path: Path) -> No
         assert words in notes
     assert "\n\n\n" not in notes
     assert ("Losing that disk" in notes) == (preset == "2m-noslave")
+    assert ("--from=cronjob/mq-consistency-quick" in notes) == (preset != "2m-noslave")
 
 
 def test_notes_warn_of_stores_that_are_not_kept(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ _PEERS = {
     "admin": "Deployment/mq-admin",
     "rollout": "Job/mq-rollout",
     "test": "Pod/mq-test",
+    "run": "CronJob/mq-consistency-quick",
+    "executor": "Executor/mq-consistency-quick",
 }
 
 
@@ -70,15 +72,19 @@ _PEERS = {
     ("to", "port", "welcome"),
     [
         ("master a", 8081, {*_PEERS, "others"}),
-        ("master a", 10911, {"master a", "slave a", "slave b", "admin", "rollout", "test"}),
+        ("master a", 10911, {"master a", "slave a", "slave b", "admin", "rollout", "test", "run", "executor"}),
         ("master a", 10912, {"master a", "slave a", "admin"}),
         ("slave b", 10912, {"slave b", "admin"}),
-        ("NameServer", 9876, {"master a", "slave a", "slave b", "admin", "rollout", "test"}),
+        ("NameServer", 9876, {"master a", "slave a", "slave b", "admin", "rollout", "test", "run", "executor"}),
         ("admin", 8080, set()),
+        ("run", 7078, {"executor"}),
+        ("run", 7079, {"executor"}),
+        ("executor", 7079, {"run", "executor"}),
+        ("executor", 7078, set()),
     ],
 )
 def test_a_plane_lets_in_whom_it_serves(to: str, port: int, welcome: set[str]) -> None:
-    rendered = render()
+    rendered = render(preset="2m-2s-sync")
     assert {peer for peer in (*_PEERS, "others") if _may(rendered, peer, to, port)} == welcome
 
 
@@ -106,7 +112,7 @@ def test_without_policies_there_are_none() -> None:
 
 
 def test_rights_are_in_the_namespace_and_as_few_as_can_be() -> None:
-    rendered = render()
+    rendered = render(preset="2m-2s-sync")
     assert not [each["kind"] for each in rendered.objects if each["kind"].startswith("Cluster")]
     assert _rights(rendered, "mq-admin") == {
         "get pods",
@@ -119,6 +125,7 @@ def test_rights_are_in_the_namespace_and_as_few_as_can_be() -> None:
         "list statefulsets",
         "get poddisruptionbudgets",
         "list poddisruptionbudgets",
+        "get named configmaps",
     }
     assert _rights(rendered, "mq-rollout") == {
         "get pods",
@@ -126,6 +133,13 @@ def test_rights_are_in_the_namespace_and_as_few_as_can_be() -> None:
         "list statefulsets",
         "get named statefulsets",
         "patch named statefulsets",
+    }
+    assert _rights(rendered, "mq-consistency") == {
+        *(f"{verb} pods" for verb in ("create", "get", "list", "watch", "delete", "deletecollection")),
+        "get named configmaps",
+        "patch named configmaps",
+        "create events",
+        "list statefulsets",
     }
 
 
@@ -136,8 +150,12 @@ def test_the_hook_may_change_the_brokers_sets_and_no_others() -> None:
 
 
 def test_a_binding_names_the_account_its_pod_runs_as() -> None:
-    rendered = render()
-    for name, pod in (("mq-admin", "Deployment/mq-admin"), ("mq-rollout", "Job/mq-rollout")):
+    rendered = render(preset="2m-2s-sync")
+    for name, pod in (
+        ("mq-admin", "Deployment/mq-admin"),
+        ("mq-rollout", "Job/mq-rollout"),
+        ("mq-consistency", "CronJob/mq-consistency-quick"),
+    ):
         (subject,) = rendered.one("RoleBinding", name)["subjects"]
         account = rendered.pod_templates()[pod]["spec"]["serviceAccountName"]
         assert (subject["name"], subject["namespace"]) == (account, "ns")
@@ -169,7 +187,8 @@ def _may(rendered: Rendered, peer: str, to: str, port: int) -> bool:
         if _selects(each["spec"]["podSelector"], target["metadata"]["labels"])
     ]
     labels = rendered.pod_templates()[_PEERS[peer]]["metadata"]["labels"] if peer in _PEERS else {"who": peer}
-    names = {each["name"]: each["containerPort"] for each in target["spec"]["containers"][0]["ports"]}
+    ports = target["spec"]["containers"][0].get("ports", [])
+    names = {each["name"]: each["containerPort"] for each in ports}
     return not policies or any(
         any(names.get(each["port"], each["port"]) == port for each in rule["ports"])
         and ("from" not in rule or any(_selects(each["podSelector"], labels) for each in rule["from"]))

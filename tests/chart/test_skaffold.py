@@ -71,7 +71,9 @@ def test_each_image_the_chart_uses_is_built_from_a_target_of_its_name() -> None:
     targets = _stages(DOCKERFILES[0])
     built = {each["image"]: each for each in with_profiles("consistency")["build"]["artifacts"]}
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-    assert {values[key]["image"]["repository"] for key in ("nameserver", "brokers", "admin")} < set(built)
+    assert {values[key]["image"]["repository"] for key in ("nameserver", "brokers", "admin", "consistency")} == set(
+        built
+    )
     for image, artifact in built.items():
         docker = artifact["docker"]
         assert f"tandemmq/{docker['target']}" == image
@@ -79,16 +81,21 @@ def test_each_image_the_chart_uses_is_built_from_a_target_of_its_name() -> None:
         assert (ROOT / artifact["context"] / docker["dockerfile"]).samefile(DOCKERFILES[0])
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_the_pods_of_a_release_run_the_images_that_were_built(preset: str) -> None:
-    (release,) = with_profiles(preset, "local")["deploy"]["helm"]["releases"]
-    names = {re.sub(r"\W", "_", each["image"]): each["image"] for each in CONFIG["build"]["artifacts"]}
+@pytest.mark.parametrize(
+    "profiles", [*((preset, "local") for preset in PRESETS), ("2m-2s-sync", "consistency")], ids="+".join
+)
+def test_the_pods_of_a_release_run_the_images_that_were_built(profiles: tuple[str, ...]) -> None:
+    config = with_profiles(*profiles)
+    (release,) = config["deploy"]["helm"]["releases"]
+    names = {re.sub(r"\W", "_", each["image"]): each["image"] for each in config["build"]["artifacts"]}
     arguments = [argument for name in release["valuesFiles"] for argument in ("-f", str(ROOT / name))]
     for key, template in release["setValueTemplates"].items():
         found = _TEMPLATE.fullmatch(template)
         assert found is not None, template
         value = f"registry.example/{names[found[2]]}" if found[1] == "REPO" else "content-1"
         arguments += ["--set-string", f"{key}={value}"]
+    for key, value in release["setValues"].items():
+        arguments += ["--set", f"{key}={value}"]
     templates = render(*arguments).pod_templates()
     images = {container["image"] for each in templates.values() for container in each["spec"]["containers"]}
     assert images == {f"registry.example/{name}:content-1" for name in names.values()}

@@ -35,7 +35,7 @@ def test_no_two_workloads_select_each_others_pods() -> None:
     for name, template in rendered.pod_templates().items():
         labels = template["metadata"]["labels"].items()
         matching = [other for other, selector in selectors.items() if selector.items() <= labels]
-        assert matching == [name.partition("/")[2]] * (not name.startswith(("Job", "Pod"))), name
+        assert matching == [name.partition("/")[2]] * name.startswith(("StatefulSet", "Deployment")), name
 
 
 @each_broker
@@ -83,17 +83,24 @@ def test_every_pod_is_unprivileged(preset: str) -> None:
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"]},
             }, name
-            assert container["resources"]["requests"].keys() == {"cpu", "memory"}, name
-            assert "memory" in container["resources"]["limits"], name
+            if not name.startswith("Executor"):  # Spark sets them by the job's settings
+                assert container["resources"]["requests"].keys() == {"cpu", "memory"}, name
+                assert "memory" in container["resources"]["limits"], name
             assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"], name
 
 
 def test_only_who_asks_kubernetes_has_a_token() -> None:
+    rendered = render(preset="2m-2s-sync")
     tokens = {
-        name: template["spec"]["automountServiceAccountToken"] for name, template in render().pod_templates().items()
+        name: template["spec"]["automountServiceAccountToken"] for name, template in rendered.pod_templates().items()
     }
-    assert {name for name, has in tokens.items() if has} == {"Deployment/mq-admin", "Job/mq-rollout"}
-    assert all(each["automountServiceAccountToken"] is False for each in render().kind("ServiceAccount").values())
+    assert {name for name, has in tokens.items() if has} == {
+        "Deployment/mq-admin",
+        "Job/mq-rollout",
+        "CronJob/mq-consistency-quick",
+        "CronJob/mq-consistency-deep",
+    }
+    assert all(each["automountServiceAccountToken"] is False for each in rendered.kind("ServiceAccount").values())
 
 
 @pytest.mark.parametrize("name", ["StatefulSet/mq-nameserver", *(f"StatefulSet/{broker}" for broker in BROKERS)])
