@@ -1,8 +1,9 @@
-"""TandemMQ on a real Kubernetes of three nodes: the life of every preset, faults under load, scaling, bad values.
+"""TandemMQ on a real Kubernetes of three nodes: the life of every preset, faults, scaling, bad values, replicas proven.
 
     make e2e-kube                                         # everything: build/e2e-kube.json, build/e2e-kube.md
     python tools/e2e_kube.py --only preset:2m-2s-sync     # one part; repeatable: see --help
     python tools/e2e_kube.py --only faults --faults kill power
+    python tools/e2e_kube.py --only consistency --plain   # the Spark job; without C extensions of the busiest modules
 
 Brings the cluster up with the scripts in KUBE_SCRIPTS (default: ../shared/kube beside the checkout), needs root, builds
 the images and leaves the cluster running. `--docs` writes the tables into docs/operations/kubernetes-faults.md.
@@ -25,6 +26,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from e2e.kubernetes.chart_checks import check_chart  # noqa: E402
 from e2e.kubernetes.client_pod import ClientPod  # noqa: E402
 from e2e.kubernetes.cluster import Cluster, CommandFailed, NotInTime, say  # noqa: E402
+from e2e.kubernetes.consistency import VALUES as CONSISTENCY_VALUES  # noqa: E402
+from e2e.kubernetes.consistency import prove_equal  # noqa: E402
 from e2e.kubernetes.external_access import VALUES as EXTERNAL_VALUES  # noqa: E402
 from e2e.kubernetes.external_access import reach_from_outside  # noqa: E402
 from e2e.kubernetes.faults import FAULT_KINDS, break_everything  # noqa: E402
@@ -35,7 +38,7 @@ from e2e.kubernetes.report import Report  # noqa: E402
 from e2e.kubernetes.scaling import grow  # noqa: E402
 
 PRESETS: Final = ("2m-2s-sync", "2m-2s-async", "2m-noslave")
-PARTS: Final = ("chart", *(f"preset:{preset}" for preset in PRESETS), "faults", "scaling", "external")
+PARTS: Final = ("chart", *(f"preset:{preset}" for preset in PRESETS), "faults", "scaling", "external", "consistency")
 WORKERS: Final = ("node1", "node2")
 PAGE: Final = ROOT / "docs" / "operations" / "kubernetes-faults.md"
 MARKS: Final = ("<!-- figures: begin -->", "<!-- figures: end -->")
@@ -55,7 +58,9 @@ class Run:
         """Everything asked for; a part that breaks off is a row of the report, and the next one begins."""
         wanted = self._arguments.only or list(PARTS)
         self._cluster.up(len(WORKERS))
-        images = build_images(self._cluster)
+        images = build_images(
+            self._cluster, with_consistency="consistency" in wanted, compiled=not self._arguments.plain
+        )
         self._image_values, self._client_image = images.values, images.client
         for part in PARTS:
             if part in wanted:
@@ -79,6 +84,7 @@ class Run:
             "faults": self._faults,
             "scaling": self._scaling,
             "external": self._external,
+            "consistency": self._consistency,
         }
         name, _, preset = part.partition(":")
         try:
@@ -107,6 +113,11 @@ class Run:
         installation = self._installation("2m-2s-sync", "e2e-external", *EXTERNAL_VALUES)
         reach_from_outside(installation, self._report, self._client_image)
 
+    def _consistency(self) -> None:
+        installation = self._installation("2m-2s-sync", "e2e-consistency", *CONSISTENCY_VALUES)
+        prove_equal(installation, self._report, self._begun(installation))
+        installation.remove_namespace()
+
     def _begun(self, installation: Installation) -> ClientPod:
         """Installed and healthy, with a client beside it."""
         client = ClientPod(installation.cluster, installation.namespace, self._client_image, installation.access_point)
@@ -125,6 +136,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=PARTS, help="a part; repeatable; default: all")
     parser.add_argument("--faults", nargs="+", choices=FAULT_KINDS, help="kinds of faults; default: all")
+    parser.add_argument("--plain", action="store_true", help="do not compile the modules every message passes through")
     parser.add_argument("--docs", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")
     arguments = parser.parse_args()
     run = Run(arguments)

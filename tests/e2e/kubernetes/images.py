@@ -14,6 +14,8 @@ from e2e.kubernetes.cluster import ROOT, Cluster, say
 __all__ = ["Images", "build_images"]
 
 SERVICES: Final = ("nameserver", "broker", "admin")
+# Spark: a gigabyte on each node, only for the part that runs it.
+CONSISTENCY: Final = "consistency"
 # Where images are "from": nodes hold them already, nothing is pulled.
 REGISTRY: Final = "localhost"
 # What an image is made of.
@@ -38,13 +40,15 @@ class Images:
         return {"image.registry": REGISTRY, "image.tag": self.tag}
 
 
-def build_images(cluster: Cluster) -> Images:
+def build_images(cluster: Cluster, *, with_consistency: bool = False, compiled: bool = True) -> Images:
     """Builds what the cluster does not have yet. The tag is a digest of the sources: equal sources are built once."""
-    images = Images(f"e2e-{_digest(_SOURCES)}", f"{REGISTRY}/tandemmq/e2e-client:e2e-{_digest(_CLIENT_SOURCES)}")
+    client = f"{REGISTRY}/tandemmq/e2e-client:e2e-{_digest(_CLIENT_SOURCES)}"
+    images = Images(f"e2e-{_digest(_SOURCES)}{'' if compiled else '-plain'}", client)
     # Layers are kept: the packages stay when only our own code has changed.
-    recipe = ("--layers", "-f", str(ROOT / "services" / "Dockerfile"), "--target")
+    recipe = ("--layers", "-f", str(ROOT / "services" / "Dockerfile"), "--build-arg", f"COMPILED={int(compiled)}")
     wanted: dict[str, tuple[str, ...]] = {
-        f"{REGISTRY}/tandemmq/{service}:{images.tag}": (*recipe, service) for service in SERVICES
+        f"{REGISTRY}/tandemmq/{service}:{images.tag}": (*recipe, "--target", service)
+        for service in (*SERVICES, *([CONSISTENCY] if with_consistency else []))
     }
     wanted[images.client] = ("--layers", "-f", str(Path(__file__).parent / "Dockerfile"))
     known = set(cluster.images())
