@@ -65,26 +65,21 @@ def compare_replicas(
 
 
 def without_repeats(compared: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
-    """Findings of a comparison, and of `record_check` those that it did not name already: in the same replica's log, in
-    a range that overlaps. ConsumeQueue, index and metadata findings stay."""
-    ranges: dict[tuple[str, int | None], list[Finding]] = {}
+    """Findings of a comparison, and of `record_check` those that it does not explain: of another replica, or of another
+    range of the log. A record that was changed contradicts its own ConsumeQueue and index entries as well."""
+    ranges: dict[tuple[str, int | None], list[tuple[int, int]]] = {}
     for finding in compared:
-        ranges.setdefault((finding.group, finding.broker_id), []).append(finding)
+        if finding.kind in _LOG_KINDS and finding.start_offset is not None and finding.end_offset is not None:
+            ranges.setdefault((finding.group, finding.broker_id), []).append((finding.start_offset, finding.end_offset))
 
-    def is_named(finding: Finding) -> bool:
+    def is_explained(finding: Finding) -> bool:
         start, end = finding.start_offset, finding.end_offset
-        if finding.kind not in _LOG_KINDS or start is None or end is None:
+        if start is None or end is None:
             return False
-        return any(
-            other.kind in _LOG_KINDS
-            and other.start_offset is not None
-            and other.end_offset is not None
-            and other.start_offset < end
-            and start < other.end_offset
-            for other in ranges.get((finding.group, finding.broker_id), ())
-        )
+        named = (*ranges.get((finding.group, finding.broker_id), ()), *ranges.get((finding.group, None), ()))
+        return any(other_start < end and start < other_end for other_start, other_end in named)
 
-    return [*compared, *(finding for finding in checked if not is_named(finding))]
+    return [*compared, *(finding for finding in checked if not is_explained(finding))]
 
 
 _LOG_KINDS: Final = frozenset(
@@ -98,6 +93,7 @@ _LOG_KINDS: Final = frozenset(
         FindingKind.RECORDS_SHIFTED,
         FindingKind.RECORDS_SWAPPED,
         FindingKind.TAIL_MISSING,
+        FindingKind.TAIL_EXTRA,
         FindingKind.SEGMENT_MISSING,
         FindingKind.SEGMENT_SIZE,
     }

@@ -132,12 +132,17 @@ class IndexCheck:
         is_found |= np.isin(due, keys[is_right])
         # Entries of records that cannot be read are not judged; nor is what a killed process had only counted.
         is_wrong = ~is_right & ~self._is_damaged(offsets) & (entries != np.zeros((), dtype=_ENTRIES))
+        is_named = is_record & np.isin(keys, due)
+        seen_rows: set[int] = set()
         for number in np.flatnonzero(is_wrong).tolist():
-            row = self._row_of(number, is_right, rows, due, is_found, columns)
+            row = int(rows[number]) if is_named[number] else self._row_of(number, is_right, rows, is_found, columns)
             if row is None and first + number >= self._settled_entry(file):
                 continue
             if row is not None:
                 is_found |= columns.index_records == row
+                if row in seen_rows:
+                    continue
+                seen_rows.add(row)
             yield self._finding(file, first + number, entries[number], columns, row)
 
     def _settled_entry(self, file: _IndexFile) -> int:
@@ -145,7 +150,7 @@ class IndexCheck:
         return file.next_entry - 64 if self._store.facts.is_running else file.next_entry
 
     def _row_of(
-        self, number: int, is_right: Flags, rows: Integers, due: Integers, is_found: Flags, columns: RecordColumns
+        self, number: int, is_right: Flags, rows: Integers, is_found: Flags, columns: RecordColumns
     ) -> int | None:
         """The record a wrong entry should have led to: one that lacks an entry, between its neighbours' records."""
         before = np.flatnonzero(is_right[:number])
