@@ -14,9 +14,11 @@ import grpc.aio
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.broker.v1 import replica_reader_service_pb2 as reader_pb
+from tandemmq.broker.v1 import replica_repair_service_pb2 as repair_pb
 from tandemmq.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 
-__all__ = ["BrokerAdminCalls", "Channels", "NameServerCalls", "error_text", "serving"]
+__all__ = ["BrokerAdminCalls", "Channels", "NameServerCalls", "ReplicaRepairCalls", "error_text", "serving"]
 
 ReplyT = TypeVar("ReplyT", bound=Message)
 
@@ -147,6 +149,33 @@ class BrokerAdminCalls:
     async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
         path = f"/tandemmq.admin.v1.BrokerAdminService/{method}"
         return await _unary(self._channel, path, request, reply_type, timeout_s)
+
+
+class ReplicaRepairCalls:
+    """ReplicaRepairService of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def describe(self) -> reader_pb.DescribeReplicaResponse:
+        """What the replica holds, and how fast it reads for others."""
+        path = "/tandemmq.broker.v1.ReplicaReaderService/DescribeReplica"
+        request = reader_pb.DescribeReplicaRequest()
+        return await _unary(self._channel, path, request, reader_pb.DescribeReplicaResponse, _READ_TIMEOUT_S)
+
+    async def repair_range(
+        self, request: repair_pb.RepairRangeRequest, *, timeout_s: float
+    ) -> repair_pb.RepairRangeResponse:
+        """Replaces a range by what another member holds."""
+        path = "/tandemmq.broker.v1.ReplicaRepairService/RepairRange"
+        return await _unary(self._channel, path, request, repair_pb.RepairRangeResponse, timeout_s)
+
+    async def rewrite_queue_entries(
+        self, request: repair_pb.RewriteQueueEntriesRequest, *, timeout_s: float
+    ) -> repair_pb.RewriteQueueEntriesResponse:
+        """Writes ConsumeQueue entries again from the broker's own log."""
+        path = "/tandemmq.broker.v1.ReplicaRepairService/RewriteQueueEntries"
+        return await _unary(self._channel, path, request, repair_pb.RewriteQueueEntriesResponse, timeout_s)
 
 
 async def serving(channels: Channels, address: str, *, timeout_s: float = 1.0) -> bool:

@@ -6,10 +6,12 @@ import typer
 
 from admin.cli.cluster_commands import down, status, up, version
 from admin.cli.doctor_command import doctor
+from admin.cli.repair_command import repair
 from admin.cli.rollout_command import rollout
 from admin.cli.smoke_command import smoke
 from admin.cli.topic_commands import group_app, topic_app
 from admin.cli.transfer_commands import consume, produce
+from admin.cli.verify_command import verify
 
 __all__ = ["app"]
 
@@ -30,5 +32,7 @@ app.add_typer(group_app, name="group")
 app.command()(produce)
 app.command()(consume)
 app.command()(smoke)
+app.command()(verify)
+app.command()(repair)
 app.command()(rollout)
 app.command()(version)

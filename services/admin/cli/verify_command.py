@@ -1,0 +1,170 @@
+"""`tandemmq verify`: one run of the consistency job from here, on Spark in this machine's own processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from admin.cli.cluster_address import find_cluster
+from admin.cli.cluster_folder import DEFAULT_FOLDER, ClusterFolder, join_addresses
+from admin.cli.failure import EXIT_FAILED, CommandError
+from admin.cli.options import DataOption, NamesrvOption
+from admin.cli.status_view import table_console
+from admin.cli.verify_view import run_view
+from mqcore.audit.run_summary import RunSummary, Tier
+
+__all__ = ["verify"]
+
+_NEEDED: Final = ("consistency", "pyspark", "pyarrow")
+_RESULTS: Final = "consistency"
+# What says where to read; the environment of a pod would contradict the options given here.
+_SOURCE_VARIABLES: Final = ("TANDEMMQ_NAMESRV_ADDR", "TANDEMMQ_PATH", "TANDEMMQ_SOURCES")
+
+
+def verify(
+    path: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Read files instead of asking brokers: a data folder of `tandemmq up`, a folder with "
+            "GROUP/BROKER_ID below, or repeated the stores of one group, its master first.",
+        ),
+    ] = None,
+    tier: Annotated[
+        Tier, typer.Option(help="quick: digests of what is new, and metadata. deep: every record of every replica.")
+    ] = Tier.QUICK,
+    group: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this broker group; repeatable.")] = None,
+    results: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Reports, and the memory of what is verified already. Default: consistency in the cluster's data "
+            "folder, else ./consistency.",
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the job; repeatable. `mqconsistency --schema`."),
+    ] = None,
+    namesrv: NamesrvOption = None,
+    data: DataOption = None,
+) -> None:
+    """Prove that all replicas of every broker group hold the same, byte by byte; say which message differs if not.
+
+    Asks the brokers of a running cluster; with --path, or --data of a cluster that is stopped, it reads their files.
+    The first run reads everything, later ones what is new and a share of the old. Needs Java and Spark, which come with
+    pip install 'tandemmq[consistency]'.
+
+    Exit code 0: all equal. 2: they differ. 3: not all could be read; nothing wrong in what could. 1: it did not run.
+
+    Examples:
+
+      tandemmq verify
+
+      tandemmq verify --namesrv mq-nameserver-0.mq-nameserver:9876 --tier deep
+
+      tandemmq verify --path /mnt/snapshot-a --path /mnt/snapshot-b
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandError(
+            "the consistency job is not installed here",
+            cause=f"there is no module {', '.join(missing)}",
+            remedy="pip install 'tandemmq[consistency]', or start it on Kubernetes: kubectl create job "
+            "--from=cronjob/RELEASE-consistency-quick NAME",
+            exit_code=EXIT_FAILED,
+        )
+    place = results or str(_default_results(path, data))
+    settings = [*_source(path or [], namesrv, data), f"tier={tier}", f"results={place}"]
+    settings += [f"groups={','.join(group)}"] if group else []
+    before = _latest(place)
+    code = _run(settings + (overrides or []))
+    summary = _latest(place)
+    if summary is not None and (before is None or summary.run_id != before.run_id):
+        _tell(summary, place)
+    if code:
+        raise typer.Exit(code if code > 0 else EXIT_FAILED)
+
+
+def _source(paths: Sequence[Path], namesrv: str | None, data: Path | None) -> list[str]:
+    """Settings of the job that say what to read."""
+    if paths:
+        if namesrv is not None or data is not None:
+            raise CommandError(
+                "--path reads files, --namesrv and --data name a cluster to ask",
+                remedy="leave one of them out",
+                exit_code=EXIT_FAILED,
+            )
+        absent = [path for path in paths if not path.is_dir()]
+        if absent:
+            raise CommandError(f"there is no folder {absent[0]}", remedy="check --path", exit_code=EXIT_FAILED)
+        return [f"path={';'.join(str(path.absolute()) for path in paths)}"]
+    if data is not None and ClusterFolder(data).read_record() is None and (data / "store").is_dir():
+        # It is stopped: its files say all there is.
+        return [f"path={data.absolute()}"]
+    try:
+        cluster = find_cluster(namesrv, data)
+    except CommandError as error:
+        # Its code for wrong arguments says here that replicas differ.
+        error.exit_code = EXIT_FAILED
+        raise
+    return [f"namesrvAddr={join_addresses(cluster.name_servers)}"]
+
+
+def _default_results(paths: Sequence[Path] | None, data: Path | None) -> Path:
+    if paths:
+        return Path(_RESULTS).absolute()
+    if data is not None:
+        return data.absolute() / _RESULTS
+    if "TANDEMMQ_NAMESRV_ADDR" not in os.environ and ClusterFolder(DEFAULT_FOLDER).read_record() is not None:
+        return DEFAULT_FOLDER.absolute() / _RESULTS
+    return Path(_RESULTS).absolute()
+
+
+def _run(settings: Sequence[str]) -> int:
+    """The job's exit code. Ctrl-C reaches the job as well, which stops in order; this process waits for that."""
+    command = [sys.executable, "-m", "consistency"]
+    for setting in settings:
+        command += ["--set", setting]
+    environment = {name: value for name, value in os.environ.items() if name not in _SOURCE_VARIABLES}
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with subprocess.Popen(command, env=environment, preexec_fn=_listen_to_interrupts) as job:
+            signal.signal(signal.SIGTERM, lambda _number, _frame: job.terminate())
+            return job.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _listen_to_interrupts() -> None:
+    # That this process ignores them is inherited.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _latest(place: str) -> RunSummary | None:
+    """The newest run in a folder; None if there is none, or if the results are no folder."""
+    if "://" in place:
+        return None
+    try:
+        return RunSummary.from_json(json.loads((Path(place) / "latest.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def _tell(summary: RunSummary, place: str) -> None:
+    folder = Path(place) / "runs" / summary.run_id
+    table_console().print(run_view(summary))
+    typer.echo(f"report: {folder / 'report.html'}")
+    plan = folder / "repair-plan.json"
+    if summary.findings_total and plan.exists():
+        typer.echo(f"repair: tandemmq repair --plan {plan} --dry-run")

@@ -1,0 +1,129 @@
+"""`tandemmq verify`: what the job is told to read, what is printed of its run, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from admin.cli import verify_command
+from admin.cli.app import app
+from admin.cli.failure import EXIT_FAILED, CommandError
+from mqcore.audit.run_summary import RunSummary
+from support.audit_summaries import diverged_run
+
+Run = Callable[..., tuple[Result, list[str]]]
+
+_JOB = """
+import json, os, pathlib, sys
+settings = dict(each.split("=", 1) for flag, each in zip(sys.argv[1::2], sys.argv[2::2]))
+assert not {"TANDEMMQ_NAMESRV_ADDR", "TANDEMMQ_PATH"} & set(os.environ)
+pathlib.Path(os.environ["SEEN"]).write_text(json.dumps(settings))
+summary = os.environ.get("SUMMARY")
+if summary:
+    folder = pathlib.Path(settings["results"])
+    run = folder / "runs" / json.loads(summary)["run_id"]
+    run.mkdir(parents=True)
+    (folder / "latest.json").write_text(summary)
+    (run / "repair-plan.json").write_text("{}")
+sys.exit(int(os.environ["CODE"]))
+"""
+
+
+@pytest.fixture
+def verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command with a job of our own; gives its result and the settings the job was given."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "consistency.py").write_text(_JOB, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "job"))
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen.json"))
+    monkeypatch.setattr(verify_command, "_NEEDED", ())
+
+    def run(*arguments: str, code: int = 0, summary: RunSummary | None = None) -> tuple[Result, list[str]]:
+        monkeypatch.setenv("CODE", str(code))
+        monkeypatch.setenv("SUMMARY", json.dumps(summary.to_json()) if summary is not None else "")
+        result = CliRunner().invoke(app, ["verify", *arguments])
+        seen: dict[str, Any] = json.loads((tmp_path / "seen.json").read_text(encoding="utf-8"))
+        return result, [f"{key}={value}" for key, value in seen.items()]
+
+    return run
+
+
+def test_name_servers_are_asked_whatever_the_environment_says(verify: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEMMQ_NAMESRV_ADDR", "elsewhere:9876")
+    monkeypatch.setenv("TANDEMMQ_PATH", "/elsewhere")
+    _, settings = verify("--namesrv", "a:9876;b:9876", "--tier", "deep", "--group", "broker-a", "--group", "broker-b")
+    assert settings[:2] == ["namesrvAddr=a:9876;b:9876", "tier=deep"]
+    assert settings[3] == "groups=broker-a,broker-b"
+
+
+def test_folders_are_read_instead_of_brokers(verify: Run, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    _, settings = verify("--path", "one", "--path", "two", "--results", "out", "--set", "rateLimit=1MiB")
+    assert settings == [f"path={tmp_path}/one;{tmp_path}/two", "tier=quick", "results=out", "rateLimit=1MiB"]
+
+
+def test_stopped_cluster_is_read_from_its_files(verify: Run, tmp_path: Path) -> None:
+    (tmp_path / "stopped" / "store").mkdir(parents=True)
+    _, settings = verify("--data", "stopped")
+    assert settings == [
+        f"path={tmp_path}/stopped",
+        "tier=quick",
+        f"results={tmp_path}/stopped/consistency",
+    ]
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3])
+def test_exit_code_is_the_jobs(verify: Run, code: int) -> None:
+    assert verify("--namesrv", "a:9876", code=code)[0].exit_code == code
+
+
+def test_killed_job_has_failed(verify: Run, tmp_path: Path) -> None:
+    (tmp_path / "job" / "consistency.py").write_text("import os; os.kill(os.getpid(), 9)", encoding="utf-8")
+    (tmp_path / "seen.json").write_text("{}", encoding="utf-8")
+    assert verify("--namesrv", "a:9876")[0].exit_code == EXIT_FAILED
+
+
+def test_differences_are_printed_with_where_the_report_and_the_plan_are(verify: Run) -> None:
+    result, _ = verify("--namesrv", "a:9876", "--results", "out", code=2, summary=diverged_run())
+    assert result.exit_code == 2
+    for fact in ("broker-a:1", "orders queue 3 offset 12345", "7F00000100002A9F0000018C3B2F0001", "replicas differ"):
+        assert fact in result.output
+    run = f"out/runs/{diverged_run().run_id}"
+    assert f"report: {run}/report.html" in result.output
+    assert f"tandemmq repair --plan {run}/repair-plan.json" in result.output
+
+
+def test_old_run_is_not_shown_for_a_job_that_broke(verify: Run) -> None:
+    verify("--namesrv", "a:9876", "--results", "out", summary=diverged_run())
+    result, _ = verify("--namesrv", "a:9876", "--results", "out", code=1)
+    assert "report" not in result.output
+
+
+def _refusal(*arguments: str) -> CommandError:
+    error = CliRunner().invoke(app, ["verify", *arguments]).exception
+    assert isinstance(error, CommandError)
+    # Not the code that says that replicas differ.
+    assert error.exit_code == EXIT_FAILED
+    return error
+
+
+def test_missing_spark_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_command, "_NEEDED", ("consistency", "no_such_spark"))
+    error = _refusal()
+    assert "no_such_spark" in error.cause
+    assert "tandemmq[consistency]" in error.remedy
+
+
+def test_what_cannot_be_is_refused_before_the_job_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_command, "_NEEDED", ())
+    assert "leave one of them out" in _refusal("--path", str(tmp_path), "--namesrv", "a:1").remedy
+    assert "there is no folder" in _refusal("--path", str(tmp_path / "absent")).problem
+    assert "names no NameServer" in _refusal("--namesrv", "nowhere").problem
+    assert "tandemmq up" in _refusal("--data", str(tmp_path)).remedy
