@@ -69,7 +69,7 @@ _LONG_TOPIC: Final = "%RETRY%" + "g" * 140
 def _message(number: int, chance: random.Random) -> OutgoingMessage:
     topic = chance.choice(list(_TOPICS))
     pairs = [("UNIQ_KEY", f"7F0000010000{number:020X}")]
-    keys = (pairs[0][1],)
+    keys: tuple[str, ...] = (pairs[0][1],)
     if number % 3:
         pairs.append(("KEYS", f"order-{number} customer-{number % 17}"))
         keys = (*keys, f"order-{number}", f"customer-{number % 17}")
