@@ -51,7 +51,7 @@ class Expected:
     everywhere: bool = False
     """All replicas are damaged alike: only a deep run finds it, or one that remembers."""
     undecided_with_two: bool = False
-    """With two replicas nothing but a stored digest tells which is right."""
+    """With two replicas nobody may be able to tell which is right, unless an earlier run took digests."""
     benign: bool = False
     """Bytes differ, and it harms nobody."""
 
@@ -319,7 +319,7 @@ def _shorten_segment(folders: Sequence[Path], chance: random.Random) -> Expected
     victim = _any(folders, chance)
     path = min((victim.folder / "commitlog").iterdir())
     size = victim.store.facts.segment_bytes
-    lost = [record for record in victim.records if size // 2 < record.start_offset < size]
+    lost = [record for record in victim.records if size // 2 < record.end_offset <= size]
     if path.stat().st_nlink > 1:
         write_at(path, 0, b"")
     os.truncate(path, size // 2)
@@ -515,36 +515,36 @@ def _body_rewritten(folders: Sequence[Path], chance: random.Random) -> Expected:
 DAMAGES: Final[dict[str, Damage]] = {
     damage.name: damage
     for damage in (
-        Damage("flipped body bit", "one bit of a body on one replica", _flip_body),
-        Damage("flipped body bit everywhere", "the same bit of a body on all replicas", _flip_body_everywhere),
-        Damage("flipped header field", "a bit of storeTimestamp on one replica", _flip_field(60)),
-        Damage("flipped born host", "a bit of bornTimestamp on one replica", _flip_field(44)),
-        Damage("flipped property", "a letter of a property's name on one replica", _flip_properties),
-        Damage("flipped topic length", "a bit of the topic's length on one replica", _flip_topic_length),
-        Damage("flipped total size", "a bit of the record's size on one replica", _flip_structure(2)),
-        Damage("flipped magic code", "a bit of the magic code on one replica", _flip_structure(5)),
-        Damage("rewritten body", "another body with a right checksum on one replica", _body_rewritten),
-        Damage("zeroed page", "a page of a CommitLog file is zero", _zero_page),
-        Damage("torn record", "the second half of a record is something else", _tear_record),
-        Damage("truncated tail", "the last records are gone, their ConsumeQueue entries are not", _truncate_tail),
-        Damage("extra tail", "a slave has one record more than its master", _extend_tail),
-        Damage("swapped records", "two neighbours have changed places", _swap_records),
-        Damage("missing record", "a record is gone, and those behind it have moved up", _remove_record),
-        Damage("missing segment", "a CommitLog file is gone", _remove_segment),
-        Damage("short segment", "a CommitLog file has half its length", _shorten_segment),
-        Damage("other padding", "other bytes behind the blank of a file's end", _other_padding),
-        Damage("wrong queue entry", "a ConsumeQueue entry leads to another message", _wrong_queue_entry),
-        Damage("wrong tags code", "a ConsumeQueue entry has another tags code", _wrong_tags_code),
-        Damage("zeroed queue entry", "a ConsumeQueue entry is zero", _zero_queue_entry),
-        Damage("wrong index entry", "an index entry leads beside its message", _wrong_index_entry),
-        Damage("lost index slot", "a slot of an IndexFile is zero", _lost_index_slot),
-        Damage("stale consumer offset", "a slave has an older offset of a consumer group", _stale_consumer_offset),
-        Damage("stale delay offset", "a slave has an older offset of a delay level", _stale_delay_offset),
-        Damage("missing topic", "a slave does not know a topic", _missing_topic),
-        Damage("other topic", "a slave has another number of queues of a topic", _other_topic),
-        Damage("missing group", "a slave does not know a consumer group", _missing_group),
-        Damage("other group", "a slave retries a consumer group less often", _other_group),
-        Damage("torn metadata", "half of a slave's topics.json is missing", _torn_metadata),
+        Damage("flipped-body-bit", "one bit of a body on one replica", _flip_body),
+        Damage("flipped-body-bit-everywhere", "the same bit of a body on all replicas", _flip_body_everywhere),
+        Damage("flipped-header-field", "a bit of storeTimestamp on one replica", _flip_field(60)),
+        Damage("flipped-born-host", "a bit of bornTimestamp on one replica", _flip_field(44)),
+        Damage("flipped-property", "a letter of a property's name on one replica", _flip_properties),
+        Damage("flipped-topic-length", "a bit of the topic's length on one replica", _flip_topic_length),
+        Damage("flipped-total-size", "a bit of the record's size on one replica", _flip_structure(2)),
+        Damage("flipped-magic-code", "a bit of the magic code on one replica", _flip_structure(5)),
+        Damage("rewritten-body", "another body with a right checksum on one replica", _body_rewritten),
+        Damage("zeroed-page", "a page of a CommitLog file is zero", _zero_page),
+        Damage("torn-record", "the second half of a record is something else", _tear_record),
+        Damage("truncated-tail", "the last records are gone, their ConsumeQueue entries are not", _truncate_tail),
+        Damage("extra-tail", "a slave has one record more than its master", _extend_tail),
+        Damage("swapped-records", "two neighbours have changed places", _swap_records),
+        Damage("missing-record", "a record is gone, and those behind it have moved up", _remove_record),
+        Damage("missing-segment", "a CommitLog file is gone", _remove_segment),
+        Damage("short-segment", "a CommitLog file has half its length", _shorten_segment),
+        Damage("other-padding", "other bytes behind the blank of a file's end", _other_padding),
+        Damage("wrong-queue-entry", "a ConsumeQueue entry leads to another message", _wrong_queue_entry),
+        Damage("wrong-tags-code", "a ConsumeQueue entry has another tags code", _wrong_tags_code),
+        Damage("zeroed-queue-entry", "a ConsumeQueue entry is zero", _zero_queue_entry),
+        Damage("wrong-index-entry", "an index entry leads beside its message", _wrong_index_entry),
+        Damage("lost-index-slot", "a slot of an IndexFile is zero", _lost_index_slot),
+        Damage("stale-consumer-offset", "a slave has an older offset of a consumer group", _stale_consumer_offset),
+        Damage("stale-delay-offset", "a slave has an older offset of a delay level", _stale_delay_offset),
+        Damage("missing-topic", "a slave does not know a topic", _missing_topic),
+        Damage("other-topic", "a slave has another number of queues of a topic", _other_topic),
+        Damage("missing-group", "a slave does not know a consumer group", _missing_group),
+        Damage("other-group", "a slave retries a consumer group less often", _other_group),
+        Damage("torn-metadata", "half of a slave's topics.json is missing", _torn_metadata),
     )
 }
 """By name."""

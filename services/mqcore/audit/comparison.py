@@ -2,7 +2,8 @@
 
 The log is cut into spans, a record or the padding of a file each, by whichever replica has a sound record at a place. A
 replica whose bytes of a span differ is judged: the majority is right, or the only one whose record is sound, or the one
-an earlier run saw; else nobody knows. Then what it holds instead is named. Neighbours of the same fate are one finding.
+an earlier run saw, or the one whose own ConsumeQueue and index agree with it; else nobody knows. Then what it holds
+instead is named. Neighbours of the same fate are one finding.
 
 Records that moved are recognised by what they say of themselves: a replica that lost one record and moved up all others
 has one RECORD_MISSING and one RECORDS_SHIFTED, not a thousand fields that differ.
@@ -21,7 +22,8 @@ from mqcore.audit.finding_list import FindingList
 from mqcore.audit.findings import Finding, FindingKind, Verdict
 from mqcore.audit.log_walk import LogPiece, PieceKind, walk_log
 from mqcore.audit.piece_findings import DamageReport, changed_places, own_offset, trailing_zeros_start
-from mqcore.audit.record_fields import changed_fields, field_differences
+from mqcore.audit.record_check import check_records
+from mqcore.audit.record_fields import changed_fields, field_differences, has_zero_text
 from mqcore.audit.record_names import RecordName, describe, read_name
 from mqcore.audit.replica_store import MAX_RECORD_BYTES, ReplicaStore
 from mqcore.replication import LogRange
@@ -351,6 +353,8 @@ class _Comparer:
         groups.sort(key=len, reverse=True)
         has_majority = len(groups[0]) > 1 and (len(groups) == 1 or len(groups[0]) > len(groups[1]))
         sound = [group for group in groups if group[0].is_sound(start, end)]
+        # No length tells of zeros where topic and properties were, but no other text has any.
+        sound = [group for group in sound if not has_zero_text(group[0].content(start, end))] or sound
         if len(sound) == 1:
             verdict = Verdict.MAJORITY if has_majority and sound[0] is groups[0] else Verdict.CHECKSUM
             return self._judgement(sound[0], groups, verdict)
@@ -359,6 +363,9 @@ class _Comparer:
         seen = [group for group in sound if self._was_seen(group[0], start)]
         if len(seen) == 1:
             return self._judgement(seen[0], groups, Verdict.STORED_DIGEST)
+        consistent = [group for group in sound if _agrees_with_itself(group[0], start, end)]
+        if len(consistent) == 1:
+            return self._judgement(consistent[0], groups, Verdict.OWN_EVIDENCE)
         return _Judgement(None, [], Verdict.UNDECIDED)
 
     def _judged_content(self, replica: _Replica, start: int, end: int) -> memoryview:
@@ -418,8 +425,9 @@ class _Comparer:
         else:
             detail = f"{between} hold different messages from here on"
             finding = self._new(FindingKind.RECORD_EXTRA, first, start, end, detail)
-        name = read_name(first.content(start, end), 0, start)
-        self._findings.add(replace(describe(finding, name), broker_id=None, file=None))
+        names = (read_name(replica.content(start, end), 0, start) for replica in (first, second))
+        known = sorted((name for name in names if name is not None), key=lambda name: not name.has_unique_key)
+        self._findings.add(replace(describe(finding, known[0] if known else None), broker_id=None, file=None))
 
     # What a replica has instead
 
@@ -450,10 +458,11 @@ class _Comparer:
             )
             return
         piece = replica.pieces.get(start)
-        if piece is not None and piece.kind is PieceKind.RECORD and name is not None:
+        is_sound = piece is not None and piece.kind is PieceKind.RECORD and not has_zero_text(held)
+        if piece is not None and is_sound and name is not None:
             yield from self._other_record(replica, start, piece.end_offset, right, name)
             return
-        if name is not None and replica.is_sound(start, end):
+        if name is not None and replica.is_sound(start, end) and not has_zero_text(held):
             detail = "other messages lie in its place"
             yield describe(self._new(FindingKind.RECORD_MISSING, replica, start, end, detail), name)
             return
@@ -504,8 +513,8 @@ class _Comparer:
         """The bytes are no sound record."""
         end = start + len(right)
         differing = [place for place, (ours, due) in enumerate(zip(held, right)) if ours != due]
-        is_zeroed = len(differing) >= _ZERO_RUN_BYTES and not any(held[place] for place in differing)
-        if is_zeroed or not any(held):
+        is_long = len(differing) >= _ZERO_RUN_BYTES or (bool(messages) and has_zero_text(held))
+        if (is_long and not any(held[place] for place in differing)) or not any(held):
             if end > replica.tail_start:
                 detail = f"zeros up to the end of the log, which was at {replica.store.facts.end_offset}"
                 return self._new(FindingKind.TAIL_MISSING, replica, start, end, detail, messages=messages)
@@ -533,6 +542,11 @@ class _Comparer:
                     report.add(piece.piece)
             for finding in report.findings():
                 self._findings.add(finding)
+
+
+def _agrees_with_itself(replica: _Replica, start: int, end: int) -> bool:
+    """Whether the ConsumeQueue and the index of a replica say of a record what it says itself."""
+    return not check_records(replica.store, start, end).findings
 
 
 class _JoinedFindings:

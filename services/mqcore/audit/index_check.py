@@ -136,6 +136,8 @@ class IndexCheck:
         seen_rows: set[int] = set()
         for number in np.flatnonzero(is_wrong).tolist():
             row = int(rows[number]) if is_named[number] else self._row_of(number, is_right, rows, is_found, columns)
+            if row is None and is_record[number]:
+                row = int(rows[number])
             if row is None and first + number >= self._settled_entry(file):
                 continue
             if row is not None:

@@ -7,7 +7,7 @@ from typing import Final
 from mqcore.message import MalformedRecord, MessageRecord, decode_properties, decode_record
 from mqcore.message.record_layout import HOST_FLAGS, V1_MAGIC, WHOLE_HEADS
 
-__all__ = ["changed_fields", "field_differences"]
+__all__ = ["changed_fields", "field_differences", "has_zero_text"]
 
 _BODY_SHOWN_BYTES: Final = 16
 _VALUE_SHOWN: Final = 80
@@ -43,6 +43,15 @@ def changed_fields(held: bytes | memoryview, right: bytes | memoryview) -> list[
         for name, start, end in _places(right)
         if held[start:end] != right[start:end]
     ]
+
+
+def has_zero_text(record: bytes | memoryview) -> bool:
+    """Whether a record has zeros in its topic or its properties: recovery takes that for a torn write."""
+    try:
+        found = decode_record(record, check_crc=False)
+    except MalformedRecord:
+        return False
+    return "\0" in found.topic or b"\0" in found.properties
 
 
 def _plain_fields(record: MessageRecord) -> list[tuple[str, object]]:

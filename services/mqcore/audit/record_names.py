@@ -32,6 +32,7 @@ class RecordName(NamedTuple):
     message_id: str
     """UNIQ_KEY, or else the offset message id."""
     store_timestamp_ms: int
+    has_unique_key: bool = True
 
 
 def name_of_record(record: MessageRecord, *, physical_offset: int | None = None) -> RecordName:
@@ -46,6 +47,7 @@ def name_of_record(record: MessageRecord, *, physical_offset: int | None = None)
         queue_offset=record.queue_offset,
         message_id=unique_key or offset_message_id(record.store_host, record.physical_offset),
         store_timestamp_ms=record.store_timestamp_ms,
+        has_unique_key=unique_key is not None,
     )
 
 
