@@ -21,7 +21,6 @@ __all__ = ["ConsistencyReading", "GroupStanding", "diagnose_consistency", "finis
 
 _SEEN_BY_DEEP_RUNS_ONLY: Final = frozenset(
     {
-        FindingKind.BODY_CRC,
         FindingKind.QUEUE_ENTRY_WRONG,
         FindingKind.QUEUE_ENTRY_MISSING,
         FindingKind.QUEUE_GAP,
@@ -120,10 +119,16 @@ def _standing(name: str, looks: Sequence[_Look]) -> GroupStanding:
         unlisted = max(0, told[0].summary.findings - len(findings))
         deep = next((look for look in told if look.run.tier is Tier.DEEP), None)
         if deep is not None and deep is not told[0]:
-            findings += tuple(
-                each for each in deep.findings if each.kind in _SEEN_BY_DEEP_RUNS_ONLY and each not in findings
-            )
+            findings += tuple(each for each in deep.findings if _is_for_deep_runs(each) and each not in findings)
     return GroupStanding(name, looks[0].run, looks[0].summary, findings, unlisted)
+
+
+def _is_for_deep_runs(finding: ReplicaFinding) -> bool:
+    """Whether a quick run would not see it."""
+    if finding.kind is FindingKind.BODY_CRC:
+        # Bit rot on one replica is a difference; on all of them it is none.
+        return finding.broker_id is None
+    return finding.kind in _SEEN_BY_DEEP_RUNS_ONLY
 
 
 def subject_of(finding: ReplicaFinding) -> str:

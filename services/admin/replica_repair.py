@@ -89,7 +89,7 @@ class Repair:
         try:
             return await act(step, dry_run=dry_run)
         except grpc.aio.AioRpcError as error:
-            return StepResult(step, StepOutcome.REFUSED, error_text(error))
+            return StepResult(step, StepOutcome.REFUSED, f"refused: {error_text(error)}")
 
     async def attempt_all(
         self, steps: Sequence[RepairStep], *, dry_run: bool, told: Callable[[StepResult], None]
@@ -117,11 +117,11 @@ class Repair:
         timeout_s = await self._copy_timeout_s(step)
         reply = await calls.repair_range(request, timeout_s=timeout_s)
         if not reply.changed_bytes:
-            return StepResult(step, StepOutcome.SOUND, "holds what its source holds")
+            return StepResult(step, StepOutcome.SOUND, "sound already: it holds what its source holds")
         verb = "would change" if dry_run else "changed"
         text = (
-            f"{verb} {reply.changed_bytes:,} bytes in {len(reply.changed_ranges):,} places; "
-            f"{reply.record_count:,} records proven sound"
+            f"{verb} {_counted(reply.changed_bytes, 'byte')} in {_counted(len(reply.changed_ranges), 'place')}; "
+            f"{_counted(reply.record_count, 'record')} proven sound"
         )
         return StepResult(step, StepOutcome.CHANGED, text)
 
@@ -148,9 +148,11 @@ class Repair:
             changed += reply.changed_count
             sound += reply.sound_count
         if not changed:
-            return StepResult(step, StepOutcome.SOUND, f"{sound:,} entries are right")
+            return StepResult(step, StepOutcome.SOUND, f"sound already: {_counted(sound, 'entry', 'entries')}")
         verb = "would write" if dry_run else "wrote"
-        return StepResult(step, StepOutcome.CHANGED, f"{verb} {changed:,} entries; {sound:,} were right")
+        return StepResult(
+            step, StepOutcome.CHANGED, f"{verb} {_counted(changed, 'entry', 'entries')}; {sound:,} right before"
+        )
 
 
 def blocks_the_rest(result: StepResult, before: Sequence[StepResult]) -> bool:
@@ -168,6 +170,10 @@ def blocks_the_rest(result: StepResult, before: Sequence[StepResult]) -> bool:
         for each in before
     )
     return not (mended and result.step.action is RepairAction.REWRITE_QUEUE_ENTRIES)
+
+
+def _counted(value: int, noun: str, plural: str = "") -> str:
+    return f"{value:,} {noun if value == 1 else plural or noun + 's'}"
 
 
 def _known(value: int | None) -> int:

@@ -191,7 +191,7 @@ def _refuse_unknown(steps: Sequence[RepairStep], addresses: dict[ReplicaKey, str
 def _tell(result: StepResult) -> None:
     step = result.step
     target = ReplicaKey(step.group, step.target_broker_id)
-    typer.echo(f"  step {step.number} {target}: {result.outcome}: {result.text}")
+    typer.echo(f"  step {step.number} {target}: {result.text}")
 
 
 def _confirm(answers: Sequence[StepResult]) -> None:

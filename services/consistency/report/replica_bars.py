@@ -42,6 +42,7 @@ _BY_LETTER: Final = {
     "x": PartState.UNDECIDED,
 }
 _ON_THE_LOG: Final = frozenset({Severity.LOSS, Severity.DAMAGE})
+_MARKED: Final = frozenset({PartState.WRONG, PartState.UNDECIDED})
 # Marks nearer to each other than this share of the bar would cover one another.
 _MARK_DISTANCE: Final = 0.012
 
@@ -72,15 +73,20 @@ class Bar:
     marks: tuple[Mark, ...]
 
 
+_Located = Sequence[tuple[Finding, LogRange]]
+
+
 def replica_bars(group: GroupSummary, findings: Sequence[Finding]) -> tuple[LogRange, list[Bar]]:
     """The axis in CommitLog bytes, and a bar for each replica. `findings` are the group's own."""
     located = [
         (finding, LogRange(finding.start_offset, finding.end_offset or finding.start_offset + 1))
         for finding in findings
-        if finding.start_offset is not None and finding.severity in _ON_THE_LOG
+        if finding.start_offset is not None
     ]
-    axis = _axis(group, [log_range for _, log_range in located])
-    return axis, [_bar(replica, group, located, axis) for replica in group.replicas]
+    on_the_log = [each for each in located if each[0].severity in _ON_THE_LOG]
+    axis = _axis(group, [log_range for _, log_range in on_the_log])
+    common = _of_the_map(group, located, all_listed=len(findings) >= group.findings)
+    return axis, [_bar(replica, group, common, on_the_log, axis) for replica in group.replicas]
 
 
 def _axis(group: GroupSummary, located: Iterable[LogRange]) -> LogRange:
@@ -98,18 +104,20 @@ def _was_read(replica: ReplicaSummary) -> bool:
 
 
 def _bar(
-    replica: ReplicaSummary, group: GroupSummary, located: Sequence[tuple[Finding, LogRange]], axis: LogRange
+    replica: ReplicaSummary,
+    group: GroupSummary,
+    common: Sequence[tuple[LogRange, PartState]],
+    on_the_log: _Located,
+    axis: LogRange,
 ) -> Bar:
     if not _was_read(replica) or axis.end_offset == axis.start_offset:
         return Bar(replica, (), ())
-    own = [(_state_of(finding, replica), log_range) for finding, log_range in located]
+    own = [(_state_of(finding, replica), log_range) for finding, log_range in on_the_log]
     accused = [(state, log_range) for state, log_range in own if state is not None]
-    pieces = _held(replica, group) + _of_the_map(replica, group, located)
-    parts = [_part(log_range, state, axis) for log_range, state in _merged(pieces)]
+    parts = [_part(log_range, state, axis) for log_range, state in _merged([*_held(replica, group), *common])]
+    # Over the others, as narrow as they are.
     parts += [_part(log_range, state, axis) for state, log_range in accused]
-    undecided = [part for part in parts if part.state is PartState.UNDECIDED]
-    marks = [Mark(_middle(log_range, axis), state) for state, log_range in accused]
-    marks += [Mark(part.start + part.width / 2, part.state) for part in undecided]
+    marks = [Mark(part.start + part.width / 2, part.state) for part in parts if part.state in _MARKED]
     return Bar(replica, tuple(parts), tuple(_thinned(marks)))
 
 
@@ -131,10 +139,12 @@ def _held(replica: ReplicaSummary, group: GroupSummary) -> list[tuple[LogRange, 
     ]
 
 
-def _of_the_map(
-    replica: ReplicaSummary, group: GroupSummary, located: Sequence[tuple[Finding, LogRange]]
-) -> list[tuple[LogRange, PartState]]:
-    """The extent map, its differing parts judged for this replica by the findings inside them."""
+def _of_the_map(group: GroupSummary, located: _Located, *, all_listed: bool) -> list[tuple[LogRange, PartState]]:
+    """The extent map, alike for all replicas.
+
+    An extent that differs was looked at down to the message: what no finding covers is equal in it. Only where its
+    findings are not listed is it painted as a whole.
+    """
     count = len(group.extent_map)
     length = group.end_offset - group.start_offset
     if not count:
@@ -144,27 +154,23 @@ def _of_the_map(
             (LogRange(watermark, group.end_offset), PartState.NEVER),
         ]
     found = []
-    for number, letter in enumerate(group.extent_map):
-        part = LogRange(
-            group.start_offset + length * number // count, group.start_offset + length * (number + 1) // count
-        )
+    first = 0
+    for letter, same in groupby(group.extent_map):
+        last = first + len(list(same))
+        part = LogRange(group.start_offset + length * first // count, group.start_offset + length * last // count)
         state = _BY_LETTER.get(letter, PartState.NEVER)
-        if state is PartState.UNDECIDED:
-            state = _judged(replica, part, located)
+        if state is PartState.UNDECIDED and all_listed and _is_explained(part, located):
+            state = PartState.EQUAL
         found.append((part, state))
+        first = last
     return found
 
 
-def _judged(replica: ReplicaSummary, part: LogRange, located: Sequence[tuple[Finding, LogRange]]) -> PartState:
-    inside = [
-        finding
-        for finding, log_range in located
-        if log_range.start_offset < part.end_offset and part.start_offset < log_range.end_offset
-    ]
-    if any(finding.broker_id == replica.broker_id for finding in inside):
-        # The wrong bytes are painted over it, as narrow as they are.
-        return PartState.EQUAL
-    return PartState.EQUAL if any(finding.broker_id is not None for finding in inside) else PartState.UNDECIDED
+def _is_explained(part: LogRange, located: _Located) -> bool:
+    return any(
+        log_range.start_offset < part.end_offset and part.start_offset < log_range.end_offset
+        for _, log_range in located
+    )
 
 
 def _merged(pieces: list[tuple[LogRange, PartState]]) -> list[tuple[LogRange, PartState]]:
@@ -183,11 +189,6 @@ def _part(log_range: LogRange, state: PartState, axis: LogRange) -> Part:
     length = axis.end_offset - axis.start_offset
     start = (log_range.start_offset - axis.start_offset) / length
     return Part(start, (log_range.end_offset - log_range.start_offset) / length, state)
-
-
-def _middle(log_range: LogRange, axis: LogRange) -> float:
-    middle = (log_range.start_offset + log_range.end_offset) / 2
-    return (middle - axis.start_offset) / (axis.end_offset - axis.start_offset)
 
 
 def _thinned(marks: Iterable[Mark]) -> list[Mark]:

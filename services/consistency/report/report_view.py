@@ -215,7 +215,7 @@ def _lines(summary: RunSummary) -> list[str]:
     looked = f"{counted(len(summary.groups), 'group')}, {counted(replicas, 'replica')}: "
     if new or again:
         looked += f"{as_bytes(new + again)} compared on every replica"
-        looked += f", {as_bytes(again)} of it not for the first time" if again else ""
+        looked += f", {as_bytes(again) if new else 'all'} of it again" if again else ""
     else:
         looked += "no new bytes since the last run"
     lines.append(

@@ -41,16 +41,23 @@ def test_finding_stands_until_a_run_of_its_tier_finds_the_group_equal() -> None:
 def test_quick_run_answers_a_deep_one_as_far_as_it_can_see() -> None:
     quick = _run(2)
     assert _kinds(_run(1, _bad_run(FindingKind.ZEROED, tier=Tier.DEEP)), quick)["broker-a"] == []
-    for kind in (FindingKind.BODY_CRC, FindingKind.QUEUE_ENTRY_WRONG, FindingKind.INDEX_ENTRY_MISSING):
+    assert _kinds(_run(1, _bad_run(FindingKind.BODY_CRC, tier=Tier.DEEP)), quick)["broker-a"] == []
+    for kind in (FindingKind.QUEUE_ENTRY_WRONG, FindingKind.INDEX_ENTRY_MISSING):
         deep = _run(1, _bad_run(kind, tier=Tier.DEEP))
         assert _kinds(deep, quick)["broker-a"] == [kind]
         assert _kinds(deep, quick, _run(3, tier=Tier.DEEP))["broker-a"] == []
 
 
+def test_bit_rot_that_all_replicas_share_is_for_deep_runs() -> None:
+    shared = finding(broker_id=None, source_broker_id=None)
+    bad = run_of([equal_group(outcome=Outcome.DIVERGED, findings=1)], [shared], tier=Tier.DEEP)
+    assert _kinds(_run(1, bad), _run(2))["broker-a"] == [FindingKind.BODY_CRC]
+
+
 def test_finding_of_both_tiers_is_one() -> None:
-    deep = _run(1, _bad_run(FindingKind.BODY_CRC, tier=Tier.DEEP))
-    quick = _run(2, _bad_run(FindingKind.BODY_CRC))
-    assert _kinds(deep, quick)["broker-a"] == [FindingKind.BODY_CRC]
+    deep = _run(1, _bad_run(FindingKind.QUEUE_GAP, tier=Tier.DEEP))
+    quick = _run(2, _bad_run(FindingKind.QUEUE_GAP))
+    assert _kinds(deep, quick)["broker-a"] == [FindingKind.QUEUE_GAP]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SKIPPED, Outcome.INCOMPLETE])

@@ -112,8 +112,8 @@ def test_broker_is_asked_then_told_then_asked_again() -> None:
     assert broker.repaired == set()
     done = _attempt(broker, _COPY, _REWRITE, dry_run=False)
     assert [each.text for each in done] == [
-        "changed 1 bytes in 1 places; 3 records proven sound",
-        "wrote 1 entries; 1 were right",
+        "changed 1 byte in 1 place; 3 records proven sound",
+        "wrote 1 entry; 1 right before",
     ]
     assert [each.outcome for each in _attempt(broker, _COPY, _REWRITE, dry_run=True)] == [StepOutcome.SOUND] * 2
     assert broker.asked[2:4] == ["copy", "rewrite 10..12"]
@@ -130,7 +130,7 @@ def test_first_refusal_ends_the_repair_and_no_dry_run() -> None:
     broker.refused["copy"] = grpc.StatusCode.FAILED_PRECONDITION, "the target's digest is another"
     asked = _attempt(broker, _COPY, _REWRITE, dry_run=True)
     assert [each.outcome for each in asked] == [StepOutcome.REFUSED, StepOutcome.CHANGED]
-    assert asked[0].text == "FAILED_PRECONDITION: the target's digest is another"
+    assert asked[0].text == "refused: FAILED_PRECONDITION: the target's digest is another"
     done = _attempt(broker, _COPY, _REWRITE, dry_run=False)
     assert [each.step.number for each in done] == [1]
 

@@ -46,9 +46,15 @@ def test_what_nobody_is_named_for_is_undecided_everywhere() -> None:
 
 
 def test_a_difference_whose_finding_is_not_listed_is_painted_all_the_same() -> None:
-    for bar in _bars(equal_group(extent_map="=x==")).values():
+    for bar in _bars(equal_group(extent_map="=x=x", findings=2), finding(start_offset=GIB + 1, broker_id=2)).values():
         assert _states(bar)[1] == (PartState.UNDECIDED, 0.25, 0.25)
         assert bar.marks
+
+
+def test_what_no_finding_covers_in_a_differing_extent_is_equal() -> None:
+    bars = _bars(equal_group(extent_map="xxxx", findings=1), finding(start_offset=GIB, end_offset=GIB + 200))
+    assert _states(bars[0]) == [(PartState.EQUAL, 0.0, 1.0)]
+    assert [part.state for part in bars[1].parts] == [PartState.EQUAL, PartState.WRONG]
 
 
 def test_a_missing_tail_reaches_beyond_the_common_range() -> None:
