@@ -9,10 +9,10 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive demo conformance images e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale clean bench-put bench-send bench-catchup
+.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive demo conformance images e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale audit-check clean bench-put bench-send bench-catchup
 
 help: ## list the verbs
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 setup: ## make .venv from uv.lock, compile the protos
 	@tools/bootstrap.sh dev
@@ -98,6 +98,9 @@ demo: setup ## a cluster, 10,000 lines through the official client, a master kil
 
 kill-rounds: setup ## kill -9 of master and slave under the official client's load, 20 times each: ROUNDS=20
 	@$(BIN)/python tools/kill_rounds.py --rounds $(or $(ROUNDS),20)
+
+audit-check: setup ## damage of every kind planted in real replicas: the consistency job must name each, and nothing else
+	@$(BIN)/python tools/audit_check.py $(foreach damage,$(ONLY),--only $(damage)) $(if $(KEEP),--keep)
 
 clean: ## remove what was built
 	rm -rf build .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -15,9 +15,9 @@ def originals(tmp_path: Path) -> list[Path]:
     """Two folders that look like stores."""
     stores = [tmp_path / "originals" / str(broker_id) for broker_id in range(2)]
     for store in stores:
-        for path in ("commitlog/0", "commitlog/1", "config/topics.json", "lock"):
-            (store / path).parent.mkdir(parents=True, exist_ok=True)
-            (store / path).write_text(f"{path} as it was")
+        for name in ("commitlog/0", "commitlog/1", "config/topics.json", "lock"):
+            (store / name).parent.mkdir(parents=True, exist_ok=True)
+            (store / name).write_text(f"{name} as it was")
     # A copy made within the same tick of the clock would look untouched.
     for path in (path for store in stores for path in store.rglob("*")):
         os.utime(path, (1, 1))
