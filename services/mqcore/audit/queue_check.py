@@ -200,12 +200,13 @@ class QueueCheck:
 
     def _is_of_former_topic(self, topic: str, queue_id: int, columns: RecordColumns, run: Integers) -> Flags:
         """Rows older than everything in the queue: the topic was deleted since, and perhaps made again."""
+        if not self._is_known(topic):
+            return np.ones(len(run), dtype=np.bool_)
         begin = self._begin(topic, queue_id)
-        if begin is not None:
-            is_older = columns.offsets[run] < begin.physical_offset
-            return is_older & (columns.queue_offsets[run] >= begin.queue_offset)
-        is_gone = self._store.queue_bounds(topic, queue_id) == (0, 0) and not self._is_known(topic)
-        return np.full(len(run), is_gone, dtype=np.bool_)
+        if begin is None:
+            return np.zeros(len(run), dtype=np.bool_)
+        is_older = columns.offsets[run] < begin.physical_offset
+        return is_older & (columns.queue_offsets[run] >= begin.queue_offset)
 
     def _begin(self, topic: str, queue_id: int) -> _QueueBegin | None:
         if (topic, queue_id) not in self._begins:
