@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
@@ -48,7 +49,8 @@ class ConsistencyRuns:
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, thread_name_prefix="consistency-results") as thread:
             while True:
-                await loop.run_in_executor(thread, self.read_once)
+                # With what is bound to every log line of this process.
+                await loop.run_in_executor(thread, copy_context().run, self.read_once)
                 await asyncio.sleep(_PAUSE_S)
 
     def read_once(self) -> ConsistencyReading | None:

@@ -118,7 +118,7 @@ def _lines(reading: ConsistencyReading, now_wall_ms: int) -> list[str]:
             "Start a first run: kubectl create job --from=cronjob/RELEASE-consistency-quick first-proof, or on one "
             "machine: tandemmq verify."
         )
-    for tier, meaning in ((Tier.QUICK, "all bytes by their digests"), (Tier.DEEP, "every record by itself")):
+    for tier, meaning in ((Tier.QUICK, "what is new, by its digests"), (Tier.DEEP, "every record by itself")):
         run = reading.newest(tier)
         if run is not None:
             groups = _counted(len(run.groups), "group")

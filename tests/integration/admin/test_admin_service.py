@@ -19,7 +19,10 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from prometheus_client.parser import text_string_to_metric_families
 from tandemmq.admin.v1 import cluster_service_pb2 as pb
+from tandemmq.admin.v1 import consistency_service_pb2 as consistency_pb
 
+from mqcore.audit.run_summary import RunSummary
+from support.audit_summaries import diverged_run
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 
 _LIMIT_S = 60.0
@@ -207,6 +210,35 @@ def test_lost_slave_is_a_finding_until_it_is_back(admin: ServiceProcess, cluster
     assert _get(admin, "/readyz").status_code == 200
     cluster.brokers["broker-a-1"].start()
     _until(lambda: bool(_document(admin)["healthy"]), "healthy again")
+
+
+def test_runs_of_the_consistency_job_are_on_every_plane(tmp_path: Path, cluster: ProcessCluster) -> None:
+    admin = _admin(tmp_path, namesrvAddr=cluster.namesrv_addr, consistencyResults=str(tmp_path / "results"))
+    run = diverged_run()
+    path = tmp_path / "results" / "runs" / run.run_id / "summary.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(run.to_json()), encoding="utf-8")
+    admin.start()
+    try:
+        _until(lambda: bool(_get(admin, "/api/v1/consistency/runs").json()["runs"]), "the run is read")
+        assert RunSummary.from_json(_get(admin, "/api/v1/consistency/runs/latest").json()) == run
+        _until(lambda: not _document(admin)["healthy"], "a finding degrades the cluster")
+        assert "body does not match its checksum" in _get(admin, "/").text
+        assert 'tandemmq_consistency_findings{broker_group="broker-a"' in _get(admin, "/metrics").text
+        with grpc.insecure_channel(_address(admin)) as channel:
+            answer = _unary(
+                channel,
+                "/tandemmq.admin.v1.ConsistencyService/GetConsistencyRun",
+                consistency_pb.GetConsistencyRunRequest(run_id="latest"),
+                consistency_pb.GetConsistencyRunResponse,
+            )
+            assert [finding.message_id for finding in answer.findings] == [run.findings[0].message_id]
+            services = ProtoReflectionDescriptorDatabase(channel).get_services()
+            assert "tandemmq.admin.v1.ConsistencyService" in services
+        seen = next(event for event in admin.events() if event["event"] == "consistency_run_seen")
+        assert (seen["service"], seen["run"], seen["outcome"]) == ("admin", run.run_id, "diverged")
+    finally:
+        admin.kill()
 
 
 def test_works_and_says_so_with_all_name_servers_down(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ async def _section(*runs: RunSummary, error: str = "") -> str:
 async def test_proven_equal_and_when() -> None:
     text = await _section(equal_run(finished_at=_TWELVE_MINUTES_AGO))
     assert text.startswith("Replicas proven equal 12 min ago")
-    assert "Last quick run (all bytes by their digests): 12 min ago, 2 groups, equal" in text
+    assert "Last quick run (what is new, by its digests): 12 min ago, 2 groups, equal" in text
     assert "broker-a equal 0 2 1.0 GiB 3,221,225,472" in text
 
 
