@@ -16,6 +16,7 @@ from tandemmq.broker.v1 import replica_reader_service_pb2 as pb
 from tandemmq.broker.v1 import replica_reader_service_pb2_grpc
 from tandemmq.broker.v1.replica_service_pb2 import LogRange
 
+from broker.audit.cache_neutral_read import prepare_descriptor, resident_pages
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.topic_admin import create_topic
@@ -226,4 +227,74 @@ def test_a_rate_of_nothing_refuses(cluster: ProcessCluster) -> None:
         with pytest.raises(grpc.RpcError) as refused:
             call()
         assert code_of(refused) is grpc.StatusCode.FAILED_PRECONDITION
+    reader.close()
+
+
+def checked(reader: Reader, start: int, end: int) -> tuple[list[pb.RecordFinding], list[pb.QueueSpan], pb.RecordTotals]:
+    request = pb.CheckRecordsRequest(
+        range=LogRange(start_offset=start, end_offset=end), with_queues=True, with_index=True
+    )
+    answers = list(reader.stub.CheckRecords(request, timeout=60))
+    assert answers[-1].HasField("totals")
+    return (
+        [answer.finding for answer in answers if answer.HasField("finding")],
+        [answer.queue_span for answer in answers if answer.HasField("queue_span")],
+        answers[-1].totals,
+    )
+
+
+def test_records_are_checked_under_load_and_damage_is_named(cluster: ProcessCluster) -> None:
+    broker, reader = filled(cluster)
+    with AcknowledgedSender(broker, TOPIC, body_bytes=4_000, first_number=1_000_000) as sender:
+        for _ in range(5):
+            facts = reader.describe()
+            findings, spans, totals = checked(reader, facts.min_offset, facts.end_offset)
+            assert findings == []
+            assert totals.record_count == sum(span.next_queue_offset - span.first_queue_offset for span in spans)
+            assert totals.read_bytes > facts.end_offset
+        assert sender.failed == 0
+    log_path = cluster.store_folder("broker-a-0") / "commitlog" / f"{0:020d}"
+    flip(log_path, 1_000)
+    flip(cluster.store_folder("broker-a-0") / f"consumequeue/{TOPIC}/0/{0:020d}", 20 * 7 + 5)
+    findings, _, _ = checked(reader, 0, reader.describe().end_offset)
+    assert {finding.kind for finding in findings} == {"body-crc", "queue-entry-wrong"}
+    damaged = next(finding for finding in findings if finding.kind == "body-crc")
+    assert (damaged.group, damaged.topic, damaged.broker_id, damaged.verdict) == ("broker-a", TOPIC, 0, "checksum")
+    assert damaged.start_offset <= 1_000 < damaged.end_offset
+    assert damaged.message_id
+    wrong = next(finding for finding in findings if finding.kind == "queue-entry-wrong")
+    assert (wrong.queue_id, wrong.queue_offset, wrong.messages) == (0, 7, 1)
+    reader.close()
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_reading_leaves_no_trace_in_the_page_cache(cluster: ProcessCluster) -> None:
+    broker, reader = filled(cluster, log_bytes=18 << 20)  # More than one file.
+    path = cluster.store_folder("broker-a-0") / "commitlog" / f"{0:020d}"
+    broker.stop()
+    reader.close()
+    with path.open("rb") as file:
+        prepare_descriptor(file.fileno())
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if any(resident_pages(file.fileno(), 0, 16 << 20)):
+            pytest.skip("this file system keeps its pages, or does not tell")
+        os.pread(file.fileno(), 4_096, 0)
+        os.pread(file.fileno(), 2 << 20, 5 << 20)
+        broker.start()
+        reader = Reader(broker)
+        # What a consumer may need stays, and wherever the start has been.
+        before = resident_pages(file.fileno(), 0, 16 << 20)
+        assert 512 <= before.count(1) < 3_000
+        reader.digests(0, 16 << 20)
+        reader.read(f"commitlog/{0:020d}", 100, 16 << 20)
+        after = resident_pages(file.fileno(), 0, 16 << 20)
+        assert [page for page in range(len(before)) if before[page] != after[page]] == []
     reader.close()

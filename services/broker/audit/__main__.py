@@ -25,8 +25,8 @@ _IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_WHO_PROCESS: Final = 1
 _IOPRIO_CLASS_IDLE: Final = 3 << 13
 _NICE_LOWEST: Final = 19
-_SLEEP_S_MIN: Final = 0.005
-"""Many small reads pay for their pauses together."""
+_SLEEP_S_MIN: Final = 0.2
+"""Several reads pay for their pauses together: each time the process wakes it finds the processor's caches cold."""
 
 
 class _Orders:

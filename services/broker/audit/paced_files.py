@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from broker.audit.cache_neutral_read import read_into
+from broker.audit.cache_neutral_read import read_into, read_pieces
 from broker.audit.errors import FileGone
 from broker.audit.store_files import OpenFile, PathRefused, StoreFiles, commit_log_start
 from mqcore.audit.replica_files import ReplicaUnreadable, StoreEntry
@@ -16,6 +16,9 @@ __all__ = ["PacedFiles"]
 _OPEN_FILES_MAX: Final = 64
 _REUSED_BYTES_MIN: Final = 64 << 10
 """From here on a read goes into one buffer that the next such read uses again; below, bytes are made."""
+
+_PIECE_BYTES: Final = 128 << 10
+"""Of what is looked at once: fits the second-level cache of any processor."""
 
 
 class PacedFiles:
@@ -27,6 +30,7 @@ class PacedFiles:
         self._pause = pause
         self._open: OrderedDict[str, OpenFile] = OrderedDict()
         self._buffer = bytearray()
+        self._piece = memoryview(bytearray(_PIECE_BYTES))
 
     def list_folder(self, path: str) -> list[StoreEntry]:
         """See ReplicaFiles."""
@@ -49,6 +53,21 @@ class PacedFiles:
             raise ReplicaUnreadable(f"{path}: {error}") from error
         self._pause(count)
         return view[:count] if length >= _REUSED_BYTES_MIN else bytes(view[:count])
+
+    def feed(self, path: str, offset: int, length: int, take: Callable[[memoryview], object]) -> int:
+        """Gives `take` the bytes [offset, offset + length) in pieces; returns how many there were. As `read`, else."""
+        file = self._file(path)
+        if file is None:
+            raise FileGone(path)
+        done = 0
+        try:
+            for piece in read_pieces(file.number, self._piece, offset, length):
+                take(piece)
+                done += len(piece)
+        except OSError as error:
+            raise ReplicaUnreadable(f"{path}: {error}") from error
+        self._pause(done)
+        return done
 
     def _room(self, length: int) -> memoryview:
         if length < _REUSED_BYTES_MIN:

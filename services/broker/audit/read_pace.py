@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 __all__ = ["ReadPace"]
+
+_LATE_S_MAX: Final = 0.1
+"""A sleep ends late on a busy machine; so much is made up for, and no longer pause."""
 
 
 class ReadPace:
-    """At most `bytes_per_second`, and no more at once than one read. No clock: the caller tells the time."""
+    """At most `bytes_per_second`, no more at once than one read. No clock: the caller tells the time."""
 
     def __init__(self, bytes_per_second: int) -> None:
         assert bytes_per_second > 0, "who may read nothing is refused before"
@@ -18,5 +23,5 @@ class ReadPace:
 
         A pause between two reads earns nothing: what was not read then is not made up for later in a burst.
         """
-        self._free_s = max(self._free_s, now_s) + byte_count / self._bytes_per_second
-        return self._free_s - now_s
+        self._free_s = max(self._free_s, now_s - _LATE_S_MAX) + byte_count / self._bytes_per_second
+        return max(0.0, self._free_s - now_s)
