@@ -251,6 +251,14 @@ class ApiServerCluster:
         documents = await self._list(call, f"{INSTANCE_LABEL}={release}")
         return sorted(map(disruption_budget_state, documents), key=lambda each: each.name)
 
+    async def config_map(self, name: str) -> dict[str, str]:
+        """Data of a ConfigMap. KubernetesUnavailable, also when there is none."""
+        call = self._core.read_namespaced_config_map
+        found = await _ask(
+            functools.partial(call, name, self._namespace, _preload_content=False, _request_timeout=_REQUEST_TIMEOUT_S)
+        )
+        return dict(found.get("data") or {})
+
     async def set_partition(self, stateful_set: str, partition: int) -> None:
         """Changes the partition and nothing else."""
         strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.table import Table
@@ -16,17 +16,29 @@ from rich.text import Text
 from admin.cli.cluster_address import ClusterAddress, find_cluster
 from admin.cli.failure import EXIT_REFUSED, CommandError
 from admin.cli.options import DataOption, NamesrvOption
+from admin.cli.release_option import ContextOption, NamespaceOption, connect
 from admin.cli.status_view import new_table, table_console
 from admin.cluster_reader import ClusterReader
+from admin.kubernetes_cluster import KubernetesUnavailable
 from admin.replica_repair import Repair, ReplicaKey, StepOutcome, StepResult, blocks_the_rest
 from admin.rpc import Channels, ReplicaRepairCalls
 from mqcore.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 
 __all__ = ["plan_table", "read_plan", "repair"]
 
+_CONFIG_MAP_PREFIX: Final = "configmap:"
+_PLAN_SUFFIX: Final = ".plan"
+
 
 def repair(
-    plan: Annotated[Path, typer.Option(metavar="FILE", help="repair-plan.json of a run, beside its report.")],
+    plan: Annotated[
+        str,
+        typer.Option(
+            metavar="PLAN",
+            help="repair-plan.json of a run, beside its report; - for standard input; or configmap:NAME[/RUN] where "
+            "the job leaves its results in a ConfigMap, which holds its last two plans.",
+        ),
+    ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Ask each broker what it would change, and change nothing.")
     ] = False,
@@ -36,6 +48,8 @@ def repair(
     ] = None,
     namesrv: NamesrvOption = None,
     data: DataOption = None,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
 ) -> None:
     """Make replicas equal again by the repair plan of a run of the consistency job, while the cluster serves.
 
@@ -51,8 +65,10 @@ def repair(
       tandemmq repair --plan consistency/runs/20261121T220000Z-1f3a/repair-plan.json --dry-run
 
       tandemmq repair --plan repair-plan.json --step 2 --yes
+
+      kubectl exec -it deploy/mq-admin -- tandemmq repair --plan configmap:mq-consistency
     """
-    found = read_plan(plan)
+    found = read_plan(plan, namespace=namespace, context=context)
     steps = _chosen(found, step or [])
     table_console().print(plan_table(found, steps))
     automatic = [each for each in steps if each.action is not RepairAction.MANUAL]
@@ -65,14 +81,14 @@ def repair(
     asyncio.run(_repair(find_cluster(namesrv, data), automatic, dry_run=dry_run, asks=not yes))
 
 
-def read_plan(path: Path) -> RepairPlan:
+def read_plan(place: str, *, namespace: str | None = None, context: str | None = None) -> RepairPlan:
     """CommandError when there is none, or it is not whole."""
     try:
-        plan = RepairPlan.from_json(json.loads(path.read_text(encoding="utf-8")))
+        plan = RepairPlan.from_json(json.loads(_plan_text(place, namespace, context)))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise CommandError(
-            f"{path} is no repair plan",
+            f"{place} is no repair plan",
             cause=reason or str(error),
             remedy="name the repair-plan.json of a run; `tandemmq verify` makes a new one",
             exit_code=EXIT_REFUSED,
@@ -81,11 +97,43 @@ def read_plan(path: Path) -> RepairPlan:
         missing = _missing(step)
         if missing:
             raise CommandError(
-                f"step {step.number} of {path} lacks {', '.join(missing)}",
+                f"step {step.number} of {place} lacks {', '.join(missing)}",
                 remedy="have a new plan made by `tandemmq verify`",
                 exit_code=EXIT_REFUSED,
             )
     return plan
+
+
+def _plan_text(place: str, namespace: str | None, context: str | None) -> str:
+    if place == "-":
+        return sys.stdin.read()
+    if not place.startswith(_CONFIG_MAP_PREFIX):
+        return Path(place).read_text(encoding="utf-8")
+    name, _, run_id = place.removeprefix(_CONFIG_MAP_PREFIX).partition("/")
+    plans = asyncio.run(_plans_in(name, namespace, context))
+    wanted = [key for key in sorted(plans) if not run_id or key == run_id + _PLAN_SUFFIX]
+    if not wanted:
+        raise CommandError(
+            f"ConfigMap {name} holds no plan" + (f" of run {run_id}" if run_id else ""),
+            cause="no run has found anything, or its plan was too large: it is in the job's results then",
+            remedy=f"there are plans of {', '.join(plans)}" if plans else "name the repair-plan.json of a run",
+            exit_code=EXIT_REFUSED,
+        )
+    return plans[wanted[-1]]
+
+
+async def _plans_in(name: str, namespace: str | None, context: str | None) -> dict[str, str]:
+    cluster = await connect(namespace, context)
+    try:
+        data = await cluster.config_map(name)
+    except KubernetesUnavailable as error:
+        raise CommandError(
+            f"ConfigMap {name} cannot be read",
+            cause=str(error),
+            remedy="check its name, --namespace and your rights",
+            exit_code=EXIT_REFUSED,
+        ) from error
+    return {key: text for key, text in data.items() if key.endswith(_PLAN_SUFFIX)}
 
 
 def _missing(step: RepairStep) -> list[str]:

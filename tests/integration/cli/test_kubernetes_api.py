@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,9 +16,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
+from kubernetes.config import kube_config
 
+from admin.cli.failure import CommandError
 from admin.cli.pod_address import PodAddresses
+from admin.cli.repair_command import read_plan
 from admin.kubernetes_cluster import AccessDenied, ApiServerCluster, KubernetesUnavailable, open_cluster
+from mqcore.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 from support.kubernetes_release import pod
 
 _WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -32,6 +37,7 @@ class _ApiServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.lists: dict[str, list[dict[str, Any]]] = {}
+        self.config_map: dict[str, str] = {}
         self.asked: list[tuple[str, str, str, Any]] = []
         self.status = 200
 
@@ -85,6 +91,8 @@ class _Handler(BaseHTTPRequestHandler):
         selector = parse_qs(url.query).get("labelSelector", [""])[0]
         self.server.asked.append((self.command, url.path, selector or self.headers.get("Content-Type", ""), body))
         document: dict[str, Any] = {"items": self.server.lists.get(url.path, [])}
+        if "/configmaps/" in url.path:
+            document = {"data": self.server.config_map}
         if self.server.status != 200:
             document = {"message": "statefulsets.apps is forbidden: User cannot list resource"}
         data = json.dumps(document).encode()
@@ -119,10 +127,6 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_ApiServer]
 
 async def _cluster() -> ApiServerCluster:
     # The package's own place of the default file is fixed when it is imported first.
-    import os
-
-    from kubernetes.config import kube_config
-
     kube_config.KUBE_CONFIG_DEFAULT_LOCATION = os.environ["KUBECONFIG"]
     return await open_cluster(None)
 
@@ -153,6 +157,28 @@ async def test_lists_are_asked_by_release_and_namespace(api: _ApiServer) -> None
         ("/api/v1/namespaces/mq/persistentvolumeclaims", "app.kubernetes.io/instance=mq"),
         ("/apis/policy/v1/namespaces/mq/poddisruptionbudgets", "app.kubernetes.io/instance=mq"),
     ]
+
+
+def test_repair_plan_comes_from_the_config_map_of_the_results(api: _ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", os.environ["KUBECONFIG"])
+    plans = {
+        run_id: RepairPlan(
+            run_id=run_id,
+            cluster="DefaultCluster",
+            steps=(RepairStep(1, RepairAction.MANUAL, "broker-a", 1, reason="index is built again"),),
+        )
+        for run_id in ("20261121T210000Z-0000", "20261121T220000Z-0000")
+    }
+    api.config_map = {f"{run_id}.plan": json.dumps(plan.to_json()) for run_id, plan in plans.items()}
+    api.config_map["20261121T230000Z-0000"] = "a summary"
+    assert read_plan("configmap:mq-consistency") == plans["20261121T220000Z-0000"]
+    assert read_plan("configmap:mq-consistency/20261121T210000Z-0000") == plans["20261121T210000Z-0000"]
+    assert {path for _, path, _, _ in api.asked} == {"/api/v1/namespaces/mq/configmaps/mq-consistency"}
+    with pytest.raises(CommandError, match="holds no plan of run 2020"):
+        read_plan("configmap:mq-consistency/2020")
+    api.status = 404
+    with pytest.raises(CommandError, match="cannot be read"):
+        read_plan("configmap:mq-consistency")
 
 
 async def test_partition_is_changed_by_a_merge_patch_of_nothing_else(api: _ApiServer) -> None:

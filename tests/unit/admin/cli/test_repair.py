@@ -159,7 +159,7 @@ def _written(folder: Path, *steps: RepairStep) -> Path:
 
 
 def test_plan_reads_as_what_will_be_done(tmp_path: Path) -> None:
-    plan = read_plan(_written(tmp_path, _COPY, _REWRITE, _MANUAL))
+    plan = read_plan(str(_written(tmp_path, _COPY, _REWRITE, _MANUAL)))
     console = Console(width=300)
     with console.capture() as captured:
         console.print(plan_table(plan, plan.steps))

@@ -16,6 +16,7 @@ from consistency.cluster_report.kubernetes_objects import KubernetesUnavailable
 from consistency.cluster_report.outcome_events import EVENTS_MAX, BrokerStatefulSet, broker_stateful_set
 from consistency.cluster_report.short_summary import short_summary
 from consistency.settings import ConsistencySettings
+from mqcore.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 from mqcore.audit.run_summary import Outcome, RunSummary, Tier
 from support.audit_summaries import diverged_run, equal_group, equal_run, finding, replica, run_of
 
@@ -99,6 +100,29 @@ def test_thousand_groups_run_after_run_stay_far_below_what_an_object_may_hold() 
     assert (newest.findings_total, len(newest.findings)) == (300, 50)
     assert older.outcome is Outcome.DIVERGED
     assert "left out here" in older.notes[-1]
+
+
+def _plan(run_id: str, steps: int = 1) -> RepairPlan:
+    step = RepairStep(1, RepairAction.MANUAL, "broker-a", 1, reason="index is built again")
+    return RepairPlan(run_id=run_id, cluster="DefaultCluster", steps=(step,) * steps)
+
+
+def test_the_last_plans_are_stored_beside_their_runs() -> None:
+    objects = _Objects()
+    for hour in range(4):
+        run = diverged_run(run_id=f"20261121T{hour:02d}0000Z-0000")
+        _announcement(objects).store(run, _NAME, _plan(run.run_id))
+    _announcement(objects).store(equal_run(), _NAME, _plan(equal_run().run_id, steps=0))
+    plans = {key: text for key, text in objects.config_maps[_NAME].items() if key.endswith(".plan")}
+    assert sorted(plans) == ["20261121T020000Z-0000.plan", "20261121T030000Z-0000.plan"]
+    assert RepairPlan.from_json(json.loads(plans["20261121T030000Z-0000.plan"])) == _plan("20261121T030000Z-0000")
+    assert len(objects.config_maps[_NAME]) == 5 + 2
+
+
+def test_plan_of_thousands_of_steps_stays_in_the_results() -> None:
+    objects = _Objects()
+    _announcement(objects).store(diverged_run(), _NAME, _plan(diverged_run().run_id, steps=5_000))
+    assert list(objects.config_maps[_NAME]) == [diverged_run().run_id]
 
 
 def test_whatever_has_to_go_the_outcome_and_its_counts_stay() -> None:
