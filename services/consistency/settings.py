@@ -100,7 +100,10 @@ class ConsistencySettings(ServiceSettings):
         description="xxh3_128, or blake3 where somebody may have reason to forge a log: four times the CPU.",
     )
     chunk_bytes: ByteCount = Field(
-        1 << 30, ge=1 << 20, alias="chunkBytes", description="CommitLog a task reads; a task costs some 20 ms besides."
+        1 << 30,
+        ge=_SMALLEST_EXTENT,
+        alias="chunkBytes",
+        description="CommitLog a task reads; a task costs some 20 ms besides.",
     )
     scrub_window: Seconds = Field(
         7 * 86_400.0,

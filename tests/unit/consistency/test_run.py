@@ -1,0 +1,300 @@
+"""Whole runs over folders, without Spark: what they find, what they remember, what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from consistency.audit import AuditReport
+from consistency.errors import TasksFailed
+from consistency.tasks import CompareTask, DescribeTask, DigestTask, Task
+from mqcore.audit.findings import Finding, FindingKind, Verdict
+from mqcore.audit.repair_plan import RepairAction, RepairPlan
+from mqcore.audit.run_summary import ExitCode, Outcome, RunSummary
+from support.audit_stores import copy_group, replicate
+from support.inline_audit import run_inline
+from support.inline_runner import InlineRunner
+from support.store_damage import DAMAGES, Damage, Expected, write_at
+
+_DEEP = "tier=deep"
+
+
+@pytest.fixture
+def group(equal_group: list[Path], tmp_path: Path) -> list[Path]:
+    """Three equal replicas to be damaged, in <tmp>/groups/broker-a/<id>."""
+    return copy_group(equal_group, tmp_path / "groups" / "broker-a")
+
+
+def _path(group: Sequence[Path]) -> str:
+    return f"path={group[0].parents[1]}"
+
+
+def _digests(runner: InlineRunner) -> list[Task]:
+    return [task for task in runner.performed if isinstance(task, DigestTask)]
+
+
+def test_equal_replicas_are_equal_in_every_tier(group: list[Path], tmp_path: Path) -> None:
+    for tier in ("quick", "deep"):
+        report = run_inline(tmp_path / tier, _path(group), f"tier={tier}")
+
+        (summary,) = report.summary.groups
+        assert report.summary.exit_code is ExitCode.EQUAL
+        assert summary.watermark == summary.end_offset == summary.new_bytes > 0
+        assert set(summary.extent_map) == {"="}
+        assert report.findings == ()
+        assert report.plan.steps == ()
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_deep_run_finds_every_damage_and_nothing_else(equal_group: list[Path], tmp_path: Path, replicas: int) -> None:
+    groups = tmp_path / "groups"
+    expected = {
+        name: damage.apply(copy_group(equal_group[:replicas], groups / name), random.Random(name))
+        for name, damage in DAMAGES.items()
+    }
+    copy_group(equal_group[:replicas], groups / "undamaged")
+
+    report = run_inline(tmp_path / "results", f"path={groups}", _DEEP)
+
+    for summary in report.summary.groups:
+        found = [finding for finding in report.findings if finding.group == summary.group]
+        _assert_named(found, expected.get(summary.group, Expected()), replicas)
+        assert (summary.outcome is Outcome.DIVERGED) == bool(found)
+        assert summary.problem == ""
+
+
+def _assert_named(found: Sequence[Finding], expected: Expected, replicas: int) -> None:
+    kinds = {finding.kind for finding in found}
+    assert kinds <= expected.kinds | expected.consequences, found
+    assert bool(kinds & expected.kinds) == bool(expected.kinds), expected
+    if expected.message_ids:
+        named = {finding.message_id for finding in found} | {finding.last_message_id for finding in found}
+        assert named & set(expected.message_ids), found
+    is_undecided = replicas == 2 and expected.undecided_with_two and found[0].verdict is Verdict.UNDECIDED
+    if expected.everywhere or is_undecided:
+        assert {finding.broker_id for finding in found} == {None}
+    elif expected.kinds:
+        assert {finding.broker_id for finding in found} == {expected.broker_id}
+
+
+def test_second_run_reads_nothing_and_third_only_what_is_new(equal_group: list[Path], tmp_path: Path) -> None:
+    folders = [tmp_path / "broker-a" / str(broker_id) for broker_id in (0, 1)]
+    copy_group(equal_group[:1], folders[0].parent)
+    replicate(folders[0], folders[1], end_offset=300_000)
+    results, path = tmp_path / "results", f"path={tmp_path}"
+
+    first = run_inline(results, path, "maxLagBytes=1GiB")
+    second = run_inline(results, path)
+    replicate(folders[0], folders[1])
+    third = run_inline(results, path)
+
+    end = third.summary.groups[0].end_offset
+    verified = first.summary.groups[0].end_offset
+    assert second.summary.bytes_read == 0
+    assert third.summary.groups[0].watermark == end > verified
+    assert 0 < third.summary.bytes_read <= 2 * (end - verified + (64 << 10))
+
+
+def test_difference_stays_a_finding_until_it_is_mended(group: list[Path], tmp_path: Path) -> None:
+    sound = {path: path.read_bytes() for folder in group for path in (folder / "commitlog").iterdir()}
+    DAMAGES["flipped-body-bit"].apply(group, random.Random(1))
+    results = tmp_path / "results"
+
+    outcomes = [run_inline(results, _path(group)).summary.outcome for _ in range(2)]
+    for path, content in sound.items():
+        path.write_bytes(content)
+    outcomes.append(run_inline(results, _path(group)).summary.outcome)
+
+    assert outcomes == [Outcome.DIVERGED, Outcome.DIVERGED, Outcome.EQUAL]
+
+
+def test_what_changed_on_all_replicas_alike_is_known_by_the_stored_digest(group: list[Path], tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    run_inline(results, _path(group))
+    expected = DAMAGES["flipped-body-bit-everywhere"].apply(group, random.Random(3))
+    memory = results / "state" / "broker-a.json"
+    values = json.loads(memory.read_text())
+    # A week later the whole log is due again.
+    memory.write_text(json.dumps(values | {"scrubbed_at_s": values["scrubbed_at_s"] - 8 * 86_400}))
+
+    report = run_inline(results, _path(group))
+
+    kinds = {finding.kind for finding in report.findings}
+    assert kinds == {FindingKind.CHANGED_EVERYWHERE, FindingKind.BODY_CRC}
+    assert {finding.message_id for finding in report.findings if finding.kind is FindingKind.BODY_CRC} == set(
+        expected.message_ids
+    )
+    assert {finding.broker_id for finding in report.findings} == {None}
+
+
+def test_stored_digest_names_the_wrong_one_of_two(equal_group: list[Path], tmp_path: Path) -> None:
+    folders = copy_group(equal_group[:2], tmp_path / "groups" / "broker-a")
+    results = tmp_path / "results"
+    run_inline(results, _path(folders))
+    expected = DAMAGES["rewritten-body"].apply(folders, random.Random(5))
+
+    report = run_inline(results, _path(folders), _DEEP)
+
+    assert {(finding.verdict, finding.broker_id) for finding in report.findings} == {
+        (Verdict.STORED_DIGEST, expected.broker_id)
+    }
+
+
+def test_unreadable_replica_makes_its_group_incomplete_and_no_other(
+    equal_group: list[Path], group: list[Path], tmp_path: Path
+) -> None:
+    copy_group(equal_group, group[0].parents[1] / "broker-b")
+    sources = [
+        f"{name}/{broker_id}={group[0].parents[1] / name / str(broker_id)}"
+        for name in ("broker-a", "broker-b")
+        for broker_id in range(3)
+    ]
+    sources[1] = "broker-a/1=broker://127.0.0.1:1"
+
+    report = run_inline(tmp_path / "results", f"sources={';'.join(sources)}")
+
+    outcomes = {summary.group: summary.outcome for summary in report.summary.groups}
+    assert outcomes == {"broker-a": Outcome.INCOMPLETE, "broker-b": Outcome.EQUAL}
+    assert report.summary.exit_code is ExitCode.INCOMPLETE
+    assert "broker-a:1" in report.summary.groups[0].problem
+
+
+def test_replica_that_is_gone_is_missed(group: list[Path], tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    sources = [f"broker-a/{broker_id}={folder}" for broker_id, folder in enumerate(group)]
+    run_inline(results, f"sources={';'.join(sources)}")
+
+    report = run_inline(results, f"sources={';'.join(sources[:2])}")
+
+    assert report.summary.outcome is Outcome.INCOMPLETE
+    assert "broker-a:2" in report.summary.groups[0].problem
+
+
+def test_broken_machinery_costs_one_group(equal_group: list[Path], group: list[Path], tmp_path: Path) -> None:
+    copy_group(equal_group, group[0].parents[1] / "broker-b")
+    runner = InlineRunner()
+
+    def break_down(tasks: Sequence[Task]) -> None:
+        if any(isinstance(task, DigestTask) and task.replica.spec.group == "broker-a" for task in tasks):
+            raise TasksFailed("an executor was lost")
+
+    runner.before_run = break_down
+
+    report = run_inline(tmp_path / "results", _path(group), runner=runner)
+
+    outcomes = {summary.group: (summary.outcome, summary.problem) for summary in report.summary.groups}
+    assert outcomes["broker-a"] == (Outcome.INCOMPLETE, "an executor was lost")
+    assert outcomes["broker-b"][0] is Outcome.EQUAL
+
+
+def test_run_that_was_cut_off_goes_on_where_it_was(group: list[Path], tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    broken, resumed, whole = InlineRunner(), InlineRunner(), InlineRunner()
+
+    def break_down(tasks: Sequence[Task]) -> None:
+        if len(_digests(broken)) and any(isinstance(task, DigestTask) for task in tasks):
+            raise TasksFailed("the pod was removed")
+
+    broken.before_run = break_down
+    chunk = ("chunkBytes=64KiB",)
+
+    run_inline(results, _path(group), *chunk, runner=broken)
+    report = run_inline(results, _path(group), *chunk, runner=resumed)
+    run_inline(tmp_path / "others", _path(group), *chunk, runner=whole)
+
+    assert report.summary.outcome is Outcome.EQUAL
+    assert len(_digests(broken)) > 0
+    assert len(_digests(resumed)) == len(_digests(whole)) - len(_digests(broken))
+    assert not (results / "state" / "broker-a.progress").exists()
+
+
+def test_suspects_that_are_equal_at_the_second_look_are_no_finding(group: list[Path], tmp_path: Path) -> None:
+    runner = InlineRunner()
+    path = group[1] / "commitlog" / f"{0:020d}"
+    sound = path.read_bytes()
+    write_at(path, 1_000, b"not written yet")
+
+    def arrive(tasks: Sequence[Task]) -> None:
+        if _digests(runner):
+            path.write_bytes(sound)
+
+    runner.before_run = arrive
+
+    report = run_inline(tmp_path / "results", _path(group), runner=runner)
+
+    assert report.summary.outcome is Outcome.EQUAL
+    assert report.summary.benign == {"equal-at-second-look": 1}
+    assert not [task for task in runner.performed if isinstance(task, CompareTask)]
+
+
+def test_slaves_are_described_before_their_master(group: list[Path], tmp_path: Path) -> None:
+    runner = InlineRunner()
+
+    run_inline(tmp_path / "results", _path(group), runner=runner)
+
+    described = [task.spec.broker_id for task in runner.performed if isinstance(task, DescribeTask)]
+    assert described == [1, 2, 0]
+
+
+def test_passed_deadline_is_an_incomplete_run_that_says_so(group: list[Path], tmp_path: Path) -> None:
+    report = run_inline(tmp_path / "results", _path(group), "deadline=0.000001")
+
+    assert report.summary.outcome is Outcome.INCOMPLETE
+    assert "deadline" in report.summary.groups[0].problem
+
+
+def test_other_extents_or_algorithm_start_over(group: list[Path], tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    run_inline(results, _path(group))
+
+    report = run_inline(results, _path(group), "digestAlgorithm=blake3")
+
+    assert report.summary.groups[0].new_bytes == report.summary.groups[0].end_offset
+
+
+@pytest.fixture
+def damaged_report(group: list[Path], tmp_path: Path) -> AuditReport:
+    """A run that found one damage, its files in <tmp>/results."""
+    damage: Damage = DAMAGES["flipped-body-bit"]
+    damage.apply(group, random.Random(7))
+    return run_inline(tmp_path / "results", _path(group), "clusterName=Test", with_files=True)
+
+
+def test_files_of_a_run_say_the_same(damaged_report: AuditReport, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    folder = results / "runs" / damaged_report.summary.run_id
+
+    summary = RunSummary.from_json(json.loads((folder / "summary.json").read_text()))
+    rows = pq.read_table(folder / "findings.parquet").to_pylist()
+    run = pq.read_table(folder / "run.parquet").to_pylist()
+    extents = pq.read_table(results / "extents" / "broker-a").to_pylist()
+
+    assert summary == damaged_report.summary
+    assert json.loads((results / "latest.json").read_text())["run_id"] == summary.run_id
+    assert [Finding.from_json(row) for row in rows] == list(damaged_report.findings)
+    assert run[0]["exit_code"] == ExitCode.DIVERGED
+    assert {row["broker_id"] for row in extents if not row["agreed"]} == {0, 1, 2}
+    assert "broker-a" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_repair_plan_knows_what_it_expects_and_what_it_puts(damaged_report: AuditReport, tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "runs" / damaged_report.summary.run_id
+
+    plan = RepairPlan.from_json(json.loads((folder / "repair-plan.json").read_text()))
+
+    (step,) = plan.steps
+    (finding,) = damaged_report.findings
+    assert step.action is RepairAction.COPY_RANGE
+    assert (step.target_broker_id, step.start_offset, step.end_offset) == (
+        finding.broker_id,
+        finding.start_offset,
+        finding.end_offset,
+    )
+    assert step.target_digest
+    assert step.source_digest
+    assert step.target_digest != step.source_digest
