@@ -35,8 +35,8 @@ def repair(
         str,
         typer.Option(
             metavar="PLAN",
-            help="repair-plan.json of a run, beside its report; - for standard input; or configmap:NAME[/RUN] where "
-            "the job leaves its results in a ConfigMap, which holds its last two plans.",
+            help="repair-plan.json of a run, beside its report; - for standard input; or configmap:NAME or "
+            "configmap:NAME/RUN where the job leaves its results in a ConfigMap, which holds its last two plans.",
         ),
     ],
     dry_run: Annotated[
