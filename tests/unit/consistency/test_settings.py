@@ -1,0 +1,141 @@
+"""Settings are judged at once, in words; units are understood."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from consistency.discovery import discover, replicas_in_folders
+from consistency.errors import NothingFound
+from consistency.settings import ConsistencySettings
+from consistency.source_files.source_spec import SourceKind
+from consistency.spark_session import spark_properties
+from mqservice.settings import SettingsError, load_settings
+
+
+def _settings(*overrides: str) -> ConsistencySettings:
+    return load_settings(ConsistencySettings, environ={}, overrides=overrides)
+
+
+def test_durations_and_sizes_take_units() -> None:
+    settings = _settings("path=/x", "scrubWindow=12h", "deadline=90", "extentBytes=1MiB", "chunkBytes=2GiB")
+
+    assert (settings.scrub_window, settings.deadline) == (43_200.0, 90.0)
+    assert (settings.extent_bytes, settings.chunk_bytes) == (1 << 20, 2 << 30)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ((), "say what to read"),
+        (("path=/x", "namesrvAddr=a:1"), "namesrvAddr and path are set"),
+        (("namesrvAddr=a",), "no host:port"),
+        (("sources=/data",), "is no source"),
+        (("path=/x", "digestAlgorithm=md5"), "xxh3_128"),
+        (("path=/x", "extentBytes=3MiB", "chunkBytes=4MiB"), "a multiple of extentBytes"),
+        (("path=/x", "tier=thorough"), "tier=thorough"),
+        (("path=/x", "scrubWindow=soon"), "scrubWindow=soon"),
+    ],
+)
+def test_what_cannot_be_used_is_said(overrides: tuple[str, ...], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        _settings(*overrides)
+
+
+def test_wrong_settings_end_with_1_since_2_says_that_replicas_differ() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "consistency", "--set", "tier=thorough"], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 1
+    assert "tier=thorough" in done.stderr
+
+
+def test_spark_stays_on_loopback_unless_it_is_told_a_cluster() -> None:
+    local = spark_properties(_settings("path=/x"))
+    cluster = spark_properties(
+        _settings(
+            "path=/x", "sparkMaster=k8s://https://kubernetes.default.svc", "driverHost=10.0.0.9", "driverPort=7078"
+        )
+    )
+
+    assert local["spark.driver.bindAddress"] == local["spark.driver.host"] == "127.0.0.1"
+    assert local["spark.ui.enabled"] == "false"
+    assert (cluster["spark.driver.host"], cluster["spark.driver.port"]) == ("10.0.0.9", "7078")
+
+
+def test_own_spark_settings_win() -> None:
+    properties = spark_properties(_settings("path=/x", "sparkConf=spark.scheduler.mode=FIFO; spark.executor.cores = 4"))
+
+    assert properties["spark.scheduler.mode"] == "FIFO"
+    assert properties["spark.executor.cores"] == "4"
+
+
+def _store(folder: Path) -> Path:
+    (folder / "commitlog").mkdir(parents=True)
+    return folder
+
+
+def test_stores_are_found_by_group_and_broker_id(tmp_path: Path) -> None:
+    for name in ("broker-a/0", "broker-a/1", "broker-b/0", "broker-b/notes"):
+        _store(tmp_path / name)
+
+    found = replicas_in_folders([tmp_path])
+
+    assert [(spec.group, spec.broker_id) for spec in found.replicas] == [
+        ("broker-a", 0),
+        ("broker-a", 1),
+        ("broker-b", 0),
+    ]
+
+
+def test_stores_of_a_local_cluster_are_found_by_its_configuration(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    for member, broker_id in (("broker-a", 0), ("broker-a-s", 1)):
+        _store(tmp_path / "store" / member)
+        (tmp_path / "conf" / f"{member}.properties").write_text(
+            f"# a comment\nbrokerClusterName=Test\nbrokerName=broker-a\nbrokerId={broker_id}\n"
+            f"storePathRootDir=store/{member}\n"
+        )
+    (tmp_path / "conf" / "namesrv-0.properties").write_text("listenPort=9876\n")
+
+    found = replicas_in_folders([tmp_path])
+
+    assert found.cluster == "Test"
+    assert {(spec.group, spec.broker_id, Path(spec.location).name) for spec in found.replicas} == {
+        ("broker-a", 0, "broker-a"),
+        ("broker-a", 1, "broker-a-s"),
+    }
+
+
+def test_stores_named_one_by_one_are_one_group_master_first(tmp_path: Path) -> None:
+    found = replicas_in_folders([_store(tmp_path / "master"), _store(tmp_path / "copy")])
+
+    assert [(spec.group, spec.broker_id, Path(spec.location).name) for spec in found.replicas] == [
+        ("store", 0, "master"),
+        ("store", 1, "copy"),
+    ]
+
+
+def test_folder_without_a_store_is_refused_with_what_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(NothingFound, match="commitlog"):
+        replicas_in_folders([tmp_path])
+
+
+def test_only_the_groups_that_are_asked_for(tmp_path: Path) -> None:
+    for name in ("broker-a/0", "broker-b/0"):
+        _store(tmp_path / name)
+
+    found = discover(_settings(f"path={tmp_path}", "groups=broker-b"))
+
+    assert [(spec.group, spec.kind) for spec in found.replicas] == [("broker-b", SourceKind.FOLDER)]
+    with pytest.raises(NothingFound, match="broker-a, broker-b"):
+        discover(_settings(f"path={tmp_path}", "groups=broker-c"))
+
+
+def test_one_replica_in_two_places_is_refused() -> None:
+    with pytest.raises(NothingFound, match="name each once"):
+        discover(_settings("sources=broker-a/0=/one;broker-a/0=/two"))
