@@ -228,6 +228,24 @@ class _Judgement(NamedTuple):
     verdict: Verdict
 
 
+class _Run(NamedTuple):
+    """Neighbouring records of one replica that are all lost in the same way."""
+
+    kind: FindingKind
+    right: _Replica
+    wrong: _Replica
+    end_offset: int
+
+
+_RUN_KINDS: Final = frozenset(
+    {
+        FindingKind.RECORDS_SHIFTED,
+        FindingKind.SEGMENT_MISSING,
+        FindingKind.TAIL_MISSING,
+    }
+)
+
+
 class _Comparer:
     """One call of compare_replicas."""
 
@@ -249,6 +267,7 @@ class _Comparer:
         self._new_hash = new_hash
         self._digests: dict[tuple[int, int], bytes] = {}
         self._findings = _JoinedFindings()
+        self._run: _Run | None = None
         self._benign: Counter[str] = Counter()
 
     def compare(self, log_range: LogRange) -> Comparison:
@@ -316,6 +335,11 @@ class _Comparer:
     # One span
 
     def _compare_span(self, start: int, end: int) -> None:
+        if self._run is not None and self._goes_on(self._run, start, end):
+            self._run = self._run._replace(end_offset=end)
+            self._findings.lengthen(self._run.wrong.broker_id, self._run.right, start, end)
+            return
+        self._run = None
         if self._is_padding(start, end):
             self._benign[PADDING_BENIGN] += 1
             return
@@ -327,13 +351,27 @@ class _Comparer:
         name = read_name(right, 0, start)
         for replica in judgement.wrong:
             for finding in self._differences(replica, start, right, name):
-                self._findings.add(
-                    replace(
-                        finding,
-                        verdict=judgement.verdict if finding.verdict is Verdict.UNDECIDED else finding.verdict,
-                        source_broker_id=judgement.right.broker_id,
-                    )
-                )
+                found = replace(finding, verdict=judgement.verdict, source_broker_id=judgement.right.broker_id)
+                self._findings.add(found)
+                if len(judgement.wrong) == 1 and found.kind in _RUN_KINDS:
+                    self._run = _Run(found.kind, judgement.right, replica, end)
+
+    def _goes_on(self, run: _Run, start: int, end: int) -> bool:
+        """Whether this record shares the fate of the one before it: quick to see where a whole file is lost."""
+        right, wrong = run.right, run.wrong
+        piece = right.pieces.get(start)
+        if run.end_offset != start or piece is None or piece.kind is not PieceKind.RECORD or piece.end_offset != end:
+            return False
+        content = right.content(start, end)
+        if any(own.content(start, end) != content for own in self._replicas if own is not wrong):
+            return False
+        match run.kind:
+            case FindingKind.RECORDS_SHIFTED:
+                return start not in wrong.swapped and wrong.holds_at(start - wrong.shifts[0], content)
+            case FindingKind.SEGMENT_MISSING:
+                return wrong.store.is_in_hole(start) and wrong.store.is_in_hole(end - 1)
+            case _:
+                return not any(wrong.content(start, end)) and not wrong.store.is_in_hole(start)
 
     def _is_padding(self, start: int, end: int) -> bool:
         """Whether all replicas close their file here alike, and only what lies behind differs."""
@@ -554,27 +592,54 @@ class _JoinedFindings:
 
     def __init__(self) -> None:
         self._open: dict[int | None, Finding] = {}
+        self._longer: dict[int | None, tuple[_Replica, int, int, int]] = {}
+        """What was added to an open finding and is not in it yet: who has the last record, where, messages."""
         self._done = FindingList()
 
     def add(self, finding: Finding) -> None:
         """The next one of its replica."""
-        last = self._open.get(finding.broker_id)
+        last = self._settled(finding.broker_id)
         if last is None or not _adjoin(last, finding):
             if last is not None:
                 self._done.extend([last])
             self._open[finding.broker_id] = finding
             return
         self._open[finding.broker_id] = replace(
-            describe(last, None),
+            last,
             end_offset=finding.end_offset,
             messages=last.messages + finding.messages,
             last_message_id=finding.last_message_id or finding.message_id or last.last_message_id,
         )
 
+    def lengthen(self, broker_id: int, right: _Replica, start: int, end: int) -> None:
+        """One more record, right behind, belongs to the replica's last finding."""
+        _, _, _, messages = self._longer.get(broker_id, (right, 0, 0, 0))
+        self._longer[broker_id] = (right, start, end, messages + 1)
+
     def taken(self) -> tuple[Finding, ...]:
         """All of them, in the order of the log."""
-        self._done.extend(self._open.values())
+        for broker_id in list(self._open):
+            last = self._settled(broker_id)
+            if last is not None:
+                self._done.extend([last])
         return tuple(sorted(self._done.taken(), key=lambda finding: finding.start_offset or 0))
+
+    def _settled(self, broker_id: int | None) -> Finding | None:
+        """The replica's last finding, complete."""
+        last = self._open.get(broker_id)
+        longer = self._longer.pop(broker_id, None)
+        if last is None or longer is None:
+            return last
+        right, start, end, messages = longer
+        name = read_name(right.store.read_log(start, end), 0, start)
+        last = replace(
+            last,
+            end_offset=end,
+            messages=last.messages + messages,
+            last_message_id=name.message_id if name is not None else last.last_message_id,
+        )
+        self._open[broker_id] = last
+        return last
 
 
 def _adjoin(last: Finding, finding: Finding) -> bool:
