@@ -13,11 +13,19 @@ from datetime import datetime
 from typing import Final
 
 from admin.cluster_state import Finding, Severity
-from mqcore.audit.findings import KINDS, FindingKind
+from mqcore.audit.findings import KINDS, FindingKind, Verdict
 from mqcore.audit.findings import Finding as ReplicaFinding
 from mqcore.audit.run_summary import GroupSummary, Outcome, RunSummary, Tier
 
-__all__ = ["ConsistencyReading", "GroupStanding", "diagnose_consistency", "finished_at_ms", "standings", "subject_of"]
+__all__ = [
+    "ConsistencyReading",
+    "GroupStanding",
+    "diagnose_consistency",
+    "finished_at_ms",
+    "remedy_of",
+    "standings",
+    "subject_of",
+]
 
 _SEEN_BY_DEEP_RUNS_ONLY: Final = frozenset(
     {
@@ -136,6 +144,13 @@ def subject_of(finding: ReplicaFinding) -> str:
     return f"broker group {finding.group}" if finding.broker_id is None else f"{finding.group}:{finding.broker_id}"
 
 
+def remedy_of(finding: ReplicaFinding) -> str:
+    """What to do first."""
+    if finding.verdict is Verdict.UNDECIDED:
+        return "nothing tells who is right; docs/operations/consistency.md says how to decide"
+    return KINDS[finding.kind].remedy
+
+
 def diagnose_consistency(reading: ConsistencyReading, *, now_wall_ms: int) -> list[Finding]:
     """What an operator should know, problems first."""
     problems = [finding for each in reading.standings for finding in _problems_of(each)]
@@ -160,7 +175,7 @@ def _problems_of(standing: GroupStanding) -> Iterator[Finding]:
     for (subject, kind), found in by_kind.items():
         meaning = KINDS[kind]
         times = f"{meaning.title}, {len(found):,} times" if len(found) > 1 else meaning.title
-        yield _problem(subject, f"differs from its replicas: {times} ({_first(found[0])})", meaning.remedy)
+        yield _problem(subject, f"differs from its replicas: {times} ({_first(found[0])})", remedy_of(found[0]))
     if standing.unlisted or (standing.summary.outcome is Outcome.DIVERGED and not standing.findings):
         count = max(1, standing.unlisted)
         yield _problem(

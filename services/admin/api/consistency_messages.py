@@ -7,7 +7,8 @@ from typing import Final
 
 from tandemmq.admin.v1 import consistency_service_pb2 as pb
 
-from mqcore.audit.findings import KINDS, Finding
+from admin.consistency_state import remedy_of
+from mqcore.audit.findings import Finding
 from mqcore.audit.run_summary import GroupSummary, Outcome, RunSummary
 
 __all__ = ["full_run_message", "run_message"]
@@ -94,5 +95,5 @@ def _finding(finding: Finding) -> pb.ConsistencyFinding:
         queue_offset=finding.queue_offset,
         message_id=finding.message_id or "",
         message_count=finding.messages,
-        remedy=KINDS[finding.kind].remedy,
+        remedy=remedy_of(finding),
     )

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from admin.consistency_state import ConsistencyReading, GroupStanding, finished_at_ms, subject_of
+from admin.consistency_state import ConsistencyReading, GroupStanding, finished_at_ms, remedy_of, subject_of
 from mqcore.audit.findings import KINDS, Finding
 from mqcore.audit.run_summary import Outcome, RunSummary, Tier
 
@@ -162,7 +162,7 @@ def _finding_row(finding: Finding) -> FindingRow:
         place=", ".join(place),
         message_id=finding.message_id or "",
         detail=finding.detail,
-        remedy=meaning.remedy,
+        remedy=remedy_of(finding),
     )
 
 

@@ -42,7 +42,7 @@ EVIDENCE: Final[dict[Verdict, str]] = {
     Verdict.STORED_DIGEST: "an earlier run saw what the others hold",
     Verdict.OWN_EVIDENCE: "its own files contradict each other",
     Verdict.MASTER_RULE: "a slave is a copy of its master",
-    Verdict.UNDECIDED: "nothing tells who is right",
+    Verdict.UNDECIDED: "nothing tells who is right: docs/operations/consistency.md says how to decide",
 }
 _SEVERITIES: Final[dict[Severity, tuple[str, str]]] = {
     Severity.LOSS: (

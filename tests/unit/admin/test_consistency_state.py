@@ -89,7 +89,9 @@ def test_undecided_difference_is_of_the_group() -> None:
     undecided = finding(broker_id=None, source_broker_id=None, verdict=Verdict.UNDECIDED)
     run = run_of([equal_group(outcome=Outcome.DIVERGED, findings=1)], [undecided], finished_at=_NOW)
     consistency, _ = consistency_of(run, clock=ManualTime())
-    assert [found.subject for found in consistency.findings()] == ["broker group broker-a"]
+    (found,) = consistency.findings()
+    assert found.subject == "broker group broker-a"
+    assert "how to decide" in found.remedy
 
 
 def test_thousands_of_findings_are_told_in_few_words() -> None:
