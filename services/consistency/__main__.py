@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from consistency.discovery import discover
 from consistency.errors import ConsistencyError, SparkUnusable
 from consistency.settings import ConsistencySettings
+from mqcore.audit.repair_plan import RepairPlan
 from mqcore.audit.run_summary import RunSummary
 from mqservice.command_line import settings_of_command_line
 from mqservice.logging import configure_logging, get_logger
@@ -91,7 +92,7 @@ def _run(settings: ConsistencySettings) -> RunSummary:
     summary = report.summary
     place = write_report(results, report)
     prune_runs(results, keep=settings.keep_runs)
-    _announce(summary, settings)
+    _announce(summary, settings, report.plan)
     log.info(
         "run_finished",
         run_id=run_id,
@@ -122,11 +123,11 @@ def _stop_on_signals(runner: SparkRunner) -> threading.Event:
     return stopping
 
 
-def _announce(summary: RunSummary, settings: ConsistencySettings) -> None:
+def _announce(summary: RunSummary, settings: ConsistencySettings, plan: RepairPlan) -> None:
     if settings.kubernetes_events or settings.kubernetes_results or settings.pushgateway_url:
         from consistency.cluster_report import announce
 
-        announce(summary, settings)
+        announce(summary, settings, plan)
 
 
 def _place_problems(settings: ConsistencySettings) -> list[str]:
