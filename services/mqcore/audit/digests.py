@@ -46,11 +46,18 @@ def extents_of(log_range: LogRange, extent_bytes: int) -> Iterator[LogRange]:
 
 
 def digest_extents(
-    store: ReplicaStore, log_range: LogRange, *, extent_bytes: int, new_hash: Callable[[], Hash]
+    store: ReplicaStore,
+    log_range: LogRange,
+    *,
+    extent_bytes: int,
+    new_hash: Callable[[], Hash],
+    piece_bytes: int | None = None,
 ) -> Iterator[ExtentDigest]:
     """The digest of each extent of a range, in order. Holes of the log are not read.
 
-    Extents that end with a file cost no copy; where files are shorter than extents the bytes are joined first.
+    `piece_bytes`: read and hashed at once, an extent if it is not given; it does not change a digest. A piece that fits
+    the processor's cache costs half as much where every read copies; large ones suit reads past the page cache.
+    Bytes within one file are not copied here; where a piece spans two they are joined first.
     """
     holes = store.facts.holes
     for start, end in extents_of(log_range, extent_bytes):
@@ -58,5 +65,6 @@ def digest_extents(
             yield ExtentDigest(start, end, b"")
             continue
         hashed = new_hash()
-        hashed.update(store.read_log(start, end))
+        for piece in extents_of(LogRange(start, end), piece_bytes or extent_bytes):
+            hashed.update(store.read_log(piece.start_offset, piece.end_offset))
         yield ExtentDigest(start, end, hashed.digest())

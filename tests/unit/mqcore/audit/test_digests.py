@@ -38,6 +38,14 @@ def test_digests_of_parts_are_those_of_the_whole(equal_group: list[Path]) -> Non
     assert digests(0, 300_000) + digests(300_000, 700_000) == digests(0, 700_000)
 
 
+def test_pieces_do_not_change_a_digest(equal_group: list[Path]) -> None:
+    store = open_replica(equal_group[0])
+    log_range = LogRange(1234, 600_000)
+    whole = list(digest_extents(store, log_range, extent_bytes=EXTENT_BYTES, new_hash=hashlib.md5))
+    pieces = digest_extents(store, log_range, extent_bytes=EXTENT_BYTES, new_hash=hashlib.md5, piece_bytes=7000)
+    assert list(pieces) == whole
+
+
 def test_extent_in_a_hole_has_no_digest(equal_group: list[Path], tmp_path: Path) -> None:
     folders = copy_group(equal_group[:1], tmp_path)
     (folders[0] / "commitlog" / f"{262_144:020d}").unlink()
