@@ -87,7 +87,12 @@ class KindMeaning:
 
 _COPY: Final = "copy the range from a sound replica: tandemmq repair --plan"
 _REBUILD: Final = (
-    "rewrite the entries from the CommitLog: tandemmq repair --plan; or stop the broker, remove the folder and start it"
+    "rewrite the entries from the CommitLog: tandemmq repair --plan; or stop the broker, remove its consumequeue, index and "
+    "checkpoint, make an empty file called abort, and start it"
+)
+_REINDEX: Final = (
+    "stop the broker, remove its consumequeue, index and checkpoint, make an empty file called abort, and start it: both "
+    "are built again from the CommitLog"
 )
 _RESYNC: Final = "let the slave take its master's table again: restart the slave and verify again"
 
@@ -165,13 +170,13 @@ KINDS: Final[dict[FindingKind, KindMeaning]] = {
         Severity.DERIVED,
         "an index entry is wrong",
         "a search by key misses the message",
-        "stop the broker, remove its index folder and start it: the index is built again",
+        _REINDEX,
     ),
     FindingKind.INDEX_ENTRY_MISSING: KindMeaning(
         Severity.DERIVED,
         "a message is not in the index",
         "a search by key misses it",
-        "stop the broker, remove its index folder and start it: the index is built again",
+        _REINDEX,
     ),
     FindingKind.TOPIC_MISSING: KindMeaning(
         Severity.METADATA, "the slave does not know a topic", "after a switch sends to it fail", _RESYNC
