@@ -368,6 +368,7 @@ class GroupAudit:
                 deep_run_id=self._run_id if self._is_deep else memory.deep_run_id,
             ),
             reading.table.table(),
+            start=memory,
             keep_answers=not is_through,
         )
         outcome = Outcome.EQUAL if is_through else Outcome.INCOMPLETE

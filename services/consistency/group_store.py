@@ -68,7 +68,8 @@ class GroupStore:
         self._run_id = run_id
         # Names of brokers are almost always fit for a file; two that differ stay different.
         self._name = group if not _NAME.search(group) else quote(group, safe="")
-        self._progress_files = 0
+        self._answer_files: set[str] = set()
+        """Of runs that were cut off, and of this one; not of another one that is running."""
 
     def load_memory(self, *, algorithm: str, extent_bytes: int) -> GroupMemory:
         """What earlier runs left behind. Digests of another kind are of no use: the group counts as never verified."""
@@ -79,16 +80,21 @@ class GroupStore:
                 return memory
         return GroupMemory(algorithm=algorithm, extent_bytes=extent_bytes)
 
-    def save_memory(self, memory: GroupMemory, table: pa.Table | None, *, keep_answers: bool) -> None:
+    def save_memory(
+        self, memory: GroupMemory, table: pa.Table | None, *, start: GroupMemory, keep_answers: bool
+    ) -> None:
         """Remembers a run, its digests first: without them the memory would name a file that is not there.
 
+        `start` is what the run began with: a quick and a deep run may overlap, and neither takes from the other.
         `keep_answers`: it did not get through, and the next one need not ask again for what this one knows.
         """
-        replaced: Sequence[str] = ()
+        meanwhile = self.load_memory(algorithm=memory.algorithm, extent_bytes=memory.extent_bytes)
+        if meanwhile.run_id != start.run_id:
+            memory = memory.joined(start, meanwhile)
         files = memory.extent_files
+        replaced = [name for name, _, _ in files] if len(files) >= _FILES_MAX else []
         if table is not None and table.num_rows:
-            if len(files) >= _FILES_MAX:
-                replaced = [name for name, _, _ in files]
+            if replaced:
                 table = self._compacted(replaced, table, memory.min_offset)
                 files = ()
             name = f"{self._run_id}.parquet"
@@ -96,10 +102,12 @@ class GroupStore:
             bounds = pc.min(table["start_offset"]).as_py(), pc.max(table["end_offset"]).as_py()
             files = (*files, (name, *bounds))
         self._results.write_json(f"state/{self._name}.json", replace(memory, extent_files=files).to_json())
-        for name in replaced:
-            self._results.remove(f"extents/{self._name}/{name}")
+        if files != memory.extent_files:
+            for name in replaced:
+                self._results.remove(f"extents/{self._name}/{name}")
         if not keep_answers:
-            self._results.remove(self._progress_folder)
+            for name in self._answer_files:
+                self._results.remove(f"{self._progress_folder}/{name}")
 
     def earlier_digests(self, memory: GroupMemory, ranges: Sequence[LogRange]) -> dict[tuple[int, int], bytes]:
         """By start and end: what all replicas had, when they were last verified, in extents of these ranges."""
@@ -124,6 +132,7 @@ class GroupStore:
         answers: dict[str, TaskAnswer] = {}
         for name in self._results.names(self._progress_folder):
             document = self._results.read_json(f"{self._progress_folder}/{name}")
+            self._answer_files.add(name)
             if document is not None and now_s - document["at_s"] <= _ANSWER_AGE_MAX_S:
                 answers |= {values["key"]: TaskAnswer(**values) for values in document["answers"]}
         return answers
@@ -131,9 +140,9 @@ class GroupStore:
     def save_answers(self, answers: Iterable[TaskAnswer], *, now_s: float) -> None:
         """Remembers answers until `save_memory`."""
         document: dict[str, Any] = {"at_s": now_s, "answers": [answer.to_json() for answer in answers]}
-        name = f"{self._progress_folder}/{self._run_id}-{self._progress_files}.json"
-        self._results.write(name, json.dumps(document, separators=(",", ":")).encode())
-        self._progress_files += 1
+        name = f"{self._run_id}-{len(self._answer_files)}.json"
+        self._results.write(f"{self._progress_folder}/{name}", json.dumps(document, separators=(",", ":")).encode())
+        self._answer_files.add(name)
 
     @property
     def _progress_folder(self) -> str:

@@ -8,7 +8,7 @@ rot below the watermark is found within the scrub window). A deep run reads all 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from mqcore.audit.digests import extents_of
@@ -55,6 +55,25 @@ class GroupMemory:
     def watermark(self, broker_ids: Iterable[int]) -> int:
         """Everything below it was verified on all of these replicas."""
         return min((self.replica_watermarks.get(broker_id, 0) for broker_id in broker_ids), default=0)
+
+    def joined(self, start: GroupMemory, other: GroupMemory) -> GroupMemory:
+        """This run's memory and that of another one which ended meanwhile; both began with `start`.
+
+        What either verified is verified; what either found to differ, or did not find equal, still differs.
+        """
+        watermarks = dict(other.replica_watermarks)
+        for broker_id, offset in self.replica_watermarks.items():
+            watermarks[broker_id] = max(offset, watermarks.get(broker_id, 0))
+        news = [part for part in other.differing if part not in start.differing]
+        is_deep_newer = other.deep_run_id > self.deep_run_id
+        return replace(
+            self,
+            replica_watermarks=watermarks,
+            differing=differing_to_remember([*self.differing, *news]),
+            extent_files=tuple(dict.fromkeys([*other.extent_files, *self.extent_files])),
+            deep_findings=other.deep_findings if is_deep_newer else self.deep_findings,
+            deep_run_id=max(other.deep_run_id, self.deep_run_id),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by field name."""

@@ -210,7 +210,31 @@ def test_run_that_was_cut_off_goes_on_where_it_was(group: list[Path], tmp_path: 
     assert report.summary.outcome is Outcome.EQUAL
     assert len(_digests(broken)) > 0
     assert len(_digests(resumed)) == len(_digests(whole)) - len(_digests(broken))
-    assert not (results / "state" / "broker-a.progress").exists()
+    assert list((results / "state" / "broker-a.progress").iterdir()) == []
+
+
+def test_runs_that_overlap_take_nothing_from_each_other(group: list[Path], tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    sound = {path: path.read_bytes() for path in (group[0] / "commitlog").iterdir()}
+    outer = InlineRunner()
+    inner: list[AuditReport] = []
+
+    def let_another_run(tasks: Sequence[Task]) -> None:
+        if not inner and any(isinstance(task, DigestTask) for task in tasks):
+            write_at(group[0] / "commitlog" / f"{0:020d}", 1_000, b"\xff\x00\xff\x00")
+            inner.append(run_inline(results, _path(group)))
+            for path, content in sound.items():
+                path.write_bytes(content)
+
+    outer.before_run = let_another_run
+
+    report = run_inline(results, _path(group), _DEEP, runner=outer)
+    after = run_inline(results, _path(group))
+
+    assert inner[0].summary.outcome is Outcome.DIVERGED
+    assert report.summary.outcome is Outcome.EQUAL
+    # What the other run found is looked at again, and nothing else.
+    assert 0 < after.summary.bytes_read <= 3 * (64 << 10)
 
 
 def test_suspects_that_are_equal_at_the_second_look_are_no_finding(group: list[Path], tmp_path: Path) -> None:
