@@ -86,14 +86,11 @@ class KindMeaning:
 
 
 _COPY: Final = "copy the range from a sound replica: tandemmq repair --plan"
-_REBUILD: Final = (
-    "rewrite the entries from the CommitLog: tandemmq repair --plan; or stop the broker, remove its consumequeue, index and "
-    "checkpoint, make an empty file called abort, and start it"
-)
 _REINDEX: Final = (
-    "stop the broker, remove its consumequeue, index and checkpoint, make an empty file called abort, and start it: both "
-    "are built again from the CommitLog"
+    "stop the broker, remove its consumequeue, index and checkpoint, make an empty file called abort, and start it: "
+    "both are built again from the CommitLog"
 )
+_REBUILD: Final = f"rewrite the entries from the CommitLog: tandemmq repair --plan; or {_REINDEX}"
 _RESYNC: Final = "let the slave take its master's table again: restart the slave and verify again"
 
 KINDS: Final[dict[FindingKind, KindMeaning]] = {
