@@ -129,6 +129,7 @@ def _options(settings: ConsistencySettings) -> AuditOptions:
         max_lag_bytes=settings.max_lag_bytes,
         scrub=ScrubOptions(settings.scrub_window, settings.scrub_budget_bytes),
         second_look_pause_s=settings.second_look_pause,
+        forget_replicas_after_s=settings.forget_replicas_after,
     )
 
 

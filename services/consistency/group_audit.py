@@ -77,6 +77,7 @@ class AuditOptions:
     max_lag_bytes: int
     scrub: ScrubOptions
     second_look_pause_s: float
+    forget_replicas_after_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class GroupAudit:
             return self._left_out(
                 Outcome.SKIPPED, replicas, f"a slave is {behind} bytes behind its master; maxLagBytes allows fewer"
             )
-        memory = self._store.load_memory(algorithm=self._options.algorithm, extent_bytes=self._options.extent_bytes)
+        memory = self._remembered()
         self._note_who_is_absent(memory, replicas)
         self._common = common_range(replica.facts for replica in replicas.values())
         plan = plan_ranges(
@@ -180,6 +181,19 @@ class GroupAudit:
         return self._options.tier is Tier.DEEP
 
     # What there is
+
+    def _remembered(self) -> GroupMemory:
+        """What earlier runs left, without replicas that were taken away for good."""
+        options = self._options
+        memory = self._store.load_memory(algorithm=options.algorithm, extent_bytes=options.extent_bytes)
+        now_s = self._now.timestamp()
+        seen_at_s = {
+            broker_id: moment_s
+            for broker_id, moment_s in memory.seen_at_s.items()
+            if now_s - moment_s <= options.forget_replicas_after_s
+        } | dict.fromkeys(self._specs, now_s)
+        watermarks = {key: offset for key, offset in memory.replica_watermarks.items() if key in seen_at_s}
+        return replace(memory, replica_watermarks=watermarks, seen_at_s=seen_at_s)
 
     def _describe(self, specs: Iterable[SourceSpec]) -> dict[int, _Described]:
         """Those that answer."""

@@ -29,6 +29,7 @@ __all__ = [
 
 _DIFFERING_RANGES_MAX: Final = 1_000
 """Remembered of one group; beyond it neighbours are joined, and the next run reads what lies between as well."""
+_BY_BROKER_ID: Final = ("replica_watermarks", "seen_at_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class GroupMemory:
     extent_bytes: int
     replica_watermarks: dict[int, int] = field(default_factory=dict)
     """By broker id: everything below was verified with all other replicas of the time."""
+    seen_at_s: dict[int, float] = field(default_factory=dict)
+    """By broker id: when the replica was last there."""
     min_offset: int = 0
     scrub_cursor: int = 0
     scrubbed_at_s: float | None = None
@@ -69,6 +72,7 @@ class GroupMemory:
         return replace(
             self,
             replica_watermarks=watermarks,
+            seen_at_s=other.seen_at_s | self.seen_at_s,
             differing=differing_to_remember([*self.differing, *news]),
             extent_files=tuple(dict.fromkeys([*other.extent_files, *self.extent_files])),
             deep_findings=other.deep_findings if is_deep_newer else self.deep_findings,
@@ -78,13 +82,14 @@ class GroupMemory:
     def to_json(self) -> dict[str, Any]:
         """Plain values by field name."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        return values | {"replica_watermarks": {str(key): value for key, value in self.replica_watermarks.items()}}
+        return values | {name: {str(key): value for key, value in values[name].items()} for name in _BY_BROKER_ID}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
         """What `to_json` gave, of this version or another one."""
         known = {name: values[name] for name in cls.__slots__ if name in values}
-        known["replica_watermarks"] = {int(key): value for key, value in known["replica_watermarks"].items()}
+        for name in _BY_BROKER_ID:
+            known[name] = {int(key): value for key, value in known.get(name, {}).items()}
         known["differing"] = tuple(LogRange(*value) for value in known.get("differing", ()))
         known["extent_files"] = tuple((name, start, end) for name, start, end in known.get("extent_files", ()))
         return cls(**known)

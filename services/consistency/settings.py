@@ -150,6 +150,12 @@ class ConsistencySettings(ServiceSettings):
         description="After this time a run starts nothing new, reports what it has and ends incomplete; the next one "
         "goes on from there. 0: none.",
     )
+    forget_replicas_after: Seconds = Field(
+        7 * 86_400.0,
+        ge=0,
+        alias="forgetReplicasAfter",
+        description="A replica that took part in earlier runs and cannot be found makes a run incomplete, for so long.",
+    )
     groups_at_once: int = Field(
         4, ge=1, le=64, alias="groupsAtOnce", description="Groups that are worked on side by side."
     )

@@ -173,6 +173,8 @@ def test_replica_that_is_gone_is_missed(group: list[Path], tmp_path: Path) -> No
 
     assert report.summary.outcome is Outcome.INCOMPLETE
     assert "broker-a:2" in report.summary.groups[0].problem
+    later = run_inline(results, f"sources={';'.join(sources[:2])}", "forgetReplicasAfter=0")
+    assert later.summary.outcome is Outcome.EQUAL
 
 
 def test_broken_machinery_costs_one_group(equal_group: list[Path], group: list[Path], tmp_path: Path) -> None:
