@@ -30,6 +30,7 @@ __all__ = ["DAMAGES", "Damage", "Expected"]
 
 _PAGE_BYTES: Final = 4096
 _ENTRY_BYTES: Final = 20
+_SLOT_WITH_ENTRIES_BYTES: Final = 4 + 4 * _ENTRY_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,18 +375,19 @@ def _zero_queue_entry(folders: Sequence[Path], chance: random.Random) -> Expecte
     return victim.expected(FindingKind.QUEUE_ENTRY_MISSING, records=[record])
 
 
+def _first_entry(data: bytes, *, begin: bytes) -> int:
+    places = (at.start() - 4 for at in re.finditer(re.escape(begin), data))
+    return next(place for place in places if place >= _ENTRY_BYTES and not any(data[place - _ENTRY_BYTES : place]))
+
+
 def _index_entry(victim: _Victim, chance: random.Random) -> tuple[RecordName, Path, int]:
     """A record and where one of its entries is in an IndexFile."""
     by_start = {record.start_offset: record for record in victim.records}
     path = victim.folder / "index" / victim.store.index_files()[0].name
     data = path.read_bytes()
-    begin = data[16:24]
-    # Entry 0 is zero, and entry 1 leads to where the header says.
-    first = next(
-        at.start() - 4
-        for at in re.finditer(re.escape(begin), data[40:])
-        if not any(data[40 + at.start() - 24 : 40 + at.start() - 4])
-    )
+    slots, rest = divmod(len(data) - 40, _SLOT_WITH_ENTRIES_BYTES)
+    # RocketMQ's proportion, or else by what is there: entry 0 is zero, and entry 1 leads to where the header says.
+    first = slots * 4 + _ENTRY_BYTES if rest == 0 else _first_entry(data[40:], begin=data[16:24])
     count = int.from_bytes(data[36:40], "big")
     while True:
         number = chance.randrange(2, count)
