@@ -1,13 +1,33 @@
-"""What `make audit-check` stands on: damage reaches the groups it is meant for, and a real run names it."""
+"""What `make audit-check` stands on: damage reaches the groups it is meant for, and the judge is not fooled."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from mqcore.audit.findings import Finding, FindingKind, Verdict
 from support.damaged_groups import GroupFolder, link_store
+from support.planted_damage import Planted, judge
+from support.store_damage import DAMAGES, Expected
+
+EXPECTED: Final = Expected(
+    kinds=frozenset({FindingKind.BODY_CRC}), broker_id=1, message_ids=("id",), ranges=((100, 200),), topic="orders"
+)
+RIGHT: Final = Finding(
+    kind=FindingKind.BODY_CRC,
+    group="g",
+    verdict=Verdict.MAJORITY,
+    detail="",
+    broker_id=1,
+    start_offset=100,
+    end_offset=200,
+    topic="orders",
+    message_id="id",
+)
 
 
 @pytest.fixture
@@ -56,3 +76,32 @@ def test_a_linked_store_may_lack_files(originals: list[Path], tmp_path: Path) ->
     link_store(originals[0], tmp_path / "linked", without=("commitlog/0",))
 
     assert [path.name for path in (tmp_path / "linked" / "commitlog").iterdir()] == ["1"]
+
+
+def test_the_judge_asks_for_kind_replica_and_message() -> None:
+    planted = Planted("g-3x", DAMAGES["flipped-body-bit"], 3, EXPECTED)
+
+    assert judge(planted, [RIGHT], {}).problem == ""
+    assert judge(planted, [], {}).problem == "not found"
+    assert "instead of 1" in judge(planted, [replace(RIGHT, broker_id=2)], {}).problem
+    assert "not named" in judge(planted, [replace(RIGHT, message_id="another")], {}).problem
+    assert "too much" in judge(planted, [RIGHT, replace(RIGHT, kind=FindingKind.TORN)], {}).problem
+    assert "topic" in judge(planted, [replace(RIGHT, topic="another")], {}).problem
+    assert "nothing is said" in judge(planted, [replace(RIGHT, start_offset=300, end_offset=400)], {}).problem
+
+
+def test_the_judge_lets_nobody_be_named_only_where_nobody_can_know() -> None:
+    undecided = replace(RIGHT, kind=FindingKind.FIELD_DIFFERS, verdict=Verdict.UNDECIDED, broker_id=None)
+    expected = replace(EXPECTED, kinds=frozenset({FindingKind.FIELD_DIFFERS}), undecided_with_two=True)
+    damage = DAMAGES["flipped-born-host"]
+
+    assert judge(Planted("g-2x", damage, 2, expected), [undecided], {}).problem == ""
+    assert judge(Planted("g-3x", damage, 3, expected), [undecided], {}).problem == "nobody is named"
+
+
+def test_the_judge_wants_harmless_differences_counted_and_not_reported() -> None:
+    planted = Planted("g-2x", DAMAGES["other-padding"], 2, Expected(benign=True))
+
+    assert judge(planted, [], {"padding": 1}).problem == ""
+    assert judge(planted, [], {}).problem == "not noticed"
+    assert judge(planted, [RIGHT], {"padding": 1}).problem == "false alarm"
