@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive demo conformance images e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale audit-check clean bench-put bench-send bench-catchup
+.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive demo conformance images e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -101,6 +101,9 @@ kill-rounds: setup ## kill -9 of master and slave under the official client's lo
 
 audit-check: setup ## damage of every kind planted in real replicas: the consistency job must name each, and nothing else
 	@$(BIN)/python tools/audit_check.py $(foreach damage,$(ONLY),--only $(damage)) $(if $(KEEP),--keep)
+
+bench-consistency: setup ## the consistency job beside md5sum, multiprocessing and a single reader on 20 GB: GIB=9.4
+	@$(BIN)/python benchmarks/consistency_cost.py $(if $(GIB),--gib $(GIB))
 
 clean: ## remove what was built
 	rm -rf build .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
