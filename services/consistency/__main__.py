@@ -78,6 +78,7 @@ def _run(settings: ConsistencySettings) -> RunSummary:
     with running_spark(settings, os.environ) as context:
         runner = SparkRunner(context)
         stopping = _stop_on_signals(runner)
+        log.info("spark_started", application=context.applicationId, slots=runner.slots)
         with Progress(in_flight=runner.bytes_done) as progress:
             report = audit(
                 settings,

@@ -1,0 +1,87 @@
+"""A run through live brokers: they are asked, nothing of them is read past them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqcore.audit.findings import FindingKind
+from mqcore.audit.log_walk import LogPiece, PieceKind, walk_log
+from mqcore.audit.run_summary import Outcome
+from support.acknowledged_sends import AcknowledgedSender
+from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.inline_audit import run_inline
+from support.replica_folders import open_replica
+from support.store_damage import write_at
+from support.topic_admin import create_topic
+
+_TOPIC = "audited"
+_FAST = {"auditReadRate": str(4 << 30)}
+_PAUSE = "secondLookPause=12"
+"""Longer than a slave takes between two copies of its master's tables."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ProcessCluster]:
+    with ProcessCluster(tmp_path / "cluster") as running:
+        running.add_name_server()
+        yield running
+
+
+def _log_bytes(cluster: ProcessCluster, key: str) -> int:
+    return open_replica(cluster.store_folder(key)).facts.end_offset
+
+
+def _first_record(folder: Path) -> LogPiece:
+    store = open_replica(folder)
+    pieces = walk_log(store, store.facts.min_offset, store.facts.end_offset, in_batches=False)
+    return next(piece for piece in pieces if isinstance(piece, LogPiece) and piece.kind is PieceKind.RECORD)
+
+
+def _pair(cluster: ProcessCluster) -> tuple[ServiceProcess, ServiceProcess]:
+    settings = {**_FAST, "totalReplicas": "2", "inSyncReplicas": "2"}
+    master = cluster.add_broker(settings=settings)
+    slave = cluster.add_broker(broker_id=1, settings=settings)
+    asyncio.run(create_topic(master, _TOPIC))
+    return master, slave
+
+
+def test_live_replicas_are_proven_equal_and_a_flipped_byte_is_named(cluster: ProcessCluster, tmp_path: Path) -> None:
+    master, slave = _pair(cluster)
+    results = tmp_path / "results"
+    place = f"namesrvAddr={cluster.namesrv_addr}"
+    with AcknowledgedSender(master, _TOPIC, body_bytes=2_000):
+        wait_until(lambda: _log_bytes(cluster, "broker-a-1") > 1 << 20, limit_s=60, what="messages are there")
+        under_load = run_inline(results, place, "tier=deep", _PAUSE)
+    quiet = run_inline(results, place, _PAUSE)
+
+    record = _first_record(cluster.store_folder("broker-a-1"))
+    write_at(
+        cluster.store_folder("broker-a-1") / "commitlog" / f"{0:020d}", record.start_offset + 200, b"\x00\xff\x00\xff"
+    )
+    damaged = run_inline(results, place, "tier=deep", _PAUSE)
+
+    assert under_load.findings == ()
+    assert under_load.summary.outcome is Outcome.EQUAL
+    assert under_load.summary.records_checked > 0
+    assert quiet.findings == ()
+    assert quiet.summary.groups[0].watermark >= under_load.summary.groups[0].watermark
+    (finding,) = damaged.findings
+    assert (finding.kind, finding.broker_id, finding.start_offset) == (
+        FindingKind.BODY_CRC,
+        1,
+        record.start_offset,
+    )
+    assert finding.topic == _TOPIC
+    assert damaged.plan.steps[0].source_broker_id == 0
+
+    slave.kill()
+    wait_until(
+        lambda: len(run_inline(results, place).summary.groups[0].replicas) == 1, limit_s=30, what="the slave is gone"
+    )
+    lonely = run_inline(results, place)
+    assert lonely.summary.outcome is not Outcome.EQUAL
+    assert "broker-a:1" in lonely.summary.groups[0].problem

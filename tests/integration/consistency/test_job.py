@@ -1,0 +1,51 @@
+"""The job as an operator runs it: a process with Spark in it, its exit code, its files."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from mqcore.audit.findings import FindingKind
+from mqcore.audit.run_summary import ExitCode, Outcome
+from support.audit_stores import copy_group
+from support.cluster_processes import wait_until
+from support.consistency_job import run_job
+from support.store_damage import DAMAGES
+
+_SMALL = {"secondLookPause": "0", "extentBytes": "64KiB", "chunkBytes": "256KiB", "sparkMaster": "local[2]"}
+
+
+def test_job_names_the_damaged_message_and_clears_the_other_group(equal_group: list[Path], tmp_path: Path) -> None:
+    groups = tmp_path / "groups"
+    copy_group(equal_group[:2], groups / "sound")
+    expected = DAMAGES["flipped-body-bit"].apply(copy_group(equal_group, groups / "damaged"), random.Random(2))
+
+    run = run_job(tmp_path / "results", {"path": str(groups), "tier": "deep", **_SMALL}, log=tmp_path / "job.log")
+
+    assert run.summary.exit_code is ExitCode.DIVERGED
+    assert run.group("sound").outcome is Outcome.EQUAL
+    (finding,) = run.findings
+    assert (finding.kind, finding.group, finding.broker_id) == (FindingKind.BODY_CRC, "damaged", expected.broker_id)
+    assert finding.message_id in expected.message_ids
+    assert run.summary.spark_application_id.startswith("local-")
+    assert run.summary.records_checked > 0
+    assert (run.folder / "report.html").stat().st_size > 1_000
+
+
+def test_stopped_job_reports_what_it_has(equal_group: list[Path], tmp_path: Path) -> None:
+    copy_group(equal_group[:2], tmp_path / "groups" / "broker-a")
+    settings = {"path": str(tmp_path / "groups"), "results": str(tmp_path / "results"), **_SMALL, "rateLimit": "10000"}
+    command = [sys.executable, "-m", "consistency"]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
+    log = tmp_path / "job.log"
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as job:
+        wait_until(lambda: b'"event": "spark_started"' in log.read_bytes(), limit_s=90, what="tasks can run")
+        job.send_signal(signal.SIGTERM)
+        code = job.wait(timeout=60)
+
+    assert code == ExitCode.INCOMPLETE, log.read_text()
+    assert list((tmp_path / "results" / "runs").glob("*/summary.json"))
