@@ -71,7 +71,10 @@ sparkConf={{ join ";" . }}
 {{- include "tandemmq.properties" (mergeOverwrite (deepCopy $consistency.settings) $tier.settings) }}
 {{- end }}
 
-{{/* Settings of Spark that the job has no name for, as YAML. */}}
+{{/*
+Settings of Spark that the job has no name for, as YAML. useDriverPodIP would hand executors the address the driver listens
+on, which is all of them; they are told the pod's as the driver's host.
+*/}}
 {{- define "tandemmq.sparkConf" -}}
 {{- $executors := .Values.consistency.executors }}
 {{- $conf := dict }}
@@ -83,6 +86,7 @@ sparkConf={{ join ";" . }}
         "spark.kubernetes.executor.podTemplateContainerName" "executor"
         "spark.kubernetes.executor.request.cores" ($executors.cpuRequest | toString)
         "spark.kubernetes.executor.disableConfigMap" "true"
+        "spark.kubernetes.executor.useDriverPodIP" "false"
         "spark.kubernetes.driver.service.deleteOnTermination" "false"
         "spark.kubernetes.driver.ownPersistentVolumeClaim" "false"
         "spark.kubernetes.driver.reusePersistentVolumeClaim" "false" }}
