@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from e2e.kubernetes.client_pod import Acknowledged, ClientPod
-from e2e.kubernetes.cluster import Cluster, CommandFailed, say, until
+from e2e.kubernetes.cluster import Cluster, CommandFailed, NotInTime, say, until
 from e2e.kubernetes.installation import RELEASE, STORE, Installation
 from e2e.kubernetes.replicas import compare_replicas
 from e2e.kubernetes.report import Report
@@ -119,13 +119,13 @@ def _sound(installation: Installation, report: Report, run: Run, name: str) -> N
     prefix = f"consistency: {name}"
     report.check(f"{prefix} completes", int(run.complete), "times", "== 1", run.told)
     report.check(f"{prefix}, exit code", run.exit_code, "", "== 0", run.told)
-    report.check(f"{prefix}, findings", int(run.summary.get("findings_total", -1)), "findings", "== 0", run.told)
+    report.check(f"{prefix}, findings", int(run.summary["findings_total"]), "findings", "== 0", run.told)
     worked = {pod for pod, tasks in run.tasks.items() if tasks}
     report.check(f"{prefix}, executors that ran tasks", len(worked), "pods", ">= 2", str(run.tasks))
     report.check(
         f"{prefix}, on nodes", len({run.executors[pod] for pod in worked}), "nodes", ">= 2", str(run.executors)
     )
-    report.figure(f"{prefix}, bytes compared", int(run.summary.get("bytes_read", 0)), "bytes")
+    report.figure(f"{prefix}, bytes compared", int(run.summary["bytes_read"]), "bytes")
     report.figure(f"{prefix}, from Job to its end", run.seconds, "s")
     told = _events(installation, "ReplicasEqual", run)
     report.check(
@@ -197,9 +197,12 @@ def _run(installation: Installation, tier: str, name: str) -> Run:
     for pod in cluster.get("pods", "-n", namespace, "-l", f"batch.kubernetes.io/job-name={name}"):
         for container in pod["status"].get("containerStatuses", []):
             run.exit_code = container["state"].get("terminated", {}).get("exitCode", -1)
-    run.log = cluster.kubectl("logs", "-n", namespace, f"job/{name}", "--tail=200", check=False)
-    run.summary = _newest_summary(cluster, namespace)
+    run.log = cluster.kubectl("logs", "-n", namespace, f"job/{name}", "--tail=400", check=False)
+    newest = _newest_summary(cluster, namespace)
+    run.summary = newest if newest.get("run_id", "?") in run.log else {}
     say(f"{name}: exit code {run.exit_code}, {run.seconds:.0f} s, executors {run.executors}, tasks {run.tasks}")
+    if not run.summary:
+        raise CommandFailed(f"{name}: exit code {run.exit_code} and no summary: {run.told}")
     return run
 
 
@@ -244,7 +247,7 @@ def _shown(installation: Installation, run: Run) -> dict[str, Any]:
 
     try:
         until(there, FOUND_LIMIT_S, "the admin service shows the run", pause_s=2)
-    except Exception as error:
+    except NotInTime as error:
         say(str(error))
     return found
 
