@@ -19,7 +19,6 @@ from consistency.discovery import discover
 from consistency.errors import ConsistencyError, SparkUnusable
 from consistency.settings import ConsistencySettings
 from mqcore.audit.repair_plan import RepairPlan
-from mqcore.audit.repair_plan import RepairPlan
 from mqcore.audit.run_summary import RunSummary
 from mqservice.command_line import settings_of_command_line
 from mqservice.logging import configure_logging, get_logger
