@@ -228,9 +228,12 @@ def _zero_page(folders: Sequence[Path], chance: random.Random) -> Expected:
     victim = _any(folders, chance)
     facts = victim.store.facts
     first_page, end_page = facts.min_offset // _PAGE_BYTES + 1, facts.end_offset // _PAGE_BYTES - 1
-    page = chance.randrange(first_page, end_page) * _PAGE_BYTES
-    page_end = page + _PAGE_BYTES
-    hit = [record for record in victim.records if record.start_offset < page_end and page < record.end_offset]
+    hit: list[RecordName] = []
+    # Not one that lies in the blank at the end of a file.
+    while not hit:
+        page = chance.randrange(first_page, end_page) * _PAGE_BYTES
+        page_end = page + _PAGE_BYTES
+        hit = [record for record in victim.records if record.start_offset < page_end and page < record.end_offset]
     victim.write(page, bytes(_PAGE_BYTES))
     return victim.expected(
         FindingKind.ZEROED, FindingKind.BODY_CRC, records=[hit[0]], consequences=frozenset({FindingKind.TORN})
