@@ -1,12 +1,12 @@
 """What it costs to prove replicas equal: the consistency job beside other ways, on the same files.
 
-    make bench-consistency                                    # some ten minutes, 26 GB of disk for that time
+    make bench-consistency                                    # some ten minutes, 23 GB of disk for that time
     python benchmarks/consistency_cost.py --gib 2             # does it run here?
     python benchmarks/consistency_cost.py --write-results     # puts the last run's table into benchmarks/RESULTS.md
 
 Makes two replicas of 9.4 GiB (segments of 1 GiB, messages of 256 bytes to 8 KiB, ConsumeQueues and index) with the
 storage engine itself, and reads them with md5sum, with plain multiprocessing, message by message on one thread, and
-with the job in both tiers; then adds 1 GiB to both and lets the job look again; then serves one of them with a broker
+with the job in both tiers; then adds 0.5 GiB to each and lets the job look again; then serves one of them with a broker
 and asks that for digests. MB/s per core is bytes by CPU seconds of the whole process tree, JVM and start included.
 Rows are in build/bench-consistency.json. Nothing is found, as nothing is wrong: a finding is a failure.
 """
@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import hashlib
 import json
+import math
 import os
 import shutil
 import statistics
@@ -51,8 +52,8 @@ BEGIN_MARK: Final = "<!-- figures of make bench-consistency: begin -->"
 END_MARK: Final = "<!-- figures of make bench-consistency: end -->"
 GROUP: Final = "broker-a"
 LOG_GIB: Final = 9.4
-GROWTH_GIB: Final = 1.0
-DISK_RESERVE_BYTES: Final = 4 << 30
+GROWTH_GIB: Final = 0.5
+DISK_RESERVE_BYTES: Final = 3 << 30
 """Left free for everybody else."""
 SLICE_FILES: Final = 2
 """What is read message by message: enough for a figure."""
@@ -395,8 +396,8 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 140)
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    # Two logs, a file begun ahead in each, and ConsumeQueues and index: about a tenth.
-    check_disk(FOLDER, int(2 * 1.1 * (arguments.gib + arguments.growth_gib + 0.5) * 2**30))
+    # Two logs of whole files, and ConsumeQueues and index.
+    check_disk(FOLDER, int(2 * (math.ceil(arguments.gib + arguments.growth_gib) + 0.06 * arguments.gib) * 2**30))
     try:
         rows = measure(console, gib=arguments.gib, growth_gib=arguments.growth_gib)
     finally:
