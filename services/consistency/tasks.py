@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Final, Protocol, Self
 from consistency.digest_algorithms import DIGEST_BYTES, hash_maker
 from consistency.source_files.source_spec import SourceSpec
 from consistency.source_files.sources import Source, open_source
-from mqcore.audit.comparison import compare_replicas
 from mqcore.audit.findings import Finding
 from mqcore.audit.log_bounds import extra_tails, missing_tails
 from mqcore.audit.replica_files import ReplicaFacts, ReplicaUnreadable
@@ -299,6 +298,8 @@ class CompareTask:
 
     def perform(self) -> tuple[dict[str, Any], int]:
         """See Task."""
+        from mqcore.audit.comparison import compare_replicas  # It loads numpy; see sources.
+
         with ExitStack() as opened:
             comparison = compare_replicas(
                 _stores(self.replicas, opened),
