@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,7 +24,7 @@ VALUES: Final = (
     "consistency.quick.suspend=true",
     "consistency.deep.suspend=true",
     "consistency.executors.count=2",
-    # So that an executor's log tells which tasks it ran.
+    # So that the log tells which executor ran which task.
     'consistency.sparkConf={"spark.log.level":"INFO"}',
 )
 TOPIC: Final = "proven"
@@ -37,6 +39,8 @@ _RESULTS: Final = "/var/lib/tandemmq/results"
 _REPAIR_POD: Final = "repair"
 _REPAIR_LIMIT_S: Final = 180.0
 
+# What Spark's driver says of each task, with the executor's number, in which its pod's name ends.
+_TASK: Final = re.compile(r"Finished task .*\(executor (\d+)\)")
 # Runs in a broker's pod: flips the lowest bit of the middle byte of a message's body, in the CommitLog. The message is
 # found by its id among the properties, its record by walking from the file's start.
 _FLIP: Final = """
@@ -68,7 +72,7 @@ class Run:
     name: str
     # Node of each executor that was seen, by pod.
     executors: dict[str, str] = field(default_factory=dict)
-    # Tasks that each says it finished.
+    # Tasks that each finished, by pod.
     tasks: dict[str, int] = field(default_factory=dict)
     complete: bool = False
     exit_code: int = -1
@@ -197,7 +201,9 @@ def _run(installation: Installation, tier: str, name: str) -> Run:
     for pod in cluster.get("pods", "-n", namespace, "-l", f"batch.kubernetes.io/job-name={name}"):
         for container in pod["status"].get("containerStatuses", []):
             run.exit_code = container["state"].get("terminated", {}).get("exitCode", -1)
-    run.log = cluster.kubectl("logs", "-n", namespace, f"job/{name}", "--tail=400", check=False)
+    run.log = cluster.kubectl("logs", "-n", namespace, f"job/{name}", check=False)
+    finished = Counter(_TASK.findall(run.log))
+    run.tasks = {pod: finished[pod.rpartition("-")[2]] for pod in run.executors}
     newest = _newest_summary(cluster, namespace)
     run.summary = newest if newest.get("run_id", "?") in run.log else {}
     say(f"{name}: exit code {run.exit_code}, {run.seconds:.0f} s, executors {run.executors}, tasks {run.tasks}")
@@ -207,14 +213,10 @@ def _run(installation: Installation, tier: str, name: str) -> Run:
 
 
 def _watch_executors(cluster: Cluster, namespace: str, run: Run) -> None:
-    """Spark removes them with their logs when the run ends, so they are looked at while it lasts."""
-    selector = "spark-role=executor"
-    for pod in cluster.get("pods", "-n", namespace, "-l", selector):
-        name = pod["metadata"]["name"]
+    """Spark removes them when the run ends, so they are looked at while it lasts."""
+    for pod in cluster.get("pods", "-n", namespace, "-l", "spark-role=executor"):
         if pod["spec"].get("nodeName") and pod["status"]["phase"] == "Running":
-            run.executors[name] = pod["spec"]["nodeName"]
-            log = cluster.kubectl("logs", "-n", namespace, name, check=False)
-            run.tasks[name] = max(run.tasks.get(name, 0), log.count("Finished task"))
+            run.executors[pod["metadata"]["name"]] = pod["spec"]["nodeName"]
 
 
 def _newest_summary(cluster: Cluster, namespace: str) -> dict[str, Any]:
