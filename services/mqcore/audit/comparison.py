@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from mqcore.audit.digests import EXTENT_BYTES, Hash
 from mqcore.audit.finding_list import FindingList
 from mqcore.audit.findings import Finding, FindingKind, Verdict
-from mqcore.audit.log_walk import LogPiece, PieceKind, walk_log
+from mqcore.audit.log_walk import LONGEST_RECORD_BYTES, LogPiece, PieceKind, walk_log
 from mqcore.audit.piece_findings import DamageReport, changed_places, own_offset, trailing_zeros_start
 from mqcore.audit.record_check import check_records
 from mqcore.audit.record_fields import changed_fields, field_differences, has_zero_text
@@ -126,8 +126,7 @@ class _Replica:
         self.sound_starts: list[int] = []
         """Where sound records and padding begin, ascending."""
         self._misplaced: list[tuple[int, int]] = []
-        self.shifts: list[int] = []
-        """By how much records lie before the place they were written for; of all windows so far."""
+        self._shifts: dict[int, list[int]] = {}
         self.swapped: set[int] = set()
         """Where records lie that changed places."""
         self._tail_start: int | None = None
@@ -149,7 +148,7 @@ class _Replica:
                 self.pieces[place] = _Piece(PieceKind.RECORD, place + size, None)
             offset = found.end_offset
         self.sound_starts = [place for place, piece in self.pieces.items() if piece.kind in _SOUND]
-        self._misplaced = [(piece.start_offset, piece.end_offset) for piece in misplaced]
+        self._misplaced = []
         self._note_misplaced(misplaced)
         return offset
 
@@ -169,6 +168,11 @@ class _Replica:
             offset = self.pieces[self.sound_starts[at]].end_offset
             at += 1
         return offset >= end
+
+    def shifts(self, offset: int) -> list[int]:
+        """By how much records of the file of `offset` lie before the place they were written for; of all windows so
+        far."""
+        return self._shifts.get(self.store.segment_end(offset), [])
 
     def has_misplaced(self, start: int, end: int) -> bool:
         """Whether a record lies in [start, end) that was written for another place."""
@@ -204,14 +208,29 @@ class _Replica:
             if changed_places(group):
                 self.swapped.update(own_offset(piece) for piece in group)
                 continue
+            if len(group) == 1 and self._is_out_of_place(group[0]):
+                continue
+            self._misplaced += [(piece.start_offset, piece.end_offset) for piece in group]
             for piece in group:
-                place = own_offset(piece)
-                if len(group) == 1 and self._lies_at(place, piece.start_offset):
-                    self.swapped.update((place, piece.start_offset))
-                    continue
-                shift = place - piece.start_offset
-                if shift not in self.shifts:
-                    self.shifts.append(shift)
+                shifts = self._shifts.setdefault(self.store.segment_end(piece.start_offset), [])
+                shift = own_offset(piece) - piece.start_offset
+                # Files are written one by one: what was inserted or removed moves nothing beyond its own.
+                if shift not in shifts and self.store.segment_path(own_offset(piece)) == self.store.segment_path(
+                    piece.start_offset
+                ):
+                    shifts.append(shift)
+
+    def _is_out_of_place(self, piece: LogPiece) -> bool:
+        """Whether a record that is alone in being misplaced changed places with another, or has only lost its own
+        offset: the next one is where it was written for."""
+        place = own_offset(piece)
+        if self._lies_at(place, piece.start_offset):
+            self.swapped.update((place, piece.start_offset))
+            return True
+        behind = self.pieces.get(piece.end_offset)
+        if behind is None:
+            return piece.end_offset >= self.store.facts.end_offset
+        return behind.kind in _SOUND
 
     def _lies_at(self, place: int, written_for: int) -> bool:
         facts = self.store.facts
@@ -283,18 +302,16 @@ class _Comparer:
     def _boundary_before(self, offset: int) -> int:
         """Where the record begins that holds the byte at `offset`: as a replica says in which it is sound, if any."""
         first = self._replicas[0].store
-        low = max(self._min_offset, offset - offset % first.facts.segment_bytes, offset - MAX_RECORD_BYTES)
-        found = []
-        for replica in self._replicas:
-            last = (False, low)
-            for piece in walk_log(replica.store, low, offset + 1, in_batches=True):
-                if not isinstance(piece, LogPiece):
-                    last = (True, int(piece.offsets[-1]))
-                elif piece.start_offset <= offset:
-                    last = (piece.kind in (PieceKind.RECORD, PieceKind.PADDING), piece.start_offset)
-            found.append(last)
-        sound = [place for is_sound, place in found if is_sound]
-        return min(sound) if sound else min(place for _, place in found)
+        lowest = max(self._min_offset, offset - offset % first.facts.segment_bytes)
+        low = lowest
+        for reach in (MAX_RECORD_BYTES, LONGEST_RECORD_BYTES):
+            low = max(lowest, offset - reach)
+            found = [_last_boundary(replica.store, low, offset) for replica in self._replicas]
+            known = [own for own in found if own is not None]
+            if known:
+                best = any(is_sound for _, is_sound in known)
+                return min(place for place, is_sound in known if is_sound is best)
+        return low
 
     def _compare_window(self, start: int, end: int) -> int:
         """Judges all spans that begin in [start, end); returns where the last one ends."""
@@ -367,7 +384,9 @@ class _Comparer:
             return False
         match run.kind:
             case FindingKind.RECORDS_SHIFTED:
-                return start not in wrong.swapped and wrong.holds_at(start - wrong.shifts[0], content)
+                return start not in wrong.swapped and any(
+                    wrong.holds_at(start - shift, content) for shift in wrong.shifts(start)
+                )
             case FindingKind.SEGMENT_MISSING:
                 return wrong.store.is_in_hole(start) and wrong.store.is_in_hole(end - 1)
             case _:
@@ -482,7 +501,7 @@ class _Comparer:
             detail = "it lies elsewhere, and another record in its place"
             yield describe(self._new(FindingKind.RECORDS_SWAPPED, replica, start, end, detail), name)
             return
-        for shift in replica.shifts:
+        for shift in replica.shifts(start):
             if name is not None and replica.holds_at(start - shift, right):
                 way = "before" if shift > 0 else "behind"
                 detail = f"it lies {abs(shift)} bytes {way} its place"
@@ -515,12 +534,14 @@ class _Comparer:
 
     def _is_rest_of_shift(self, replica: _Replica, start: int, end: int) -> bool:
         """Whether records that moved lie in this place, or what they left behind at the end."""
-        if not replica.shifts:
-            return False
         if replica.has_misplaced(start, end):
             return True
+        shifts = replica.shifts(start)
+        piece = replica.pieces.get(start)
+        if not shifts or (piece is not None and piece.kind in (*_SOUND, PieceKind.BAD_BODY)):
+            return False
         room_end = min(replica.store.segment_end(start), replica.store.facts.end_offset)
-        return end + max(map(abs, replica.shifts)) >= room_end
+        return end + max(map(abs, shifts)) >= room_end
 
     def _other_record(
         self, replica: _Replica, start: int, held_end: int, right: memoryview, name: RecordName
@@ -585,6 +606,19 @@ class _Comparer:
 def _agrees_with_itself(replica: _Replica, start: int, end: int) -> bool:
     """Whether the ConsumeQueue and the index of a replica say of a record what it says itself."""
     return not check_records(replica.store, start, end).findings
+
+
+def _last_boundary(store: ReplicaStore, low: int, offset: int) -> tuple[int, bool] | None:
+    """Where the last record in [low, offset] begins, or ought to, and whether it is sound; None: nothing tells."""
+    last = (low, False) if low <= store.facts.min_offset or low % store.facts.segment_bytes == 0 else None
+    for piece in walk_log(store, low, offset + 1, in_batches=True):
+        if not isinstance(piece, LogPiece):
+            last = (int(piece.offsets[-1]), True)
+        elif piece.kind in _SOUND:
+            last = (piece.start_offset, True)
+        elif last is not None:
+            last = (piece.start_offset, False)
+    return last
 
 
 class _JoinedFindings:

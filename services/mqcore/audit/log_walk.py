@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from mqcore.audit.replica_store import MAX_RECORD_BYTES, ReplicaStore
+from mqcore.audit.replica_store import ReplicaStore
 from mqcore.message import Blank, Corrupt, RecordFound, ScanStop, scan_record
 from mqcore.message.record_layout import SMALLEST_RECORD_BYTES
 
 if TYPE_CHECKING:  # It imports numpy, which only those pay who have many records to look at.
     from mqcore.storage.record_batch import RecordBatch
 
-__all__ = ["LogPiece", "PieceKind", "next_anchor", "walk_log"]
+__all__ = ["LONGEST_RECORD_BYTES", "LogPiece", "PieceKind", "next_anchor", "walk_log"]
 
 _READ_BYTES: Final = 4 << 20
 """Columns of so much fit a processor's cache."""
-_LONGEST_BYTES: Final = 64 << 20
+LONGEST_RECORD_BYTES: Final = 64 << 20
 """A record that claims to be longer is none: sixteen times RocketMQ's limit."""
 _SHORT_BATCH: Final = 16
 """Records. A shorter batch cost more than it saved."""
@@ -37,6 +37,8 @@ _MAGIC_PREFIX: Final = b"\xda\xa3\x20"
 _MAGIC_AT: Final = 4
 _OWN_OFFSET_AT: Final = 28
 _SECTOR_BYTES: Final = 512
+_REACHES_BYTES: Final = (8 << 10, 256 << 10, LONGEST_RECORD_BYTES)
+"""So far back a record is looked for from which records lead to a place: a few of them, whatever their size."""
 
 
 class PieceKind(Enum):
@@ -114,7 +116,7 @@ class _Walk:
                 if offset == file_end or stop is ScanStop.INCOMPLETE or stop is None:
                     continue
             is_cut = limit < min(file_end, self._store.facts.end_offset)
-            if stop is ScanStop.INCOMPLETE and is_cut and length < _LONGEST_BYTES:
+            if stop is ScanStop.INCOMPLETE and is_cut and length < LONGEST_RECORD_BYTES:
                 length *= 2
                 continue
             if stop is ScanStop.INCOMPLETE and self._is_arriving(offset, file_end):
@@ -189,7 +191,7 @@ class _Walk:
         """What lies at `offset`, where no sound record starts."""
         store = self._store
         room_end = min(file_end, store.facts.end_offset)
-        search_end = min(room_end, max(offset, self._end) + MAX_RECORD_BYTES)
+        search_end = min(room_end, max(offset, self._end) + LONGEST_RECORD_BYTES)
         piece_end = next_anchor(store, offset + 1, search_end)
         if piece_end is None:
             piece_end = room_end if room_end <= search_end else self._end
@@ -232,13 +234,16 @@ def next_anchor(store: ReplicaStore, start: int, end: int) -> int | None:
 
 
 def _first_boundary(store: ReplicaStore, start: int, end: int) -> int:
-    """The first place at or behind `start` where a walk may begin: of two records that contain one another, the one
-    that another one follows."""
+    """The first place at or behind `start` where a walk may begin: where records lead that begin before it, whatever
+    lies there; or else, of two records that contain one another, the one that another one follows."""
     facts = store.facts
     if start >= end or start <= facts.min_offset or start % facts.segment_bytes == 0 or store.is_in_hole(start):
         return start
     room_end = min(store.segment_end(start), facts.end_offset)
-    search_end = min(room_end, start + MAX_RECORD_BYTES)
+    boundary = _chained_boundary(store, start, room_end)
+    if boundary is not None:
+        return boundary
+    search_end = min(room_end, start + LONGEST_RECORD_BYTES)
     first = candidate = next_anchor(store, start, search_end)
     while candidate is not None:
         if _is_followed(store, candidate, room_end):
@@ -250,6 +255,33 @@ def _first_boundary(store: ReplicaStore, start: int, end: int) -> int:
     return room_end if room_end == search_end else start
 
 
+def _chained_boundary(store: ReplicaStore, start: int, room_end: int) -> int | None:
+    """Where the record or the padding ends that begins before `start` and reaches it; None: damage lies between."""
+    lowest = max(store.facts.min_offset, start - start % store.facts.segment_bytes)
+    for reach in _REACHES_BYTES:
+        low = max(lowest, start - reach)
+        place = low if low == lowest else next_anchor(store, low, start)
+        while place is not None and place < start:
+            record = _record_at(store, place, room_end, physical_offset=place, check_crc=False)
+            if record is not None:
+                place += record.size
+            elif _closes_file(store, place):
+                place = store.segment_end(place)
+            else:
+                place = next_anchor(store, place + 1, start)
+        if place is not None or low == lowest:
+            return place
+    return None
+
+
+def _closes_file(store: ReplicaStore, offset: int) -> bool:
+    """Whether a blank lies here that goes to the end of the file."""
+    file_end = store.segment_end(offset)
+    view = store.read_log(offset, min(offset + 8, file_end))
+    found = scan_record(view, 0, len(view), physical_offset=offset)
+    return isinstance(found, Blank) and found.size == file_end - offset
+
+
 def _is_followed(store: ReplicaStore, offset: int, room_end: int) -> bool:
     record = _record_at(store, offset, room_end, physical_offset=offset, check_crc=False)
     if record is None:
@@ -257,8 +289,7 @@ def _is_followed(store: ReplicaStore, offset: int, room_end: int) -> bool:
     behind = offset + record.size
     if behind >= store.facts.end_offset:
         return True
-    view = store.read_log(behind, min(behind + 8, room_end))
-    if isinstance(scan_record(view, 0, len(view), physical_offset=behind), Blank):
+    if behind < room_end and _closes_file(store, behind):
         return True
     return _record_at(store, behind, room_end, physical_offset=behind, check_crc=False) is not None
 

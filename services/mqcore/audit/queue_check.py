@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mqcore.audit.findings import Finding, FindingKind, Verdict
+from mqcore.audit.log_walk import LONGEST_RECORD_BYTES
 from mqcore.audit.queue_spans import QueueSpan, queue_gap
 from mqcore.audit.record_columns import Flags, Integers, RecordColumns
 from mqcore.audit.record_names import RecordName, describe, read_name
-from mqcore.audit.replica_store import MAX_RECORD_BYTES, ReplicaStore
+from mqcore.audit.replica_store import ReplicaStore
 from mqcore.message import SCHEDULE_TOPIC
 from mqcore.metadata import MetadataCorrupt, MetadataFile, TopicTable
 from mqcore.replication import LogRange
@@ -229,7 +230,7 @@ class QueueCheck:
 
     def _leads_to(self, topic: str, queue_id: int, queue_offset: int, offset: int, size: int) -> bool:
         facts = self._store.facts
-        if not (0 < size <= MAX_RECORD_BYTES and facts.min_offset <= offset <= facts.end_offset - size):
+        if not (0 < size <= LONGEST_RECORD_BYTES and facts.min_offset <= offset <= facts.end_offset - size):
             return False
         name = self._name(offset, size)
         return name is not None and (name.topic, name.queue_id, name.queue_offset) == (topic, queue_id, queue_offset)

@@ -1,0 +1,104 @@
+"""Damage where it is easily taken for something else, or missed: at borders, in several places, in long records."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from broker.files import PosixDisk
+from mqcore.audit.comparison import compare_replicas
+from mqcore.audit.findings import Finding, FindingKind
+from mqcore.audit.log_bounds import common_range
+from mqcore.audit.log_walk import LogPiece, PieceKind, walk_log
+from mqcore.audit.record_check import check_records
+from mqcore.audit.replica_store import ReplicaStore
+from mqcore.replication import LogRange
+from mqcore.storage import MessageStore
+from support.audit_stores import AUDIT_OPTIONS, copy_group, open_group
+from support.folder_audit import audit_folders
+from support.messages import STORE_HOST, outgoing_message
+from support.replica_folders import open_replica
+from support.stores import ManualClock
+
+SEGMENT_BYTES = AUDIT_OPTIONS.commit_log_file_bytes
+
+
+def flip(folder: Path, offset: int, bit: int = 0, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+    """One bit of the log."""
+    path = folder / "commitlog" / f"{offset - offset % segment_bytes:020d}"
+    with path.open("r+b") as file:
+        file.seek(offset % segment_bytes)
+        (byte,) = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes((byte ^ 1 << bit,)))
+
+
+def pieces_of(store: ReplicaStore) -> list[LogPiece]:
+    """All records and padding."""
+    found = walk_log(store, store.facts.min_offset, store.facts.end_offset, in_batches=False)
+    return [piece for piece in found if isinstance(piece, LogPiece)]
+
+
+def compared(folders: list[Path]) -> tuple[Finding, ...]:
+    """What differs in all that they have in common."""
+    stores = open_group(folders)
+    return compare_replicas(stores, common_range(store.facts for store in stores.values())).findings
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("byte", [28, 31, 33, 35])
+def test_lost_own_offset_is_no_shift(byte: int, replicas: int, equal_group: list[Path], tmp_path: Path) -> None:
+    """And other damage, near the end of another file, is still told for what it is."""
+    folders = copy_group(equal_group[:replicas], tmp_path)
+    pieces = pieces_of(open_replica(folders[1]))
+    victim, last_of_file = (
+        pieces[20],
+        next(
+            before
+            for before, behind in pairwise(pieces)
+            if behind.kind is PieceKind.PADDING and behind.start_offset > SEGMENT_BYTES
+        ),
+    )
+    flip(folders[1], victim.start_offset + byte)
+    flip(folders[1], last_of_file.start_offset + 95)
+    first, second = compared(folders)
+    assert (first.kind, first.broker_id) == (FindingKind.FIELD_DIFFERS, 1)
+    assert "physicalOffset" in first.detail
+    assert (second.kind, second.start_offset) == (FindingKind.BODY_CRC, last_of_file.start_offset)
+
+
+@pytest.mark.parametrize("byte", [0, 5, 30])
+def test_first_record_of_a_part_is_damaged(byte: int, equal_group: list[Path], tmp_path: Path) -> None:
+    """Where the log is cut for several tasks, just before or within a record that cannot be read."""
+    (folder,) = copy_group(equal_group[:1], tmp_path)
+    piece = pieces_of(open_replica(folder))[40]
+    flip(folder, piece.start_offset + byte, 4)
+    store = open_replica(folder)
+    end = store.facts.end_offset
+    for cut in (piece.start_offset - 30, piece.start_offset, piece.start_offset + 30):
+        parts = [check_records(store, 0, cut), check_records(store, cut, end)]
+        found = [finding for part in parts for finding in part.findings if finding.start_offset == piece.start_offset]
+        assert len(found) == 1, (cut, parts)
+        assert sum(part.records for part in parts) == check_records(store, 0, end).records
+
+
+def test_record_longer_than_usual(tmp_path: Path) -> None:
+    """A broker may be told to take messages of more than 4 MiB."""
+    options = replace(AUDIT_OPTIONS, commit_log_file_bytes=24 << 20, max_message_bytes=16 << 20)
+    for folder in (tmp_path / "0", tmp_path / "1"):
+        store = MessageStore(PosixDisk(folder), ManualClock(), options, store_host=STORE_HOST, process_id=4711)
+        store.load()
+        body = random.Random(1).randbytes(9 << 20)
+        assert store.put(outgoing_message(topic="orders", body=body)).status.name == "PUT_OK"
+        assert store.put(outgoing_message(topic="orders")).status.name == "PUT_OK"
+        store.close()
+    assert not audit_folders([tmp_path / "0", tmp_path / "1"]).compared
+    for place in (7 << 20, 5 << 20):
+        flip(tmp_path / "1", place, segment_bytes=24 << 20)
+        stores = open_group([tmp_path / "0", tmp_path / "1"])
+        (finding,) = compare_replicas(stores, LogRange(place, place + 1)).findings
+        assert (finding.kind, finding.broker_id, finding.start_offset) == (FindingKind.BODY_CRC, 1, 0)
