@@ -35,8 +35,6 @@ MESSAGES: Final = 1_500
 RUN_LIMIT_S: Final = 600.0
 LOAD_LIMIT_S: Final = 3_600.0
 FOUND_LIMIT_S: Final = 60.0
-_RESULTS: Final = "/var/lib/tandemmq/results"
-_REPAIR_POD: Final = "repair"
 _REPAIR_LIMIT_S: Final = 180.0
 
 # What Spark's driver says of each task, with the executor's number, in which its pod's name ends.
@@ -169,7 +167,8 @@ def _damage_and_repair(installation: Installation, report: Report, client: Clien
     report.check(
         f"{prefix}, shown by the admin service", int(shown.get("outcome") == "diverged"), "", "== 1", str(shown)
     )
-    said = _repair(installation, str(run.summary["run_id"]))
+    plan = f"configmap:{RELEASE}-consistency/{run.summary['run_id']}"
+    said = installation.tandemmq("repair", "--plan", plan, "--yes", limit_s=_REPAIR_LIMIT_S)
     say(f"repaired: {said.strip()[-300:]}")
     mended = _run(installation, "quick", "quick-mended")
     report.check(f"{prefix}, after tandemmq repair: exit code", mended.exit_code, "", "== 0", f"{said}\n{mended.told}")
@@ -223,7 +222,9 @@ def _newest_summary(cluster: Cluster, namespace: str) -> dict[str, Any]:
     """What the run left in the ConfigMap."""
     found = json.loads(cluster.kubectl("get", "configmap", f"{RELEASE}-consistency", "-n", namespace, "-o", "json"))
     data: Mapping[str, str] = found.get("data") or {}
-    newest: dict[str, Any] = json.loads(data[max(data)]) if data else {}
+    # Beside the summaries there are the plans of runs that found something.
+    runs = [key for key in data if "." not in key]
+    newest: dict[str, Any] = json.loads(data[max(runs)]) if runs else {}
     return newest
 
 
@@ -271,46 +272,3 @@ def _more_load(client: ClientPod) -> None:
 
 def _new_bytes(run: Run) -> int:
     return sum(int(group["new_bytes"]) for group in run.summary.get("groups", []))
-
-
-def _repair(installation: Installation, run_id: str) -> str:
-    """`tandemmq repair` with the run's plan, in a pod of the admin's image that mounts the results."""
-    cluster, namespace = installation.cluster, installation.namespace
-    (admin,) = installation.pods("admin")
-    container = admin["spec"]["containers"][0]
-    plan = f"{_RESULTS}/runs/{run_id}/repair-plan.json"
-    labels = {**admin["metadata"]["labels"], "app.kubernetes.io/component": "test"}
-    labels.pop("pod-template-hash", None)
-    spec = {
-        "restartPolicy": "Never",
-        "securityContext": admin["spec"]["securityContext"],
-        "automountServiceAccountToken": False,
-        "containers": [
-            {
-                "name": "repair",
-                "image": container["image"],
-                "command": ["tandemmq", "repair", "--plan", plan, "--yes"],
-                "env": [each for each in container["env"] if each["name"] in ("TANDEMMQ_NAMESRV_ADDR", "HOME")],
-                "volumeMounts": [
-                    {"name": "results", "mountPath": _RESULTS, "readOnly": True},
-                    {"name": "tmp", "mountPath": "/tmp"},
-                ],
-            }
-        ],
-        "volumes": [
-            {"name": "results", "persistentVolumeClaim": {"claimName": f"{RELEASE}-consistency", "readOnly": True}},
-            {"name": "tmp", "emptyDir": {}},
-        ],
-    }
-    metadata = {"name": _REPAIR_POD, "namespace": namespace, "labels": labels}
-    cluster.apply([{"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}])
-
-    def ended() -> str:
-        phase = str(installation.pod(_REPAIR_POD)["status"]["phase"])
-        return "" if phase in ("Succeeded", "Failed") else phase
-
-    until(ended, _REPAIR_LIMIT_S, "tandemmq repair ends")
-    said = cluster.kubectl("logs", "-n", namespace, _REPAIR_POD)
-    if installation.pod(_REPAIR_POD)["status"]["phase"] == "Failed":
-        raise CommandFailed(f"tandemmq repair: {said[-2000:]}")
-    return said
