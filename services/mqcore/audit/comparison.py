@@ -1,9 +1,9 @@
 """Replicas of a group side by side, where their digests differ: every difference down to the message.
 
 The log is cut into spans, a record or the padding of a file each, by whichever replica has a sound record at a place. A
-replica whose bytes of a span differ is judged: the majority is right, or the only one whose record is sound, or the one
-an earlier run saw, or the one whose own ConsumeQueue and index agree with it; else nobody knows. Then what it holds
-instead is named. Neighbours of the same fate are one finding.
+replica whose bytes of a span differ is judged: the only one whose record is sound is right, or else what an earlier run
+saw, or the majority, unless the ConsumeQueues and indexes of all of it contradict it and those of another do not; else
+nobody knows. Then what it holds instead is named. Neighbours of the same fate are one finding.
 
 Records that moved are recognised by what they say of themselves: a replica that lost one record and moved up all others
 has one RECORD_MISSING and one RECORDS_SHIFTED, not a thousand fields that differ.
@@ -37,6 +37,8 @@ _WINDOW_BYTES: Final = 16 << 20
 _BLANK_HEAD_BYTES: Final = 8
 _ZERO_RUN_BYTES: Final = 9
 """Differing bytes that are all zero, and so many: not written, rather than a field that changed."""
+_CONSISTENCY_CHECKS_MAX: Final = 2000
+"""In one range; some milliseconds each. Nobody reads so many findings."""
 _FIELDS_MAX: Final = 3
 """Differences in more fields are no flipped bits."""
 
@@ -285,6 +287,7 @@ class _Comparer:
         self._extent_bytes = extent_bytes
         self._new_hash = new_hash
         self._digests: dict[tuple[int, int], bytes] = {}
+        self._consistency_checks = 0
         self._findings = _JoinedFindings()
         self._run: _Run | None = None
         self._benign: Counter[str] = Counter()
@@ -415,15 +418,30 @@ class _Comparer:
         if len(sound) == 1:
             verdict = Verdict.MAJORITY if has_majority and sound[0] is groups[0] else Verdict.CHECKSUM
             return self._judgement(sound[0], groups, verdict)
-        if has_majority and groups[0] in sound:
-            return self._judgement(groups[0], groups, Verdict.MAJORITY)
-        seen = [group for group in sound if self._was_seen(group[0], start)]
+        is_majority_sound = has_majority and groups[0] in sound
+        # What was verified once counts for more than how many replicas were changed alike since.
+        seen = [group for group in sound if any(self._was_seen(replica, start) for replica in group)]
         if len(seen) == 1:
-            return self._judgement(seen[0], groups, Verdict.STORED_DIGEST)
-        consistent = [group for group in sound if _agrees_with_itself(group[0], start, end)]
+            verdict = Verdict.MAJORITY if is_majority_sound and seen[0] is groups[0] else Verdict.STORED_DIGEST
+            return self._judgement(seen[0], groups, verdict)
+        if is_majority_sound and self._is_consistent(groups[0], start, end):
+            return self._judgement(groups[0], groups, Verdict.MAJORITY)
+        consistent = [group for group in sound if self._is_consistent(group, start, end)]
         if len(consistent) == 1:
             return self._judgement(consistent[0], groups, Verdict.OWN_EVIDENCE)
+        if is_majority_sound:
+            return self._judgement(groups[0], groups, Verdict.MAJORITY)
         return _Judgement(None, [], Verdict.UNDECIDED)
+
+    def _is_consistent(self, group: list[_Replica], start: int, end: int) -> bool:
+        """Whether the ConsumeQueue and the index of a replica say of these records what they say themselves.
+
+        Where replicas are different logs altogether nobody is asked for ever.
+        """
+        if self._consistency_checks >= _CONSISTENCY_CHECKS_MAX:
+            return True
+        self._consistency_checks += 1
+        return any(not check_records(replica.store, start, end).findings for replica in group)
 
     def _judged_content(self, replica: _Replica, start: int, end: int) -> memoryview:
         """What counts of a span: of padding its head."""
@@ -601,11 +619,6 @@ class _Comparer:
                     report.add(piece.piece)
             for finding in report.findings():
                 self._findings.add(finding)
-
-
-def _agrees_with_itself(replica: _Replica, start: int, end: int) -> bool:
-    """Whether the ConsumeQueue and the index of a replica say of a record what it says itself."""
-    return not check_records(replica.store, start, end).findings
 
 
 def _last_boundary(store: ReplicaStore, low: int, offset: int) -> tuple[int, bool] | None:

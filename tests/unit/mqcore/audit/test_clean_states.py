@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from broker.files import PosixDisk
 from mqcore.audit.record_check import check_records
 from mqcore.audit.replica_store import ReplicaStore
+from mqcore.storage import MessageStore
 from support.audit_stores import (
     AUDIT_OPTIONS,
     append_messages,
@@ -21,6 +24,7 @@ from support.audit_stores import (
     replicate,
 )
 from support.folder_audit import audit_folders
+from support.messages import STORE_HOST
 from support.replica_folders import open_replica
 from support.store_samples import END_OFFSET
 from support.store_samples import STORE as JAVA_STORE
@@ -139,3 +143,15 @@ def test_log_that_is_checked_in_parts(seed: int, equal_group: list[Path]) -> Non
     parts = [check_records(store, start, stop) for start, stop in pairwise(cuts)]
     assert sum(part.records for part in parts) == check_records(store, 0, end).records
     assert not [finding for part in parts for finding in part.findings]
+
+
+def test_table_of_delay_levels_that_was_changed(tmp_path: Path) -> None:
+    """With messages of before and of after in one queue."""
+    clock = ManualClock()
+    for first, levels in enumerate(((2000, 7000, 60_000), (3000, 9000, 65_000))):
+        options = replace(AUDIT_OPTIONS, delay_levels_ms=levels)
+        store = MessageStore(PosixDisk(tmp_path), clock, options, store_host=STORE_HOST, process_id=4711)
+        store.load()
+        append_messages(store, clock, first * 200, 200)
+        store.close()
+    check_all(open_replica(tmp_path))

@@ -11,7 +11,7 @@ import pytest
 
 from broker.files import PosixDisk
 from mqcore.audit.comparison import compare_replicas
-from mqcore.audit.findings import Finding, FindingKind
+from mqcore.audit.findings import Finding, FindingKind, Verdict
 from mqcore.audit.log_bounds import common_range
 from mqcore.audit.log_walk import LogPiece, PieceKind, walk_log
 from mqcore.audit.record_check import check_records
@@ -19,7 +19,7 @@ from mqcore.audit.replica_store import ReplicaStore
 from mqcore.replication import LogRange
 from mqcore.storage import MessageStore
 from support.audit_stores import AUDIT_OPTIONS, copy_group, open_group
-from support.folder_audit import audit_folders
+from support.folder_audit import audit_folders, whole_digests
 from support.messages import STORE_HOST, outgoing_message
 from support.replica_folders import open_replica
 from support.stores import ManualClock
@@ -102,3 +102,33 @@ def test_record_longer_than_usual(tmp_path: Path) -> None:
         stores = open_group([tmp_path / "0", tmp_path / "1"])
         (finding,) = compare_replicas(stores, LogRange(place, place + 1)).findings
         assert (finding.kind, finding.broker_id, finding.start_offset) == (FindingKind.BODY_CRC, 1, 0)
+
+
+def damage_alike(folders: list[Path], byte: int) -> int:
+    """The same bit of the same record's head on all of them. Returns where the record starts."""
+    store = open_replica(folders[0])
+    (piece,) = (piece for piece in pieces_of(store)[100:101])
+    for folder in folders:
+        flip(folder, piece.start_offset + byte, 1)
+    return piece.start_offset
+
+
+def test_earlier_digest_outweighs_a_majority(equal_group: list[Path], tmp_path: Path) -> None:
+    folders = copy_group(equal_group, tmp_path)
+    earlier = whole_digests(open_group(folders)[0])
+    start = damage_alike([folders[0], folders[2]], 46)
+    findings = audit_folders(folders, earlier=earlier).findings
+    assert [(found.broker_id, found.source_broker_id) for found in findings] == [(0, 1), (2, 1)]
+    assert {(found.start_offset, found.verdict) for found in findings} == {(start, Verdict.STORED_DIGEST)}
+
+
+@pytest.mark.parametrize("byte", [15, 26])
+def test_majority_that_contradicts_its_own_queues_is_not_right(
+    byte: int, equal_group: list[Path], tmp_path: Path
+) -> None:
+    """The queue id and the queue offset are in the ConsumeQueue, too."""
+    folders = copy_group(equal_group, tmp_path)
+    damage_alike([folders[0], folders[2]], byte)
+    findings = compared(folders)
+    assert [(found.broker_id, found.source_broker_id) for found in findings] == [(0, 1), (2, 1)]
+    assert {found.verdict for found in findings} == {Verdict.OWN_EVIDENCE}
