@@ -3,25 +3,20 @@
 An IndexFile says from which record to which it goes; only that is held against it. Java deletes files after a crash
 and builds some of them again, and a broker may keep no index at all. Entries for tags are written by RocketMQ 5.5 and
 by us, not before: they may be missing. An entry twice does no harm either.
-
-The length of a file does not tell how many of its bytes are slots. RocketMQ has four entries a slot; any other number
-is found by looking for the first entry, which leads to where the header says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from struct import Struct
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from mqcore.audit.findings import Finding, FindingKind, Verdict
+from mqcore.audit.index_header import HEADER_BYTES, INDEX_ENTRIES, SLOT_BYTES, IndexFile, read_index_file
 from mqcore.audit.record_columns import Flags, Integers, RecordColumns
 from mqcore.audit.record_names import RecordName, describe, read_name
-from mqcore.audit.replica_files import StoreEntry
 from mqcore.audit.replica_store import ReplicaStore
 from mqcore.replication import LogRange
 
@@ -29,38 +24,9 @@ __all__ = ["IndexCheck"]
 
 Entries: TypeAlias = npt.NDArray[np.void]
 
-_HEADER: Final = Struct(">qqqqii")
-_ENTRIES: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-_OFFSET: Final = Struct(">q")
-_SLOT_BYTES: Final = 4
-_ENTRY_BYTES: Final = _ENTRIES.itemsize
-_ENTRIES_PER_SLOT: Final = 4
-_SEARCHED_BYTES_MAX: Final = 64 << 20
-"""A longer file of an unusual layout is not looked into."""
 _CHAIN_BLOCK: Final = 1 << 18
 _MOST_SECONDS: Final = 0x7FFF_FFFF
 _SECOND_MS: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class _IndexFile:
-    """What the header and the length of a file say."""
-
-    name: str
-    slot_count: int
-    begin_timestamp_ms: int
-    begin_offset: int
-    end_offset: int
-    """Where its last record starts."""
-    next_entry: int
-    """One past its last entry; the first is 1."""
-
-    @property
-    def path(self) -> str:
-        return f"index/{self.name}"
-
-    def entry_position(self, number: int) -> int:
-        return _HEADER.size + self.slot_count * _SLOT_BYTES + number * _ENTRY_BYTES
 
 
 class IndexCheck:
@@ -71,7 +37,7 @@ class IndexCheck:
         self._damaged = damaged
         self._start = start
         self._end = end
-        found = (_read_header(store, entry) for entry in store.index_files())
+        found = (read_index_file(store, entry) for entry in store.index_files())
         self._files = [file for file in found if file is not None and file.next_entry > 1]
 
     def check(self, columns: RecordColumns) -> Iterator[Finding]:
@@ -87,7 +53,7 @@ class IndexCheck:
                 continue
             is_claimed |= (entry_offsets >= file.begin_offset) & (entry_offsets <= file.end_offset)
             first = self._first_entry(file, low)
-            entries = self._entries(file, first, self._first_entry(file, high))
+            entries = file.entries(first, self._first_entry(file, high))
             if self._is_exact(file, first, entries, columns, is_found):
                 continue
             yield from self._compare(file, first, entries, columns, is_found)
@@ -101,13 +67,24 @@ class IndexCheck:
             return
         for file in self._files:
             if self._start <= max(file.begin_offset, facts.min_offset) < self._end:
+                if file.problem:
+                    yield self._wrong_header(file)
                 yield from self._unreachable(file)
+
+    def _wrong_header(self, file: IndexFile) -> Finding:
+        return Finding(
+            kind=FindingKind.INDEX_ENTRY_WRONG,
+            group=self._store.facts.group,
+            verdict=Verdict.OWN_EVIDENCE,
+            detail=f"the header is wrong: {file.problem}",
+            broker_id=self._store.facts.broker_id,
+            messages=0,
+            file=file.path,
+        )
 
     # Entries of rows
 
-    def _is_exact(
-        self, file: _IndexFile, first: int, entries: Entries, columns: RecordColumns, is_found: Flags
-    ) -> bool:
+    def _is_exact(self, file: IndexFile, first: int, entries: Entries, columns: RecordColumns, is_found: Flags) -> bool:
         """Whether the entries are just those of the rows, in their order: the usual case, and the quick one."""
         if len(entries) != len(columns.index_records) or not len(entries):
             return False
@@ -120,7 +97,7 @@ class IndexCheck:
         return True
 
     def _compare(
-        self, file: _IndexFile, first: int, entries: Entries, columns: RecordColumns, is_found: Flags
+        self, file: IndexFile, first: int, entries: Entries, columns: RecordColumns, is_found: Flags
     ) -> Iterator[Finding]:
         offsets, hashes = entries["offset"].astype(np.int64), entries["hash"].astype(np.int64)
         rows = np.minimum(np.searchsorted(columns.offsets, offsets), len(columns.offsets) - 1)
@@ -131,7 +108,7 @@ class IndexCheck:
         is_right &= self._right_seconds(file, first, entries, columns, rows)
         is_found |= np.isin(due, keys[is_right])
         # Entries of records that cannot be read are not judged; nor is what a killed process had only counted.
-        is_wrong = ~is_right & ~self._is_damaged(offsets) & (entries != np.zeros((), dtype=_ENTRIES))
+        is_wrong = ~is_right & ~self._is_damaged(offsets) & (entries != np.zeros((), dtype=INDEX_ENTRIES))
         is_named = is_record & np.isin(keys, due)
         seen_rows: set[int] = set()
         for number in np.flatnonzero(is_wrong).tolist():
@@ -147,7 +124,7 @@ class IndexCheck:
                 seen_rows.add(row)
             yield self._finding(file, first + number, entries[number], columns, row)
 
-    def _settled_entry(self, file: _IndexFile) -> int:
+    def _settled_entry(self, file: IndexFile) -> int:
         """Entries from this number on may be half written: a running broker's newest."""
         return file.next_entry - 64 if self._store.facts.is_running else file.next_entry
 
@@ -164,7 +141,7 @@ class IndexCheck:
         return int(lacking[0]) if len(lacking) else None
 
     def _right_seconds(
-        self, file: _IndexFile, first: int, entries: Entries, columns: RecordColumns, rows: Integers
+        self, file: IndexFile, first: int, entries: Entries, columns: RecordColumns, rows: Integers
     ) -> Flags:
         due = (columns.store_timestamps_ms[rows] - file.begin_timestamp_ms) // _SECOND_MS
         is_right: Flags = entries["seconds"] == np.clip(due, 0, _MOST_SECONDS)
@@ -198,7 +175,7 @@ class IndexCheck:
             yield describe(finding, self._name(columns, first), last=last_name)
 
     def _finding(
-        self, file: _IndexFile, number: int, entry: np.void, columns: RecordColumns, row: int | None
+        self, file: IndexFile, number: int, entry: np.void, columns: RecordColumns, row: int | None
     ) -> Finding:
         facts = self._store.facts
         hashed, offset, seconds, previous = entry.tolist()
@@ -227,24 +204,19 @@ class IndexCheck:
 
     # Reading
 
-    def _entries(self, file: _IndexFile, first: int, end: int) -> Entries:
-        data = self._store.read_file(file.path, file.entry_position(first), max(0, end - first) * _ENTRY_BYTES)
-        # A copy: what a store gives is good until its next read.
-        return np.frombuffer(bytes(data), dtype=_ENTRIES, count=len(data) // _ENTRY_BYTES)
-
-    def _first_entry(self, file: _IndexFile, offset: int) -> int:
+    def _first_entry(self, file: IndexFile, offset: int) -> int:
         """The first entry of a record at or behind `offset`. Each is judged with its neighbours: one may be wrong."""
         low, high = 1, file.next_entry
         while low < high:
             middle = (low + high) // 2
-            around = self._entries(file, max(1, middle - 1), min(file.next_entry, middle + 2))["offset"]
+            around = file.entries(max(1, middle - 1), min(file.next_entry, middle + 2))["offset"]
             if len(around) and int(np.sort(around)[(len(around) - 1) // 2]) >= offset:
                 high = middle
             else:
                 low = middle + 1
         # The median of three is off by one place at most.
         start = max(1, low - 2)
-        near = self._entries(file, start, min(file.next_entry, low + 2))["offset"]
+        near = file.entries(start, min(file.next_entry, low + 2))["offset"]
         while len(near) and near[-1] < offset:
             near = near[:-1]
         at_least = np.flatnonzero(near >= offset)
@@ -252,17 +224,17 @@ class IndexCheck:
 
     # Chains
 
-    def _unreachable(self, file: _IndexFile) -> Iterator[Finding]:
+    def _unreachable(self, file: IndexFile) -> Iterator[Finding]:
         """Every entry must be led to by its slot or by one newer entry of its slot."""
         count = file.next_entry
-        slots_data = bytes(self._store.read_file(file.path, _HEADER.size, file.slot_count * _SLOT_BYTES))
-        slots = np.frombuffer(slots_data, dtype=">i4", count=len(slots_data) // _SLOT_BYTES)
+        slots_data = bytes(self._store.read_file(file.path, HEADER_BYTES, file.slot_count * SLOT_BYTES))
+        slots = np.frombuffer(slots_data, dtype=">i4", count=len(slots_data) // SLOT_BYTES)
         if len(slots) < file.slot_count:
             return
         slot_of = np.zeros(count, dtype=np.int32)
         previous = np.zeros(count, dtype=np.int32)
         for first in range(1, count, _CHAIN_BLOCK):
-            entries = self._entries(file, first, min(count, first + _CHAIN_BLOCK))
+            entries = file.entries(first, min(count, first + _CHAIN_BLOCK))
             slot_of[first : first + len(entries)] = entries["hash"] % file.slot_count
             previous[first : first + len(entries)] = entries["previous"]
         numbers = np.arange(count, dtype=np.int32)
@@ -275,10 +247,10 @@ class IndexCheck:
         lost = np.flatnonzero(~is_led_to[1:]) + 1
         yield from self._lost_entries(file, lost, is_led_to)
 
-    def _lost_entries(self, file: _IndexFile, lost: Integers, is_led_to: Flags) -> Iterator[Finding]:
+    def _lost_entries(self, file: IndexFile, lost: Integers, is_led_to: Flags) -> Iterator[Finding]:
         facts = self._store.facts
         for number in lost.tolist():
-            (entry,) = self._entries(file, number, number + 1)
+            (entry,) = file.entries(number, number + 1)
             hashed, offset, _, _ = entry.tolist()
             in_range = facts.min_offset <= offset < facts.end_offset
             if (hashed, offset) == (0, 0) or not in_range or self._is_entered_again(file, number, entry, is_led_to):
@@ -294,48 +266,7 @@ class IndexCheck:
             limit = min(self._store.segment_end(offset), facts.end_offset, offset + (1 << 20))
             yield describe(finding, read_name(self._store.read_log(offset, limit), 0, offset))
 
-    def _is_entered_again(self, file: _IndexFile, number: int, entry: np.void, is_led_to: Flags) -> bool:
-        behind = self._entries(file, number + 1, min(file.next_entry, number + 64))
+    def _is_entered_again(self, file: IndexFile, number: int, entry: np.void, is_led_to: Flags) -> bool:
+        behind = file.entries(number + 1, min(file.next_entry, number + 64))
         is_same = (behind["hash"] == entry["hash"]) & (behind["offset"] == entry["offset"])
         return bool((is_same & is_led_to[number + 1 : number + 1 + len(behind)]).any())
-
-
-def _read_header(store: ReplicaStore, entry: StoreEntry) -> _IndexFile | None:
-    """None: no header, or a layout that is not known."""
-    data = bytes(store.read_file(f"index/{entry.name}", 0, _HEADER.size))
-    if len(data) < _HEADER.size:
-        return None
-    begin_timestamp_ms, _, begin_offset, end_offset, _, next_entry = _HEADER.unpack(data)
-    slot_count = _slot_count(store, entry, begin_offset)
-    if slot_count is None:
-        return None
-    room = (entry.size - _HEADER.size - slot_count * _SLOT_BYTES) // _ENTRY_BYTES
-    return _IndexFile(
-        name=entry.name,
-        slot_count=slot_count,
-        begin_timestamp_ms=begin_timestamp_ms,
-        begin_offset=begin_offset,
-        end_offset=end_offset,
-        next_entry=max(1, min(next_entry, room)),
-    )
-
-
-def _slot_count(store: ReplicaStore, entry: StoreEntry, begin_offset: int) -> int | None:
-    usual, rest = divmod(entry.size - _HEADER.size, _SLOT_BYTES + _ENTRIES_PER_SLOT * _ENTRY_BYTES)
-    path = f"index/{entry.name}"
-    first = _OFFSET.pack(begin_offset)
-    if rest == 0:
-        data = bytes(store.read_file(path, _HEADER.size + usual * _SLOT_BYTES, 2 * _ENTRY_BYTES))
-        if data[_ENTRY_BYTES + 4 : _ENTRY_BYTES + 12] == first:
-            return usual
-    if entry.size <= _SEARCHED_BYTES_MAX:
-        data = bytes(store.read_file(path, 0, entry.size))
-        at = data.find(first, _HEADER.size + _ENTRY_BYTES)
-        while at >= 0:
-            start = at - 4 - _ENTRY_BYTES
-            slots, rest = divmod(start - _HEADER.size, _SLOT_BYTES)
-            is_whole = rest == 0 and (entry.size - start) % _ENTRY_BYTES == 0
-            if is_whole and slots > 0 and not any(data[start : start + _ENTRY_BYTES]):
-                return slots
-            at = data.find(first, at + 1)
-    return usual if rest == 0 else None

@@ -130,7 +130,7 @@ class QueueCheck:
     def _right_tags(self, topic: str, found: Integers, columns: RecordColumns, run: Integers) -> Flags:
         is_right: Flags = (found == columns.tags_codes[run]) | (found <= _EXTENSION_ADDRESS_MAX)
         if topic == SCHEDULE_TOPIC and not is_right.all():
-            # By another table of delay levels, perhaps, of which there may have been several: a whole number of seconds.
+            # By another table of delay levels, perhaps, or by several: a whole number of seconds.
             delays = found - columns.store_timestamps_ms[run]
             is_right |= (delays > 0) & (delays <= _DELAY_MAX_MS) & (delays % _SECOND_MS == 0)
         return is_right

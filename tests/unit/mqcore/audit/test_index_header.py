@@ -1,0 +1,72 @@
+"""Headers of IndexFiles: what a search goes by first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mqcore.audit.findings import Finding, FindingKind
+from mqcore.audit.record_check import check_records
+from support.audit_stores import append_messages, copy_group, open_store
+from support.messages import outgoing_message
+from support.replica_folders import open_replica
+from support.stores import ManualClock
+
+
+def flipped(folder: Path, place: int, bit: int) -> tuple[Finding, ...]:
+    """What is found when one bit of the first IndexFile is another one."""
+    path = min((folder / "index").iterdir())
+    data = path.read_bytes()
+    path.write_bytes(data[:place] + bytes((data[place] ^ 1 << bit,)) + data[place + 1 :])
+    found = check_all(folder)
+    path.write_bytes(data)
+    return found
+
+
+def check_all(folder: Path) -> tuple[Finding, ...]:
+    """What is wrong with a replica by itself."""
+    store = open_replica(folder)
+    return check_records(store, store.facts.min_offset, store.facts.end_offset).findings
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "name"),
+    [(0, 8, "begins at"), (16, 24, "begins with"), (24, 32, "ends with"), (36, 39, "counts")],
+)
+def test_wrong_header_is_one_finding(first: int, end: int, name: str, equal_group: list[Path], tmp_path: Path) -> None:
+    (folder,) = copy_group(equal_group[:1], tmp_path)
+    for place in range(first, end):
+        for bit in (0, 7) if place < end - 1 else (0,):
+            found = flipped(folder, place, bit)
+            assert [finding.kind for finding in found] == [FindingKind.INDEX_ENTRY_WRONG], (place, bit, found)
+            if place < 36:
+                assert name in found[0].detail
+
+
+def test_file_that_ends_too_early_by_its_header(equal_group: list[Path], tmp_path: Path) -> None:
+    """Its newest messages would not be found by a search of their time."""
+    (folder,) = copy_group(equal_group[:1], tmp_path)
+    (found,) = flipped(folder, 11, 0)
+    assert "ends at" in found.detail
+
+
+def test_only_message_of_a_store(tmp_path: Path) -> None:
+    """Its entries lead to offset 0."""
+    store = open_store(tmp_path, ManualClock())
+    assert store.put(outgoing_message(keys=("one", "two"))).status.name == "PUT_OK"
+    store.close()
+    assert not check_all(tmp_path)
+
+
+def test_index_whose_newest_entries_were_taken_back(tmp_path: Path) -> None:
+    """A slave that was cut back to what its new master has: the header's end stays behind, and so do entries."""
+    clock = ManualClock()
+    store = open_store(tmp_path, clock)
+    append_messages(store, clock, 0, 100)
+    end_offset = store.end_offset
+    clock.now_ms += 60_000
+    append_messages(store, clock, 100, 100)
+    store.truncate(end_offset)
+    store.close()
+    assert not check_all(tmp_path)
