@@ -80,6 +80,8 @@ def without_repeats(compared: Sequence[Finding], checked: Sequence[Finding]) -> 
         start, end = finding.start_offset, finding.end_offset
         if start is None or end is None:
             return False
+        # A gap in a queue ends where the record begins whose queue offset is too high: that may be what was changed.
+        end += finding.kind is FindingKind.QUEUE_GAP
         named = (*ranges.get((finding.group, finding.broker_id), ()), *ranges.get((finding.group, None), ()))
         return any(other_start < end and start < other_end for other_start, other_end in named)
 
@@ -245,8 +247,11 @@ class _Judgement(NamedTuple):
     """Who is right about a span."""
 
     right: _Replica | None
+    """None: nobody knows."""
     wrong: list[_Replica]
     verdict: Verdict
+    candidates: tuple[_Replica, ...] = ()
+    """Two or more versions of which one is right."""
 
 
 class _Run(NamedTuple):
@@ -365,7 +370,9 @@ class _Comparer:
             return
         judgement = self._judge(start, end)
         if judgement.right is None:
-            self._add_undecided(start, end)
+            self._add_undecided(start, end, *judgement.candidates[:2])
+            for replica in judgement.wrong:
+                self._report_damage(replica, start, end)
             return
         right = judgement.right.content(start, end)
         name = read_name(right, 0, start)
@@ -431,7 +438,27 @@ class _Comparer:
             return self._judgement(consistent[0], groups, Verdict.OWN_EVIDENCE)
         if is_majority_sound:
             return self._judgement(groups[0], groups, Verdict.MAJORITY)
-        return _Judgement(None, [], Verdict.UNDECIDED)
+        fields_right = self._majority_of_fields(groups, sound, start, end)
+        if fields_right is not None:
+            return self._judgement(fields_right, groups, Verdict.MAJORITY)
+        broken = [replica for group in groups if group not in sound for replica in group]
+        return _Judgement(None, broken, Verdict.UNDECIDED, tuple(group[0] for group in sound))
+
+    def _majority_of_fields(
+        self, groups: list[list[_Replica]], sound: list[list[_Replica]], start: int, end: int
+    ) -> list[_Replica] | None:
+        """Of sound versions the one with which most agree, those included that have only lost their body."""
+        broken = [
+            group
+            for group in groups
+            if start in group[0].pieces and group[0].pieces[start].kind is PieceKind.BAD_BODY and group not in sound
+        ]
+        votes = [
+            len(own) + sum(len(group) for group in broken if _differ_in_body(group[0], own[0], start, end))
+            for own in sound
+        ]
+        most = max(votes)
+        return sound[votes.index(most)] if most > 1 and votes.count(most) == 1 else None
 
     def _is_consistent(self, group: list[_Replica], start: int, end: int) -> bool:
         """Whether the ConsumeQueue and the index of a replica say of these records what they say themselves.
@@ -484,14 +511,8 @@ class _Comparer:
             file=replica.store.segment_path(start),
         )
 
-    def _add_undecided(self, start: int, end: int) -> None:
-        """All versions are sound and differ, and nothing tells which is right."""
-        first, second = next(
-            (one, other)
-            for one in self._replicas
-            for other in self._replicas
-            if one.content(start, end) != other.content(start, end)
-        )
+    def _add_undecided(self, start: int, end: int, first: _Replica, second: _Replica) -> None:
+        """Several versions are sound and differ, and nothing tells which is right."""
         between = f"replicas {first.broker_id} and {second.broker_id}"
         differences = field_differences(first.content(start, end), second.content(start, end))
         if differences:
@@ -613,12 +634,24 @@ class _Comparer:
         if self._is_equal(start, min(end, self._end_offset)):
             return
         for replica in self._replicas:
-            report = DamageReport(replica.store)
-            for place, piece in sorted(replica.pieces.items()):
-                if start <= place < end and piece.piece is not None:
-                    report.add(piece.piece)
-            for finding in report.findings():
-                self._findings.add(finding)
+            self._report_damage(replica, start, end)
+
+    def _report_damage(self, replica: _Replica, start: int, end: int) -> None:
+        report = DamageReport(replica.store)
+        for place, piece in sorted(replica.pieces.items()):
+            if start <= place < end and piece.piece is not None:
+                report.add(piece.piece)
+        behind = replica.pieces.get(end)
+        if behind is not None and behind.kind in _SOUND:
+            report.pass_sound()
+        for finding in report.findings():
+            self._findings.add(finding)
+
+
+def _differ_in_body(replica: _Replica, other: _Replica, start: int, end: int) -> bool:
+    """Whether everything but the body is equal."""
+    changes = changed_fields(replica.content(start, end), other.content(start, end))
+    return all(change.partition(" ")[0] in ("body", "bodyCRC") for change in changes)
 
 
 def _last_boundary(store: ReplicaStore, low: int, offset: int) -> tuple[int, bool] | None:

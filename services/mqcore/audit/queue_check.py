@@ -87,7 +87,10 @@ class QueueCheck:
         # A step back is no gap: the topic was deleted and made again.
         for at in np.flatnonzero(found[1:] > following[:-1]).tolist():
             start, end = int(offsets[at]), int(offsets[at + 1])
-            if not self._is_damaged(start, end):
+            advance = following[at + 1] - found[at + 1]
+            if at + 2 < len(found) and found[at + 2] == following[at] + advance:
+                yield self._wrong_queue_offset(end, int(found[at + 1]), int(following[at]))
+            elif not self._is_damaged(start, end):
                 facts = self._store.facts
                 yield queue_gap(
                     facts.group,
@@ -107,6 +110,21 @@ class QueueCheck:
             first_offset=int(offsets[0]) if before is None else before.first_offset,
             last_offset=int(offsets[-1]),
         )
+
+    def _wrong_queue_offset(self, offset: int, found: int, due: int) -> Finding:
+        """Of a record behind which the queue goes on as if it had the right one."""
+        facts = self._store.facts
+        finding = Finding(
+            kind=FindingKind.FIELD_DIFFERS,
+            group=facts.group,
+            verdict=Verdict.OWN_EVIDENCE,
+            detail=f"queueOffset is {found} instead of {due}: the records before and behind it say so",
+            broker_id=facts.broker_id,
+            file=self._store.segment_path(offset),
+        )
+        limit = min(self._store.segment_end(offset), facts.end_offset)
+        size = int.from_bytes(self._store.read_log(offset, min(limit, offset + 4)), "big")
+        return describe(finding, self._name(offset, min(size, limit - offset)))
 
     def _is_damaged(self, start: int, end: int) -> bool:
         return any(piece.start_offset < end and start < piece.end_offset for piece in self._damaged)

@@ -68,7 +68,8 @@ def seam_gaps(
 ) -> list[Finding]:
     """QUEUE_GAPs between parts of one replica's log, which are given in the order of the log.
 
-    `damaged`: ranges of findings of this replica. What is missing may have been there: no gap is reported across one.
+    `damaged`: ranges of findings of this replica. What is missing may have been there: no gap is reported across one,
+    nor before one, whose queue offset may be what was changed.
     """
     last: dict[tuple[str, int], QueueSpan] = {}
     findings = []
@@ -79,7 +80,7 @@ def seam_gaps(
             if before is None or span.first_queue_offset <= before.next_queue_offset:
                 continue
             start, end = before.last_offset, span.first_offset
-            if any(piece.start_offset < end and start < piece.end_offset for piece in damaged):
+            if any(piece.start_offset <= end and start < piece.end_offset for piece in damaged):
                 continue
             findings.append(
                 queue_gap(

@@ -132,3 +132,44 @@ def test_majority_that_contradicts_its_own_queues_is_not_right(
     findings = compared(folders)
     assert [(found.broker_id, found.source_broker_id) for found in findings] == [(0, 1), (2, 1)]
     assert {found.verdict for found in findings} == {Verdict.OWN_EVIDENCE}
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize("byte", [21, 26])
+def test_changed_queue_offset_is_no_gap(byte: int, replicas: int, equal_group: list[Path], tmp_path: Path) -> None:
+    """Nor are millions of messages lost."""
+    folders = copy_group(equal_group[:replicas], tmp_path)
+    start = damage_alike(folders[-1:], byte)
+    if replicas == 1:
+        store = open_replica(folders[0])
+        findings = list(check_records(store, 0, store.facts.end_offset).findings)
+        assert FindingKind.FIELD_DIFFERS in {found.kind for found in findings}
+    else:
+        findings = audit_folders(folders).findings
+        assert {found.kind for found in findings} == {FindingKind.FIELD_DIFFERS}
+    assert {found.start_offset for found in findings} == {start}
+    assert {found.broker_id for found in findings} <= {replicas - 1, 0}
+    assert max(found.messages for found in findings) == 1
+
+
+def test_own_offset_is_lost_where_the_other_has_lost_its_body(equal_group: list[Path], tmp_path: Path) -> None:
+    folders = copy_group(equal_group[:2], tmp_path)
+    piece = pieces_of(open_replica(folders[0]))[30]
+    flip(folders[0], piece.start_offset + 95)
+    flip(folders[1], piece.start_offset + 29)
+    findings = compared(folders)
+    assert [(found.broker_id, found.kind) for found in findings] == [
+        (0, FindingKind.BODY_CRC),
+        (1, FindingKind.FIELD_DIFFERS),
+    ]
+
+
+def test_replica_without_its_body_still_votes_on_the_fields(equal_group: list[Path], tmp_path: Path) -> None:
+    folders = copy_group(equal_group, tmp_path)
+    piece = pieces_of(open_replica(folders[0]))[30]
+    flip(folders[0], piece.start_offset + 95)
+    flip(folders[2], piece.start_offset + 46)
+    assert [(found.broker_id, found.source_broker_id, found.kind) for found in compared(folders)] == [
+        (0, 1, FindingKind.BODY_CRC),
+        (2, 1, FindingKind.FIELD_DIFFERS),
+    ]
