@@ -12,7 +12,7 @@ import os
 import random
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,6 +90,8 @@ LEASE_TICK_S: Final = 1.0
 # Topic, properties and fixed fields of a record beside its body.
 RECORD_HEAD_ROOM_BYTES: Final = 64 << 10
 _SLAVE_REFUSAL: Final = "this broker is a slave; its master takes and gives messages"
+_REPAIR_END_LIMIT_S: Final = 5.0
+"""Of a repair that syncs what it has written, when the broker stops."""
 SERVICE_NAMES: Final = (
     "tandemmq.broker.v1.MetadataService",
     "tandemmq.broker.v1.ReplicaService",
@@ -210,6 +212,8 @@ class Broker:
         self._store_folder = str(Path(settings.store_path_root_dir).absolute())
         self._store_files = StoreFiles(self._store_folder)
         self._audit_helper = AuditHelper(root=self._store_folder, bytes_per_second=settings.audit_read_rate)
+        self._range_repair = self._range_repair_of()
+        self._repairs = self._repair_servicer(settings)
         self._metadata_server = self._metadata_server_of(settings)
         self._refusal: str | None = "the broker is starting"
         self._serving = False
@@ -337,6 +341,7 @@ class Broker:
 
     async def _recover(self) -> None:
         report = await asyncio.to_thread(self._store.load)
+        await asyncio.to_thread(self._range_repair.remove_leftover)
         log.info(
             "store_recovered",
             clean=report.clean,
@@ -414,7 +419,7 @@ class Broker:
             metadata_server.aio_server,
         )
         replica_repair_service_pb2_grpc.add_ReplicaRepairServiceServicer_to_server(
-            self._repair_servicer(settings), metadata_server.aio_server
+            self._repairs, metadata_server.aio_server
         )
         broker_admin_service_pb2_grpc.add_BrokerAdminServiceServicer_to_server(
             AdminServicer(
@@ -436,6 +441,17 @@ class Broker:
         )
         return metadata_server
 
+    def _range_repair_of(self) -> RangeRepair:
+        return RangeRepair(
+            root=self._store_folder,
+            store=self._store,
+            state=self._replica_state,
+            files=self._store_files,
+            helper=self._audit_helper,
+            read_source=SourceLog(self._identity, endpoint=self._member_metadata).read,
+            failed=self._disk_failed,
+        )
+
     def _repair_servicer(self, settings: BrokerSettings) -> ReplicaRepairServicer:
         refusal = None
         if not settings.enable_repair:
@@ -443,15 +459,7 @@ class Broker:
         elif not settings.audit_read_rate:
             refusal = "auditReadRate is 0, and a repair has to read: set it"
         return ReplicaRepairServicer(
-            ranges=RangeRepair(
-                root=self._store_folder,
-                store=self._store,
-                state=self._replica_state,
-                files=self._store_files,
-                helper=self._audit_helper,
-                read_source=SourceLog(self._identity, endpoint=self._member_metadata).read,
-                failed=self._disk_failed,
-            ),
+            ranges=self._range_repair,
             queues=QueueRepair(
                 store=self._store,
                 state=self._replica_state,
@@ -592,6 +600,9 @@ class Broker:
         self._write_path.close()
         await self._audit_helper.close()
         await self._metadata_server.stop(limit_ms=500)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_REPAIR_END_LIMIT_S):
+                await self._repairs.idle()
 
     async def _slaves_caught_up(self, deadline_ms: int) -> None:
         """Gives connected slaves the end of the log, so that an orderly stop leaves equal replicas."""

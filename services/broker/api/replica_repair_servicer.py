@@ -83,6 +83,11 @@ class ReplicaRepairServicer(replica_repair_service_pb2_grpc.ReplicaRepairService
             ],
         )
 
+    async def idle(self) -> None:
+        """Returns when no repair runs. Once the server takes no calls none begins any more: the store may be closed."""
+        async with self._turn:
+            return
+
     @asynccontextmanager
     async def _in_turn(self, context: _Context) -> AsyncIterator[None]:
         """Refuses all but the first; what goes wrong inside ends the call."""

@@ -3,7 +3,7 @@ repair and that member's clients. Nobody can name an address: a member is dialle
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 import grpc
@@ -30,7 +30,7 @@ class SourceLog:
         self._identity = identity
         self._endpoint = endpoint
 
-    async def read(self, source_broker_id: int, wanted: LogRange) -> AsyncIterator[bytes]:
+    async def read(self, source_broker_id: int, wanted: LogRange) -> AsyncGenerator[bytes, None]:
         """See SourceReader."""
         endpoint = self._endpoint(source_broker_id) if source_broker_id != self._identity.broker_id else None
         name = f"broker {self._identity.broker_name}:{source_broker_id}"

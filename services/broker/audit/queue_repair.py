@@ -2,7 +2,8 @@
 
 Which part of the log holds the records is known from the entries around, if they are right; else it is looked for from
 the log's start. The helper process reads the records, the event loop compares and writes. Positions without a message
-(fillers) have no record and stay. Nothing is written unless every other position has its record.
+(fillers) have no record and stay. Of each 20,000 entries nothing is written unless every other position has its record.
+Whatever ends a repair, what it wrote is synced and logged before the next one begins.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import structlog
 from broker.audit.helper import AuditHelper
 from broker.audit.jobs import FindEntriesJob
 from broker.audit.repair_errors import Refusal, RepairRefused
+from broker.audit.repair_steps import to_its_end
 from broker.audit.replica_state import ReplicaState
 from broker.audit.store_files import StoreFiles
 from mqcore.message import MessageRecord
@@ -133,18 +135,12 @@ class QueueRepair:
         queue = self._queue(order, cuts)
         await self._check_files(queue, first, end)
         repaired = QueueRepaired()
-        for start in range(first, end, _CHUNK_ENTRIES):
-            await self._repair(order, start, min(start + _CHUNK_ENTRIES, end), cuts, repaired)
-        if repaired.changed_count and not order.dry_run:
-            await asyncio.shield(self._sync())
-            log.warning(
-                "queue_entries_rewritten",
-                topic=order.topic,
-                queue_id=order.queue_id,
-                first_queue_offset=first,
-                end_queue_offset=end,
-                changed_count=repaired.changed_count,
-            )
+        try:
+            for start in range(first, end, _CHUNK_ENTRIES):
+                await self._repair(order, start, min(start + _CHUNK_ENTRIES, end), cuts, repaired)
+        finally:
+            if repaired.changed_count and not order.dry_run:
+                await to_its_end(self._sync(order, repaired))
         return repaired
 
     def _queue(self, order: QueueOrder, cuts: int) -> ConsumeQueue:
@@ -259,17 +255,25 @@ class QueueRepair:
         return self._store.dispatched_offset
 
     def _sound_entry(self, queue: ConsumeQueue, queue_offset: int) -> QueueEntry | None:
-        entry = queue.entry(queue_offset)
-        if entry.is_filler or entry.size <= 0:
-            return None
         try:
+            entry = queue.entry(queue_offset)
+            if entry.is_filler or entry.size <= 0:
+                return None
             record = self._store.message_at(entry.physical_offset, entry.size)
-        except RecordCorrupt:
+        except (RecordCorrupt, DiskError):
             return None
         is_its_own = (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, queue_offset)
         return entry if is_its_own else None
 
-    async def _sync(self) -> None:
+    async def _sync(self, order: QueueOrder, repaired: QueueRepaired) -> None:
+        log.warning(
+            "queue_entries_rewritten",
+            topic=order.topic,
+            queue_id=order.queue_id,
+            first_queue_offset=order.first_queue_offset,
+            end_queue_offset=order.end_queue_offset,
+            changed_count=repaired.changed_count,
+        )
         async with self._flushes_paused():
             job = self._store.queue_sync_job()
             try:

@@ -8,17 +8,18 @@ In this order, and nothing is written before the last step:
 4. With them the log is a chain of sound records, together with what lies around the range.
 5. Page by page what differs is written, then synced, then the range is digested again, through the file system.
 
-A crash in step 5, or a caller that goes away, leaves some pages repaired and others not: neither digest fits then, and
-the next run of the job finds the rest.
+A crash in step 5, a caller that goes away, or a log that is cut or expires under it, leaves some pages repaired and
+others not: neither digest fits then, and the next run of the job finds the rest. Whatever ends step 5, what it wrote is
+synced and logged before the next repair begins.
 Step 5 runs on the event loop, as everything that changes the log does, a megabyte at a time; it only copies pages that
-step 2 and the comparison have brought into memory. The rest runs in threads and in the helper process.
+the comparison has brought into memory. The rest runs in threads and in the helper process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -29,6 +30,7 @@ from broker.audit.helper import AuditHelper
 from broker.audit.job_runner import hash_factory
 from broker.audit.jobs import CheckStagedJob, DigestAlgorithm, DigestRangeJob, Job
 from broker.audit.repair_errors import Refusal, RepairRefused
+from broker.audit.repair_steps import to_its_end
 from broker.audit.replica_state import ReplicaState
 from broker.audit.store_files import OpenFile, StoreFiles
 from mqcore.replication import LogRange
@@ -69,7 +71,7 @@ class RepairableLog(Protocol):
 class SourceReader(Protocol):
     """Reads another member's log. Raises RepairRefused with SOURCE_UNAVAILABLE, or when it is not that member."""
 
-    def __call__(self, source_broker_id: int, wanted: LogRange) -> AsyncIterator[bytes]:
+    def __call__(self, source_broker_id: int, wanted: LogRange) -> AsyncGenerator[bytes, None]:
         """The bytes, in order and complete."""
 
 
@@ -124,6 +126,10 @@ class RangeRepair:
         self._helper = helper
         self._read_source = read_source
         self._failed = failed
+
+    def remove_leftover(self) -> None:
+        """Removes what a crash in the middle of a repair has left beside the log. Blocks; while no repair runs."""
+        _remove(self._staged_path)
 
     async def run(self, order: RangeOrder) -> RangeRepaired:
         """Raises RepairRefused, or what AuditHelper.answers raises."""
@@ -192,22 +198,21 @@ class RangeRepair:
                 Refusal.NO_ROOM, f"the disk has room for {room} bytes, and a copy of {length} is needed for a while"
             )
         hashed = hash_factory(DigestAlgorithm.XXH3_128)()
-        descriptor = await asyncio.to_thread(
-            os.open, self._staged_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
-        staged = os.fdopen(descriptor, "wb", buffering=0)
+        # Closed by its last user and not here: a thread that outlives a cancelled call must not write into whatever
+        # file was opened next.
+        staged = await asyncio.to_thread(_new_file, self._staged_path)
 
         def take(piece: bytes) -> None:
             hashed.update(memoryview(piece))
-            staged.write(piece)
+            _write_all(staged, piece)
 
-        try:
-            received = 0
-            async for piece in self._read_source(order.source_broker_id, order.range):
+        received = 0
+        async with aclosing(self._read_source(order.source_broker_id, order.range)) as pieces:
+            async for piece in pieces:
                 received += len(piece)
+                if received > length:
+                    break
                 await asyncio.to_thread(take, piece)
-        finally:
-            staged.close()
         if received != length or hashed.digest() != order.source_digest:
             raise RepairRefused(
                 Refusal.SOURCE_UNSOUND,
@@ -235,6 +240,17 @@ class RangeRepair:
 
     async def _replace(self, order: RangeOrder, cuts: int, record_count: int) -> RangeRepaired:
         repaired = RangeRepaired(record_count=record_count)
+        try:
+            await self._write_pages(order, cuts, repaired)
+        finally:
+            if repaired.changed_bytes and not order.dry_run:
+                await to_its_end(self._sync(order, repaired))
+        if not order.dry_run:
+            await self._check_result(order)
+        return repaired
+
+    async def _write_pages(self, order: RangeOrder, cuts: int, repaired: RangeRepaired) -> None:
+        """Adds to `repaired` what it has written, or would write."""
         offset, end = order.range
         staged = await asyncio.to_thread(OpenFile.of_path, self._staged_path)
         while offset < end:
@@ -242,28 +258,15 @@ class RangeRepair:
             ours = self._store.read_log(offset, min(_PIECE_BYTES, end - offset))
             pages = await asyncio.to_thread(_differing_pages, ours, staged, offset, order.range.start_offset)
             offset += len(ours)
+            # Nothing may come between this and the writing: it is one step of the loop.
+            self._check_range(order, cuts)
             for page in pages:
                 repaired.changed_bytes += page.changed_bytes
                 repaired.add(page.start_offset, page.start_offset + len(page.data))
-            if pages and not order.dry_run:
-                # Nothing may come between this and the writing: it is one step of the loop.
-                self._check_range(order, cuts)
-                for page in pages:
+                if not order.dry_run:
                     self._store.replace_log(page.start_offset, page.data)
-        if not order.dry_run:
-            # Seen to its end whatever becomes of the caller: what was written must not stay unsynced.
-            await asyncio.shield(self._finish(order, repaired))
-        return repaired
 
-    async def _finish(self, order: RangeOrder, repaired: RangeRepaired) -> None:
-        job = self._store.log_sync_job(*order.range)
-        try:
-            await asyncio.to_thread(job.run)
-        except DiskError as error:
-            self._failed(error)
-            raise RepairRefused(Refusal.READ_BACK_DIFFERS, f"the disk failed: {error}") from error
-        self._store.flush_finished(job)
-        found = await self._digest(order)
+    async def _sync(self, order: RangeOrder, repaired: RangeRepaired) -> None:
         log.warning(
             "log_range_repaired",
             start_offset=order.range.start_offset,
@@ -271,8 +274,18 @@ class RangeRepair:
             source_broker_id=order.source_broker_id,
             changed_bytes=repaired.changed_bytes,
             old_digest=order.target_digest.hex(),
-            new_digest=found.hex(),
+            source_digest=order.source_digest.hex(),
         )
+        job = self._store.log_sync_job(*order.range)
+        try:
+            await asyncio.to_thread(job.run)
+        except DiskError as error:
+            self._failed(error)
+            raise RepairRefused(Refusal.READ_BACK_DIFFERS, f"the disk failed: {error}") from error
+        self._store.flush_finished(job)
+
+    async def _check_result(self, order: RangeOrder) -> None:
+        found = await self._digest(order)
         if found != order.source_digest:
             raise RepairRefused(
                 Refusal.READ_BACK_DIFFERS,
@@ -313,6 +326,17 @@ def _differing_pages(ours: memoryview, staged: OpenFile, offset: int, staged_sta
             pages.append(_Page(offset + start, there, changed_bytes))
         start = end
     return pages
+
+
+def _new_file(path: str) -> OpenFile:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    return OpenFile(os.open(path, flags, 0o600))
+
+
+def _write_all(file: OpenFile, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file.number, view) :]
 
 
 def _room(folder: str) -> int:
