@@ -260,6 +260,10 @@ def broker_digest(store: Path, folder: Path) -> Iterator[Row]:
         "mappedFileSizeConsumeQueue": "6000000",
         "maxHashSlotNum": "5000000",
         "maxIndexNum": "20000000",
+        # A disk as full as this one is meanwhile would have it remove its oldest files.
+        "diskMaxUsedSpaceRatio": "0.999",
+        "diskSpaceCleanForciblyRatio": "0.9991",
+        "diskSpaceWarningLevelRatio": "0.9992",
     }
     with ProcessCluster(folder / "broker") as cluster:
         cluster.add_name_server()
@@ -340,17 +344,16 @@ def check_disk(folder: Path, needed_bytes: int) -> None:
         )
 
 
-def measure(console: Console, *, gib: float, growth_gib: float) -> list[Row]:
+def measure(console: Console, *, gib: float, growth_gib: float) -> Iterator[Row]:
     """Everything, in order of the docstring."""
-    rows = list(kernels())
+    yield from kernels()
     contest = Contest(FOLDER, console)
     contest.grow(gib, seed=1)
-    rows.append(Row.at_least("worker_digest", worker_digest(contest.stores[0]), KERNEL_MB_PER_CORE, "MB/s per core"))
-    rows += baselines(contest)
-    rows += job(contest, end_gib=gib + growth_gib)
-    rows += broker_digest(contest.stores[0], FOLDER)
-    rows.append(Row.absolute("noise_cores_max", max(each.noise_cores for each in contest.readings.values()), "CPUs"))
-    return rows
+    yield Row.at_least("worker_digest", worker_digest(contest.stores[0]), KERNEL_MB_PER_CORE, "MB/s per core")
+    yield from baselines(contest)
+    yield from job(contest, end_gib=gib + growth_gib)
+    yield from broker_digest(contest.stores[0], FOLDER)
+    yield Row.absolute("noise_cores_max", max(each.noise_cores for each in contest.readings.values()), "CPUs")
 
 
 def table(rows: list[Row]) -> Table:
@@ -398,12 +401,15 @@ def main() -> int:
     FOLDER.mkdir(parents=True)
     # Two logs of whole files, and ConsumeQueues and index.
     check_disk(FOLDER, int(2 * (math.ceil(arguments.gib + arguments.growth_gib) + 0.06 * arguments.gib) * 2**30))
+    rows: list[Row] = []
     try:
-        rows = measure(console, gib=arguments.gib, growth_gib=arguments.growth_gib)
+        for row in measure(console, gib=arguments.gib, growth_gib=arguments.growth_gib):
+            rows.append(row)
+            # What was measured is kept when something fails later.
+            REPORT.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
     finally:
         for part in ("stores", "slices"):
             shutil.rmtree(FOLDER / part, ignore_errors=True)
-    REPORT.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
     console.print(table(rows))
     return 0 if all(row.holds for row in rows) else 1
 

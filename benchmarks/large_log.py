@@ -24,6 +24,8 @@ _TAGS: Final = ("created", "paid", "shipped")
 _BATCH: Final = 64
 _BATCHES_PER_FLUSH: Final = 4096
 _COPY_BYTES: Final = 64 << 20
+# A disk that gets as full as this one is no reason to refuse.
+_OPTIONS: Final = StoreOptions(disk_max_used_ratio=0.999, disk_clean_forcibly_ratio=0.999, disk_warning_ratio=0.999)
 
 
 def append_messages(folder: Path, end_offset: int, *, seed: int) -> int:
@@ -32,7 +34,7 @@ def append_messages(folder: Path, end_offset: int, *, seed: int) -> int:
     The store is made if it is not there, and ended in order. About 40,000 messages a second.
     """
     host = Host.parse("127.0.0.1", 10_911)
-    store = MessageStore(PosixDisk(folder), SystemClock(), StoreOptions(), store_host=host)
+    store = MessageStore(PosixDisk(folder), SystemClock(), _OPTIONS, store_host=host)
     store.load()
     block = random.Random(seed).randbytes(1 << 20)
     prefix = f"7F000001{os.getpid() & 0xFFFFFFFF:08X}"
