@@ -624,6 +624,9 @@ class _Comparer:
         fields = changed_fields(held, right) if messages else []
         if 0 < len(fields) <= _FIELDS_MAX and not (len(fields) > 1 and "body" in fields):
             return self._new(FindingKind.FIELD_DIFFERS, replica, start, end, ", ".join(fields))
+        if messages and 2 * len(differing) > len(right):
+            # In the same words for all of a stretch that was written over: it is one finding then.
+            return self._new(FindingKind.TORN, replica, start, end, "other bytes lie in its place")
         detail = f"{len(differing)} bytes differ, the first is byte {differing[0] if differing else 0}"
         return self._new(FindingKind.TORN, replica, start, end, detail, messages=messages)
 

@@ -173,3 +173,22 @@ def test_replica_without_its_body_still_votes_on_the_fields(equal_group: list[Pa
         (0, 1, FindingKind.BODY_CRC),
         (2, 1, FindingKind.FIELD_DIFFERS),
     ]
+
+
+def test_file_that_was_written_over_is_one_finding(equal_group: list[Path], tmp_path: Path) -> None:
+    folders = copy_group(equal_group[:2], tmp_path)
+    (folders[0] / "commitlog" / f"{SEGMENT_BYTES:020d}").write_bytes(b"\xff" * SEGMENT_BYTES)
+    first, *rest = compared(folders)
+    assert (first.kind, first.start_offset, first.broker_id) == (FindingKind.TORN, SEGMENT_BYTES, 0)
+    assert first.messages > 100
+    assert len(rest) <= 1, "the padding is no message"
+
+
+def test_file_with_more_bytes_than_it_should_have(equal_group: list[Path], tmp_path: Path) -> None:
+    """The broker refuses to start with it."""
+    folders = copy_group(equal_group[:2], tmp_path)
+    with (folders[1] / "commitlog" / f"{SEGMENT_BYTES:020d}").open("ab") as file:
+        file.write(b"more")
+    (finding,) = audit_folders(folders).findings
+    assert (finding.kind, finding.broker_id) == (FindingKind.SEGMENT_SIZE, 1)
+    assert finding.file == f"commitlog/{SEGMENT_BYTES:020d}"
