@@ -368,6 +368,9 @@ class GroupAudit:
         differing = differing_to_remember([*reading.differing, *reading.changed])
         deep_only = sum(1 for finding in findings if finding.severity is Severity.DERIVED)
         is_through = not self._problems and not self._questions.problems
+        # A run that has not seen every replica to the end has not seen what differed before become equal.
+        before = [] if is_through else [_overlap(part, self._common) for part in memory.differing]
+        still = differing_to_remember([*differing, *(part for part in before if part.start_offset < part.end_offset)])
         self._store.save_memory(
             replace(
                 memory,
@@ -375,7 +378,7 @@ class GroupAudit:
                 min_offset=self._common.start_offset,
                 scrub_cursor=plan.scrub_cursor if is_through else memory.scrub_cursor,
                 scrubbed_at_s=plan.scrubbed_at_s if is_through else memory.scrubbed_at_s,
-                differing=differing,
+                differing=still,
                 run_id=self._run_id,
                 verified_at=self._now.isoformat(timespec="seconds"),
                 deep_findings=deep_only if self._is_deep else memory.deep_findings,

@@ -49,7 +49,8 @@ class Questions:
         open_tasks = [task for task in tasks if task.key not in known]
         self._progress.read(sum(task.expected_bytes for task in tasks if task.key in known))
         fresh = self.ask(open_tasks)
-        worth_keeping = [answer for answer in fresh if not answer.problem]
+        # What is wrong now may be mended when the next run asks.
+        worth_keeping = [answer for answer in fresh if not answer.problem and not answer.values.get("findings")]
         if worth_keeping:
             self._store.save_answers(worth_keeping, now_s=time.time())
         known |= {task.key: answer for task, answer in zip(open_tasks, fresh)}

@@ -12,7 +12,7 @@ import pytest
 
 from consistency.audit import AuditReport
 from consistency.errors import TasksFailed
-from consistency.tasks import CompareTask, DescribeTask, DigestTask, Task
+from consistency.tasks import CheckTask, CompareTask, DescribeTask, DigestTask, Task
 from mqcore.audit.findings import Finding, FindingKind, Verdict
 from mqcore.audit.repair_plan import RepairAction, RepairPlan
 from mqcore.audit.run_summary import ExitCode, Outcome, RunSummary
@@ -111,6 +111,46 @@ def test_difference_stays_a_finding_until_it_is_mended(group: list[Path], tmp_pa
     outcomes.append(run_inline(results, _path(group)).summary.outcome)
 
     assert outcomes == [Outcome.DIVERGED, Outcome.DIVERGED, Outcome.EQUAL]
+
+
+def test_difference_outlives_a_run_that_misses_a_replica(group: list[Path], tmp_path: Path) -> None:
+    expected = DAMAGES["flipped-body-bit"].apply(group, random.Random(1))
+    places = {broker_id: str(folder) for broker_id, folder in enumerate(group)}
+    absent = places | {expected.broker_id: "broker://127.0.0.1:1"}
+
+    outcomes = [
+        run_inline(
+            tmp_path / "results",
+            "sources=" + ";".join(f"broker-a/{broker_id}={place}" for broker_id, place in found.items()),
+        ).summary.outcome
+        for found in (places, absent, places)
+    ]
+
+    assert outcomes == [Outcome.DIVERGED, Outcome.INCOMPLETE, Outcome.DIVERGED]
+
+
+def test_what_is_mended_while_a_deep_run_is_cut_off_is_no_finding_of_the_next(
+    group: list[Path], tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    path = group[0] / "commitlog" / f"{0:020d}"
+    sound = path.read_bytes()
+    write_at(path, 1_000, b"\xff\x00\xff\x00")
+    runner = InlineRunner()
+
+    def break_down(tasks: Sequence[Task]) -> None:
+        if any(isinstance(task, CheckTask) for task in runner.performed):
+            raise TasksFailed("the pod was removed")
+
+    runner.before_run = break_down
+    chunk = "chunkBytes=64KiB"
+    cut_off = run_inline(results, _path(group), _DEEP, chunk, runner=runner)
+    path.write_bytes(sound)
+    report = run_inline(results, _path(group), _DEEP, chunk)
+
+    assert any(isinstance(task, CheckTask) for task in runner.performed)
+    assert cut_off.summary.outcome is Outcome.INCOMPLETE
+    assert report.findings == ()
 
 
 def test_what_changed_on_all_replicas_alike_is_known_by_the_stored_digest(group: list[Path], tmp_path: Path) -> None:
