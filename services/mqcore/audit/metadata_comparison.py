@@ -34,6 +34,10 @@ ConfigT = TypeVar("ConfigT", TopicConfig, SubscriptionGroupConfig)
 
 _MASTER_ID: Final = 0
 _OFFSETS_APART_MS: Final = 60_000
+_SET_BACK: Final = (
+    "if it was set back on the master, the slave keeps the higher one until it is stopped, "
+    "its config/consumerOffset.json and .bak are removed, and it is started"
+)
 _SYNC_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
@@ -181,7 +185,7 @@ class _Comparer:
             effect = (
                 f"{offset - (own or 0)} messages would be consumed again"
                 if (own or 0) <= offset
-                else f"{(own or 0) - offset} messages would be skipped"
+                else f"{(own or 0) - offset} messages would be skipped; {_SET_BACK}"
             )
             yield self._new(
                 FindingKind.CONSUMER_OFFSET_STALE,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.files import PosixDisk
+from mqcore.audit.findings import FindingKind
 from mqcore.audit.record_check import check_records
 from mqcore.audit.replica_store import ReplicaStore
 from mqcore.storage import MessageStore
@@ -24,7 +25,7 @@ from support.audit_stores import (
     replicate,
 )
 from support.folder_audit import audit_folders
-from support.messages import STORE_HOST
+from support.messages import STORE_HOST, outgoing_message
 from support.replica_folders import open_replica
 from support.store_samples import END_OFFSET
 from support.store_samples import STORE as JAVA_STORE
@@ -155,3 +156,98 @@ def test_table_of_delay_levels_that_was_changed(tmp_path: Path) -> None:
         append_messages(store, clock, first * 200, 200)
         store.close()
     check_all(open_replica(tmp_path))
+
+
+def put(store: MessageStore, clock: ManualClock, count: int, *, queue_id: int = 0, body_bytes: int = 100) -> None:
+    """Messages that are all alike but for their ids."""
+    for number in range(count):
+        key = f"{store.end_offset:016X}{number:016X}"
+        message = outgoing_message(topic="orders", queue_id=queue_id, body=b"x" * body_bytes, keys=(key,))
+        assert store.put(message).status.name == "PUT_OK"
+        clock.now_ms += 3
+
+
+def copy_without_first_files(folder: Path, copy: Path, count: int) -> None:
+    """Its oldest files have expired, and with them files of its ConsumeQueues."""
+    shutil.copytree(folder, copy)
+    for path in sorted((copy / "commitlog").iterdir())[:count]:
+        path.unlink()
+    store = open_store(copy, ManualClock())
+    while store.trim_queues():
+        pass
+    store.close()
+
+
+def test_clock_that_was_set_back(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = open_store(tmp_path, clock)
+    for first, step_ms in ((0, 3_600_000), (200, 100_000_000_000), (400, 0)):
+        append_messages(store, clock, first, 200)
+        clock.now_ms -= step_ms
+    store.close()
+    check_all(open_replica(tmp_path))
+
+
+def test_record_that_fills_a_file_to_its_last_byte(tmp_path: Path) -> None:
+    """But for the head of the blank, which is always there."""
+    clock = ManualClock()
+    store = open_store(tmp_path / "0", clock)
+    put(store, clock, 1)
+    head_bytes = store.end_offset - 100
+    while store.segment_bytes - store.end_offset > 3000:
+        put(store, clock, 1, body_bytes=1000)
+    put(store, clock, 1, body_bytes=store.segment_bytes - store.end_offset - 8 - head_bytes)
+    assert store.end_offset == store.segment_bytes - 8
+    put(store, clock, 5)
+    store.close()
+    shutil.copytree(tmp_path / "0", tmp_path / "1")
+    audit = audit_folders([tmp_path / "0", tmp_path / "1"])
+    assert not audit.compared
+    assert not audit.checked
+
+
+def test_queue_whose_messages_have_all_expired(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = open_store(tmp_path / "0", clock)
+    put(store, clock, 250, queue_id=2)
+    put(store, clock, 700, body_bytes=1000)
+    store.close()
+    copy_without_first_files(tmp_path / "0", tmp_path / "1", 2)
+    store = open_store(tmp_path / "1", clock)
+    put(store, clock, 20, queue_id=2)
+    store.close()
+    check_all(open_replica(tmp_path / "1"))
+    for order in (("0", "1"), ("1", "0")):
+        found = audit_folders([tmp_path / name for name in order])
+        assert not found.checked
+        assert {finding.kind for finding in found.compared} <= {FindingKind.TAIL_EXTRA}
+
+
+@pytest.mark.parametrize("tail_bytes", [3, 40, 700])
+def test_killed_in_the_middle_of_a_record(tail_bytes: int, tmp_path: Path) -> None:
+    store = killed_copy(tmp_path / "store", tmp_path / "killed", flushed=True)
+    end = store.facts.end_offset
+    head = (1500).to_bytes(4, "big") + b"\xda\xa3\x20\xa7" + bytes(20) + end.to_bytes(8, "big")
+    half = (head + random.Random(1).randbytes(700))[:tail_bytes]
+    with (tmp_path / "killed" / store.segment_path(end)).open("r+b") as file:
+        file.seek(end % store.facts.segment_bytes)
+        file.write(half)
+    torn = open_replica(tmp_path / "killed")
+    assert torn.facts.end_offset == end
+    check_all(torn)
+    restarted = open_store(tmp_path / "killed", ManualClock(now_ms=1_700_000_100_000))
+    restarted.close()
+    check_all(open_replica(tmp_path / "killed"))
+
+
+def test_bytes_of_a_former_tail_lie_behind_the_end(equal_group: list[Path], tmp_path: Path) -> None:
+    """What RocketMQ leaves when it cuts a slave back."""
+    replicate(equal_group[0], tmp_path / "1", end_offset=open_replica(equal_group[0]).facts.end_offset - 30_000)
+    slave, master = open_replica(tmp_path / "1"), open_replica(equal_group[0])
+    end = slave.facts.end_offset
+    with (tmp_path / "1" / slave.segment_path(end)).open("r+b") as file:
+        file.seek(end % slave.facts.segment_bytes)
+        file.write(bytes(master.read_log(end - 20_000, end))[777:])
+    assert open_replica(tmp_path / "1").facts.end_offset == end
+    check_all(open_replica(tmp_path / "1"))
+    assert not audit_folders([equal_group[0], tmp_path / "1"]).findings
