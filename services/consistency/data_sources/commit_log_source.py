@@ -62,6 +62,8 @@ _BATCH_ROWS: Final = 4_096
 _BATCH_BYTES: Final = 32 << 20
 _RECORDS: Final = (PieceKind.RECORD, PieceKind.BAD_BODY)
 _SIGN: Final = 1 << 63
+_LAST_MS: Final = 253_402_300_799_999
+"""Of the year 9999, the last that SQL and Python know."""
 
 
 class CommitLogSource(DataSource):
@@ -201,8 +203,8 @@ class _Batch:
             properties.get(PROPERTY_TAGS),
             properties.get(PROPERTY_KEYS, "").split(),
             list(properties.items()),
-            record.store_timestamp_ms * 1_000,
-            record.born_timestamp_ms * 1_000,
+            _microseconds(record.store_timestamp_ms),
+            _microseconds(record.born_timestamp_ms),
             str(record.born_host),
             str(record.store_host),
             record.sys_flag,
@@ -225,6 +227,11 @@ class _Batch:
         self._rows.clear()
         self._bytes = 0
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _microseconds(wall_ms: int) -> int | None:
+    """Since 1970; None for what is no time: nothing but the body has a checksum, so damage may be in here."""
+    return wall_ms * 1_000 if 0 <= wall_ms <= _LAST_MS else None
 
 
 def _first_timestamp_ms(store: ReplicaStore, offset: int) -> int | None:

@@ -34,7 +34,7 @@ _SCHEMA: Final = pa.schema([(name, kind) for name, kind, _ in _COLUMNS])
 _ENTRY: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _BATCH_ENTRIES: Final = 1 << 16
 _FILLER_SIZE: Final = 0x7FFF_FFFF
-"""What stands before the first entry of a queue that began later; see store-format.md."""
+"""Of a position that no message has; see mqcore.storage.consume_queue."""
 
 
 class ConsumeQueueSource(DataSource):
@@ -126,7 +126,7 @@ def _batch(facts: ReplicaFacts, topic: str, queue_id: int, first: int, data: byt
     count = len(found)
     offsets = found["physical_offset"].astype(np.int64)
     sizes = found["size"].astype(np.int32)
-    is_filler = (offsets == 0) & (sizes == _FILLER_SIZE)
+    is_filler = sizes == _FILLER_SIZE
     columns = [
         [facts.group] * count,
         [facts.broker_id] * count,

@@ -51,4 +51,9 @@ def _percent(share: float) -> str:
 
 
 def _moment(wall_ms: int) -> str:
-    return datetime.fromtimestamp(wall_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{wall_ms % 1_000:03d}"
+    """2026-11-21 22:00:00.123; a number that is no time, as a damaged record may have one, as it is."""
+    try:
+        moment = datetime.fromtimestamp(wall_ms // 1_000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{wall_ms} ms"
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{wall_ms % 1_000:03d}"

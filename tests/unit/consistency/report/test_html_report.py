@@ -56,6 +56,11 @@ def test_equal_run_says_so_first() -> None:
     assert "what to do" not in text
 
 
+def test_a_damaged_time_is_shown_as_it_is() -> None:
+    damaged = finding(FindingKind.FIELD_DIFFERS, store_timestamp_ms=1_700_000_000_123 | 1 << 62)
+    assert f"stored {1_700_000_000_123 | 1 << 62} ms" in _text(_page(run_of([equal_group("broker-a")], [damaged])))
+
+
 def test_diverged_run_names_the_message_the_replica_and_the_remedy() -> None:
     text = _text(_page(diverged_run()))
     assert "1 of 2 groups differs." in text

@@ -1,0 +1,55 @@
+"""The log as tables, read without Spark: rows of what is damaged, and of what is none of a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from consistency.data_sources.commit_log_source import CommitLogReader
+from consistency.data_sources.consume_queue_source import ConsumeQueueReader
+from consistency.data_sources.store_options import StoreOptions
+from support.audit_stores import copy_group
+from support.store_damage import write_at
+
+_ENTRY = Struct(">qiq")
+_BORN_TIMESTAMP_AT = 40
+
+
+@pytest.fixture
+def folder(equal_group: list[Path], tmp_path: Path) -> Path:
+    """A store to be damaged."""
+    return copy_group(equal_group[:1], tmp_path / "broker-a")[0]
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def _options(folder: Path) -> StoreOptions:
+    return StoreOptions.of({"path": str(folder)})
+
+
+def test_a_record_with_a_damaged_time_has_a_row_without_one(folder: Path) -> None:
+    write_at(folder / "commitlog" / f"{0:020d}", _BORN_TIMESTAMP_AT, b"\x7f")
+    reader = CommitLogReader(_options(folder))
+
+    rows = _rows(batch for part in reader.partitions() for batch in reader.read(part))
+
+    assert rows[0]["physical_offset"] == 0
+    assert rows[0]["born_timestamp"] is None
+    assert all(row["born_timestamp"] is not None for row in rows[1:])
+
+
+def test_fillers_of_a_gap_are_fillers(folder: Path) -> None:
+    path = min((folder / "consumequeue").glob("*/*/*"))
+    write_at(path, 0, _ENTRY.pack(4_711, 0x7FFF_FFFF, 0))
+    reader = ConsumeQueueReader(_options(folder))
+
+    rows = _rows(batch for part in reader.partitions() for batch in reader.read(part))
+
+    assert [(row["physical_offset"], row["queue_offset"]) for row in rows if row["is_filler"]] == [(4_711, 0)]
