@@ -92,7 +92,9 @@ def main() -> None:
         except JobCancelled:
             continue
         except BrokenPipeError:
-            os._exit(0)
+            break
+    # Not by returning: the interpreter's end would wait for standard input, which the thread is reading, and abort.
+    os._exit(0)
 
 
 def _stand_back() -> None:
