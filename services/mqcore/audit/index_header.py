@@ -36,6 +36,9 @@ _SEARCHED_BYTES_MAX: Final = 64 << 20
 _UNWRITTEN_MAX: Final = 64
 """Entries of one record: a killed process may have counted them and written none."""
 _BLOCK: Final = 1 << 16
+_SAMPLES: Final = 16
+_SECOND_MS: Final = 1000
+_MOST_SECONDS: Final = 0x7FFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +116,27 @@ def _with_right_begin(file: IndexFile) -> IndexFile:
         file = replace(file, begin_offset=offset, problem=problem)
     record = _record(file.store, offset)
     if record is not None and record.store_timestamp_ms != file.begin_timestamp_ms:
-        problem = f"it begins at {file.begin_timestamp_ms} ms; its first record is of {record.store_timestamp_ms}"
-        file = replace(file, begin_timestamp_ms=record.store_timestamp_ms, problem=problem)
+        mended = replace(file, begin_timestamp_ms=record.store_timestamp_ms)
+        # The record's time may be what was changed: other records tell.
+        if _right_times(file) < _right_times(mended):
+            problem = f"it begins at {file.begin_timestamp_ms} ms; its first record is of {record.store_timestamp_ms}"
+            return replace(mended, problem=problem)
     return file
+
+
+def _right_times(file: IndexFile) -> int:
+    """How many of some entries have the times of their records, counted from the file's begin."""
+    right = 0
+    for number in range(2, file.next_entry, max(1, file.next_entry // _SAMPLES)):
+        entries = file.entries(number, number + 1)
+        offset = int(entries["offset"][0]) if len(entries) else file.begin_offset
+        record = _record(file.store, offset) if offset != file.begin_offset else None
+        right += record is not None and int(entries["seconds"][0]) == _seconds(file, record)
+    return right
+
+
+def _seconds(file: IndexFile, record: RecordName) -> int:
+    return min(max(0, (record.store_timestamp_ms - file.begin_timestamp_ms) // _SECOND_MS), _MOST_SECONDS)
 
 
 def _with_right_end(file: IndexFile) -> IndexFile:
@@ -141,8 +162,9 @@ def _with_right_end(file: IndexFile) -> IndexFile:
     if offset != file.end_offset and _record(file.store, file.end_offset) is None:
         problem = f"it ends with the record at {file.end_offset}; its last entry leads to {offset}"
         return replace(file, end_offset=offset, problem=problem)
-    if offset == file.end_offset and file.end_timestamp_ms < record.store_timestamp_ms:
-        # A later time does no harm, and is left behind by entries that were taken back.
+    is_early = file.end_timestamp_ms <= record.store_timestamp_ms - _SECOND_MS
+    # A later time does no harm, and is left behind by entries that were taken back.
+    if is_early and offset == file.end_offset and int(entries["seconds"][-1]) == _seconds(file, record):
         problem = f"it ends at {file.end_timestamp_ms} ms; its last record is of {record.store_timestamp_ms}"
         return replace(file, problem=problem)
     return file
