@@ -240,7 +240,13 @@ class GroupAudit:
         reading.look_again()
         if reading.equal_at_second_look:
             self._benign["equal-at-second-look"] = reading.equal_at_second_look
-        return [*self._compare_differing(reading), *self._explain_changed(reading)]
+        lost = _lost_everywhere(reading)
+        findings = [*self._compare_differing(reading), *self._explain_changed(reading)]
+        if lost:
+            # Alike on all replicas, so that a comparison has nothing to say of it.
+            reading.differing.extend(lost)
+            findings += [] if self._is_deep else self._check_alone(reading, lost)
+        return findings
 
     def _compare_differing(self, reading: ExtentReading) -> list[Finding]:
         pieces = chunks(merged(reading.differing), _COMPARED_AT_ONCE_BYTES)
@@ -286,11 +292,14 @@ class GroupAudit:
             for log_range in ranges
         ]
         if ranges and not self._is_deep:
-            tasks = [CheckTask(replica, ranges) for replica in reading.readable]
-            answers = self._questions.ask(tasks)
-            checked = [finding for answer in answers for finding in answer.findings]
-            findings += collate([], checked, broker_ids=frozenset(task.broker_ids[0] for task in tasks))
+            findings += self._check_alone(reading, ranges)
         return findings
+
+    def _check_alone(self, reading: ExtentReading, ranges: tuple[LogRange, ...]) -> list[Finding]:
+        """What a deep run would say of some ranges."""
+        tasks = [CheckTask(replica, ranges) for replica in reading.readable]
+        checked = [finding for answer in self._questions.ask(tasks) for finding in answer.findings]
+        return collate([], checked, broker_ids=frozenset(task.broker_ids[0] for task in tasks))
 
     # What is wrong with one alone
 
@@ -488,6 +497,15 @@ def _stood_still(finding: Finding, before: Mapping[int, _Described], after: Mapp
         return True
     found = [described.get(finding.broker_id) for described in (before, after)]
     return None not in found and len({described.metadata.get(file) for described in found if described}) == 1
+
+
+def _lost_everywhere(reading: ExtentReading) -> tuple[LogRange, ...]:
+    """Parts of differing extents of which no replica has a file."""
+    parts = list(reading.differing)
+    for replica in reading.readable:
+        overlaps = [_overlap(part, hole) for part in parts for hole in replica.facts.holes]
+        parts = [part for part in overlaps if part.start_offset < part.end_offset]
+    return merged(parts) if reading.readable else ()
 
 
 def _overlap(first: LogRange, second: LogRange) -> LogRange:

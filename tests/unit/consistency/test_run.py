@@ -113,6 +113,21 @@ def test_difference_stays_a_finding_until_it_is_mended(group: list[Path], tmp_pa
     assert outcomes == [Outcome.DIVERGED, Outcome.DIVERGED, Outcome.EQUAL]
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_file_that_no_replica_has_is_missed_by_every_quick_run(
+    equal_group: list[Path], tmp_path: Path, replicas: int
+) -> None:
+    folders = copy_group(equal_group[:replicas], tmp_path / "groups" / "broker-a")
+    for folder in folders:
+        sorted((folder / "commitlog").iterdir())[1].unlink()
+
+    reports = [run_inline(tmp_path / "results", _path(folders)) for _ in range(2)]
+
+    for report in reports:
+        assert report.summary.outcome is Outcome.DIVERGED
+        assert {finding.kind for finding in report.findings} == {FindingKind.SEGMENT_MISSING}
+
+
 def test_difference_outlives_a_run_that_misses_a_replica(group: list[Path], tmp_path: Path) -> None:
     expected = DAMAGES["flipped-body-bit"].apply(group, random.Random(1))
     places = {broker_id: str(folder) for broker_id, folder in enumerate(group)}
