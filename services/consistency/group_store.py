@@ -75,7 +75,11 @@ class GroupStore:
         """What earlier runs left behind. Digests of another kind are of no use: the group counts as never verified."""
         values = self._results.read_json(f"state/{self._name}.json")
         if values is not None:
-            memory = GroupMemory.from_json(values)
+            try:
+                memory = GroupMemory.from_json(values)
+            except (TypeError, ValueError, AttributeError):
+                # Of a version that remembered otherwise: verified again is better than a job that never ends well.
+                memory = GroupMemory(algorithm="", extent_bytes=0)
             if (memory.algorithm, memory.extent_bytes) == (algorithm, extent_bytes):
                 return memory
         return GroupMemory(algorithm=algorithm, extent_bytes=extent_bytes)
@@ -133,8 +137,11 @@ class GroupStore:
         for name in self._results.names(self._progress_folder):
             document = self._results.read_json(f"{self._progress_folder}/{name}")
             self._answer_files.add(name)
-            if document is not None and now_s - document["at_s"] <= _ANSWER_AGE_MAX_S:
-                answers |= {values["key"]: TaskAnswer(**values) for values in document["answers"]}
+            try:
+                if document is not None and now_s - document["at_s"] <= _ANSWER_AGE_MAX_S:
+                    answers |= {values["key"]: TaskAnswer(**values) for values in document["answers"]}
+            except (KeyError, TypeError):
+                continue  # Of another version: it is asked again.
         return answers
 
     def save_answers(self, answers: Iterable[TaskAnswer], *, now_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -51,6 +52,7 @@ _RUN_COLUMNS: Final = (
     "spark_application_id",
 )
 _EARLIER_SHOWN: Final = 30
+_RUN_ID: Final = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{4}")
 
 
 def write_report(results: ResultsStore, report: AuditReport) -> str:
@@ -84,8 +86,8 @@ def earlier_summaries(results: ResultsStore, *, before: str) -> list[RunSummary]
 
 
 def prune_runs(results: ResultsStore, *, keep: int) -> None:
-    """Removes the reports of the oldest runs."""
-    for run_id in results.names("runs")[:-keep]:
+    """Removes the reports of the oldest runs, and nothing that is none."""
+    for run_id in [name for name in results.names("runs") if _RUN_ID.fullmatch(name)][:-keep]:
         results.remove(f"runs/{run_id}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 
 from consistency.audit import AuditReport
 from consistency.errors import TasksFailed
+from consistency.report_files import prune_runs
+from consistency.results_store import ResultsStore
 from consistency.tasks import CheckTask, CompareTask, DescribeTask, DigestTask, Task
 from mqcore.audit.findings import Finding, FindingKind, Verdict
 from mqcore.audit.repair_plan import RepairAction, RepairPlan
@@ -268,6 +271,30 @@ def test_run_that_was_cut_off_goes_on_where_it_was(group: list[Path], tmp_path: 
     assert len(_digests(broken)) > 0
     assert len(_digests(resumed)) == len(_digests(whole)) - len(_digests(broken))
     assert list((results / "state" / "broker-a.progress").iterdir()) == []
+
+
+def test_what_another_version_remembered_is_verified_again(group: list[Path], tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    run_inline(results, _path(group))
+    (results / "state" / "broker-a.json").write_text('{"watermarks": {}}')
+    progress = results / "state" / "broker-a.progress"
+    (progress / "other-0.json").write_text(json.dumps({"at_s": time.time(), "answers": [{"key": "k", "new": 1}]}))
+
+    report = run_inline(results, _path(group))
+
+    assert report.summary.outcome is Outcome.EQUAL
+    assert report.summary.groups[0].new_bytes == report.summary.groups[0].end_offset
+    assert list(progress.iterdir()) == []
+
+
+def test_only_reports_are_pruned(tmp_path: Path) -> None:
+    names = [f"20231114T{hour:02d}0000Z-0000" for hour in range(3)]
+    for name in [*names, "0-somebody-elses"]:
+        (tmp_path / "runs" / name).mkdir(parents=True)
+
+    prune_runs(ResultsStore(str(tmp_path)), keep=1)
+
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["0-somebody-elses", names[-1]]
 
 
 def test_runs_that_overlap_take_nothing_from_each_other(group: list[Path], tmp_path: Path) -> None:
