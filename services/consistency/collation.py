@@ -49,7 +49,7 @@ def _joined(findings: Sequence[Finding]) -> list[Finding]:
     """Neighbours of one kind on one replica as one finding."""
     whole: list[Finding] = []
     pieces = sorted(
-        (finding for finding in findings if finding.kind in _IN_PIECES and finding.start_offset is not None),
+        filter(_is_piece, findings),
         key=lambda finding: (finding.kind, finding.broker_id or 0, finding.start_offset or 0),
     )
     for piece in pieces:
@@ -68,7 +68,11 @@ def _joined(findings: Sequence[Finding]) -> list[Finding]:
             )
         else:
             whole.append(piece)
-    return [finding for finding in findings if finding not in pieces] + whole
+    return [finding for finding in findings if not _is_piece(finding)] + whole
+
+
+def _is_piece(finding: Finding) -> bool:
+    return finding.kind in _IN_PIECES and finding.start_offset is not None
 
 
 def _shared_once(findings: Sequence[Finding], broker_ids: frozenset[int]) -> list[Finding]:
