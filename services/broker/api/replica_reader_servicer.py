@@ -34,6 +34,8 @@ EXTENT_BYTES_MAX: Final = 64 << 20
 """An extent is read whole."""
 _READS_AT_ONCE: Final = 4
 """Of single files, by worker threads that others need as well."""
+_LISTINGS_AT_ONCE: Final = 2
+"""By the same threads; no rate stands before them."""
 _STALL_LIMIT_S: Final = 60.0
 """A caller that takes no answer for so long has gone, and others wait for its place."""
 
@@ -64,6 +66,7 @@ class ReplicaReaderServicer(replica_reader_service_pb2_grpc.ReplicaReaderService
         self._repair_enabled = repair_enabled
         self._pace = ReadPace(max(1, bytes_per_second))
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
+        self._listings = asyncio.Semaphore(_LISTINGS_AT_ONCE)
 
     async def DescribeReplica(  # noqa: N802
         self,
@@ -90,7 +93,8 @@ class ReplicaReaderServicer(replica_reader_service_pb2_grpc.ReplicaReaderService
 
     async def ListFolder(self, request: pb.ListFolderRequest, context: _Context) -> pb.ListFolderResponse:  # noqa: N802
         try:
-            entries = await asyncio.to_thread(self._files.list_folder, request.path)
+            async with self._listings:
+                entries = await asyncio.to_thread(self._files.list_folder, request.path)
         except AUDIT_ERRORS as error:
             await _abort(context, error)
         return pb.ListFolderResponse(
@@ -160,10 +164,10 @@ class ReplicaReaderServicer(replica_reader_service_pb2_grpc.ReplicaReaderService
                     # What expired under the check is missed by nobody.
                     if (finding["end_offset"] or state.end_offset) > self._state().min_offset:
                         await _write(context, pb.CheckRecordsResponse(finding=_named(pb.RecordFinding, finding)))
+                for span in frame.get("spans", ()):
+                    await _write(context, pb.CheckRecordsResponse(queue_span=_named(pb.QueueSpan, span)))
                 if "done" in frame:
                     done = frame["done"]
-                    for span in done["queue_spans"]:
-                        await _write(context, pb.CheckRecordsResponse(queue_span=_named(pb.QueueSpan, span)))
                     totals = pb.RecordTotals(record_count=done["records"], read_bytes=done["bytes_read"])
                     await _write(context, pb.CheckRecordsResponse(totals=totals))
 

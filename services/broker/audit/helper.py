@@ -140,12 +140,22 @@ class AuditHelper:
 async def _next_frame(process: Process, number: int) -> dict[str, Any] | None:
     """The job's next frame; None when the process has ended."""
     assert process.stdout is not None
-    while (line := await process.stdout.readline()).endswith(b"\n"):
+    while (line := await _next_line(process, process.stdout)).endswith(b"\n"):
         frame: dict[str, Any] = json.loads(line)
         if frame["job"] == number:
             return frame
     await process.wait()
     return None
+
+
+async def _next_line(process: Process, output: asyncio.StreamReader) -> bytes:
+    try:
+        return await output.readline()
+    except ValueError as error:
+        # What follows would be read from the middle of a line.
+        process.kill()
+        await process.wait()
+        raise HelperGone(f"the audit's helper process wrote a line beyond {LINE_BYTES_MAX} bytes") from error
 
 
 async def _send(process: Process, frame: dict[str, Any]) -> None:

@@ -105,6 +105,7 @@ def _check_records(job: CheckRecordsJob, store: ReplicaStore) -> Iterator[dict[s
         store, job.start_offset, job.end_offset, with_queues=job.with_queues, with_index=job.with_index
     ).to_json()
     yield from _in_lines(checked.pop("findings"))
+    yield from _in_lines(checked.pop("queue_spans"), name="spans")
     yield {"done": checked}
 
 
@@ -127,9 +128,9 @@ def _find_entries(job: FindEntriesJob, store: ReplicaStore) -> Iterator[dict[str
     yield {"done": {}}
 
 
-def _in_lines(items: list[Any]) -> Iterator[dict[str, Any]]:
+def _in_lines(items: list[Any], *, name: str = "items") -> Iterator[dict[str, Any]]:
     for start in range(0, len(items), _ITEMS_MAX):
-        yield {"items": items[start : start + _ITEMS_MAX]}
+        yield {name: items[start : start + _ITEMS_MAX]}
 
 
 def _failed(failure: JobFailure, message: str) -> dict[str, Any]:

@@ -87,7 +87,8 @@ class DigestRangeJob:
 
 @dataclass(frozen=True, slots=True)
 class CheckRecordsJob:
-    """Items: a Finding as JSON. Done: queue_spans, records and bytes_read, as RecordCheck.to_json has them."""
+    """Items: a Finding as JSON; then spans, likewise: tens of thousands of queues are too much for one line. Done:
+    records and bytes_read. All as RecordCheck.to_json has them."""
 
     kind: ClassVar[str] = "check-records"
     facts: ReplicaFacts
