@@ -186,7 +186,7 @@ class Broker:
             master=self._master_address,
             reports_flushed_only=self._sync_flush,
             kick_flush=self._flusher.kick,
-            flushes_paused=self._jobs_paused,
+            flushes_paused=self._alone_with_store,
             tail_bytes=2 * (settings.max_message_size + RECORD_HEAD_ROOM_BYTES),
             failed=self._disk_failed,
         )
@@ -212,6 +212,7 @@ class Broker:
         self._store_folder = str(Path(settings.store_path_root_dir).absolute())
         self._store_files = StoreFiles(self._store_folder)
         self._audit_helper = AuditHelper(root=self._store_folder, bytes_per_second=settings.audit_read_rate)
+        self._store_turn = asyncio.Lock()
         self._range_repair = self._range_repair_of()
         self._repairs = self._repair_servicer(settings)
         self._metadata_server = self._metadata_server_of(settings)
@@ -467,7 +468,7 @@ class Broker:
                 helper=self._audit_helper,
                 file_bytes=settings.store_options().consume_queue_file_bytes,
                 delay_levels_ms=settings.store_options().delay_levels_ms,
-                flushes_paused=self._jobs_paused,
+                flushes_paused=self._alone_with_store,
                 failed=self._disk_failed,
             ),
             refusal=refusal,
@@ -509,7 +510,7 @@ class Broker:
                 given_up=self._stopping.is_set,
             )
             await asyncio.to_thread(self._store.doubt_tail)
-            async with self._jobs_paused():
+            async with self._alone_with_store():
                 await recovery.run(
                     wait_ms=self._recovery_wait_ms, registered_wait_ms=self._settings.master_recovery_timeout
                 )
@@ -705,6 +706,13 @@ class Broker:
     async def _jobs_paused(self) -> AsyncIterator[None]:
         """No job is out that would vouch for, or add to, what is being cut or moved."""
         async with self._queue_flusher.paused(), self._preparer.paused():
+            yield
+
+    @asynccontextmanager
+    async def _alone_with_store(self) -> AsyncIterator[None]:
+        """The same, for one at a time: a repair syncs queue entries by a job of its own, and a slave that reconnects
+        must not cut its log under it. What is inside may pause the jobs again, but not this."""
+        async with self._store_turn, self._jobs_paused():
             yield
 
     def _log_flushed(self, job: FlushJob) -> None:
