@@ -20,7 +20,7 @@ MEASURED: Final = ROOT / "build" / "bench-consistency.json"
 EXTENT_BYTES: Final = 4 << 20
 STORED_BYTES_PER_EXTENT: Final = 24
 """In Parquet: 16 of digest, the rest compresses well."""
-AUDIT_READ_RATE: Final = 64 << 20
+AUDIT_READ_RATE: Final = 48 << 20
 """auditReadRate of a broker, bytes a second."""
 RETENTION_HOURS: Final = 72
 """fileReservedTime."""

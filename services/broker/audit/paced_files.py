@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from broker.audit.cache_neutral_read import read_into, read_pieces
+from broker.audit.cache_neutral_read import BLOCK_BYTES, open_direct, read_into, read_pieces
 from broker.audit.errors import FileGone
 from broker.audit.store_files import OpenFile, PathRefused, StoreFiles, commit_log_start
 from mqcore.audit.replica_files import ReplicaUnreadable, StoreEntry
@@ -30,7 +31,9 @@ class PacedFiles:
         self._pause = pause
         self._open: OrderedDict[str, OpenFile] = OrderedDict()
         self._buffer = bytearray()
-        self._piece = memoryview(bytearray(_PIECE_BYTES))
+        # Begins with a page, as reads past the page cache have to.
+        self._block = memoryview(mmap.mmap(-1, BLOCK_BYTES))
+        self._direct: tuple[OpenFile, OpenFile | None] | None = None
 
     def list_folder(self, path: str) -> list[StoreEntry]:
         """See ReplicaFiles."""
@@ -61,13 +64,22 @@ class PacedFiles:
             raise FileGone(path)
         done = 0
         try:
-            for piece in read_pieces(file.number, self._piece, offset, length):
+            direct = self._direct_number(file)
+            for piece in read_pieces(file.number, direct, self._block, offset, length, piece_bytes=_PIECE_BYTES):
                 take(piece)
                 done += len(piece)
         except OSError as error:
             raise ReplicaUnreadable(f"{path}: {error}") from error
         self._pause(done)
         return done
+
+    def _direct_number(self, file: OpenFile) -> int | None:
+        """For reads past the page cache: of one file at a time, for a log is read file by file."""
+        if self._direct is None or self._direct[0] is not file:
+            number = open_direct(file.number)
+            self._direct = file, None if number is None else OpenFile(number)
+        direct = self._direct[1]
+        return None if direct is None else direct.number
 
     def _room(self, length: int) -> memoryview:
         if length < _REUSED_BYTES_MIN:
