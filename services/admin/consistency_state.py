@@ -105,9 +105,13 @@ class _Look:
 
 
 def standings(runs: Sequence[RunSummary]) -> tuple[GroupStanding, ...]:
-    """Of all groups that the newest run of either tier knows, by name. `runs` newest first."""
-    newest = [run for tier in Tier if (run := next((each for each in runs if each.tier is tier), None)) is not None]
-    looks: dict[str, list[_Look]] = {group.group: [] for run in newest for group in run.groups}
+    """Of all groups that the newest run of either tier over all groups knows, or one over some, by name.
+
+    `runs` newest first.
+    """
+    whole = [next((run for run in runs if run.tier is tier and not run.only_groups), None) for tier in Tier]
+    telling = [run for run in runs if run.only_groups or run in whole]
+    looks: dict[str, list[_Look]] = {group.group: [] for run in telling for group in run.groups}
     for run in runs:
         findings: dict[str, list[ReplicaFinding]] = {}
         for finding in run.findings:

@@ -115,6 +115,7 @@ def audit(
         duration_seconds=round(time.monotonic() - started_s, 3),
         cpu_seconds=round(cpu_seconds, 3),
         spark_application_id=application_id,
+        only_groups=tuple(sorted(settings.group_names)),
         notes=(*discovery.notes, *(note for result in found for note in result.notes), *notes),
     )
     return AuditReport(summary, findings, plan)

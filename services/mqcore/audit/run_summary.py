@@ -115,6 +115,8 @@ class RunSummary:
     spark_application_id: str = ""
     notes: tuple[str, ...] = ()
     """What a reader of the report should know, a sentence each."""
+    only_groups: tuple[str, ...] = ()
+    """Groups that the run was asked for; empty for all. The others' standing is what it was."""
     schema: int = SCHEMA_VERSION
 
     @property
@@ -143,6 +145,7 @@ class RunSummary:
             known["findings"] = tuple(Finding.from_json(finding) for finding in known.get("findings", ()))
             known["groups"] = tuple(_group(group) for group in known["groups"])
             known["notes"] = tuple(known.get("notes", ()))
+            known["only_groups"] = tuple(known.get("only_groups", ()))
             return cls(**known)
         except (KeyError, TypeError) as error:
             raise ValueError(f"no summary of a run: {error!r}") from error

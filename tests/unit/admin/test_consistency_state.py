@@ -72,6 +72,11 @@ def test_group_that_no_newest_run_knows_is_gone() -> None:
     }
 
 
+def test_run_over_some_groups_answers_for_those_alone() -> None:
+    partial = _run(2, run_of([equal_group("broker-b")]), only_groups=("broker-b",))
+    assert _kinds(_run(1, _bad_run(FindingKind.ZEROED)), partial) == {"broker-a": [FindingKind.ZEROED], "broker-b": []}
+
+
 async def test_difference_degrades_the_cluster_and_names_broker_message_and_remedy() -> None:
     clock = ManualTime()
     consistency, _ = consistency_of(_run(1, diverged_run()), clock=clock)
