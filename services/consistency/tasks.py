@@ -204,10 +204,10 @@ class DigestTask:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckTask:
-    """Every record of some ranges of one replica, by itself and against its ConsumeQueue and index."""
+class _RangesTask:
+    """What tasks about some ranges of one replica have in common."""
 
-    kind: ClassVar[str] = "check"
+    kind: ClassVar[str]
 
     replica: Replica
     ranges: tuple[LogRange, ...]
@@ -235,6 +235,13 @@ class CheckTask:
     def from_json(cls, values: dict[str, Any]) -> Self:
         """What `to_json` gave."""
         return cls(Replica.from_json(values["replica"]), _ranges(values["ranges"]))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTask(_RangesTask):
+    """Every record of some ranges of one replica, by itself and against its ConsumeQueue and index."""
+
+    kind: ClassVar[str] = "check"
 
     def perform(self) -> tuple[dict[str, Any], int]:
         """See Task. A list of spans for each range."""
@@ -356,37 +363,10 @@ class TailTask:
 
 
 @dataclass(frozen=True, slots=True)
-class FingerprintTask:
+class FingerprintTask(_RangesTask):
     """One digest of each of some ranges, which need not begin or end with an extent: what a repair plan expects."""
 
     kind: ClassVar[str] = "fingerprint"
-
-    replica: Replica
-    ranges: tuple[LogRange, ...]
-
-    @property
-    def key(self) -> str:
-        """See Task."""
-        return _range_key(self.kind, self.replica, self.ranges)
-
-    @property
-    def broker_ids(self) -> tuple[int, ...]:
-        """See Task."""
-        return (self.replica.facts.broker_id,)
-
-    @property
-    def expected_bytes(self) -> int:
-        """See Task."""
-        return _bytes_of(self.ranges)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
-        return {"replica": self.replica.to_json(), "ranges": self.ranges}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
-        return cls(Replica.from_json(values["replica"]), _ranges(values["ranges"]))
 
     def perform(self) -> tuple[dict[str, Any], int]:
         """See Task. xxh3_128 in hex, as RepairStep has it."""
