@@ -144,15 +144,13 @@ class DescribeTask:
 
 
 @dataclass(frozen=True, slots=True)
-class DigestTask:
-    """Digests of all extents of some ranges of one replica."""
+class _RangesTask:
+    """What tasks about some ranges of one replica have in common."""
 
-    kind: ClassVar[str] = "digest"
+    kind: ClassVar[str]
 
     replica: Replica
     ranges: tuple[LogRange, ...]
-    extent_bytes: int
-    algorithm: str
 
     @property
     def key(self) -> str:
@@ -168,6 +166,25 @@ class DigestTask:
     def expected_bytes(self) -> int:
         """See Task."""
         return _bytes_of(self.ranges)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return {"replica": self.replica.to_json(), "ranges": self.ranges}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """What `to_json` gave."""
+        return cls(Replica.from_json(values["replica"]), _ranges(values["ranges"]))
+
+
+@dataclass(frozen=True, slots=True)
+class DigestTask(_RangesTask):
+    """Digests of all extents of some ranges of one replica."""
+
+    kind: ClassVar[str] = "digest"
+
+    extent_bytes: int
+    algorithm: str
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by field name."""
@@ -201,40 +218,6 @@ class DigestTask:
                 holes = [place for place, extent in enumerate(found) if not extent.digest]
                 answers.append({"digests": base64.b64encode(joined).decode(), "holes": holes})
         return {"ranges": answers}, bytes_read
-
-
-@dataclass(frozen=True, slots=True)
-class _RangesTask:
-    """What tasks about some ranges of one replica have in common."""
-
-    kind: ClassVar[str]
-
-    replica: Replica
-    ranges: tuple[LogRange, ...]
-
-    @property
-    def key(self) -> str:
-        """See Task."""
-        return _range_key(self.kind, self.replica, self.ranges)
-
-    @property
-    def broker_ids(self) -> tuple[int, ...]:
-        """See Task."""
-        return (self.replica.facts.broker_id,)
-
-    @property
-    def expected_bytes(self) -> int:
-        """See Task."""
-        return _bytes_of(self.ranges)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values by field name."""
-        return {"replica": self.replica.to_json(), "ranges": self.ranges}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `to_json` gave."""
-        return cls(Replica.from_json(values["replica"]), _ranges(values["ranges"]))
 
 
 @dataclass(frozen=True, slots=True)
