@@ -215,6 +215,53 @@ class BrokerSettings(ServiceSettings):
         "with the files.",
     )
 
+    # Traces and metrics
+    trace_enable: bool = Field(
+        False, alias="traceEnable", description="Keep traces of sends, receives and replication; see docs/operations."
+    )
+    trace_sample_rate: float = Field(
+        0.01,
+        ge=0.0,
+        le=1.0,
+        alias="traceSampleRate",
+        description="Share of calls without a traceparent of their own that are traced, 0 to 1.",
+    )
+    trace_slow_threshold: int = Field(
+        200,
+        ge=0,
+        alias="traceSlowThreshold",
+        description="A send that takes longer, in ms, or fails is always traced. 0: only those that fail.",
+    )
+    trace_exporter_target: str = Field(
+        "",
+        alias="traceExporterTarget",
+        description="OTLP/gRPC receiver of traces, host:port; empty: they are kept in memory for `tandemmq trace` only.",
+    )
+    metrics_exporter_type: str = Field(
+        "DISABLE",
+        alias="metricsExporterType",
+        description="DISABLE, or PROM and OTLP_GRPC separated by ';'.",
+    )
+    metrics_prom_exporter_port: Port = Field(
+        5_557, alias="metricsPromExporterPort", description="HTTP port of /metrics for Prometheus."
+    )
+    metrics_prom_exporter_host: str = Field(
+        "", alias="metricsPromExporterHost", description="Local address of that port; bindAddress if empty."
+    )
+    metrics_grpc_exporter_target: str = Field(
+        "", alias="metricsGrpcExporterTarget", description="OTLP/gRPC receiver of metrics, host:port."
+    )
+    metrics_grpc_exporter_interval: Milliseconds = Field(
+        60_000, alias="metricsGrpcExporterIntervalInMills", description="Pause between exports to it, in ms."
+    )
+    metrics_series_max: int = Field(
+        2_000,
+        ge=1,
+        alias="metricsSeriesMax",
+        description="Topics, and pairs of topic and consumer group, that get series of their own; the rest is summed "
+        "up as `_other`.",
+    )
+
     # Topics, groups, delivery
     default_topic_queue_nums: int = Field(
         8, ge=1, le=1_024, alias="defaultTopicQueueNums", description="Queues of a new topic."

@@ -1,0 +1,60 @@
+"""Attribute names of our spans: OpenTelemetry's semantic conventions for messaging, v1.44, with their RocketMQ page.
+
+What the conventions have no name for starts with `tandemmq.`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+MESSAGING_SYSTEM: Final = "messaging.system"
+MESSAGING_SYSTEM_ROCKETMQ: Final = "rocketmq"
+MESSAGING_OPERATION_NAME: Final = "messaging.operation.name"
+MESSAGING_OPERATION_TYPE: Final = "messaging.operation.type"
+MESSAGING_DESTINATION_NAME: Final = "messaging.destination.name"
+MESSAGING_DESTINATION_PARTITION_ID: Final = "messaging.destination.partition.id"
+MESSAGING_CONSUMER_GROUP_NAME: Final = "messaging.consumer.group.name"
+MESSAGING_CLIENT_ID: Final = "messaging.client.id"
+MESSAGING_MESSAGE_ID: Final = "messaging.message.id"
+MESSAGING_MESSAGE_BODY_SIZE: Final = "messaging.message.body.size"
+MESSAGING_BATCH_MESSAGE_COUNT: Final = "messaging.batch.message_count"
+MESSAGING_ROCKETMQ_NAMESPACE: Final = "messaging.rocketmq.namespace"
+MESSAGING_ROCKETMQ_MESSAGE_TYPE: Final = "messaging.rocketmq.message.type"
+MESSAGING_ROCKETMQ_MESSAGE_TAG: Final = "messaging.rocketmq.message.tag"
+MESSAGING_ROCKETMQ_MESSAGE_KEYS: Final = "messaging.rocketmq.message.keys"
+MESSAGING_ROCKETMQ_MESSAGE_GROUP: Final = "messaging.rocketmq.message.group"
+RPC_SYSTEM_NAME: Final = "rpc.system.name"
+RPC_METHOD: Final = "rpc.method"
+RPC_RESPONSE_STATUS_CODE: Final = "rpc.response.status_code"
+NETWORK_PEER_ADDRESS: Final = "network.peer.address"
+NETWORK_PEER_PORT: Final = "network.peer.port"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+ERROR_TYPE: Final = "error.type"
+
+# Ours. Offsets are physical, in bytes of the CommitLog.
+BROKER_GROUP: Final = "tandemmq.broker_group"
+BROKER_ID: Final = "tandemmq.broker_id"
+ACK_POLICY: Final = "tandemmq.ack.policy"
+"""ASYNC, SYNC_REPLICATION, SYNC_FLUSH or both: what the send waited for."""
+ACKS_REQUIRED: Final = "tandemmq.ack.required"
+ACKS_RECEIVED: Final = "tandemmq.ack.received"
+LAG_BYTES: Final = "tandemmq.lag_bytes"
+SLAVE: Final = "tandemmq.slave"
+PHYSICAL_OFFSET: Final = "tandemmq.physical_offset"
+QUEUE_OFFSET: Final = "tandemmq.queue_offset"
+STORED_BYTES: Final = "tandemmq.stored_bytes"
+PUT_STATUS: Final = "tandemmq.put_status"
+RETAINED_FOR: Final = "tandemmq.trace.retained_for"
+"""Why the trace was kept: a `RetainedFor`."""
+
+
+class RetainedFor(StrEnum):
+    """Why a broker kept a trace."""
+
+    # The caller's context says so, or chance did.
+    SAMPLED = "sampled"
+    # Decided when the answer was known.
+    SLOW = "slow"
+    FAILED = "failed"

@@ -1,0 +1,18 @@
+from mqcore.metrics import Exemplar, Histogram
+
+
+def test_a_value_on_a_bound_belongs_below_it() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 3.0):
+        histogram.observe(value)
+    histogram.observe(2.0, count=3)
+    reading = histogram.reading()
+    assert reading.counts == (2, 4, 1)
+    assert reading.total == 12.0
+
+
+def test_a_bucket_keeps_its_newest_exemplar() -> None:
+    histogram = Histogram((1.0,))
+    histogram.note_exemplar(Exemplar(0.5, "a", "b", 1))
+    histogram.note_exemplar(Exemplar(0.6, "c", "d", 2))
+    assert histogram.reading().exemplars == (Exemplar(0.6, "c", "d", 2), None)
