@@ -1,0 +1,31 @@
+"""Where finished spans go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from mqcore.tracing import SpanData
+
+__all__ = ["SpanFan", "SpanSink"]
+
+
+class SpanSink(Protocol):
+    """Takes finished spans. Event loop only."""
+
+    def add(self, spans: Sequence[SpanData]) -> None:
+        """Takes spans, those of one trace together if they are there together. Never blocks, never raises: what finds
+        no room is dropped and counted.
+        """
+
+
+class SpanFan:
+    """Gives every span to several sinks."""
+
+    def __init__(self, sinks: Sequence[SpanSink]) -> None:
+        self._sinks = tuple(sinks)
+
+    def add(self, spans: Sequence[SpanData]) -> None:
+        """`SpanSink`'s."""
+        for sink in self._sinks:
+            sink.add(spans)
