@@ -63,12 +63,14 @@ def _run(settings: ConsistencySettings) -> RunSummary:
         raise SparkUnusable(f"{' and '.join(missing)} not installed: pip install 'tandemmq[consistency]'")
     # Here, so that a mistyped setting is told without waiting for them.
     from consistency.audit import audit, new_run_id
+    from consistency.pandas_avoidance import keep_pandas_out
     from consistency.progress import Progress
     from consistency.report_files import prune_runs, write_report
     from consistency.results_store import ResultsStore
     from consistency.spark_runner import SparkRunner
     from consistency.spark_session import running_spark
 
+    keep_pandas_out()
     log = get_logger()
     run_id = new_run_id(datetime.now(UTC), Random())
     log.info("run_starting", run_id=run_id, version=VERSION, settings=effective_settings(settings))

@@ -18,7 +18,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from py4j import protocol
 from pyspark import SparkConf, SparkContext
 
 from consistency.errors import SparkUnusable
@@ -146,7 +145,6 @@ def running_spark(settings: ConsistencySettings, environ: MutableMapping[str, st
     """A SparkContext for the length of the block. Raises SparkUnusable."""
     # It tells of every connection to the JVM that it closes.
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    _drop_numpy_converters()
     configuration = SparkConf().setAll(list(spark_properties(settings).items()))
     with prepared_environment(environ, runs_locally=settings.runs_locally):
         try:
@@ -158,12 +156,3 @@ def running_spark(settings: ConsistencySettings, environ: MutableMapping[str, st
             yield context
         finally:
             context.stop()
-
-
-def _drop_numpy_converters() -> None:
-    """Arguments of the JVM's are strings here. Asked whether they are numpy's, pyspark imports its test utilities, and
-    these import pandas: 1.5 s of CPU.
-    """
-    protocol.INPUT_CONVERTER[:] = [
-        converter for converter in protocol.INPUT_CONVERTER if not type(converter).__name__.startswith("Numpy")
-    ]
