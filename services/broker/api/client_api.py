@@ -14,6 +14,7 @@ from broker.api.send import SendHandler
 from broker.api.services import BrokerServices
 from broker.api.settle import SettleHandler
 from broker.api.telemetry import TelemetryHandler
+from broker.delivery_meter import DeliveryMeter
 from mqcore.routing import TopicRoute, external_route
 from mqservice.route_query import RouteQueryHandler
 from mqservice.rpc import BidiMethod, MethodTable, ServerStreamMethod, UnaryMethod
@@ -32,9 +33,10 @@ class ClientApi:
 
     def __init__(self, services: BrokerServices) -> None:
         self._services = services
-        dead_letters = DeadLetterQueues(services)
+        self.delivery_meter: Final = DeliveryMeter()
+        dead_letters = DeadLetterQueues(services, self.delivery_meter)
         self._send = SendHandler(services)
-        self._receive = ReceiveHandler(services, dead_letters)
+        self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter)
         self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible)
         self._telemetry = TelemetryHandler(services)
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from broker.api.services import BrokerServices
 from broker.api.status_codes import OK, PUT_OUTCOMES, Outcome
+from broker.delivery_meter import DeliveryMeter
 from mqcore.message import (
     MessageRecord,
     OutgoingMessage,
@@ -53,8 +54,9 @@ class DeadLetterQueues:
     repeated forward may store a second copy.
     """
 
-    def __init__(self, services: BrokerServices) -> None:
+    def __init__(self, services: BrokerServices, meter: DeliveryMeter) -> None:
         self._services = services
+        self._meter = meter
         self._under_way: dict[tuple[str, str, int, int], list[Done]] = {}
         self._moved: OrderedDict[tuple[str, str, int, int], None] = OrderedDict()
 
@@ -81,6 +83,8 @@ class DeadLetterQueues:
         outcome = PUT_OUTCOMES[results[0].status]
         if outcome is OK:
             self._moved[key] = None
+            group, topic, _, _ = key
+            self._meter.of(topic, group).dead_letters += 1
             if len(self._moved) > _REMEMBERED:
                 self._moved.popitem(last=False)
         for done in self._under_way.pop(key):

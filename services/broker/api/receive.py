@@ -35,6 +35,7 @@ from broker.api.validation import (
     check_topic,
     parsed_filter,
 )
+from broker.delivery_meter import DeliveryMeter
 from mqcore.delivery import Delivery, PollTable, Received, TagFilter
 from mqservice.rpc import Call
 
@@ -83,9 +84,10 @@ class _Receive:
 class ReceiveHandler:
     """Serves ReceiveMessage and wakes waiting receives."""
 
-    def __init__(self, services: BrokerServices, dead_letters: DeadLetterQueues) -> None:
+    def __init__(self, services: BrokerServices, dead_letters: DeadLetterQueues, meter: DeliveryMeter) -> None:
         self._services = services
         self._dead_letters = dead_letters
+        self._meter = meter
         self._polls: PollTable[_Receive] = PollTable(max_waiting=_POLLS_MAX)
         self._arrived: set[str] = set()
         self._timer: Timer | None = None
@@ -227,9 +229,16 @@ class ReceiveHandler:
         handles = [delivery.handle for delivery in deliveries]
         call.on_undelivered(partial(self._give_back, receive.group, receive.topic, handles))
         encoder = DeliveryEncoder(topic=receive.topic_resource, invisible_ms=receive.invisible_ms)
+        counts = self._meter.of(receive.topic, receive.group)
+        counts.messages += len(deliveries)
         call.send_encoded(_OK_ELEMENT)
-        for delivery in deliveries:
-            call.send_encoded(encoder.encode(delivery.record, handle=delivery.handle, attempt=delivery.attempt))
+        for record, handle, attempt, _, _ in deliveries:
+            encoded = encoder.encode(record, handle=handle, attempt=attempt)
+            counts.bytes += len(encoded)
+            if attempt > 1:
+                counts.redelivered_messages += 1
+                counts.redelivered_bytes += len(encoded)
+            call.send_encoded(encoded)
         self._finish(call)
 
     def _end(self, call: Call, outcome: Outcome) -> None:
