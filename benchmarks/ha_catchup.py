@@ -36,6 +36,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from broker.files import PosixDisk  # noqa: E402
 from mqcore.message import Host, OutgoingMessage, encode_properties, tags_code  # noqa: E402
 from mqcore.storage import MessageStore, PutStatus, StoreOptions  # noqa: E402
+from mqservice.clock import SystemClock  # noqa: E402
 from support.cluster_processes import ProcessCluster, ServiceProcess  # noqa: E402
 
 BODY_BYTES: Final = 1024
@@ -53,18 +54,6 @@ DEFAULT_SIZES: Final = {
 }
 
 
-class WallClock:
-    """A Clock."""
-
-    def monotonic_ms(self) -> int:
-        """Since some moment."""
-        return time.monotonic_ns() // 1_000_000
-
-    def wall_ms(self) -> int:
-        """Since 1970."""
-        return time.time_ns() // 1_000_000
-
-
 @dataclass(frozen=True, slots=True)
 class Round:
     """One catch-up. Seconds count from the slave's connection to its master."""
@@ -80,7 +69,7 @@ class Round:
 def fill(folder: Path, total_bytes: int) -> int:
     """Makes a store that holds `total_bytes` of log; returns how many messages that are."""
     host = Host.parse("127.0.0.1", 10_911)
-    store = MessageStore(PosixDisk(folder), WallClock(), StoreOptions(), store_host=host)
+    store = MessageStore(PosixDisk(folder), SystemClock(), StoreOptions(), store_host=host)
     store.load()
     body = os.urandom(BODY_BYTES)
     tags = [f"tag-{number}" for number in range(3)]

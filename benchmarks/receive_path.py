@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic, process_time_ns, time
+from time import process_time_ns
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -34,6 +34,7 @@ from broker.lease_storage import LeaseStorage  # noqa: E402
 from broker.queue_reader import StoreQueueReader  # noqa: E402
 from mqcore.delivery import TagFilter  # noqa: E402
 from mqcore.storage import StoreOptions  # noqa: E402
+from mqservice.clock import SystemClock  # noqa: E402
 from mqservice.rpc import ServerStreamMethod, StatusCode, UnaryHandler, UnaryMethod  # noqa: E402
 from support.api_requests import message, receive_request, send_request  # noqa: E402
 from support.broker_assembly import BrokerAssembly  # noqa: E402
@@ -73,16 +74,6 @@ class EncodedCall:
     def on_undelivered(self, callback: Callable[[], None]) -> None: ...
 
 
-class RunningClock:
-    """The machine's time."""
-
-    def monotonic_ms(self) -> int:
-        return int(monotonic() * 1_000)
-
-    def wall_ms(self) -> int:
-        return int(time() * 1_000)
-
-
 class Turns:
     """Satisfies `broker.api.services.Timers`; a turn ends when the benchmark says so, and no later time comes."""
 
@@ -111,7 +102,7 @@ class JournaledBroker(BrokerAssembly):
     def __init__(self, folder: Path, turns: Turns, *, log_file_bytes: int) -> None:
         disk = PosixDisk(folder)
         super().__init__(
-            clock=RunningClock(),
+            clock=SystemClock(),
             timers=turns,
             disk=disk,
             store_options=StoreOptions(commit_log_file_bytes=log_file_bytes),

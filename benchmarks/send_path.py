@@ -23,7 +23,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import monotonic, perf_counter_ns, time
+from time import monotonic, perf_counter_ns
 from typing import Any, Final
 from uuid import uuid4
 
@@ -39,6 +39,7 @@ from mqcore.message import OutgoingMessage  # noqa: E402
 from mqcore.replication import MasterOptions, MasterReplica  # noqa: E402
 from mqcore.storage import AppendResult, FlushDiskType, StoreOptions  # noqa: E402
 from mqgrpc import Connection, Limits, Stream, frames  # noqa: E402
+from mqservice.clock import SystemClock  # noqa: E402
 from mqservice.http2_front import Http2Front  # noqa: E402
 from mqservice.rpc import Call, MethodTable, UnaryMethod  # noqa: E402
 from support.api_requests import message, send_request  # noqa: E402
@@ -50,20 +51,10 @@ NANOSECONDS_PER_MICROSECOND: Final = 1_000
 FAST_SHARE: Final = 10
 
 
-class RunningClock:
-    """The machine's time."""
-
-    def monotonic_ms(self) -> int:
-        return int(monotonic() * 1_000)
-
-    def wall_ms(self) -> int:
-        return int(time() * 1_000)
-
-
 class PlayedSlave:
     """Stands for `HaListener`: takes what the master has for its one slave and reports it at once."""
 
-    def __init__(self, replica: MasterReplica, clock: RunningClock, after_input: Callable[[], None]) -> None:
+    def __init__(self, replica: MasterReplica, clock: SystemClock, after_input: Callable[[], None]) -> None:
         self._replica = replica
         self._clock = clock
         self._after_input = after_input
@@ -88,7 +79,7 @@ class ReplicatingBroker(BrokerAssembly):
     """A SYNC_MASTER on a real disk with the broker's own write path."""
 
     def __init__(self, folder: Path) -> None:
-        clock = RunningClock()
+        clock = SystemClock()
         super().__init__(
             clock=clock,
             timers=asyncio.get_running_loop(),
@@ -199,13 +190,13 @@ async def measured(options: argparse.Namespace) -> dict[str, list[int]]:
     )
     chains: dict[str, list[int]] = {}
     chains["front"] = await timed(Connection(Echo, limits=Limits(), now=0.0), data)
-    idle = Http2Front("127.0.0.1", 0, clock=RunningClock())
+    idle = Http2Front("127.0.0.1", 0, clock=SystemClock())
     idle.add(MethodTable(path[1:].rpartition("/")[0], {"SendMessage": UnaryMethod(echo_call, pb.SendMessageRequest)}))
     chains["decode"] = await timed(connection_of(idle), data)
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         broker = ReplicatingBroker(Path(folder))
         broker.add_topic(TOPIC, queue_count=8)
-        front = Http2Front("127.0.0.1", 0, clock=RunningClock())
+        front = Http2Front("127.0.0.1", 0, clock=SystemClock())
         front.add(broker.api.method_table())
         profile = cProfile.Profile() if options.profile else None
         chains["send"] = await timed(connection_of(front), data, profile=profile)

@@ -13,5 +13,11 @@ class Clock(Protocol):
     def monotonic_ms(self) -> int:
         """Milliseconds since an arbitrary start; never goes back. For durations and deadlines."""
 
+    def monotonic_ns(self) -> int:
+        """The same clock in nanoseconds: for measuring what takes less than a millisecond."""
+
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01T00:00Z; may jump. For what is stored or shown."""
+
+    def wall_ns(self) -> int:
+        """The same clock in nanoseconds."""

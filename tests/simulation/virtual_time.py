@@ -24,6 +24,7 @@ __all__ = ["LoopSocket", "ProcessLoop", "Timeline", "Timer", "VirtualClock"]
 T = TypeVar("T")
 
 US_PER_MS: Final = 1_000
+NS_PER_US: Final = 1_000
 US_PER_S: Final = 1_000_000
 # 2030-01-01T00:00Z: far from zero, so that a wall time mistaken for a monotonic one shows.
 WALL_START_MS: Final = 1_893_456_000_000
@@ -107,9 +108,17 @@ class VirtualClock:
         """Milliseconds since the machine booted."""
         return (self.timeline.now_us - self.booted_at_us) // US_PER_MS
 
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since the machine booted."""
+        return (self.timeline.now_us - self.booted_at_us) * NS_PER_US
+
     def wall_ms(self) -> int:
         """What the machine takes for the time of day, in ms since 1970."""
         return WALL_START_MS + self.timeline.now_us // US_PER_MS + self.wall_skew_ms
+
+    def wall_ns(self) -> int:
+        """The same in ns."""
+        return (WALL_START_MS + self.wall_skew_ms) * US_PER_MS * NS_PER_US + self.timeline.now_us * NS_PER_US
 
 
 class _Handle(asyncio.TimerHandle):

@@ -33,9 +33,17 @@ class ManualTime:
         """Since the start of the test."""
         return self._passed_ms
 
+    def monotonic_ns(self) -> int:
+        """Since the start of the test."""
+        return self._passed_ms * 1_000_000
+
     def wall_ms(self) -> int:
         """Of the test."""
         return self._wall_at_start_ms + self._passed_ms
+
+    def wall_ns(self) -> int:
+        """Of the test."""
+        return self.wall_ms() * 1_000_000
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Runs at the next `end_turn`."""
@@ -78,9 +86,17 @@ class OffsetClock:
         """Of the running clock."""
         return self._running.monotonic_ms()
 
+    def monotonic_ns(self) -> int:
+        """Of the running clock."""
+        return self._running.monotonic_ns()
+
     def wall_ms(self) -> int:
         """Of the running clock, plus what was pushed."""
         return self._running.wall_ms() + self._offset_ms
+
+    def wall_ns(self) -> int:
+        """Of the running clock, plus what was pushed."""
+        return self._running.wall_ns() + self._offset_ms * 1_000_000
 
     def push_wall(self, duration_ms: int) -> None:
         """Moves the wall clock forward."""

@@ -42,8 +42,14 @@ class ManualClock:
     def monotonic_ms(self) -> int:
         return self.now_ms
 
+    def monotonic_ns(self) -> int:
+        return self.now_ms * 1_000_000
+
     def wall_ms(self) -> int:
         return self.now_ms
+
+    def wall_ns(self) -> int:
+        return self.now_ms * 1_000_000
 
 
 def new_store(disk: Disk, clock: ManualClock | None = None, options: StoreOptions = SMALL_OPTIONS) -> MessageStore:
