@@ -16,14 +16,16 @@ from pydantic import Field, field_validator, model_validator
 from mqcore.delivery import DeliveryOptions
 from mqcore.replication import MasterOptions, SlaveOptions
 from mqcore.storage import FlushDiskType, StoreOptions
+from mqcore.tracing import TraceOptions
 from mqgrpc import Limits, TlsMode
 from mqservice.grpc_server import MESSAGE_BYTES_MAX
 from mqservice.settings import ServiceSettings
 
-__all__ = ["BrokerRole", "BrokerSettings", "ClientFront"]
+__all__ = ["BrokerRole", "BrokerSettings", "ClientFront", "MetricsExporter"]
 
 _DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _HOST_PORT = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
+_NO_METRICS = "DISABLE"
 _NAME = re.compile(r"^[%|a-zA-Z0-9_-]{1,127}$")
 
 
@@ -32,6 +34,13 @@ class ClientFront(StrEnum):
 
     MQGRPC = "mqgrpc"
     GRPCIO = "grpcio"
+
+
+class MetricsExporter(StrEnum):
+    """Where metrics go: Prometheus asks for them, or they are sent to an OTLP receiver."""
+
+    PROM = "PROM"
+    OTLP_GRPC = "OTLP_GRPC"
 
 
 class BrokerRole(StrEnum):
@@ -235,12 +244,12 @@ class BrokerSettings(ServiceSettings):
     trace_exporter_target: str = Field(
         "",
         alias="traceExporterTarget",
-        description="OTLP/gRPC receiver of traces, host:port; empty: they are kept in memory for `tandemmq trace` only.",
+        description="OTLP/gRPC receiver of traces, host:port; empty: kept in memory for `tandemmq trace` only.",
     )
     metrics_exporter_type: str = Field(
         "DISABLE",
         alias="metricsExporterType",
-        description="DISABLE, or PROM and OTLP_GRPC separated by ';'.",
+        description="DISABLE, or one or more of PROM and OTLP_GRPC.",
     )
     metrics_prom_exporter_port: Port = Field(
         5_557, alias="metricsPromExporterPort", description="HTTP port of /metrics for Prometheus."
@@ -322,6 +331,22 @@ class BrokerSettings(ServiceSettings):
             raise ValueError("write it as host:port, or leave it empty")
         return value
 
+    @field_validator("trace_exporter_target", "metrics_grpc_exporter_target")
+    @classmethod
+    def _is_a_receiver(cls, value: str) -> str:
+        if value and not _HOST_PORT.match(value):
+            raise ValueError("write it as host:port without a scheme, for example collector:4317, or leave it empty")
+        return value
+
+    @field_validator("metrics_exporter_type")
+    @classmethod
+    def _are_exporters(cls, value: str) -> str:
+        known = [_NO_METRICS, *MetricsExporter]
+        for part in value.split(";"):
+            if part.strip() not in known:
+                raise ValueError(f"'{part.strip()}' is none of {', '.join(known)}; separate several by ';'")
+        return value
+
     @field_validator("delete_when")
     @classmethod
     def _are_hours(cls, value: str) -> str:
@@ -383,6 +408,10 @@ class BrokerSettings(ServiceSettings):
                 problems.append("clientFront: grpcio is served without TLS; set tlsMode=disabled or clientFront=mqgrpc")
         elif self.tls_cert_path or self.tls_key_path:
             problems.append("tlsMode: a certificate is named but not used; set permissive or enforcing")
+        if MetricsExporter.OTLP_GRPC in self.metrics_exporters and not self.metrics_grpc_exporter_target:
+            problems.append("metricsGrpcExporterTarget: metricsExporterType=OTLP_GRPC needs it; name a host:port")
+        if self.trace_exporter_target and not self.trace_enable:
+            problems.append("traceEnable: traceExporterTarget is named but nothing is traced; set it to true")
         if self.external_listen_port and not self.external_advertised_host:
             problems.append("externalAdvertisedHost: externalListenPort needs it; name what outside clients connect to")
         if not self.external_listen_port and (self.external_advertised_host or self.external_advertised_port):
@@ -417,6 +446,8 @@ class BrokerSettings(ServiceSettings):
             ports["haListenPort"] = self.ha_listen_port
         if self.external_listen_port:
             ports["externalListenPort"] = self.external_listen_port
+        if MetricsExporter.PROM in self.metrics_exporters:
+            ports["metricsPromExporterPort"] = self.metrics_prom_exporter_port
         return ports
 
     @property
@@ -485,3 +516,13 @@ class BrokerSettings(ServiceSettings):
         return DeliveryOptions(
             consume_from_earliest=self.consume_from_earliest, max_inflight_per_queue=self.max_inflight_per_queue
         )
+
+    def trace_options(self) -> TraceOptions:
+        """When a trace is kept."""
+        return TraceOptions(sample_rate=self.trace_sample_rate, slow_ms=self.trace_slow_threshold)
+
+    @property
+    def metrics_exporters(self) -> tuple[MetricsExporter, ...]:
+        """Where metrics go; empty when they are disabled."""
+        named = (part.strip() for part in self.metrics_exporter_type.split(";"))
+        return tuple(MetricsExporter(part) for part in named if part and part != _NO_METRICS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.settings import BrokerSettings
+from broker.settings import BrokerSettings, MetricsExporter
 from mqcore.storage import FlushDiskType
 from mqservice.settings import SettingsError, load_settings
 
@@ -53,6 +53,18 @@ WRONG = {
         ["brokerHeartbeatInterval=20000"],
         ["brokerHeartbeatInterval: must be below brokerNotActiveTimeoutMillis, or we seem dead"],
     ),
+    "metrics sent to nobody": (
+        ["metricsExporterType=PROM;OTLP_GRPC"],
+        ["metricsGrpcExporterTarget: metricsExporterType=OTLP_GRPC needs it; name a host:port"],
+    ),
+    "traces for a receiver, and none made": (
+        ["traceExporterTarget=collector:4317"],
+        ["traceEnable: traceExporterTarget is named but nothing is traced; set it to true"],
+    ),
+    "metrics on the client port": (
+        ["metricsExporterType=PROM", "metricsPromExporterPort=8081"],
+        ["metricsPromExporterPort: port 8081 is grpcServerPort already; every plane needs a port of its own"],
+    ),
     "slave without NameServers": (
         ["brokerRole=SLAVE", "brokerId=1"],
         ["namesrvAddr: a SLAVE finds its master through the NameServers; name at least one"],
@@ -99,6 +111,20 @@ def test_all_problems_come_at_once() -> None:
         "messageDelayLevel",
         "slaveTimeout",
     ]
+
+
+@pytest.mark.parametrize("wrong", ["metricsExporterType=LOG", "traceEnable=true traceExporterTarget=http://collector"])
+def test_where_traces_and_metrics_go_is_checked(wrong: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        settings(*wrong.split())
+    assert [line.partition("=")[0] for line in refused.value.problems] == [wrong.split()[-1].partition("=")[0]]
+
+
+def test_metrics_go_nowhere_unless_told_so() -> None:
+    assert settings().metrics_exporters == ()
+    both = settings("metricsExporterType=PROM; OTLP_GRPC", "metricsGrpcExporterTarget=collector:4317")
+    assert both.metrics_exporters == (MetricsExporter.PROM, MetricsExporter.OTLP_GRPC)
+    assert both.listen_ports["metricsPromExporterPort"] == 5_557
 
 
 def test_sync_master_waits_for_a_slave_unless_told_otherwise() -> None:
