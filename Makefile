@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive demo conformance images e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
+.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive up demo conformance images e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -92,6 +92,9 @@ bench-put: setup ## CPU of one put, whole and step by step
 
 many-topics: setup ## start, answer and restart with 10,000 topics of 8 queues
 	@$(BIN)/python benchmarks/many_topics.py
+
+up: setup ## a cluster on this machine, until Ctrl-C: PRESET=2m-2s-async, DATA=folder; TRACING=1: every message traced, metrics, the trace page
+	@$(BIN)/tandemmq up $(if $(PRESET),--preset $(PRESET)) $(if $(DATA),--data $(DATA)) $(if $(TRACING),--tracing)
 
 demo: setup ## a cluster, 10,000 lines through the official client, a master killed on the way, the proof
 	@$(BIN)/python tools/demo.py
