@@ -18,6 +18,7 @@ from admin.cli.local_cluster import LocalCluster
 from admin.cli.options import DataOption, JsonOption, NamesrvOption
 from admin.cli.preset import DEFAULT_PRESET, PRESETS
 from admin.cli.status_view import is_healthy, status_json, status_tables, table_console
+from admin.cli.traced_members import Tracing
 from admin.cluster_reader import ClusterReader
 from admin.cluster_state import ClusterState, diagnose
 from admin.rpc import Channels
@@ -48,6 +49,16 @@ def up(
             help="A setting of all brokers, or of one member, for this run; repeatable. Edit DIR/conf for good.",
         ),
     ] = None,
+    tracing: Annotated[
+        bool,
+        typer.Option("--tracing", help="Trace every message, serve metrics, and start the admin service to see them."),
+    ] = False,
+    trace_target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="With --tracing: send traces to this OTLP/gRPC receiver too, such as Jaeger."
+        ),
+    ] = None,
     restart: Annotated[bool, typer.Option(help="Restart a member that dies, with growing pauses.")] = True,
     live: Annotated[bool, typer.Option(help="Live view; lines when off or when the output is no terminal.")] = True,
     check: Annotated[bool, typer.Option("--check", help="Check the configuration and start nothing.")] = False,
@@ -64,6 +75,8 @@ def up(
       tandemmq up --preset 2m-2s-async --data /tmp/async --port-base 21000
 
       tandemmq up --set flushDiskType=SYNC_FLUSH --set broker-a:grpcServerPort=18081
+
+      tandemmq up --tracing --trace-target 127.0.0.1:4317
     """
     if preset is not None and preset not in PRESETS:
         raise CommandError(
@@ -73,12 +86,18 @@ def up(
         raise CommandError(
             "--free-ports and --port-base exclude each other", remedy="leave one out", exit_code=EXIT_REFUSED
         )
+    if trace_target is not None and not tracing:
+        raise CommandError("--trace-target needs --tracing", remedy="give both", exit_code=EXIT_REFUSED)
     folder = ClusterFolder(data)
     folder.prepare()
     folder.lock()
     refuse_leftovers(folder)
     name, members = checked_members(
-        folder, preset=preset, first_port=FREE_PORTS if free else port_base, overrides=overrides or []
+        folder,
+        preset=preset,
+        first_port=FREE_PORTS if free else port_base,
+        overrides=overrides or [],
+        tracing=Tracing(target=trace_target or "") if tracing else None,
     )
     console = Console()
     if check:

@@ -5,6 +5,7 @@ DIR/conf/PRESET                name of that preset
 DIR/logs/<member>.log          output of each process, appended
 DIR/store/<member>/            what the brokers store
 DIR/cluster.json               members, pids and ports of the running cluster
+DIR/prometheus.yml             scrapes them, if they serve metrics
 DIR/lock                       locked while `tandemmq up` runs; holds its pid
 """
 
@@ -67,6 +68,8 @@ class ClusterRecord:
     name_servers: tuple[str, ...]
     client_endpoints: tuple[str, ...]
     members: tuple[MemberRecord, ...]
+    # Of the admin service, empty without one.
+    admin_url: str = ""
 
     @property
     def supervised(self) -> bool:
@@ -86,6 +89,7 @@ class ClusterFolder:
         self.root = root.absolute()
         self.conf = self.root / "conf"
         self.logs = self.root / "logs"
+        self.scrape_configuration = self.root / "prometheus.yml"
         self._record_path = self.root / "cluster.json"
         self._lock_path = self.root / "lock"
         self._lock_fd = -1
@@ -155,6 +159,13 @@ class ClusterFolder:
         temporary = self._record_path.with_suffix(".json.new")
         temporary.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
         temporary.replace(self._record_path)
+
+    def write_scrape_configuration(self, text: str) -> None:
+        """Replaces prometheus.yml; "" removes it."""
+        if text:
+            self.scrape_configuration.write_text(text, encoding="utf-8")
+        else:
+            self.scrape_configuration.unlink(missing_ok=True)
 
     def remove_record(self) -> None:
         """Says that nothing runs."""

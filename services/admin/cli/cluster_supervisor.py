@@ -18,7 +18,7 @@ _READY_POLL_S: Final = 0.1
 
 
 class ClusterSupervisor:
-    """Starts NameServers, then all brokers; stops masters, then slaves, then NameServers.
+    """Starts NameServers, all brokers, the admin service; stops the admin, masters, slaves, NameServers.
 
     Brokers start together because a SYNC_MASTER that lost unflushed pages waits for its slave's copy before it serves.
     Masters stop first: they take themselves out of the routes, and sends still waiting for a slave find it there.
@@ -32,7 +32,7 @@ class ClusterSupervisor:
         """Runs the cluster until `stop` is set. CommandError when a member does not come up; all are stopped then."""
         async with asyncio.TaskGroup() as tasks:
             try:
-                for wave in (self._of(_is_name_server), self._of(_is_broker)):
+                for wave in (self._of(_is_name_server), self._of(_is_broker), self._of(_is_admin)):
                     for supervised in wave:
                         tasks.create_task(supervised.run(), name=supervised.member.name)
                     await self._until_serving(wave, stop)
@@ -57,7 +57,7 @@ class ClusterSupervisor:
             await asyncio.sleep(_READY_POLL_S)
 
     async def _stop_in_order(self) -> None:
-        for wave in (self._of(_is_master), self._of(_is_slave), self._of(_is_name_server)):
+        for wave in (self._of(_is_admin), self._of(_is_master), self._of(_is_slave), self._of(_is_name_server)):
             async with asyncio.TaskGroup() as tasks:
                 for supervised in wave:
                     tasks.create_task(supervised.stop(limit_s=_STOP_LIMIT_S))
@@ -72,6 +72,10 @@ def _is_name_server(member: Member) -> bool:
 
 def _is_broker(member: Member) -> bool:
     return member.kind is MemberKind.BROKER
+
+
+def _is_admin(member: Member) -> bool:
+    return member.kind is MemberKind.ADMIN
 
 
 def _is_slave(member: Member) -> bool:

@@ -15,7 +15,16 @@ from admin.cli.member import PORT_KEYS, Member, MemberKind
 from admin.cli.preset import DEFAULT_PRESET, preset_files
 from admin.cli.properties_file import parse_properties, with_values
 
-__all__ = ["free_ports", "lay_out", "port_count", "read_members", "renumber", "split_overrides"]
+__all__ = [
+    "free_ports",
+    "is_free",
+    "lay_out",
+    "port_count",
+    "read_member",
+    "read_members",
+    "renumber",
+    "split_overrides",
+]
 
 _PRESET_NOTE: Final = "PRESET"
 # Below 32768, where Linux begins with ports for outgoing connections; others begin higher.
@@ -46,14 +55,16 @@ def lay_out(folder: ClusterFolder, preset: str | None) -> str:
 
 def read_members(folder: ClusterFolder, preset: str, overrides: dict[str, list[str]]) -> list[Member]:
     """The members of the folder in start order, with the overrides of this run (from `split_overrides`)."""
-    members = []
-    for name in preset_files(preset):
-        text = (folder.conf / f"{name}.properties").read_text(encoding="utf-8")
-        filed = Member(name=name, settings=parse_properties(text))
-        for_all = [] if filed.kind is MemberKind.NAME_SERVER else overrides.get("", [])
-        own = (*for_all, *overrides.get(name, []))
-        members.append(replace(filed, settings={**filed.settings, **parse_properties("\n".join(own))}, overrides=own))
-    return members
+    return [read_member(folder, name, overrides) for name in preset_files(preset)]
+
+
+def read_member(folder: ClusterFolder, name: str, overrides: dict[str, list[str]]) -> Member:
+    """One member, as its file is, with the overrides of this run."""
+    text = (folder.conf / f"{name}.properties").read_text(encoding="utf-8")
+    filed = Member(name=name, settings=parse_properties(text))
+    for_all = overrides.get("", []) if filed.kind is MemberKind.BROKER else []
+    own = (*for_all, *overrides.get(name, []))
+    return replace(filed, settings={**filed.settings, **parse_properties("\n".join(own))}, overrides=own)
 
 
 def split_overrides(values: Sequence[str], members: Sequence[str]) -> dict[str, list[str]]:
@@ -105,10 +116,11 @@ def free_ports(count: int) -> list[int]:
     """
     first = _FREE_PORTS.start + os.getpid() * count % len(_FREE_PORTS)
     candidates = itertools.chain(range(first, _FREE_PORTS.stop), range(_FREE_PORTS.start, first))
-    return list(itertools.islice(filter(_is_free, candidates), count))
+    return list(itertools.islice(filter(is_free, candidates), count))
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """True when nobody listens on this port of loopback."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -11,8 +11,9 @@ from typing import Final
 from admin.cli.cluster_folder import ClusterFolder
 from admin.cli.conf_files import free_ports, lay_out, port_count, read_members, renumber, split_overrides
 from admin.cli.failure import EXIT_REFUSED, CommandError
-from admin.cli.member import Member, member_environment, member_problems
+from admin.cli.member import Member, MemberKind, member_environment, member_problems
 from admin.cli.preset import preset_files
+from admin.cli.traced_members import Tracing, traced_members
 
 __all__ = ["FREE_PORTS", "checked_members", "refuse_leftovers"]
 
@@ -35,7 +36,12 @@ def refuse_leftovers(folder: ClusterFolder) -> None:
 
 
 def checked_members(
-    folder: ClusterFolder, *, preset: str | None, first_port: int | None, overrides: Sequence[str]
+    folder: ClusterFolder,
+    *,
+    preset: str | None,
+    first_port: int | None,
+    overrides: Sequence[str],
+    tracing: Tracing | None = None,
 ) -> tuple[str, list[Member]]:
     """The preset's name and the members in start order. CommandError names every mistake of every member.
 
@@ -46,7 +52,11 @@ def checked_members(
         count = port_count(name)
         ports = free_ports(count) if first_port == FREE_PORTS else range(first_port, first_port + count)
         renumber(folder, name, ports)
-    members = read_members(folder, name, split_overrides(overrides, list(preset_files(name))))
+    names = [*preset_files(name), *([MemberKind.ADMIN] if tracing is not None else [])]
+    by_member = split_overrides(overrides, names)
+    members = read_members(folder, name, by_member)
+    if tracing is not None:
+        members = traced_members(folder, members, by_member, tracing, near=first_port is not None)
     problems = [*member_problems(members), *_own_problems(members, folder)]
     if problems:
         raise CommandError(

@@ -19,6 +19,7 @@ from admin.cli.cluster_supervisor import ClusterSupervisor
 from admin.cli.member import Member, MemberKind
 from admin.cli.process_table import start_mark
 from admin.cli.supervised_member import SupervisedMember
+from admin.cli.traced_members import scrape_configuration
 from admin.cli.up_view import MemberLine, PutRates, connect_lines, up_picture
 from admin.cluster_reader import ClusterReader
 from admin.cluster_state import ClusterState
@@ -63,6 +64,9 @@ class LocalCluster:
                 [member for member in members if member.role != "SLAVE"], MemberKind.BROKER, "grpcServerPort"
             ),
             members=(),
+            admin_url="".join(
+                f"http://{member.address('httpPort')}/" for member in members if member.kind is MemberKind.ADMIN
+            ),
         )
 
     async def run(self) -> None:
@@ -87,6 +91,7 @@ class LocalCluster:
             )
             for member in self._members
         ]
+        self._folder.write_scrape_configuration(scrape_configuration(self._members, self._folder))
         supervisor = ClusterSupervisor(self._supervised, start_limit_s=_START_LIMIT_S)
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -11,7 +11,7 @@ from typing import Final
 
 from admin.cluster_state import ExpectedBroker
 
-__all__ = ["PORT_KEYS", "Member", "MemberKind", "member_environment", "member_problems"]
+__all__ = ["METRICS_PORT_KEY", "PORT_KEYS", "Member", "MemberKind", "member_environment", "member_problems"]
 
 
 class MemberKind(StrEnum):
@@ -19,19 +19,27 @@ class MemberKind(StrEnum):
 
     NAME_SERVER = "nameserver"
     BROKER = "broker"
+    ADMIN = "admin"
 
 
-# Every port a member listens on; none is derived from another.
+# Every port a member always listens on; none is derived from another.
 PORT_KEYS: Final = {
     MemberKind.NAME_SERVER: ("listenPort",),
     MemberKind.BROKER: ("grpcServerPort", "listenPort", "haListenPort"),
+    MemberKind.ADMIN: ("httpPort",),
+}
+METRICS_PORT_KEY: Final = "metricsPromExporterPort"
+_HEALTH_PORT_KEYS: Final = {
+    MemberKind.NAME_SERVER: "listenPort",
+    MemberKind.BROKER: "listenPort",
+    MemberKind.ADMIN: "httpPort",
 }
 _ANY_ADDRESS: Final = ("", "0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A NameServer or broker of a local cluster. Its working folder is the data folder."""
+    """A process of a local cluster. Its working folder is the data folder."""
 
     name: str
     # Its file with the overrides of this run.
@@ -41,14 +49,16 @@ class Member:
 
     @property
     def kind(self) -> MemberKind:
-        """By the name of the file: `namesrv-…` is a NameServer, anything else a broker."""
+        """By the name of the file: `namesrv-…` is a NameServer, `admin` the admin service, anything else a broker."""
+        if self.name == MemberKind.ADMIN:
+            return MemberKind.ADMIN
         return MemberKind.NAME_SERVER if self.name.startswith("namesrv-") else MemberKind.BROKER
 
     @property
     def role(self) -> str:
-        """NAMESERVER, SYNC_MASTER, ASYNC_MASTER or SLAVE."""
-        if self.kind is MemberKind.NAME_SERVER:
-            return "NAMESERVER"
+        """NAMESERVER, ADMIN, SYNC_MASTER, ASYNC_MASTER or SLAVE."""
+        if self.kind is not MemberKind.BROKER:
+            return "NAMESERVER" if self.kind is MemberKind.NAME_SERVER else "ADMIN"
         return self.settings.get("brokerRole", "ASYNC_MASTER")
 
     @property
@@ -57,10 +67,20 @@ class Member:
         return f"conf/{self.name}.properties"
 
     @property
+    def port_keys(self) -> tuple[str, ...]:
+        """Every port it listens on as it is configured."""
+        return (*PORT_KEYS[self.kind], METRICS_PORT_KEY) if self.tells_metrics else PORT_KEYS[self.kind]
+
+    @property
     def ports(self) -> dict[str, int]:
         """Stated ports by key; what is no port number is left out."""
-        stated = {key: self.settings.get(key, "") for key in PORT_KEYS[self.kind]}
+        stated = {key: self.settings.get(key, "") for key in self.port_keys}
         return {key: int(text) for key, text in stated.items() if text.isascii() and text.isdigit()}
+
+    @property
+    def tells_metrics(self) -> bool:
+        """True when it serves Prometheus on a port of its own."""
+        return "PROM" in self.settings.get("metricsExporterType", "").split(";")
 
     @property
     def host(self) -> str:
@@ -75,7 +95,7 @@ class Member:
     @property
     def health_address(self) -> str:
         """Where grpc.health.v1 is served."""
-        return self.address("listenPort")
+        return self.address(_HEALTH_PORT_KEYS[self.kind])
 
     def command(self, *extra: str) -> list[str]:
         """The process's command line. -P keeps the working folder, which is the user's, off the module path."""
@@ -111,7 +131,7 @@ def member_problems(members: Sequence[Member]) -> list[str]:
 def _port_problems(members: Sequence[Member]) -> Iterator[str]:
     taken: dict[int, str] = {}
     for member in members:
-        for key in PORT_KEYS[member.kind]:
+        for key in member.port_keys:
             if key not in member.settings:
                 yield f"{member.name}: {key}: not stated; write {key}=<port> into {member.config_path}"
         for key, port in member.ports.items():

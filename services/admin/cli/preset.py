@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from typing import Final
 
-__all__ = ["DEFAULT_PRESET", "PRESETS", "preset_files"]
+__all__ = ["DEFAULT_PRESET", "PRESETS", "admin_file", "preset_files"]
 
 # Name and what is said about it in the help text.
 PRESETS: Final = {
@@ -25,6 +25,11 @@ def preset_files(name: str) -> dict[str, str]:
         if entry.name.endswith(".properties")
     }
     return {member: texts[member] for member in sorted(texts, key=_start_order)}
+
+
+def admin_file() -> str:
+    """The configuration of an admin service beside any preset."""
+    return (resources.files(__package__) / "presets" / "admin.properties").read_text(encoding="utf-8")
 
 
 def _start_order(member: str) -> tuple[bool, bool, str]:

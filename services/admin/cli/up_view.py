@@ -35,7 +35,7 @@ class MemberLine:
     ports: Mapping[str, int]
     restart_count: int
     last_exit: str
-    # `name:id` of a broker; empty for a NameServer.
+    # `name:id` of a broker; empty for others.
     broker_key: str
 
 
@@ -84,13 +84,23 @@ def up_picture(
 def connect_lines(record: ClusterRecord, folder: str) -> list[str]:
     """How to use the running cluster."""
     endpoints = ";".join(record.client_endpoints)
+    seen = (
+        [
+            f"status page, traces  {record.admin_url}, {record.admin_url}traces",
+            "trace of a message   tandemmq trace <message id>",
+            f"metrics              prometheus --config.file={folder}/prometheus.yml",
+        ]
+        if record.admin_url
+        else []
+    )
     return [
-        f"endpoints for SDKs  {endpoints}   (gRPC, TLS off)",
-        f'Python              Producer(ClientConfiguration("{endpoints}", Credentials()), ("greetings",))',
-        f"NameServers         {';'.join(record.name_servers)}",
-        f"data, logs          {folder}/store, {folder}/logs",
-        "try                 seq 100 | tandemmq produce greetings; tandemmq consume greetings --group readers",
-        "stop                Ctrl-C, or tandemmq down",
+        f"endpoints for SDKs   {endpoints}   (gRPC, TLS off)",
+        f'Python               Producer(ClientConfiguration("{endpoints}", Credentials()), ("greetings",))',
+        f"NameServers          {';'.join(record.name_servers)}",
+        f"data, logs           {folder}/store, {folder}/logs",
+        *seen,
+        "try                  seq 100 | tandemmq produce greetings; tandemmq consume greetings --group readers",
+        "stop                 Ctrl-C, or tandemmq down",
     ]
 
 

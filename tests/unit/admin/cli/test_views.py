@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 
 from admin.cli.cluster_folder import ClusterRecord
 from admin.cli.status_view import status_json, status_tables
-from admin.cli.up_view import MemberLine, PutRates, up_picture
+from admin.cli.up_view import MemberLine, PutRates, connect_lines, up_picture
 from admin.cluster_state import diagnose
 from support.cluster_states import healthy_cluster, master, with_broker
 
@@ -91,3 +91,11 @@ def test_put_rate_is_per_second_and_never_negative() -> None:
     assert rates.per_second["broker-a:0"] == 100.0
     rates.update(with_broker(healthy_cluster(), master(put_counts={"PUT_OK": 5})), now_s=13.0)
     assert rates.per_second["broker-a:0"] == 0.0
+
+
+def test_traced_cluster_says_where_to_look() -> None:
+    record = replace(_RECORD, admin_url="http://127.0.0.1:8080/")
+    lines = connect_lines(record, "/data")
+    assert "status page, traces  http://127.0.0.1:8080/, http://127.0.0.1:8080/traces" in lines
+    assert "metrics              prometheus --config.file=/data/prometheus.yml" in lines
+    assert len(connect_lines(_RECORD, "/data")) == len(lines) - 3
