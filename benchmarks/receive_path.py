@@ -54,6 +54,7 @@ class EncodedCall:
     metadata: Mapping[str, str] = field(default_factory=lambda: {"x-mq-client-id": "bench@1@0@0"})
     peer: str = "ipv4:127.0.0.1:50000"
     deadline_ms: int | None = None
+    received_ns: int = 0
     sent: list[bytes] = field(default_factory=list)
     code: StatusCode | None = None
 

@@ -55,6 +55,7 @@ class GrpcCall:
         "_outbox_bytes",
         "_over",
         "_peer",
+        "_received_ns",
         "_undelivered",
         "_wakeup",
     )
@@ -62,6 +63,7 @@ class GrpcCall:
     def __init__(self, context: _Context, clock: Clock) -> None:
         self._context = context
         self._clock = clock
+        self._received_ns = clock.monotonic_ns()
         # Asked for now: once the call has ended, asking the library is asking freed memory.
         self._peer: str = context.peer()
         self._metadata: dict[str, str] | None = None
@@ -98,6 +100,11 @@ class GrpcCall:
         """Deadline on the monotonic clock in ms."""
         remaining_s = self._context.time_remaining()
         return None if remaining_s is None else self._clock.monotonic_ms() + int(remaining_s * 1_000)
+
+    @property
+    def received_ns(self) -> int:
+        """When the library gave us the call: it does not tell when it read it."""
+        return self._received_ns
 
     def send(self, message: Message) -> None:
         """Queues one response; past the outbox limits the call ends with RESOURCE_EXHAUSTED instead."""

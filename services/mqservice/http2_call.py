@@ -18,6 +18,7 @@ __all__ = ["Http2Call", "MethodIndex"]
 
 log = structlog.get_logger(__name__)
 
+_NS_PER_S: Final = 1e9
 _NOT_A_MESSAGE: Final = "the request is no valid protobuf message of its type"
 _HANDLER_FAILED: Final = "the handler failed; the server's log has the cause"
 
@@ -76,6 +77,11 @@ class Http2Call(Stream):
         if self.deadline == inf:
             return None
         return self._index.clock.monotonic_ms() + int((self.deadline - self.connection.now) * 1_000)
+
+    @property
+    def received_ns(self) -> int:
+        """When the last bytes of the request were read."""
+        return int(self.connection.now * _NS_PER_S)
 
     def send(self, message: Message) -> None:
         """See `Call.send`."""

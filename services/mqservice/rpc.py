@@ -48,6 +48,10 @@ class Call(Protocol):
     def deadline_ms(self) -> int | None:
         """When the caller stops waiting, on the monotonic clock in ms; None: it waits for ever."""
 
+    @property
+    def received_ns(self) -> int:
+        """When the request was read, on the monotonic clock in ns; for a handler to ask before it returns."""
+
     def send(self, message: Message) -> None:
         """Queues one response message; a stream sends several, a unary call exactly one.
 

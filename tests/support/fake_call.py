@@ -22,6 +22,7 @@ class FakeCall:
     metadata: dict[str, str] = field(default_factory=lambda: {"x-mq-client-id": "client@1"})
     peer: str = "ipv4:127.0.0.1:50000"
     deadline_ms: int | None = None
+    received_ns: int = 0
     sent: list[Message] = field(default_factory=list)
     code: StatusCode | None = None
     detail: str = ""

@@ -86,12 +86,13 @@ async def test_unary_answer_given_later() -> None:
         assert (await unary(channel, "Later")(StringValue(value="b"), timeout=5)).value == "b"
 
 
-async def test_handler_sees_metadata_peer_and_deadline() -> None:
+async def test_handler_sees_metadata_peer_deadline_and_when_it_was_read() -> None:
     seen: dict[str, object] = {}
+    began_ns = SystemClock().monotonic_ns()
 
     def look(request: StringValue, call: Call) -> None:
         assert call.deadline_ms is not None
-        seen.update(id=call.metadata["x-mq-client-id"], peer=call.peer)
+        seen.update(id=call.metadata["x-mq-client-id"], peer=call.peer, received_ns=call.received_ns)
         seen["left_ms"] = call.deadline_ms - SystemClock().monotonic_ms()
         echo(request, call)
 
@@ -101,6 +102,8 @@ async def test_handler_sees_metadata_peer_and_deadline() -> None:
     assert str(seen["peer"]).startswith("ipv4:127.0.0.1:")
     # gRPC rounds a timeout up; what matters is that it is a moment near, not a duration or one of another clock.
     assert 0 < int(str(seen["left_ms"])) <= 60_000
+    # An event loop's time is a float, which rounds nanoseconds.
+    assert began_ns - 1_000 <= int(str(seen["received_ns"])) <= SystemClock().monotonic_ns()
 
 
 async def test_error_status_and_detail_reach_the_caller() -> None:

@@ -29,6 +29,7 @@ class FakeCall:
     metadata: dict[str, str] = field(default_factory=lambda: {"x-mq-client-id": "me"})
     peer: str = "test"
     deadline_ms: int | None = None
+    received_ns: int = 0
     sent: list[Message] = field(default_factory=list)
     code: StatusCode | None = None
 
