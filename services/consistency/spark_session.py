@@ -28,6 +28,8 @@ __all__ = ["prepared_environment", "running_spark", "spark_properties"]
 _LOOPBACK: Final = "127.0.0.1"
 # A heap that is never large needs no parallel collector, and code that runs for seconds no second compiler.
 _JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
+# An archive of another Java or of other jars is passed over. Java says so on standard output if it is let.
+_ARCHIVE_OPTIONS: Final = "-Xshare:auto -Xlog:disable -Xlog:all=warning:stderr"
 _UNLINKED_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _APP_NAME: Final = "tandemmq-consistency"
 _KUBERNETES: Final = "spark.kubernetes."
@@ -77,13 +79,13 @@ def _java_home(folder: Path, java: Path) -> Path:
     return folder
 
 
-def spark_properties(settings: ConsistencySettings) -> dict[str, str]:
-    """All properties of the run's Spark."""
+def spark_properties(settings: ConsistencySettings, *, java_options: str = "") -> dict[str, str]:
+    """All properties of the run's Spark; `java_options` are further ones of the driver's."""
     properties = {
         "spark.app.name": _APP_NAME,
         "spark.master": settings.spark_master,
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": _java_options(),
+        "spark.driver.extraJavaOptions": f"{_java_options(settings)} {java_options}".rstrip(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # Groups share the executors, so that a large one does not hold up the others.
@@ -105,9 +107,12 @@ def spark_properties(settings: ConsistencySettings) -> dict[str, str]:
     return properties | settings.spark_properties
 
 
-def _java_options() -> str:
-    # In the image the file has the same place for driver and executors.
-    return f"{_JVM_OPTIONS} -Dlog4j2.configurationFile={files('consistency').joinpath('log4j2.properties')}"
+def _java_options(settings: ConsistencySettings) -> str:
+    # In the image the files have the same places for driver and executors.
+    options = f"{_JVM_OPTIONS} -Dlog4j2.configurationFile={files('consistency').joinpath('log4j2.properties')}"
+    if settings.class_archive and Path(settings.class_archive).is_file():
+        options += f" -XX:SharedArchiveFile={shlex.quote(settings.class_archive)} {_ARCHIVE_OPTIONS}"
+    return options
 
 
 def _cluster_properties(settings: ConsistencySettings) -> dict[str, str]:
@@ -118,7 +123,7 @@ def _cluster_properties(settings: ConsistencySettings) -> dict[str, str]:
         "spark.executor.cores": str(settings.executor_cores),
         "spark.executor.memory": settings.executor_memory,
         "spark.executor.memoryOverhead": settings.executor_memory_overhead,
-        "spark.executor.extraJavaOptions": _java_options(),
+        "spark.executor.extraJavaOptions": _java_options(settings),
         # A task that fails did not meet a broken replica, which is an answer, but a bug or a lost pod.
         "spark.task.maxFailures": "3",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
@@ -141,11 +146,13 @@ def _cluster_properties(settings: ConsistencySettings) -> dict[str, str]:
 
 
 @contextmanager
-def running_spark(settings: ConsistencySettings, environ: MutableMapping[str, str]) -> Iterator[SparkContext]:
+def running_spark(
+    settings: ConsistencySettings, environ: MutableMapping[str, str], *, java_options: str = ""
+) -> Iterator[SparkContext]:
     """A SparkContext for the length of the block. Raises SparkUnusable."""
     # It tells of every connection to the JVM that it closes.
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    configuration = SparkConf().setAll(list(spark_properties(settings).items()))
+    configuration = SparkConf().setAll(list(spark_properties(settings, java_options=java_options).items()))
     with prepared_environment(environ, runs_locally=settings.runs_locally):
         try:
             context = SparkContext(conf=configuration)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +74,35 @@ def test_own_spark_settings_win() -> None:
 
     assert properties["spark.scheduler.mode"] == "FIFO"
     assert properties["spark.executor.cores"] == "4"
+
+
+def test_an_archive_of_classes_is_for_driver_and_executors_if_it_is_there(tmp_path: Path) -> None:
+    archive = tmp_path / "classes.jsa"
+    settings = _settings("path=/x", f"classArchive={archive}", "sparkMaster=k8s://https://kubernetes.default.svc")
+    without = spark_properties(settings)
+    archive.touch()
+    with_archive = spark_properties(settings)
+
+    for key in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
+        assert "SharedArchiveFile" not in without[key]
+        assert f"-XX:SharedArchiveFile={archive} -Xshare:auto" in with_archive[key]
+
+
+@pytest.mark.parametrize("content", [b"", bytes(100_000), b"not of this Java" * 1000])
+def test_java_starts_with_an_archive_that_does_not_fit(tmp_path: Path, content: bytes) -> None:
+    archive = tmp_path / "classes.jsa"
+    archive.write_bytes(content)
+    options = spark_properties(_settings("path=/x", f"classArchive={archive}"))["spark.driver.extraJavaOptions"]
+    environ = dict(os.environ)
+
+    with prepared_environment(environ, runs_locally=True):
+        java = Path(environ["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in environ else Path("java")
+        done = subprocess.run(
+            [str(java), *shlex.split(options), "-version"], capture_output=True, text=True, check=False
+        )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
 
 
 def _store(folder: Path) -> Path:
