@@ -8,6 +8,8 @@ Makes two replicas of 9.4 GiB (segments of 1 GiB, messages of 256 bytes to 8 KiB
 storage engine itself, and reads them with md5sum, with plain multiprocessing, message by message on one thread, and
 with the job in both tiers; then adds 0.5 GiB to each and lets the job look again; then serves one of them with a broker
 and asks that for digests. MB/s per core is bytes by CPU seconds of the whole process tree, JVM and start included.
+Before all that, not measured: an archive of Java's classes is made, as the image has one, and the job's runs use it
+(setting classArchive); that is done once for a Java and a Spark, not once a run.
 Rows are in build/bench-consistency.json. Nothing is found, as nothing is wrong: a finding is a failure.
 """
 
@@ -21,6 +23,7 @@ import math
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import time
 import zlib
@@ -48,6 +51,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 FOLDER: Final = ROOT / "build" / "bench-consistency"
 REPORT: Final = ROOT / "build" / "bench-consistency.json"
 RESULTS: Final = ROOT / "benchmarks" / "RESULTS.md"
+CLASS_ARCHIVE: Final = FOLDER / "classes.jsa"
 BEGIN_MARK: Final = "<!-- figures of make bench-consistency: begin -->"
 END_MARK: Final = "<!-- figures of make bench-consistency: end -->"
 GROUP: Final = "broker-a"
@@ -172,7 +176,8 @@ class Contest:
     def run_job(self, name: str, results: Path, *settings: str) -> tuple[Reading, RunSummary]:
         """One run of the job; what counts is the log it verified, over both replicas."""
         command: list[str | Path] = [sys.executable, "-m", "consistency"]
-        for setting in (f"path={self._folder / 'stores'}", f"results={results}", *settings):
+        places = (f"path={self._folder / 'stores'}", f"results={results}", f"classArchive={CLASS_ARCHIVE}")
+        for setting in (*places, *settings):
             command += ["--set", setting]
         reading = self.read_with(name, command, 0)
         summary = RunSummary.from_json(json.loads((results / "latest.json").read_text()))
@@ -346,6 +351,7 @@ def check_disk(folder: Path, needed_bytes: int) -> None:
 
 def measure(console: Console, *, gib: float, growth_gib: float) -> Iterator[Row]:
     """Everything, in order of the docstring."""
+    subprocess.run([sys.executable, "-m", "consistency.class_archive", CLASS_ARCHIVE], check=True)
     yield from kernels()
     contest = Contest(FOLDER, console)
     contest.grow(gib, seed=1)
@@ -408,6 +414,7 @@ def main() -> int:
             # What was measured is kept when something fails later.
             REPORT.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
     finally:
+        CLASS_ARCHIVE.unlink(missing_ok=True)
         for part in ("stores", "slices"):
             shutil.rmtree(FOLDER / part, ignore_errors=True)
     console.print(table(rows))
