@@ -1,20 +1,25 @@
 """Structured logs on standard output: readable on a terminal, one JSON object a line anywhere else.
 
 An event is a constant phrase in snake_case; everything else is a key. Standard-library loggers (grpc, asyncio) pass
-through the same formatting, so that a pod's log is JSON without exception.
+through the same formatting, so that a pod's log is JSON without exception. Lines written inside a traced operation have
+its `trace_id` and `span_id`: between `traced_lines`, and within the spans of an application's own OpenTelemetry SDK.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
-__all__ = ["LEVELS", "configure_logging", "get_logger"]
+from mqcore.tracing import TraceContext
+
+__all__ = ["LEVELS", "configure_logging", "get_logger", "traced_lines"]
 
 LEVELS: Final[Mapping[str, int]] = {
     "DEBUG": logging.DEBUG,
@@ -23,8 +28,46 @@ LEVELS: Final[Mapping[str, int]] = {
     "ERROR": logging.ERROR,
 }
 
+_OPENTELEMETRY: Final = "opentelemetry.trace"
+_traced: Final[ContextVar[TraceContext | None]] = ContextVar("traced", default=None)
+
+
+@contextmanager
+def traced_lines(context: TraceContext | None) -> Iterator[None]:
+    """What is logged in this block belongs to a span; None: to none, as without the block."""
+    if context is None:
+        yield
+        return
+    token = _traced.set(context)
+    try:
+        yield
+    finally:
+        _traced.reset(token)
+
+
+def _current_trace() -> tuple[int, int] | None:
+    """Ids of the trace and the span at work."""
+    context = _traced.get()
+    if context is not None:
+        return context.trace_id, context.span_id
+    # A process that makes no spans by that library has not loaded it either.
+    opentelemetry = sys.modules.get(_OPENTELEMETRY)
+    if opentelemetry is None:
+        return None
+    current = opentelemetry.get_current_span().get_span_context()
+    return (current.trace_id, current.span_id) if current.is_valid else None
+
+
+def _add_trace(_logger: object, _method: str, event: EventDict) -> EventDict:
+    ids = _current_trace()
+    if ids is not None:
+        event["trace_id"], event["span_id"] = f"{ids[0]:032x}", f"{ids[1]:016x}"
+    return event
+
+
 _SHARED: Final[tuple[Processor, ...]] = (
     structlog.contextvars.merge_contextvars,
+    _add_trace,
     structlog.stdlib.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 )

@@ -1,0 +1,68 @@
+"""Log lines of a process, as a pod writes them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+from opentelemetry.sdk.trace import TracerProvider
+
+from mqcore.tracing import TraceContext
+from mqservice.logging import configure_logging, get_logger, traced_lines
+
+CONTEXT = TraceContext(0xA1, 0xB2, True)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_lines_of_a_traced_operation_have_its_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging({}, broker_name="broker-a")
+    with traced_lines(CONTEXT):
+        get_logger().info("inside")
+    get_logger().info("outside")
+
+    inside, outside = lines(capsys)
+    assert inside["trace_id"] == f"{0xA1:032x}"
+    assert inside["span_id"] == f"{0xB2:016x}"
+    assert inside["broker_name"] == "broker-a"
+    assert "trace_id" not in outside
+
+
+def test_no_context_leaves_the_one_around_it(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging({})
+    with traced_lines(CONTEXT), traced_lines(None):
+        get_logger().info("inside")
+
+    assert lines(capsys)[0]["span_id"] == f"{0xB2:016x}"
+
+
+def test_libraries_lines_have_them_too(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging({})
+    with traced_lines(CONTEXT):
+        logging.getLogger("grpc").warning("of a library")
+
+    assert lines(capsys)[0]["trace_id"] == f"{0xA1:032x}"
+
+
+def test_lines_within_an_opentelemetry_span_have_its_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging({})
+    with TracerProvider().get_tracer("test").start_as_current_span("work") as span:
+        get_logger().info("inside")
+
+    assert lines(capsys)[0]["trace_id"] == f"{span.get_span_context().trace_id:032x}"
