@@ -1,0 +1,167 @@
+"""The spans a process kept lately, found by trace and by message: what `tandemmq trace` looks into.
+
+Two shares of one bound: what was slow or failed is worth more than what chance picked, and must not be driven out by it
+when every send is traced. Each share forgets whole traces, the oldest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final
+
+from mqcore.tracing.attributes import MESSAGING_MESSAGE_ID, RETAINED_FOR, RetainedFor
+from mqcore.tracing.span_data import AttributeValue, SpanData
+
+__all__ = ["KeptTrace", "RecentSpans"]
+
+_SPANS_PER_TRACE_MAX: Final = 512
+"""A caller that uses one trace id for everything does not get the whole memory."""
+
+# What CPython 3.11 takes, measured with `tracemalloc`: tests hold the estimate to be neither below nor twice it.
+_SPAN_BYTES: Final = 640
+_PART_BYTES: Final = 330
+_ATTRIBUTE_BYTES: Final = 60
+_MESSAGE_ID_BYTES: Final = 260
+
+_NOTABLE: Final = (RetainedFor.SLOW, RetainedFor.FAILED)
+
+
+class KeptTrace:
+    """The spans of one trace that this process made. Read only, but for `RecentSpans`."""
+
+    __slots__ = ("dropped_count", "is_notable", "message_ids", "size_bytes", "spans", "trace_id")
+
+    def __init__(self, trace_id: int) -> None:
+        self.trace_id = trace_id
+        # In the order they came.
+        self.spans: list[SpanData] = []
+        # Ids of the messages it has to do with, in the order they came up.
+        self.message_ids: dict[str, None] = {}
+        # True once a span was slow or failed.
+        self.is_notable = False
+        # Spans beyond the limit of a trace.
+        self.dropped_count = 0
+        self.size_bytes = 0
+
+    def add(self, span: SpanData) -> list[str]:
+        """Takes a span and returns the message ids that are new with it."""
+        if len(self.spans) >= _SPANS_PER_TRACE_MAX:
+            self.dropped_count += 1
+            return []
+        self.spans.append(span)
+        if span.failure or span.attributes.get(RETAINED_FOR) in _NOTABLE:
+            self.is_notable = True
+        parts = [span.attributes]
+        if span.links or span.events:
+            parts += [link.attributes for link in span.links]
+            parts += [event.attributes for event in span.events]
+        self.size_bytes += _SPAN_BYTES - _PART_BYTES
+        new: list[str] = []
+        # Plain loops: this runs on the event loop for every span that is kept.
+        for attributes in parts:
+            self.size_bytes += _PART_BYTES + _ATTRIBUTE_BYTES * len(attributes)
+            for value in attributes.values():
+                if isinstance(value, str):
+                    self.size_bytes += len(value)
+            mentioned = attributes.get(MESSAGING_MESSAGE_ID)
+            if mentioned is not None:
+                self._mention(mentioned, new)
+        return new
+
+    def _mention(self, value: AttributeValue, new: list[str]) -> None:
+        for message_id in value if isinstance(value, tuple) else (str(value),):
+            if message_id not in self.message_ids:
+                self.message_ids[message_id] = None
+                self.size_bytes += _MESSAGE_ID_BYTES
+                new.append(message_id)
+
+
+class RecentSpans:
+    """A bounded memory of spans: about `limit_bytes`, half of it for traces that were slow or failed. A `SpanSink`."""
+
+    def __init__(self, *, limit_bytes: int) -> None:
+        self._ordinary = _Share(limit_bytes // 2)
+        self._notable = _Share(limit_bytes // 2)
+        # Message id to the traces that mention it.
+        self._by_message: dict[str, list[KeptTrace]] = {}
+        # Spans taken since the start.
+        self.kept_count = 0
+
+    def add(self, spans: Sequence[SpanData]) -> None:
+        """Takes spans of any traces, and forgets old ones for them."""
+        self.kept_count += len(spans)
+        for _, of_trace in groupby(spans, key=_trace_id):
+            self._add(list(of_trace))
+
+    def by_trace(self, trace_id: int) -> KeptTrace | None:
+        """The trace with that id."""
+        return self._notable.traces.get(trace_id) or self._ordinary.traces.get(trace_id)
+
+    def by_message(self, message_id: str) -> Sequence[KeptTrace]:
+        """Traces that have to do with a message, the oldest first: its send, and what delivered and settled it."""
+        return self._by_message.get(message_id, ())
+
+    def newest(self, *, notable_only: bool = False) -> Iterator[KeptTrace]:
+        """Newest first: those that were slow or failed, then the others."""
+        yield from reversed(self._notable.traces.values())
+        if not notable_only:
+            yield from reversed(self._ordinary.traces.values())
+
+    @property
+    def trace_count(self) -> int:
+        """Traces remembered now."""
+        return len(self._notable.traces) + len(self._ordinary.traces)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory taken, by estimate."""
+        return self._notable.size_bytes + self._ordinary.size_bytes
+
+    def _add(self, spans: Sequence[SpanData]) -> None:
+        """Takes spans of one trace."""
+        trace_id = spans[0].context.trace_id
+        trace = self.by_trace(trace_id) or KeptTrace(trace_id)
+        (self._notable if trace.is_notable else self._ordinary).remove(trace)
+        for span in spans:
+            for message_id in trace.add(span):
+                self._by_message.setdefault(message_id, []).append(trace)
+        share = self._notable if trace.is_notable else self._ordinary
+        share.put(trace)
+        for forgotten in share.above_limit():
+            self._forget(forgotten)
+
+    def _forget(self, trace: KeptTrace) -> None:
+        for message_id in trace.message_ids:
+            mentions = self._by_message[message_id]
+            mentions.remove(trace)
+            if not mentions:
+                del self._by_message[message_id]
+
+
+class _Share:
+    """Traces in the order of their newest span, and what they take."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.traces: dict[int, KeptTrace] = {}
+        self.size_bytes = 0
+
+    def put(self, trace: KeptTrace) -> None:
+        self.traces[trace.trace_id] = trace
+        self.size_bytes += trace.size_bytes
+
+    def remove(self, trace: KeptTrace) -> None:
+        if self.traces.pop(trace.trace_id, None) is not None:
+            self.size_bytes -= trace.size_bytes
+
+    def above_limit(self) -> Iterator[KeptTrace]:
+        """Removes and gives the oldest until the rest fits; the newest stays, however big."""
+        while self.size_bytes > self._limit_bytes and len(self.traces) > 1:
+            oldest = next(iter(self.traces.values()))
+            self.remove(oldest)
+            yield oldest
+
+
+def _trace_id(span: SpanData) -> int:
+    return span.context.trace_id
