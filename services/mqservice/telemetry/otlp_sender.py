@@ -1,0 +1,166 @@
+"""OTLP over gRPC by the OpenTelemetry SDK's exporter, with an encoding of our own.
+
+The exporter brings connecting, TLS, headers, compression, deadlines and retries, with OpenTelemetry's environment
+variables. Its way from spans to protobuf does not fit a broker: 74 us a span, against 12 us from `SpanData` directly,
+and no object in between. Imported only where spans are exported.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.sdk import resources
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from mqcore.tracing import SpanData, SpanKind, TraceContext
+from mqcore.tracing.span_data import AttributeValue
+from mqservice.version import VERSION
+
+__all__ = ["OtlpSpanSender", "export_request"]
+
+_SCOPE: Final = InstrumentationScope(name="tandemmq", version=VERSION)
+_KINDS: Final = {kind: Span.SpanKind.Value(f"SPAN_KIND_{kind.value}") for kind in SpanKind}
+# opentelemetry-proto, SpanFlags: whether the parent is remote is known, and it is.
+_REMOTE_KNOWN: Final = 0x100
+_IS_REMOTE: Final = 0x200
+_SAMPLED: Final = 0x01
+
+_LIBRARY_LOGGER: Final = "opentelemetry.exporter.otlp.proto.grpc.exporter"
+_EXPORTING: Final = "traces"
+
+
+class OtlpSpanSender:
+    """A `SpanSender`. Connects at the first batch."""
+
+    def __init__(self, target: str, *, resource: Mapping[str, str | int], timeout_s: float) -> None:
+        self._target = target
+        self._lines = _LibraryLines()
+        logging.getLogger(_LIBRARY_LOGGER).addFilter(self._lines)
+        self._exporter = _Exporter(
+            encoded_resource(resource), endpoint=target if "://" in target else f"http://{target}", timeout=timeout_s
+        )
+
+    @property
+    def target(self) -> str:
+        """`SpanSender`'s."""
+        return self._target
+
+    def send(self, spans: Sequence[SpanData]) -> str:
+        """`SpanSender`'s."""
+        if self._exporter.export(spans) is SpanExportResult.SUCCESS:
+            return ""
+        return self._lines.last or "refused"
+
+    def abort(self) -> None:
+        """`SpanSender`'s."""
+        self._exporter.shutdown()
+        logging.getLogger(_LIBRARY_LOGGER).removeFilter(self._lines)
+
+
+class _Exporter(OTLPSpanExporter):
+    """The SDK's exporter, given `SpanData`."""
+
+    def __init__(self, resource: Resource, *, endpoint: str, timeout: float) -> None:
+        self._resource = resource
+        super().__init__(endpoint=endpoint, timeout=timeout)
+
+    def export(self, spans: Sequence[Any]) -> SpanExportResult:
+        """Sends, and tries again while the time limit lasts."""
+        return self._export(spans)
+
+    def _translate_data(self, data: Sequence[Any]) -> ExportTraceServiceRequest:
+        return export_request(data, self._resource)
+
+
+class _LibraryLines(logging.Filter):
+    """Keeps the exporter's own lines about spans out of the log, one for each attempt, and remembers what they said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        if _EXPORTING not in arguments:
+            return True
+        if arguments[0] == _EXPORTING and len(arguments) == 4:
+            # "Failed to export %s to %s, error code: %s, error details: %s"
+            code, details = arguments[2:]
+            self.last = f"{getattr(code, 'name', code)}: {details}"
+        return False
+
+
+def encoded_resource(attributes: Mapping[str, str | int]) -> Resource:
+    """`attributes`, what OTEL_RESOURCE_ATTRIBUTES says, and the SDK's own."""
+    encoded = Resource()
+    known = resources.Resource.create(dict(attributes)).attributes
+    _fill(encoded.attributes, {key: value for key, value in known.items() if isinstance(value, str | int | float)})
+    return encoded
+
+
+def export_request(spans: Sequence[SpanData], resource: Resource) -> ExportTraceServiceRequest:
+    """What the receiver is sent."""
+    request = ExportTraceServiceRequest()
+    of_resource = request.resource_spans.add(resource=resource)
+    encoded = of_resource.scope_spans.add(scope=_SCOPE).spans
+    for span in spans:
+        _encode(span, encoded.add())
+    return request
+
+
+def _encode(span: SpanData, into: Span) -> None:
+    into.trace_id = span.context.trace_id.to_bytes(16)
+    into.span_id = span.context.span_id.to_bytes(8)
+    into.flags = _SAMPLED | _REMOTE_KNOWN
+    if span.parent_span_id:
+        into.parent_span_id = span.parent_span_id.to_bytes(8)
+        if span.parent_is_remote:
+            into.flags |= _IS_REMOTE
+    into.name = span.name
+    into.kind = _KINDS[span.kind]
+    into.start_time_unix_nano = span.start_ns
+    into.end_time_unix_nano = span.end_ns
+    _fill(into.attributes, span.attributes)
+    for event in span.events:
+        added = into.events.add(name=event.name, time_unix_nano=event.at_ns)
+        _fill(added.attributes, event.attributes)
+    for link in span.links:
+        added_link = into.links.add(
+            trace_id=link.context.trace_id.to_bytes(16),
+            span_id=link.context.span_id.to_bytes(8),
+            flags=_link_flags(link.context),
+        )
+        _fill(added_link.attributes, link.attributes)
+    if span.failure:
+        into.status.code = Status.STATUS_CODE_ERROR
+        into.status.message = span.failure
+
+
+def _link_flags(context: TraceContext) -> int:
+    return _REMOTE_KNOWN | _IS_REMOTE | (_SAMPLED if context.is_sampled else 0)
+
+
+def _fill(into: Any, attributes: Mapping[str, AttributeValue]) -> None:
+    for key, value in attributes.items():
+        pair: KeyValue = into.add()
+        pair.key = key
+        if isinstance(value, str):
+            pair.value.string_value = value
+        elif isinstance(value, bool):
+            # Before int: a bool is one.
+            pair.value.bool_value = value
+        elif isinstance(value, int):
+            pair.value.int_value = value
+        elif isinstance(value, float):
+            pair.value.double_value = value
+        else:
+            values = pair.value.array_value.values
+            for item in value:
+                values.add().string_value = item

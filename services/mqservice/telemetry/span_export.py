@@ -1,0 +1,144 @@
+"""Sends finished spans to a receiver, from a thread of its own.
+
+Export is the least important thing a broker does: it waits for nobody. `add` puts spans into a bounded queue and
+returns; the thread sends them in small batches. A receiver that is away, refuses or hangs costs spans, which are
+counted, and two lines in the log, one when it begins and one when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from mqcore.tracing import SpanData
+
+__all__ = ["SpanExport", "SpanSender", "open_span_export"]
+
+_QUEUE_SPANS: Final = 8_192
+"""Some 10 MB, and at 1,000 spans a second the eight seconds in which a collector restarts."""
+_BATCH_SPANS: Final = 128
+"""Encoding takes about 12 us a span and holds the interpreter: a batch keeps the event loop from it for 2 ms."""
+_PAUSE_S: Final = 1.0
+_CALL_LIMIT_S: Final = 5.0
+"""Of one batch, with its retries; then it is given up."""
+_FLUSH_LIMIT_S: Final = 1.5
+_ABORT_LIMIT_S: Final = 0.5
+
+log = structlog.get_logger(__name__)
+
+
+class SpanSender(Protocol):
+    """The connection to a receiver."""
+
+    @property
+    def target(self) -> str:
+        """Where it is, for the log."""
+
+    def send(self, spans: Sequence[SpanData]) -> str:
+        """Sends a batch; "" when it was taken, else why not. Blocks, but not for ever. On the export thread."""
+
+    def abort(self) -> None:
+        """Ends a `send` in progress, and all that come later, at once. From any thread."""
+
+
+def open_span_export(target: str, resource: Mapping[str, str | int]) -> SpanExport:
+    """An export by OTLP/gRPC, with `resource` as what the process is. Loads the SDK, which takes half a second.
+
+    `target` is host:port, or an URL: https:// asks for TLS. OpenTelemetry's variables (OTEL_EXPORTER_OTLP_HEADERS,
+    _CERTIFICATE, _COMPRESSION, OTEL_RESOURCE_ATTRIBUTES) add to it.
+    """
+    from mqservice.telemetry.otlp_sender import OtlpSpanSender
+
+    return SpanExport(OtlpSpanSender(target, resource=resource, timeout_s=_CALL_LIMIT_S))
+
+
+class SpanExport:
+    """A `SpanSink` that exports. `close` flushes for a moment, and returns within two seconds whatever happens."""
+
+    def __init__(self, sender: SpanSender, *, queue_spans: int = _QUEUE_SPANS, pause_s: float = _PAUSE_S) -> None:
+        self._sender = sender
+        self._queue_spans = queue_spans
+        self._pause_s = pause_s
+        # Filled on the event loop, emptied on the thread; both ends of a deque are safe without a lock.
+        self._queue: deque[SpanData] = deque()
+        self._wake = threading.Event()
+        self._closing = False
+        self._aborted = False
+        self._is_failing = False
+        # One thread writes each.
+        self._exported_count = 0
+        self._failed_count = 0
+        self._dropped_count = 0
+        self._thread = threading.Thread(target=self._work, name="span-export", daemon=True)
+        self._thread.start()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Spans since the start by what became of them: exported, failed (the receiver took them not), dropped (the
+        queue was full)."""
+        return {"exported": self._exported_count, "failed": self._failed_count, "dropped": self._dropped_count}
+
+    @property
+    def waiting_count(self) -> int:
+        """Spans in the queue."""
+        return len(self._queue)
+
+    def add(self, spans: Sequence[SpanData]) -> None:
+        """`SpanSink`'s. What comes together is taken or dropped together: half a trace misleads."""
+        if self._closing or len(self._queue) + len(spans) > self._queue_spans:
+            self._dropped_count += len(spans)
+            return
+        self._queue.extend(spans)
+        if len(self._queue) >= _BATCH_SPANS:
+            self._wake.set()
+
+    async def close(self) -> None:
+        """Sends what waits if the receiver takes it quickly, else gives it up."""
+        self._closing = True
+        self._wake.set()
+        await asyncio.to_thread(self._end)
+
+    def _end(self) -> None:
+        self._thread.join(_FLUSH_LIMIT_S)
+        self._aborted = True
+        self._sender.abort()
+        self._thread.join(_ABORT_LIMIT_S)
+
+    # On the export thread
+
+    def _work(self) -> None:
+        while not self._closing:
+            self._wake.wait(self._pause_s)
+            self._wake.clear()
+            self._send_all()
+        # What was added between the last look and the close.
+        self._send_all()
+
+    def _send_all(self) -> None:
+        while self._queue and not self._aborted:
+            batch = [self._queue.popleft() for _ in range(min(_BATCH_SPANS, len(self._queue)))]
+            try:
+                problem = self._sender.send(batch)
+            except Exception as error:  # The thread's root: spans that cannot be sent must not end the export.
+                problem = f"{type(error).__name__}: {error}"
+            self._judge(problem, len(batch))
+
+    def _judge(self, problem: str, span_count: int) -> None:
+        if problem:
+            self._failed_count += span_count
+        else:
+            self._exported_count += span_count
+        if bool(problem) == self._is_failing:
+            return
+        self._is_failing = bool(problem)
+        if self._aborted:
+            return
+        if problem:
+            log.warning("span_export_failing", receiver=self._sender.target, problem=problem)
+        else:
+            log.info("span_export_recovered", receiver=self._sender.target, **self.counts)
