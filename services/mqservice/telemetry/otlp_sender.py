@@ -7,20 +7,18 @@ and no object in between. Imported only where spans are exported.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-from opentelemetry.sdk import resources
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from mqcore.tracing import SpanData, SpanKind, TraceContext
-from mqcore.tracing.span_data import AttributeValue
+from mqservice.telemetry.otlp_library import EXPORTER_LINES, encoded_resource, fill_attributes
 from mqservice.version import VERSION
 
 __all__ = ["OtlpSpanSender", "export_request"]
@@ -32,17 +30,12 @@ _REMOTE_KNOWN: Final = 0x100
 _IS_REMOTE: Final = 0x200
 _SAMPLED: Final = 0x01
 
-_LIBRARY_LOGGER: Final = "opentelemetry.exporter.otlp.proto.grpc.exporter"
-_EXPORTING: Final = "traces"
-
 
 class OtlpSpanSender:
     """A `SpanSender`. Connects at the first batch."""
 
     def __init__(self, target: str, *, resource: Mapping[str, str | int], timeout_s: float) -> None:
         self._target = target
-        self._lines = _LibraryLines()
-        logging.getLogger(_LIBRARY_LOGGER).addFilter(self._lines)
         self._exporter = _Exporter(
             encoded_resource(resource), endpoint=target if "://" in target else f"http://{target}", timeout=timeout_s
         )
@@ -54,14 +47,15 @@ class OtlpSpanSender:
 
     def send(self, spans: Sequence[SpanData]) -> str:
         """`SpanSender`'s."""
-        if self._exporter.export(spans) is SpanExportResult.SUCCESS:
+        with EXPORTER_LINES.of_this_thread() as lines:
+            result = self._exporter.export(spans)
+        if result is SpanExportResult.SUCCESS:
             return ""
-        return self._lines.last or "refused"
+        return lines[-1] if lines else "refused"
 
     def abort(self) -> None:
         """`SpanSender`'s."""
         self._exporter.shutdown()
-        logging.getLogger(_LIBRARY_LOGGER).removeFilter(self._lines)
 
 
 class _Exporter(OTLPSpanExporter):
@@ -77,32 +71,6 @@ class _Exporter(OTLPSpanExporter):
 
     def _translate_data(self, data: Sequence[Any]) -> ExportTraceServiceRequest:
         return export_request(data, self._resource)
-
-
-class _LibraryLines(logging.Filter):
-    """Keeps the exporter's own lines about spans out of the log, one for each attempt, and remembers what they said."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = ""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        arguments = record.args if isinstance(record.args, tuple) else ()
-        if _EXPORTING not in arguments:
-            return True
-        if arguments[0] == _EXPORTING and len(arguments) == 4:
-            # "Failed to export %s to %s, error code: %s, error details: %s"
-            code, details = arguments[2:]
-            self.last = f"{getattr(code, 'name', code)}: {details}"
-        return False
-
-
-def encoded_resource(attributes: Mapping[str, str | int]) -> Resource:
-    """`attributes`, what OTEL_RESOURCE_ATTRIBUTES says, and the SDK's own."""
-    encoded = Resource()
-    known = resources.Resource.create(dict(attributes)).attributes
-    _fill(encoded.attributes, {key: value for key, value in known.items() if isinstance(value, str | int | float)})
-    return encoded
 
 
 def export_request(spans: Sequence[SpanData], resource: Resource) -> ExportTraceServiceRequest:
@@ -127,17 +95,17 @@ def _encode(span: SpanData, into: Span) -> None:
     into.kind = _KINDS[span.kind]
     into.start_time_unix_nano = span.start_ns
     into.end_time_unix_nano = span.end_ns
-    _fill(into.attributes, span.attributes)
+    fill_attributes(into.attributes, span.attributes)
     for event in span.events:
         added = into.events.add(name=event.name, time_unix_nano=event.at_ns)
-        _fill(added.attributes, event.attributes)
+        fill_attributes(added.attributes, event.attributes)
     for link in span.links:
         added_link = into.links.add(
             trace_id=link.context.trace_id.to_bytes(16),
             span_id=link.context.span_id.to_bytes(8),
             flags=_link_flags(link.context),
         )
-        _fill(added_link.attributes, link.attributes)
+        fill_attributes(added_link.attributes, link.attributes)
     if span.failure:
         into.status.code = Status.STATUS_CODE_ERROR
         into.status.message = span.failure
@@ -145,22 +113,3 @@ def _encode(span: SpanData, into: Span) -> None:
 
 def _link_flags(context: TraceContext) -> int:
     return _REMOTE_KNOWN | _IS_REMOTE | (_SAMPLED if context.is_sampled else 0)
-
-
-def _fill(into: Any, attributes: Mapping[str, AttributeValue]) -> None:
-    for key, value in attributes.items():
-        pair: KeyValue = into.add()
-        pair.key = key
-        if isinstance(value, str):
-            pair.value.string_value = value
-        elif isinstance(value, bool):
-            # Before int: a bool is one.
-            pair.value.bool_value = value
-        elif isinstance(value, int):
-            pair.value.int_value = value
-        elif isinstance(value, float):
-            pair.value.double_value = value
-        else:
-            values = pair.value.array_value.values
-            for item in value:
-                values.add().string_value = item
