@@ -5,9 +5,10 @@ from mqcore.tracing.head_sampler import HeadSampler
 from mqcore.tracing.options import TraceOptions
 from mqcore.tracing.recent_spans import KeptTrace, RecentSpans
 from mqcore.tracing.span_data import SpanData, SpanEvent, SpanKind, SpanLink
-from mqcore.tracing.trace_context import TraceContext, parse_traceparent
+from mqcore.tracing.trace_context import TRACEPARENT, TraceContext, parse_traceparent
 
 __all__ = [
+    "TRACEPARENT",
     "HeadSampler",
     "KeptTrace",
     "RecentSpans",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from mqcore.tracing.attributes import MESSAGING_MESSAGE_ID, RETAINED_FOR, RetainedFor
+from mqcore.tracing.attributes import MESSAGE_IDS, MESSAGING_MESSAGE_ID, RETAINED_FOR, RetainedFor
 from mqcore.tracing.span_data import AttributeValue, SpanData
 
 __all__ = ["KeptTrace", "RecentSpans"]
@@ -64,7 +64,7 @@ class KeptTrace:
             for value in attributes.values():
                 if isinstance(value, str):
                     self.size_bytes += len(value)
-            mentioned = attributes.get(MESSAGING_MESSAGE_ID)
+            mentioned = attributes.get(MESSAGING_MESSAGE_ID) or attributes.get(MESSAGE_IDS)
             if mentioned is not None:
                 self._mention(mentioned, new)
         return new
@@ -112,6 +112,12 @@ class RecentSpans:
     def trace_count(self) -> int:
         """Traces remembered now."""
         return len(self._notable.traces) + len(self._ordinary.traces)
+
+    @property
+    def oldest_ns(self) -> int | None:
+        """When what is remembered begins: the first span of the ordinary trace that is forgotten next."""
+        oldest = next(iter((self._ordinary.traces or self._notable.traces).values()), None)
+        return oldest.spans[0].start_ns if oldest is not None else None
 
     @property
     def size_bytes(self) -> int:

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from mqcore.tracing import RecentSpans, RetainedFor, SpanData, SpanEvent, SpanKind, TraceContext
+from mqcore.tracing import RecentSpans, RetainedFor, SpanData, SpanKind, TraceContext
 from mqcore.tracing import attributes as names
 from support.span_samples import MESSAGE_ID, TRACE_ID, delivery_spans, send_spans, slave_spans
 
@@ -40,7 +40,7 @@ def test_a_batch_is_found_by_each_of_its_messages() -> None:
         SpanKind.SERVER,
         1,
         2,
-        events=(SpanEvent("stored", 1, {names.MESSAGING_MESSAGE_ID: ("A", "B")}),),
+        {names.MESSAGE_IDS: ("A", "B")},
     )
     recent.add([span])
     assert [len(recent.by_message(message_id)) for message_id in ("A", "B", "C")] == [1, 1, 0]
