@@ -47,7 +47,8 @@ class ExporterLines(logging.Filter):
 
 
 EXPORTER_LINES: Final = ExporterLines()
-logging.getLogger("opentelemetry.exporter.otlp.proto.grpc.exporter").addFilter(EXPORTER_LINES)
+# Before the library's own filter, which lets no line through twice in 20 s.
+logging.getLogger("opentelemetry.exporter.otlp.proto.grpc.exporter").filters.insert(0, EXPORTER_LINES)
 
 
 def encoded_resource(attributes: Mapping[str, str | int]) -> Resource:

@@ -1,0 +1,148 @@
+"""The export's queue and thread, with a sender that does what a receiver may do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+import structlog
+
+from mqcore.tracing import SpanData
+from mqservice.telemetry import SpanExport, SpanFan
+from support.span_samples import send_spans
+
+
+class FakeSender:
+    """Takes batches; `problem` is what it answers, `gate` holds it while it is clear."""
+
+    target = "collector:4317"
+
+    def __init__(self) -> None:
+        self.batches: list[list[SpanData]] = []
+        self.problem = ""
+        self.error: Exception | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+
+    def send(self, spans: Sequence[SpanData]) -> str:
+        """Answers as told."""
+        self.entered.set()
+        self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        self.batches.append(list(spans))
+        return self.problem
+
+    def abort(self) -> None:
+        """Lets a held call go, as a closed channel does."""
+        self.problem = self.problem or "CANCELLED"
+        self.gate.set()
+
+
+def _wait_until(condition: object, limit_s: float = 5.0) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.005)
+
+
+async def test_what_waits_at_the_end_is_sent() -> None:
+    sender = FakeSender()
+    export = SpanExport(sender, pause_s=60)
+    export.add(send_spans())
+    await export.close()
+    assert [len(batch) for batch in sender.batches] == [4]
+    assert export.counts == {"exported": 4, "failed": 0, "dropped": 0}
+
+
+async def test_batches_are_small_and_a_full_one_does_not_wait_for_the_pause() -> None:
+    sender = FakeSender()
+    export = SpanExport(sender, pause_s=60)
+    for number in range(1, 81):
+        export.add(send_spans(trace_id=number))
+    _wait_until(lambda: sum(map(len, sender.batches)) >= 128)
+    await export.close()
+    assert sum(map(len, sender.batches)) == 320
+    assert max(map(len, sender.batches)) == 128
+
+
+async def test_a_full_queue_drops_whole_traces_and_counts_them() -> None:
+    sender = FakeSender()
+    sender.gate.clear()
+    export = SpanExport(sender, queue_spans=10, pause_s=0.001)
+    export.add(send_spans())
+    assert sender.entered.wait(5)
+    for number in range(1, 6):
+        export.add(send_spans(trace_id=number))
+    assert (export.waiting_count, export.counts["dropped"]) == (8, 12)
+    sender.gate.set()
+    await export.close()
+    assert export.counts == {"exported": 12, "failed": 0, "dropped": 12}
+    assert all(len(batch) % 4 == 0 for batch in sender.batches)
+
+
+async def test_a_receiver_that_hangs_does_not_hold_the_stop() -> None:
+    sender = FakeSender()
+    sender.gate.clear()
+    export = SpanExport(sender, pause_s=0.001)
+    export.add(send_spans())
+    assert sender.entered.wait(5)
+    started = time.monotonic()
+    await export.close()
+    assert time.monotonic() - started < 2.2
+    assert export.counts["failed"] == 4
+
+
+async def test_a_failure_is_one_line_and_its_end_another() -> None:
+    sender = FakeSender()
+    with structlog.testing.capture_logs() as lines:
+        export = SpanExport(sender, pause_s=0.001)
+        sender.problem = "UNAVAILABLE: connection refused"
+        for number in range(1, 4):
+            export.add(send_spans(trace_id=number))
+            _wait_until(lambda number=number: export.counts["failed"] == 4 * number)
+        sender.problem = ""
+        export.add(send_spans())
+        _wait_until(lambda: export.counts["exported"] == 4)
+        await export.close()
+    assert [line["event"] for line in lines] == ["span_export_failing", "span_export_recovered"]
+    assert lines[0]["receiver"] == "collector:4317"
+    assert lines[0]["problem"] == "UNAVAILABLE: connection refused"
+    assert lines[1]["failed"] == 12
+
+
+@pytest.mark.parametrize("error", [ValueError("no such attribute"), RuntimeError("what?")])
+async def test_spans_that_cannot_be_sent_do_not_end_the_export(error: Exception) -> None:
+    sender = FakeSender()
+    sender.error = error
+    export = SpanExport(sender, pause_s=0.001)
+    export.add(send_spans())
+    _wait_until(lambda: export.counts["failed"] == 4)
+    sender.error = None
+    export.add(send_spans())
+    _wait_until(lambda: export.counts["exported"] == 4)
+    await export.close()
+
+
+async def test_after_the_close_spans_are_counted_and_no_more() -> None:
+    export = SpanExport(FakeSender(), pause_s=60)
+    await export.close()
+    export.add(send_spans())
+    assert export.counts["dropped"] == 4
+
+
+def test_a_fan_gives_every_span_to_each() -> None:
+    class Sink:
+        def __init__(self) -> None:
+            self.spans: list[SpanData] = []
+
+        def add(self, spans: Sequence[SpanData]) -> None:
+            self.spans.extend(spans)
+
+    sinks = (Sink(), Sink())
+    SpanFan(sinks).add(send_spans())
+    assert [len(sink.spans) for sink in sinks] == [4, 4]
