@@ -1,0 +1,129 @@
+"""/metrics over HTTP, on threads of its own: a scrape is answered, if only by 503, while the event loop is held up."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+import structlog
+
+from mqservice.grpc_server import ListenError
+from mqservice.metrics.exposition import OPEN_METRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE, exposition_pieces
+from mqservice.metrics.loop_snapshot import SnapshotUnavailable
+from mqservice.metrics.metric_samples import MetricFamily
+
+__all__ = ["PrometheusEndpoint"]
+
+log = structlog.get_logger(__name__)
+
+_PATH: Final = "/metrics"
+_CONNECTIONS_MAX: Final = 8
+"""Two Prometheus servers and a curious operator; each is a thread."""
+_SILENCE_LIMIT_S: Final = 5.0
+_PAUSE_S: Final = 0.000_2
+"""Between pieces of text: without it the event loop would wait 5 ms for the interpreter, at each of its turns."""
+_GZIP_LEVEL: Final = 1
+
+
+class PrometheusEndpoint:
+    """Serves what `read` gives. `read` is called on threads and may raise SnapshotUnavailable."""
+
+    def __init__(self, host: str, port: int, *, read: Callable[[], list[MetricFamily]]) -> None:
+        """Listens; `port` 0 takes any. Raises ListenError."""
+        try:
+            self._server = _Server(host, port, read)
+        except OSError as error:
+            raise ListenError(host, port, error.strerror or str(error)) from error
+        self.port: Final[int] = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Takes no more requests. Blocks for half a second at most."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # A reader that hangs must not keep the process.
+    block_on_close = False
+
+    def __init__(self, host: str, port: int, read: Callable[[], list[MetricFamily]]) -> None:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        self.address_family = family
+        self.read_families = read
+        self._places = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        super().__init__((str(address[0]), port), _Handler)
+
+    def server_bind(self) -> None:
+        """Without a look-up of this machine's name, which may take seconds."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader that went away in the middle is no event."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version = "TandemMQ"
+    sys_version = ""
+    # Of the connection's socket.
+    timeout = _SILENCE_LIMIT_S
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != _PATH:
+            self._answer(HTTPStatus.NOT_FOUND, f"metrics are at {_PATH}\n".encode(), "text/plain")
+            return
+        open_metrics = "application/openmetrics-text" in self.headers.get("Accept", "")
+        try:
+            families = self.server.read_families()
+        except SnapshotUnavailable as error:
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode(), "text/plain")
+            return
+        except Exception as error:  # The thread's root: metrics that cannot be read must not end anything else.
+            log.error("metrics_unreadable", exc_info=error)
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, b"see the log\n", "text/plain")
+            return
+        parts = []
+        for piece in exposition_pieces(families, open_metrics=open_metrics):
+            parts.append(piece.encode(errors="replace"))
+            time.sleep(_PAUSE_S)
+        body = b"".join(parts)
+        content_type = OPEN_METRICS_CONTENT_TYPE if open_metrics else TEXT_CONTENT_TYPE
+        self._answer(HTTPStatus.OK, body, content_type)
+
+    def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
+        self.send_response(status)
+        if "gzip" in self.headers.get("Accept-Encoding", ""):
+            body = gzip.compress(body, _GZIP_LEVEL)
+            self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name is the base class's
+        """Not a line for each scrape."""

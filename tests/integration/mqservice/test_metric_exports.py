@@ -1,0 +1,156 @@
+"""Metrics leave a process: over HTTP, and to a receiver that takes, refuses or hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import http.client
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from prometheus_client import parser
+
+from mqservice.grpc_server import ListenError
+from mqservice.metrics import (
+    ExporterType,
+    MetricExports,
+    MetricFamily,
+    MetricInfo,
+    MetricKind,
+    MetricSamples,
+    MetricsOptions,
+)
+from mqservice.metrics.loop_snapshot import LoopSnapshot
+from mqservice.metrics.prometheus_endpoint import PrometheusEndpoint
+from support.otlp_receiver import Manner, OtlpReceiver
+
+SIZE = MetricInfo("size", MetricKind.GAUGE, "By", "A size.", ("topic",))
+RESOURCE = {"service.name": "tandemmq-broker"}
+
+
+async def collect() -> list[MetricFamily]:
+    samples = MetricSamples((SIZE,))
+    samples.add("size", 7, "orders")
+    return samples.families()
+
+
+@asynccontextmanager
+async def exporting(*types: ExporterType, target: str = "", interval_ms: int = 20) -> AsyncIterator[MetricExports]:
+    options = MetricsOptions(types=frozenset(types), target=target, interval_ms=interval_ms)
+    exports = MetricExports(options, collect=collect, resource=RESOURCE)
+    await exports.start()
+    try:
+        yield exports
+    finally:
+        await exports.close()
+
+
+def get(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        return response.status, response.headers.get("Content-Type", ""), response.read()
+    finally:
+        connection.close()
+
+
+async def test_a_scrape_gets_what_the_loop_tells_and_the_process_too() -> None:
+    async with exporting(ExporterType.PROM) as exports:
+        status, content_type, body = await asyncio.to_thread(get, exports.port)
+    assert (status, content_type) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    metrics = {metric.name: metric for metric in parser.text_string_to_metric_families(body.decode())}
+    assert metrics["size"].samples[0].value == 7
+    assert metrics["process_resident_memory_bytes"].samples[0].value > 1 << 20
+
+
+async def test_open_metrics_and_gzip_are_given_to_who_takes_them() -> None:
+    headers = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5", "Accept-Encoding": "gzip"}
+    async with exporting(ExporterType.PROM) as exports:
+        status, content_type, body = await asyncio.to_thread(get, exports.port, **headers)
+    assert (status, content_type) == (200, "application/openmetrics-text; version=1.0.0; charset=utf-8")
+    assert gzip.decompress(body).endswith(b"# EOF\n")
+
+
+async def test_other_paths_are_told_where_metrics_are() -> None:
+    async with exporting(ExporterType.PROM) as exports:
+        assert (await asyncio.to_thread(get, exports.port, "/"))[0] == 404
+
+
+async def test_a_port_that_is_taken_keeps_the_process_from_starting() -> None:
+    async with exporting(ExporterType.PROM) as exports:
+        options = MetricsOptions(types=frozenset({ExporterType.PROM}), port=exports.port)
+        with pytest.raises(ListenError):
+            await MetricExports(options, collect=collect, resource=RESOURCE).start()
+
+
+async def test_a_loop_that_is_held_up_costs_the_scrape_and_nothing_else() -> None:
+    async def never() -> list[MetricFamily]:
+        await asyncio.sleep(60)
+        return []
+
+    snapshot = LoopSnapshot(never, loop=asyncio.get_running_loop(), limit_s=0.1)
+    endpoint = PrometheusEndpoint("127.0.0.1", 0, read=snapshot.take)
+    try:
+        status, _, body = await asyncio.to_thread(get, endpoint.port)
+    finally:
+        await asyncio.to_thread(endpoint.close)
+    assert (status, body) == (503, b"the event loop did not answer within 0.1 s\n")
+
+
+async def test_metrics_that_cannot_be_read_are_an_error_of_the_scrape() -> None:
+    async def broken() -> list[MetricFamily]:
+        raise ValueError("a mistake")
+
+    snapshot = LoopSnapshot(broken, loop=asyncio.get_running_loop(), limit_s=5)
+    endpoint = PrometheusEndpoint("127.0.0.1", 0, read=snapshot.take)
+    try:
+        assert (await asyncio.to_thread(get, endpoint.port))[0] == 500
+    finally:
+        await asyncio.to_thread(endpoint.close)
+
+
+async def test_a_receiver_is_sent_the_same_metrics_again_and_again() -> None:
+    with OtlpReceiver() as receiver:
+        async with exporting(ExporterType.OTLP_GRPC, target=receiver.target):
+            await asyncio.to_thread(receiver.wait_until, lambda receiver: len(receiver.metrics("size")) >= 2)
+        (first, *_) = receiver.metrics("size")
+    assert first.metric.gauge.data_points[0].as_int == 7
+    assert first.resource["service.name"] == "tandemmq-broker"
+    assert receiver.metrics("process_resident_memory_bytes")
+
+
+async def test_the_last_figures_are_sent_at_the_end() -> None:
+    with OtlpReceiver() as receiver:
+        async with exporting(ExporterType.OTLP_GRPC, target=receiver.target, interval_ms=60_000):
+            pass
+        assert len(receiver.metrics("size")) == 1
+
+
+@pytest.mark.parametrize("manner", [Manner.HANGS, Manner.REFUSES, Manner.FORBIDS])
+async def test_a_bad_receiver_holds_up_neither_the_loop_nor_the_end(manner: Manner) -> None:
+    with OtlpReceiver(manner=manner) as receiver:
+        async with exporting(ExporterType.OTLP_GRPC, target=receiver.target):
+            await asyncio.to_thread(receiver.wait_until, lambda receiver: receiver.call_count >= 1)
+            longest_s = await longest_turn_s(0.3)
+            ending = time.monotonic()
+        assert time.monotonic() - ending < 2.5
+    assert longest_s < 0.2
+
+
+async def test_a_receiver_that_is_not_there_holds_up_nothing() -> None:
+    async with exporting(ExporterType.OTLP_GRPC, target="127.0.0.1:1"):
+        assert await longest_turn_s(0.3) < 0.2
+        ending = time.monotonic()
+    assert time.monotonic() - ending < 2.5
+
+
+async def longest_turn_s(duration_s: float) -> float:
+    """How long the loop let a timer wait at most."""
+    longest_s, until = 0.0, time.monotonic() + duration_s
+    while (before := time.monotonic()) < until:
+        await asyncio.sleep(0.001)
+        longest_s = max(longest_s, time.monotonic() - before)
+    return longest_s
