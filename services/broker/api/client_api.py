@@ -15,6 +15,8 @@ from broker.api.services import BrokerServices
 from broker.api.settle import SettleHandler
 from broker.api.telemetry import TelemetryHandler
 from broker.delivery_meter import DeliveryMeter
+from broker.tracing.broker_tracing import BrokerTracing
+from broker.tracing.receive_tracer import ReceiveTracer
 from mqcore.routing import TopicRoute, external_route
 from mqservice.route_query import RouteQueryHandler
 from mqservice.rpc import BidiMethod, MethodTable, ServerStreamMethod, UnaryMethod
@@ -31,13 +33,14 @@ class ClientApi:
     when it stops serving.
     """
 
-    def __init__(self, services: BrokerServices) -> None:
+    def __init__(self, services: BrokerServices, tracing: BrokerTracing | None = None) -> None:
         self._services = services
         self.delivery_meter: Final = DeliveryMeter()
+        tracer = ReceiveTracer(tracing) if tracing is not None else None
         dead_letters = DeadLetterQueues(services, self.delivery_meter)
         self._send = SendHandler(services)
-        self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter)
-        self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible)
+        self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer)
+        self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible, tracer=tracer)
         self._telemetry = TelemetryHandler(services)
 
     @property

@@ -38,6 +38,7 @@ from mqcore.message.property_names import (
     PROPERTY_UNIQUE_KEY,
 )
 from mqcore.message.sys_flag import COMPRESSED
+from mqcore.tracing.trace_context import TRACEPARENT
 
 __all__ = ["DeliveryEncoder", "encoded_end"]
 
@@ -87,20 +88,31 @@ _TEXT_FIELDS: Final = {
 
 
 class DeliveryEncoder:
-    """Encodes the messages of one receive. `topic` is the resource the receiver asked for, echoed in each."""
+    """Encodes the messages of one receive. `topic` is the resource the receiver asked for, echoed in each.
 
-    __slots__ = ("_invisible_ms", "_topic")
+    `trace_contexts` is given what each message says of its own trace, by physical offset: the texts of `traceparent`
+    and of RocketMQ's trace context, as far as it has them.
+    """
 
-    def __init__(self, *, topic: definition.Resource, invisible_ms: int) -> None:
+    __slots__ = ("_invisible_ms", "_topic", "_trace_contexts")
+
+    def __init__(
+        self,
+        *,
+        topic: definition.Resource,
+        invisible_ms: int,
+        trace_contexts: dict[int, list[bytes]] | None = None,
+    ) -> None:
         self._topic = length_delimited(_TOPIC, topic.SerializeToString())
         self._invisible_ms = invisible_ms
+        self._trace_contexts = trace_contexts
 
     def encode(self, message: StoredMessage, *, handle: str, attempt: int) -> bytes:
         """The element that delivers `message`. Its body is copied once, into the result."""
         (
             queue_id,
             queue_offset,
-            _physical_offset,
+            physical_offset,
             sys_flag,
             born_timestamp_ms,
             _born_address,
@@ -141,6 +153,8 @@ class DeliveryEncoder:
                 system += (_KEY, length(len(key)), key)
         if not shape.is_plain:
             system += _rare_fields(message, shape, values)
+        if shape.trace_contexts and self._trace_contexts is not None:
+            self._trace_contexts[physical_offset] = [values[place] for place in shape.trace_contexts]
         system_bytes = b"".join(system)
         parts = [self._topic]
         for name, place in shape.user_properties:
@@ -168,6 +182,8 @@ class _Shape:
     user_properties: tuple[tuple[bytes, int], ...]
     # The kind is not stored, it shows in what the message carries (RocketMQ's GrpcConverter).
     message_type: definition.MessageType
+    # What names a span, the application's own first.
+    trace_contexts: tuple[int, ...]
     # No message id is missing, no host, and none of the following is there.
     is_plain: bool
     has_message_id: bool
@@ -200,6 +216,7 @@ def _shape(names: tuple[bytes, ...]) -> _Shape:
             if not is_internal(name)
         ),
         message_type=message_type,
+        trace_contexts=tuple(places[name] for name in (TRACEPARENT, PROPERTY_TRACE_CONTEXT) if name in places),
         is_plain=has_message_id and has_born_host and transaction is None and deliver_ms is None and not dead_letter,
         has_message_id=has_message_id,
         has_born_host=has_born_host,

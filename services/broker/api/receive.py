@@ -25,6 +25,7 @@ from broker.api.client_settings import RECEIVE_BATCH_MAX
 from broker.api.consumer_groups import admit_group, group_policy
 from broker.api.dead_letters import DeadLetterQueues
 from broker.api.delivery_encoding import DeliveryEncoder, encoded_end
+from broker.api.poll_end import poll_end_ms
 from broker.api.services import BrokerServices, Timer
 from broker.api.status_codes import OK, Code, Outcome, ok_status, status_of
 from broker.api.validation import (
@@ -36,20 +37,14 @@ from broker.api.validation import (
     parsed_filter,
 )
 from broker.delivery_meter import DeliveryMeter
+from broker.tracing.receive_spans import Failure, ReceiveTrace
+from broker.tracing.receive_tracer import ReceiveTracer
 from mqcore.delivery import Delivery, PollTable, Received, TagFilter
+from mqservice.logging import traced_lines
 from mqservice.rpc import Call
 
 __all__ = ["ReceiveHandler"]
 
-# Limits of a long poll (RocketMQ's grpcClientConsumerMinLongPollingTimeoutMillis and its maximum).
-_POLL_MIN_MS: Final = 5_000
-_POLL_MAX_MS: Final = 20_000
-# What a deadline loses on its way here: a call that was given 5 s arrives with a little less.
-_TRANSIT_MS: Final = 500
-# The empty answer must reach the client before its deadline does.
-_ANSWER_MARGIN_MS: Final = 100
-# Java's simple consumer: half of its request timeout of 3 s, when it does not say how long to wait.
-_UNSAID_MARGIN_MS: Final = 1_500
 # Length of a lease that the broker renews; the lease table knows it too, here it is only told to the client.
 _AUTO_RENEWED_MS: Final = 60_000
 _POLLS_MAX: Final = 20_000
@@ -79,15 +74,24 @@ class _Receive:
     fifo: bool
     max_attempts: int
     cancelled: bool = False
+    # None while tracing is off.
+    trace: ReceiveTrace | None = None
 
 
 class ReceiveHandler:
     """Serves ReceiveMessage and wakes waiting receives."""
 
-    def __init__(self, services: BrokerServices, dead_letters: DeadLetterQueues, meter: DeliveryMeter) -> None:
+    def __init__(
+        self,
+        services: BrokerServices,
+        dead_letters: DeadLetterQueues,
+        meter: DeliveryMeter,
+        tracer: ReceiveTracer | None,
+    ) -> None:
         self._services = services
         self._dead_letters = dead_letters
         self._meter = meter
+        self._tracer = tracer
         self._polls: PollTable[_Receive] = PollTable(max_waiting=_POLLS_MAX)
         self._arrived: set[str] = set()
         self._timer: Timer | None = None
@@ -101,10 +105,12 @@ class ReceiveHandler:
 
     def receive_message(self, request: pb.ReceiveMessageRequest, call: Call) -> None:
         """Leases messages to the caller, now or when they come."""
+        trace = self._tracer.receive_began(call) if self._tracer is not None else None
         receive = self._accepted(request, call)
         if isinstance(receive, Outcome):
-            self._end(call, receive)
+            self._refuse(call, request.group.name, request.message_queue.topic.name, receive, trace)
             return
+        receive.trace = trace
         call.on_cancel(partial(self._cancelled, receive))
         self._serve([receive])
         self.wake_visible()
@@ -147,7 +153,7 @@ class ReceiveHandler:
         if refused := check_lease(invisible_ms):
             return refused
         now_ms = services.clock.monotonic_ms()
-        poll_until_ms = _poll_until_ms(request, call.deadline_ms, now_ms)
+        poll_until_ms = poll_end_ms(request, call.deadline_ms, now_ms)
         if isinstance(poll_until_ms, Outcome):
             return poll_until_ms
         if refused := self._check_topic_readable(topic) or admit_group(services, group):
@@ -223,12 +229,26 @@ class ReceiveHandler:
             )
         return received
 
-    def _answer(self, receive: _Receive, deliveries: Sequence[Delivery]) -> None:
+    def _look(self, receive: _Receive) -> Received:
+        """`_lease`, traced."""
+        trace = receive.trace
+        if self._tracer is None or trace is None:
+            return self._lease(receive)
+        trace.looking_ns = self._tracer.now_ns()
+        with traced_lines(trace.context):
+            received = self._lease(receive)
+        trace.leased_ns = self._tracer.now_ns()
+        return received
+
+    def _answer(self, receive: _Receive, deliveries: list[Delivery]) -> None:
         """One status, the messages, the time of delivery: clients collect the whole stream before they act."""
         call = receive.call
+        trace_contexts: dict[int, list[bytes]] | None = None if receive.trace is None else {}
         handles = [delivery.handle for delivery in deliveries]
         call.on_undelivered(partial(self._give_back, receive.group, receive.topic, handles))
-        encoder = DeliveryEncoder(topic=receive.topic_resource, invisible_ms=receive.invisible_ms)
+        encoder = DeliveryEncoder(
+            topic=receive.topic_resource, invisible_ms=receive.invisible_ms, trace_contexts=trace_contexts
+        )
         counts = self._meter.of(receive.topic, receive.group)
         counts.messages += len(deliveries)
         call.send_encoded(_OK_ELEMENT)
@@ -240,6 +260,21 @@ class ReceiveHandler:
                 counts.redelivered_bytes += len(encoded)
             call.send_encoded(encoded)
         self._finish(call)
+        if self._tracer is not None and receive.trace is not None:
+            self._tracer.delivered(
+                receive.trace,
+                call,
+                topic=receive.topic,
+                group=receive.group,
+                deliveries=deliveries,
+                own_contexts=trace_contexts or {},
+            )
+
+    def _refuse(self, call: Call, group: str, topic: str, outcome: Outcome, trace: ReceiveTrace | None) -> None:
+        self._end(call, outcome)
+        if self._tracer is not None and trace is not None:
+            failure = Failure(Code.Name(outcome.code), outcome.text)
+            self._tracer.receive_refused(trace, call, topic=topic, group=group, failure=failure)
 
     def _end(self, call: Call, outcome: Outcome) -> None:
         call.send(pb.ReceiveMessageResponse(status=status_of(outcome)))
@@ -280,7 +315,7 @@ class ReceiveHandler:
             if receive.cancelled:
                 looking += self._polls.message_visible(receive.topic, receive.group)
                 continue
-            received = self._lease(receive)
+            received = self._look(receive)
             if received.deliveries:
                 self._answer(receive, received.deliveries)
                 taken = len(received.deliveries) + len(received.dead_letters)
@@ -299,8 +334,11 @@ class ReceiveHandler:
 
     def _wait(self, receive: _Receive, *, look_again: bool) -> None:
         if not self._polls.add(receive.topic, receive.group, receive.poll_until_ms, receive):
-            self._end(receive.call, Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True))
+            outcome = Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True)
+            self._refuse(receive.call, receive.group, receive.topic, outcome, receive.trace)
             return
+        if receive.trace is not None and receive.trace.waiting_ns is None:
+            receive.trace.waiting_ns = receive.trace.leased_ns
         if look_again:
             self.message_arrived(receive.topic)
 
@@ -344,24 +382,3 @@ class ReceiveHandler:
             self._timer.cancel()
         self._timer_at_ms = next_ms
         self._timer = self._services.timers.call_later(max(1, next_ms - now_ms) / 1_000, self._time_passed)
-
-
-def _poll_until_ms(request: pb.ReceiveMessageRequest, deadline_ms: int | None, now_ms: int) -> int | Outcome:
-    """When an empty receive is answered, monotonic (RocketMQ's ReceiveMessageActivity).
-
-    The wait asked for is brought within its limits; a call that ends sooner waits shorter, but not below the least.
-    """
-    remaining_ms = _POLL_MAX_MS + _UNSAID_MARGIN_MS if deadline_ms is None else deadline_ms - now_ms
-    if request.HasField("long_polling_timeout"):
-        wanted_ms = request.long_polling_timeout.ToMilliseconds()
-    else:
-        wanted_ms = remaining_ms - _UNSAID_MARGIN_MS
-    poll_ms = min(max(wanted_ms, _POLL_MIN_MS), _POLL_MAX_MS)
-    if poll_ms > remaining_ms:
-        if remaining_ms < _POLL_MIN_MS - _TRANSIT_MS:
-            return Outcome(
-                Code.ILLEGAL_POLLING_TIME,
-                f"the call ends in {remaining_ms} ms, a receive may wait {_POLL_MIN_MS} ms: give it a later deadline",
-            )
-        poll_ms = remaining_ms
-    return now_ms + min(poll_ms, remaining_ms - _ANSWER_MARGIN_MS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from apache.rocketmq.v2 import service_pb2 as pb
 
@@ -17,10 +17,20 @@ from broker.api.services import BrokerServices
 from broker.api.status_codes import OK, Code, Outcome, common_status, ok_status, status_of
 from broker.api.validation import check_client_id, check_group, check_lease, check_topic
 from broker.api.wire_format import encoded_length, length_delimited, tag_of
+from broker.tracing.receive_spans import Failure, SettleTrace
+from broker.tracing.receive_tracer import ReceiveTracer
 from mqcore.delivery import read_handle
 from mqservice.rpc import Call
 
 __all__ = ["SettleHandler", "encoded_ack"]
+
+_ACK: Final = "AckMessage"
+_CHANGE: Final = "ChangeInvisibleDuration"
+_FORWARD: Final = "ForwardMessageToDeadLetterQueue"
+
+_Settling: TypeAlias = (
+    pb.AckMessageRequest | pb.ChangeInvisibleDurationRequest | pb.ForwardMessageToDeadLetterQueueRequest
+)
 
 
 class SettleHandler:
@@ -30,13 +40,21 @@ class SettleHandler:
     """
 
     def __init__(
-        self, services: BrokerServices, dead_letters: DeadLetterQueues, *, settled: Callable[[], None]
+        self,
+        services: BrokerServices,
+        dead_letters: DeadLetterQueues,
+        *,
+        settled: Callable[[], None],
+        tracer: ReceiveTracer | None,
     ) -> None:
         self._services = services
         self._dead_letters = dead_letters
         self._settled = settled
+        self._tracer = tracer
         # Acknowledged in this turn of the event loop, not yet written to the journal.
-        self._unanswered: list[tuple[Call, bytes]] = []
+        self._unanswered: list[tuple[Call, bytes, pb.AckMessageRequest]] = []
+        # Those of them that are traced.
+        self._traced: list[SettleTrace] = []
 
     def ack_message(self, request: pb.AckMessageRequest, call: Call) -> None:
         """Finishes messages. Each entry has its own outcome; the overall one is theirs if they agree.
@@ -52,10 +70,17 @@ class SettleHandler:
         if isinstance(outcomes, Outcome):
             call.send_encoded(encoded_ack(entries, handles, [outcomes] * max(1, len(handles))))
             call.finish()
+            self._trace(_ACK, request, call, handles, outcomes)
             return
         if not self._unanswered:
             self._services.timers.call_soon(self.answer_acknowledged)
-        self._unanswered.append((call, encoded_ack(entries, handles, outcomes)))
+        self._unanswered.append((call, encoded_ack(entries, handles, outcomes), request))
+        if self._tracer is not None:
+            failure = _failure_of(outcomes)
+            if failure is not None or self._tracer.follows(call, handles):
+                trace = self._tracer.settling(_ACK, call, topic=topic, group=group, handles=handles, failure=failure)
+                if trace is not None:
+                    self._traced.append(trace)
 
     def _acknowledged(self, group: str, topic: str, handles: list[str], call: Call) -> list[Outcome] | Outcome:
         """What became of each, or why the request is refused."""
@@ -77,12 +102,28 @@ class SettleHandler:
         """Writes what was acknowledged since the last call, then says so."""
         if not self._unanswered:
             return
+        writing_ns = 0 if self._tracer is None else self._tracer.now_ns()
         self._services.persist_leases()
         unanswered, self._unanswered = self._unanswered, []
-        for call, response in unanswered:
+        for call, response, _ in unanswered:
             call.send_encoded(response)
             call.finish()
+        if self._tracer is not None:
+            self._trace_answered(self._tracer, unanswered[0], writing_ns)
         self._settled()
+
+    def _trace_answered(
+        self, tracer: ReceiveTracer, first: tuple[Call, bytes, pb.AckMessageRequest], writing_ns: int
+    ) -> None:
+        """All of a turn waited for one write. If that was slow, and none of them is traced, the first one is."""
+        wait = ("lease journal write", writing_ns, tracer.now_ns())
+        traced, self._traced = self._traced, []
+        if traced:
+            tracer.settled(traced, wait=wait)
+        else:
+            call, _, request = first
+            handles = [entry.receipt_handle for entry in request.entries]
+            self._trace(_ACK, request, call, handles, OK, began_ns=writing_ns, wait=wait)
 
     def change_invisible_duration(self, request: pb.ChangeInvisibleDurationRequest, call: Call) -> None:
         """Lets a lease end at another time. The answer always has a handle: clients adopt it even with an error."""
@@ -103,6 +144,7 @@ class SettleHandler:
                 outcome, handle = _unknown_handle(request.receipt_handle), request.receipt_handle
         call.send(pb.ChangeInvisibleDurationResponse(status=status_of(outcome), receipt_handle=handle))
         call.finish()
+        self._trace(_CHANGE, request, call, [request.receipt_handle], outcome, new_handle=handle)
         self._settled()
 
     def forward_to_dead_letter_queue(self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call) -> None:
@@ -110,20 +152,23 @@ class SettleHandler:
         group, topic = request.group.name, request.topic.name
         refused = self._refused(group, topic, call)
         if refused is not None:
-            _answer_forward(call, refused)
+            self._end_forward(request, call, refused, began_ns=None)
             return
         leased = self._services.leases.leased(
             group=group, topic=topic, handle=request.receipt_handle, now_ms=self._services.clock.wall_ms()
         )
         if leased is None:
             moved = self._was_moved(group, topic, request.receipt_handle)
-            _answer_forward(call, OK if moved else _unknown_handle(request.receipt_handle))
+            self._end_forward(request, call, OK if moved else _unknown_handle(request.receipt_handle), began_ns=None)
             return
+        began_ns = None if self._tracer is None else self._tracer.now_ns()
         self._dead_letters.move(
-            leased.record, group=group, attempts=leased.attempt, done=partial(self._forwarded, request, call)
+            leased.record, group=group, attempts=leased.attempt, done=partial(self._forwarded, request, call, began_ns)
         )
 
-    def _forwarded(self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call, outcome: Outcome) -> None:
+    def _forwarded(
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call, began_ns: int | None, outcome: Outcome
+    ) -> None:
         if outcome is OK:
             # The lease may have ended while the copy was written; then the message is delivered once more and the
             # next forward finds it moved already.
@@ -134,8 +179,18 @@ class SettleHandler:
                 now_ms=self._services.clock.wall_ms(),
             )
             self._services.persist_leases()
-        _answer_forward(call, outcome)
+        self._end_forward(request, call, outcome, began_ns=began_ns)
         self._settled()
+
+    def _end_forward(
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call, outcome: Outcome, *, began_ns: int | None
+    ) -> None:
+        """Answers. `began_ns`: since when the dead letter was being written, if it was."""
+        call.send(pb.ForwardMessageToDeadLetterQueueResponse(status=status_of(outcome)))
+        call.finish()
+        if self._tracer is not None:
+            wait = ("dead letter write", began_ns, self._tracer.now_ns()) if began_ns is not None else None
+            self._trace(_FORWARD, request, call, [request.receipt_handle], outcome, began_ns=began_ns, wait=wait)
 
     def _was_moved(self, group: str, topic: str, handle: str) -> bool:
         """Whether an earlier forward did it and only its answer was lost; clients repeat a forward until it is OK."""
@@ -150,6 +205,35 @@ class SettleHandler:
         if (reason := self._services.refusal) is not None:
             return Outcome(Code.FORBIDDEN, reason, retryable=True)
         return None
+
+    def _trace(
+        self,
+        method: str,
+        request: _Settling,
+        call: Call,
+        handles: Sequence[str],
+        outcome: Outcome,
+        *,
+        new_handle: str | None = None,
+        began_ns: int | None = None,
+        wait: tuple[str, int, int] | None = None,
+    ) -> None:
+        """Something was answered; whether that is traced is decided here."""
+        if self._tracer is None:
+            return
+        trace = self._tracer.settling(
+            method,
+            call,
+            topic=request.topic.name,
+            group=request.group.name,
+            handles=handles,
+            failure=_failure_of((outcome,)),
+            began_ns=began_ns,
+        )
+        if trace is not None:
+            if new_handle is not None:
+                self._tracer.handle_changed(trace, new_handle)
+            self._tracer.settled((trace,), wait=wait)
 
 
 def encoded_ack(entries: Sequence[pb.AckMessageEntry], handles: list[str], outcomes: list[Outcome]) -> bytes:
@@ -193,6 +277,8 @@ def _unknown_handle(handle: str) -> Outcome:
     )
 
 
-def _answer_forward(call: Call, outcome: Outcome) -> None:
-    call.send(pb.ForwardMessageToDeadLetterQueueResponse(status=status_of(outcome)))
-    call.finish()
+def _failure_of(outcomes: Sequence[Outcome]) -> Failure | None:
+    for outcome in outcomes:
+        if outcome is not OK:
+            return Failure(Code.Name(outcome.code), outcome.text)
+    return None

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from mqcore.message import Host
 from mqcore.tracing import RetainedFor, SpanData, SpanKind, SpanLink, TraceContext, attributes
 from mqcore.tracing.span_data import AttributeValue
 
@@ -54,7 +53,8 @@ class TracedCall:
     topic: str
     group: str
     client_id: str
-    peer: Host
+    # As the server names it, for example `ipv4:10.0.0.7:51234`.
+    peer: str
     # The caller's own span.
     parent: TraceContext | None
     context: TraceContext
@@ -72,10 +72,10 @@ class ReceiveTrace:
     began_ns: int
     # When the last look for messages began; the first one begins with the call.
     looking_ns: int
-    # When it began to wait; 0: it found messages at once.
-    waiting_ns: int = 0
-    # When they were leased.
-    leased_ns: int = 0
+    # When that look ended.
+    leased_ns: int | None = None
+    # When it began to wait; None: it found messages at once.
+    waiting_ns: int | None = None
 
 
 @dataclass(slots=True)
@@ -86,9 +86,8 @@ class SettleTrace:
     deliveries: Sequence[DeliveredMessage]
     message_count: int
     failure: Failure | None
-    # What it waited for before it was answered, and since when; 0: for nothing.
-    waited_for: str = ""
-    waiting_ns: int = 0
+    # What it waited for before it was answered, from when until when.
+    wait: tuple[str, int, int] | None = None
 
 
 def receive_spans(
@@ -96,18 +95,17 @@ def receive_spans(
     trace: ReceiveTrace,
     deliveries: Sequence[DeliveredMessage],
     *,
-    message_count: int,
     failure: Failure | None,
     ended_ns: int,
     wall_offset_ns: int,
-    span_id: Callable[[], int],
+    child_of: Callable[[TraceContext], TraceContext],
 ) -> list[SpanData]:
     """The server's span, and in it the wait, the lease and the reply, as far as it came to them."""
     spans = [
         _server_span(
             call,
             deliveries,
-            message_count=message_count,
+            message_count=len(deliveries),
             failure=failure,
             ended_ns=ended_ns,
             wall_offset_ns=wall_offset_ns,
@@ -115,20 +113,23 @@ def receive_spans(
         )
     ]
     steps = []
-    if trace.waiting_ns:
+    if trace.waiting_ns is not None:
         steps.append(("poll wait", trace.waiting_ns, trace.looking_ns))
-    if trace.leased_ns:
+    if trace.leased_ns is not None:
         steps += (("lease", trace.looking_ns, trace.leased_ns), ("reply", trace.leased_ns, ended_ns))
-    spans += (
-        _step(name, call, begin_ns + wall_offset_ns, end_ns + wall_offset_ns, span_id()) for name, begin_ns, end_ns in steps
-    )
+    for name, begin_ns, end_ns in steps:
+        spans.append(_step(name, call, child_of(call.context), begin_ns + wall_offset_ns, end_ns + wall_offset_ns))
     return spans
 
 
 def settle_spans(
-    trace: SettleTrace, *, written_ns: int, ended_ns: int, wall_offset_ns: int, span_id: Callable[[], int]
+    trace: SettleTrace,
+    *,
+    ended_ns: int,
+    wall_offset_ns: int,
+    child_of: Callable[[TraceContext], TraceContext],
 ) -> list[SpanData]:
-    """The server's span, and in it what was waited for until `written_ns`."""
+    """The server's span, and in it what was waited for."""
     spans = [
         _server_span(
             trace.call,
@@ -140,9 +141,10 @@ def settle_spans(
             link_to_receive=True,
         )
     ]
-    if trace.waiting_ns:
-        begin_ns, end_ns = trace.waiting_ns + wall_offset_ns, written_ns + wall_offset_ns
-        spans.append(_step(trace.waited_for, trace.call, begin_ns, end_ns, span_id()))
+    if trace.wait is not None:
+        name, begin_ns, end_ns = trace.wait
+        context = child_of(trace.call.context)
+        spans.append(_step(name, trace.call, context, begin_ns + wall_offset_ns, end_ns + wall_offset_ns))
     return spans
 
 
@@ -157,6 +159,7 @@ def _server_span(
     link_to_receive: bool,
 ) -> SpanData:
     name, kind = _OPERATIONS[call.method]
+    peer_address, peer_port = _address_and_port(call.peer)
     said: dict[str, AttributeValue] = {
         attributes.MESSAGING_SYSTEM: attributes.MESSAGING_SYSTEM_ROCKETMQ,
         attributes.MESSAGING_OPERATION_NAME: name,
@@ -169,8 +172,8 @@ def _server_span(
         attributes.RPC_METHOD: f"{_SERVICE}/{call.method}",
         # Refusals travel in RocketMQ's own status.
         attributes.RPC_RESPONSE_STATUS_CODE: "OK",
-        attributes.NETWORK_PEER_ADDRESS: str(call.peer.address),
-        attributes.NETWORK_PEER_PORT: call.peer.port,
+        attributes.NETWORK_PEER_ADDRESS: peer_address,
+        attributes.NETWORK_PEER_PORT: peer_port,
         attributes.RETAINED_FOR: str(call.retained_for),
     }
     if message_count == 1 and deliveries:
@@ -201,12 +204,18 @@ def _server_span(
     )
 
 
-def _step(name: str, call: TracedCall, start_ns: int, end_ns: int, span_id: int) -> SpanData:
+def _step(name: str, call: TracedCall, context: TraceContext, start_ns: int, end_ns: int) -> SpanData:
     return SpanData(
         name=name,
-        context=call.context._replace(span_id=span_id),
+        context=context,
         parent_span_id=call.context.span_id,
         kind=SpanKind.INTERNAL,
         start_ns=start_ns,
         end_ns=max(start_ns, end_ns),
     )
+
+
+def _address_and_port(peer: str) -> tuple[str, int]:
+    """Of `ipv4:10.0.0.7:51234` or `ipv6:[::1]:51234`, whose brackets gRPC writes %5B and %5D."""
+    address, _, port = peer.partition(":")[2].rpartition(":")
+    return address.removeprefix("%5B").removesuffix("%5D").strip("[]"), int(port) if port.isdigit() else 0

@@ -1,0 +1,285 @@
+"""Which receives and which ends of deliveries are traced, and to which sends they are linked.
+
+A receive is kept when its caller's context says so, or chance does, or the send of one of its messages was traced, or
+it was refused or slow; how long it waited for messages is not slowness, and a poll that ends empty is never kept. What
+ends a delivery is kept when its receive was, so that a message is seen to its end or not at all.
+
+Nothing here raises into a handler: a trace that cannot be made is lost, and the first one is logged.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from broker.tracing.broker_tracing import BrokerTracing
+from broker.tracing.receive_spans import (
+    DeliveredMessage,
+    Failure,
+    ReceiveTrace,
+    SettleTrace,
+    TracedCall,
+    receive_spans,
+    settle_spans,
+)
+from mqcore.delivery import Delivery
+from mqcore.message import Host, StoredMessage, decode_properties, offset_message_id
+from mqcore.message.property_names import PROPERTY_UNIQUE_KEY
+from mqcore.tracing import RetainedFor, TraceContext, parse_traceparent
+from mqcore.tracing.trace_context import TRACEPARENT
+from mqservice.route_query import CLIENT_ID_HEADER
+from mqservice.rpc import Call
+
+__all__ = ["ReceiveTracer"]
+
+log = structlog.get_logger(__name__)
+
+_RECEIVE: Final = "ReceiveMessage"
+# Deliveries whose end is awaited, of 400 bytes each. Those that nobody acknowledges are pushed out by later ones.
+_DELIVERIES_MAX: Final = 8_192
+# Kept for a failure or for slowness: clients repeat what is refused, all of them at once.
+_TROUBLES_PER_SECOND: Final = 100
+_SECOND_NS: Final = 1_000_000_000
+_MILLISECOND_NS: Final = 1_000_000
+# The end of a `traceparent` that is not sampled; most are of that kind, and need no reading.
+_NOT_SAMPLED: Final = b"-00"
+
+
+class ReceiveTracer:
+    """Traces of one broker's consumers. Event loop only."""
+
+    def __init__(self, tracing: BrokerTracing, *, deliveries_max: int = _DELIVERIES_MAX) -> None:
+        self.now_ns: Final = tracing.clock.monotonic_ns
+        self._tracing = tracing
+        self._sampler = tracing.sampler
+        self._slow_ns = tracing.options.slow_ms * _MILLISECOND_NS
+        self._deliveries_max = deliveries_max
+        # By receipt handle.
+        self._delivered: OrderedDict[str, DeliveredMessage] = OrderedDict()
+        self._troubles_since_ns = 0
+        self._trouble_count = 0
+        self._has_failed = False
+
+    # Receives
+
+    def receive_began(self, call: Call) -> ReceiveTrace:
+        """A receive came in."""
+        began_ns = call.received_ns or self.now_ns()
+        parent = _parent_of(call)
+        context = None
+        if parent is not None:
+            context = self._sampler.child_of(parent) if parent.is_sampled else None
+        elif self._sampler.takes():
+            context = self._sampler.new_root()
+        return ReceiveTrace(parent, context, began_ns, began_ns)
+
+    def delivered(
+        self,
+        trace: ReceiveTrace,
+        call: Call,
+        *,
+        topic: str,
+        group: str,
+        deliveries: Sequence[Delivery],
+        own_contexts: Mapping[int, Sequence[bytes]],
+    ) -> None:
+        """A receive was answered with messages. `own_contexts`: what they say of their traces, by physical offset."""
+        try:
+            ended_ns = self.now_ns()
+            sent = self._sent(deliveries, own_contexts)
+            if trace.context is not None or sent:
+                reason = RetainedFor.SAMPLED
+            elif self._is_slow(ended_ns - trace.looking_ns) and self._has_room_for_trouble(ended_ns):
+                reason = RetainedFor.SLOW
+            else:
+                return
+            traced = self._traced(_RECEIVE, call, trace.parent, trace.context, topic, group, reason, trace.began_ns)
+            messages = []
+            for delivery in deliveries:
+                record = delivery.record
+                context = sent.get(record.physical_offset)
+                message = DeliveredMessage(_message_id(record), delivery.attempt, context, traced.context)
+                messages.append(message)
+                self._remember(delivery.handle, message)
+            self._add_receive(traced, trace, messages, None, ended_ns)
+        except Exception:
+            self._failed()
+
+    def receive_refused(self, trace: ReceiveTrace, call: Call, *, topic: str, group: str, failure: Failure) -> None:
+        """A receive was answered with an error."""
+        try:
+            ended_ns = self.now_ns()
+            if trace.context is None and not self._has_room_for_trouble(ended_ns):
+                return
+            reason = RetainedFor.FAILED
+            traced = self._traced(_RECEIVE, call, trace.parent, trace.context, topic, group, reason, trace.began_ns)
+            self._add_receive(traced, trace, (), failure, ended_ns)
+        except Exception:
+            self._failed()
+
+    # Ends of deliveries
+
+    def follows(self, call: Call, handles: Sequence[str]) -> bool:
+        """Whether what ends these deliveries is to be traced although nothing went wrong. Asked of every call."""
+        delivered = self._delivered
+        if delivered:
+            for handle in handles:
+                if handle in delivered:
+                    return True
+        parent = _parent_of(call)
+        return parent is not None and parent.is_sampled
+
+    def settling(
+        self,
+        method: str,
+        call: Call,
+        *,
+        topic: str,
+        group: str,
+        handles: Sequence[str],
+        failure: Failure | None = None,
+        began_ns: int | None = None,
+    ) -> SettleTrace | None:
+        """It is known how deliveries end; None if that is not traced. `settled` is to follow when it is answered.
+
+        `began_ns`: when the call came in, if that was not just now.
+        """
+        try:
+            now_ns = self.now_ns()
+            parent = _parent_of(call)
+            # A handle that was refused may be shown again.
+            found = self._delivered.get if failure is not None else self._delivered.pop
+            messages = [message for handle in handles if (message := found(handle, None)) is not None]
+            is_followed = bool(messages) or (parent is not None and parent.is_sampled)
+            if failure is not None:
+                reason = RetainedFor.FAILED
+            elif is_followed:
+                reason = RetainedFor.SAMPLED
+            elif began_ns is not None and self._is_slow(now_ns - began_ns):
+                reason = RetainedFor.SLOW
+            else:
+                return None
+            if not is_followed and not self._has_room_for_trouble(now_ns):
+                return None
+            if began_ns is None:
+                began_ns = call.received_ns or now_ns
+            traced = self._traced(method, call, parent, None, topic, group, reason, began_ns)
+            return SettleTrace(traced, messages, len(handles), failure)
+        except Exception:
+            self._failed()
+            return None
+
+    def settled(self, traces: Sequence[SettleTrace], *, wait: tuple[str, int, int] | None = None) -> None:
+        """They were answered. `wait`: what all of them waited for before, from when until when."""
+        try:
+            ended_ns = self.now_ns()
+            for trace in traces:
+                trace.wait = wait
+                self._tracing.sink.add(
+                    settle_spans(
+                        trace,
+                        ended_ns=ended_ns,
+                        wall_offset_ns=self._tracing.wall_offset_ns(),
+                        child_of=self._sampler.child_of,
+                    )
+                )
+        except Exception:
+            self._failed()
+
+    def handle_changed(self, trace: SettleTrace, handle: str) -> None:
+        """The delivery goes on under another handle."""
+        for message in trace.deliveries:
+            self._remember(handle, message)
+
+    # What they share
+
+    def _sent(
+        self, deliveries: Sequence[Delivery], own_contexts: Mapping[int, Sequence[bytes]]
+    ) -> dict[int, TraceContext]:
+        """The spans of those messages' sends that were traced, by physical offset."""
+        sent = {}
+        for physical_offset, texts in own_contexts.items():
+            for text in texts:
+                if text.endswith(_NOT_SAMPLED):
+                    continue
+                context = parse_traceparent(text.decode("ascii", "replace"))
+                if context is not None and context.is_sampled:
+                    sent[physical_offset] = context
+                    break
+        context_at = self._tracing.send_contexts.context_at
+        for delivery in deliveries:
+            physical_offset = delivery.record.physical_offset
+            context = context_at(physical_offset)
+            if context is not None:
+                sent.setdefault(physical_offset, context)
+        return sent
+
+    def _traced(
+        self,
+        method: str,
+        call: Call,
+        parent: TraceContext | None,
+        context: TraceContext | None,
+        topic: str,
+        group: str,
+        reason: RetainedFor,
+        began_ns: int,
+    ) -> TracedCall:
+        if context is None:
+            context = self._sampler.child_of(parent) if parent is not None else self._sampler.new_root()
+        client_id = call.header(CLIENT_ID_HEADER)
+        return TracedCall(method, topic, group, client_id, call.peer, parent, context, reason, began_ns)
+
+    def _add_receive(
+        self,
+        traced: TracedCall,
+        trace: ReceiveTrace,
+        messages: Sequence[DeliveredMessage],
+        failure: Failure | None,
+        ended_ns: int,
+    ) -> None:
+        self._tracing.sink.add(
+            receive_spans(
+                traced,
+                trace,
+                messages,
+                failure=failure,
+                ended_ns=ended_ns,
+                wall_offset_ns=self._tracing.wall_offset_ns(),
+                child_of=self._sampler.child_of,
+            )
+        )
+
+    def _remember(self, handle: str, message: DeliveredMessage) -> None:
+        self._delivered[handle] = message
+        if len(self._delivered) > self._deliveries_max:
+            self._delivered.popitem(last=False)
+
+    def _is_slow(self, taken_ns: int) -> bool:
+        return 0 < self._slow_ns < taken_ns
+
+    def _has_room_for_trouble(self, now_ns: int) -> bool:
+        if now_ns - self._troubles_since_ns >= _SECOND_NS:
+            self._troubles_since_ns = now_ns
+            self._trouble_count = 0
+        self._trouble_count += 1
+        return self._trouble_count <= _TROUBLES_PER_SECOND
+
+    def _failed(self) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            log.exception("receive_trace_lost")
+
+
+def _parent_of(call: Call) -> TraceContext | None:
+    header = call.header(TRACEPARENT)
+    return parse_traceparent(header) if header else None
+
+
+def _message_id(record: StoredMessage) -> str:
+    """As its receiver is told it."""
+    message_id = decode_properties(record.properties).get(PROPERTY_UNIQUE_KEY)
+    return message_id or offset_message_id(Host(record.store_address, record.store_port), record.physical_offset)
