@@ -49,6 +49,17 @@ class OffsetTimeline:
             self._forgotten_below = offsets[self._entries_max - 1]
             del offsets[: self._entries_max], self._times_ns[: self._entries_max]
 
+    def begin_at(self, offset: int) -> None:
+        """Entries will go on from `offset`; unless they ended there, what was reached before is not known."""
+        if self.newest_offset != offset:
+            del self._offsets[:], self._times_ns[:]
+            self._forgotten_below = offset
+
+    @property
+    def newest_offset(self) -> int:
+        """How far it is; -1 before the first entry."""
+        return self._offsets[-1] if self._offsets else -1
+
     def first_at_or_above(self, offset: int) -> OffsetMark | None:
         """When everything below `offset` had been reached; None if it was not yet, or too long ago to be known."""
         index = bisect_left(self._offsets, offset)

@@ -51,3 +51,16 @@ def test_a_log_that_was_cut_begins_anew(timeline: OffsetTimeline) -> None:
     assert timeline.first_at_or_above(300) is None
     timeline.note(350, 60)
     assert timeline.first_at_or_above(320) == OffsetMark(350, 60)
+
+
+def test_what_was_reached_before_the_beginning_is_not_known() -> None:
+    timeline = OffsetTimeline()
+    timeline.begin_at(1_000)
+    timeline.note(1_500, 10)
+    assert timeline.first_at_or_above(1_000) is None
+    assert timeline.first_at_or_above(1_001) == OffsetMark(1_500, 10)
+
+
+def test_beginning_where_it_ended_forgets_nothing(timeline: OffsetTimeline) -> None:
+    timeline.begin_at(400)
+    assert timeline.first_at_or_above(101) == OffsetMark(250, 20)
