@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mqcore.metrics import Histogram, HistogramReading
+from mqcore.metrics import Exemplar, Histogram, HistogramReading
 from mqcore.storage import PutStatus
+from mqcore.tracing import TraceContext
 
 __all__ = ["LATENCY_BOUNDS_S", "PutMeter", "TopicPuts"]
 
@@ -83,3 +84,19 @@ class PutMeter:
     def acknowledged(self, duration_ns: int) -> None:
         """Enough slaves have a put so long after its append."""
         self.ack_latency_s.observe(duration_ns * _S_PER_NS)
+
+    def note_exemplars(
+        self,
+        context: TraceContext,
+        status: PutStatus,
+        *,
+        wall_ms: int,
+        duration_ns: int,
+        ack_latency_ns: int | None,
+    ) -> None:
+        """A put whose durations were counted has a trace."""
+        ids = f"{context.trace_id:032x}", f"{context.span_id:016x}", wall_ms
+        if status in self.send_to_ack_s:
+            self.send_to_ack_s[status].note_exemplar(Exemplar(duration_ns * _S_PER_NS, *ids))
+        if ack_latency_ns is not None:
+            self.ack_latency_s.note_exemplar(Exemplar(ack_latency_ns * _S_PER_NS, *ids))

@@ -22,7 +22,7 @@ class BrokerTracing:
     options: TraceOptions
     sampler: HeadSampler
     sink: SpanSink
-    # Told of a send as soon as it is known to be traced, before its spans are made.
+    # Told of a send as soon as it is known to be traced, in the turn of its append if chance or its caller decide.
     send_contexts: SendContexts = field(default_factory=SendContexts)
 
     def wall_offset_ns(self) -> int:

@@ -1,0 +1,342 @@
+"""Traces of sends on a master: notes offsets and times as they pass, and makes spans of the few sends worth keeping.
+
+A send is kept because its caller wants it traced or chance does, which is decided at its append, or because it was slow
+or failed, which is known with its answer. What a kept one waited for is read from the timelines half a second later,
+when further slaves have had their say too (`mqcore.tracing.send_spans`). Nothing here raises into the write path: a
+trace is never worth a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import structlog
+
+from broker.put_meter import PutMeter
+from broker.tracing.broker_tracing import BrokerTracing
+from broker.tracing.traced_puts import TracedPuts
+from mqcore.message import OutgoingMessage
+from mqcore.storage import AppendResult, PutStatus
+from mqcore.tracing import RetainedFor, TraceContext, parse_traceparent
+from mqcore.tracing import attributes as names
+from mqcore.tracing.offset_timeline import OffsetTimeline
+from mqcore.tracing.send_spans import AckPolicy, LinkTimeline, TracedSend, send_spans
+from mqcore.tracing.span_data import AttributeValue
+from mqcore.tracing.trace_context import TRACEPARENT
+from mqservice.rpc import Call
+
+__all__ = ["PutOrigin", "SendTracer"]
+
+log = structlog.get_logger(__name__)
+
+# The server's span, its parent, and the contexts it is linked with.
+_Place: TypeAlias = tuple[TraceContext, TraceContext | None, tuple[TraceContext, ...]]
+
+_NS_PER_MS: Final = 1_000_000
+# How long after its answer a send becomes spans: slaves that are not waited for acknowledge within it.
+_RIPE_NS: Final = 500 * _NS_PER_MS
+_BUILD_PAUSE_S: Final = 0.25
+# Of one turn of the loop, which is about 2 ms.
+_BUILT_AT_ONCE: Final = 32
+# Waiting to become spans: 4,000 a second. Beyond it a send is not kept, and counted.
+_KEPT_MAX: Final = 2_000
+# Slow or failed ones between two buildings, 100 a second: when a slave is away all sends are, and tracing must not add
+# to it.
+_TAIL_MAX: Final = 25
+# Connections that ended lately and may have had a part.
+_GONE_LINKS_MAX: Final = 8
+_NEVER_NS: Final = 1 << 62
+
+# Looked up for every put: a module's global is cheaper than an attribute of the enum.
+_PUT_OK: Final = PutStatus.PUT_OK
+# Of what clients choose themselves.
+_TEXT_MAX: Final = 1_024
+_CLIENT_ID: Final = "x-mq-client-id"
+
+
+class PutOrigin:
+    """What a trace may need of a put: its messages and the call they came with, what `traceparent`s they had, and when
+    it began."""
+
+    __slots__ = ("begun_ns", "call", "messages", "place", "traceparents")
+
+    def __init__(
+        self, messages: Sequence[OutgoingMessage], call: Call | None, traceparents: Sequence[str], begun_ns: int
+    ) -> None:
+        self.messages = messages
+        self.call = call
+        self.traceparents = traceparents
+        self.begun_ns = begun_ns
+        # Of a put that is traced.
+        self.place: _Place | None = None
+
+
+class SendTracer:
+    """Of one master. Event loop only; the write path and the HA listener call it.
+
+    `flushes` is told of every flush by the write path. `dropped_count`: sends that were to be traced and found no room.
+    """
+
+    def __init__(self, tracing: BrokerTracing, meter: PutMeter, *, policy: AckPolicy) -> None:
+        self._tracing = tracing
+        self._meter = meter
+        self._policy = policy
+        slow_ms = tracing.options.slow_ms
+        self._slow_ns = slow_ms * _NS_PER_MS if slow_ms else _NEVER_NS
+        self._broker: dict[str, AttributeValue] = {
+            names.BROKER_GROUP: tracing.identity.broker_name,
+            names.BROKER_ID: tracing.identity.broker_id,
+        }
+        self.flushes = OffsetTimeline()
+        self._links: dict[int, LinkTimeline] = {}
+        self._gone_links: deque[LinkTimeline] = deque(maxlen=_GONE_LINKS_MAX)
+        self._kept: deque[TracedSend] = deque()
+        self._unwritten: list[TracedSend] = []
+        self._tail_left = _TAIL_MAX
+        self.traced_puts = TracedPuts(incarnation=tracing.clock.wall_ns())
+        self.dropped_count = 0
+        self._has_failed = False
+
+    # Slaves
+
+    def slave_connected(self, link: int, peer: str) -> None:
+        """A connection of a slave."""
+        self._links[link] = LinkTimeline(peer)
+
+    def slave_started(self, link: int, broker_id: int | None) -> None:
+        """It said where it is; which slave it is may be known."""
+        timeline = self._links.get(link)
+        if timeline is not None:
+            timeline.broker_id = broker_id
+
+    def slave_gone(self, link: int, at_ns: int) -> None:
+        """The connection ended."""
+        timeline = self._links.pop(link, None)
+        if timeline is not None:
+            timeline.gone_ns = at_ns
+            self._gone_links.append(timeline)
+
+    def sent(self, link: int, offset: int, at_ns: int) -> None:
+        """All below `offset` was given to a slave's socket."""
+        timeline = self._links.get(link)
+        if timeline is not None:
+            timeline.sent.note(offset, at_ns)
+
+    def acknowledged(self, link: int, offset: int, at_ns: int) -> None:
+        """A slave has said that it has all below `offset`; -1: it has said nothing yet."""
+        timeline = self._links.get(link)
+        if timeline is not None and offset >= 0:
+            timeline.acknowledged.note(offset, at_ns)
+
+    # Sends
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether `replies_written` is of any use."""
+        return bool(self._unwritten)
+
+    def appended(self, origin: PutOrigin, results: list[AppendResult]) -> None:
+        """A put is in the log; in the same turn, before anybody is given its messages. For every put."""
+        call = origin.call
+        if call is None:
+            return  # Of this broker itself.
+        try:
+            if self._is_sampled(call, origin.traceparents):
+                self._locate(origin, call, results)
+        except Exception:
+            self._tell_failure()
+
+    def answered(
+        self, origin: PutOrigin, results: list[AppendResult], received_ns: int, appended_ns: int, released_ns: int
+    ) -> None:
+        """A put's sender has its answer; `appended_ns` is 0 if nothing was stored. For every put."""
+        if results[0].status is not _PUT_OK:
+            why = RetainedFor.FAILED
+        elif released_ns - received_ns > self._slow_ns:
+            why = RetainedFor.SLOW
+        elif origin.place is not None:
+            why = RetainedFor.SAMPLED
+        else:
+            return
+        call = origin.call
+        if call is None or not self._has_room(why):
+            return
+        try:
+            send = self._noted(origin, call, results, why)
+            send.received_ns, send.appended_ns, send.released_ns = received_ns, appended_ns, released_ns
+            self._keep(send)
+            self._note_exemplars(send, results[0].status)
+        except Exception:
+            self._tell_failure()
+
+    def refused(
+        self, topic: str, message_ids: tuple[str, ...], call: Call, traceparents: Sequence[str], reason: str
+    ) -> None:
+        """A request was answered without a put. In the turn in which it was read."""
+        if not self._has_room(RetainedFor.FAILED):
+            return
+        try:
+            context, parent, linked = self._place(call, traceparents, len(message_ids))
+            self._keep(
+                TracedSend(
+                    context=context,
+                    parent=parent,
+                    linked=linked,
+                    retained_for=RetainedFor.FAILED,
+                    topic=topic[:_TEXT_MAX],
+                    message_ids=tuple([message_id[:_TEXT_MAX] for message_id in message_ids]),
+                    body_bytes=0,
+                    client_id=call.header(_CLIENT_ID)[:_TEXT_MAX],
+                    peer=call.peer,
+                    received_ns=call.received_ns,
+                    released_ns=self._tracing.clock.monotonic_ns(),
+                    failure=reason,
+                )
+            )
+        except Exception:
+            self._tell_failure()
+
+    def replies_written(self, at_ns: int) -> None:
+        """The answers of the sends that were answered last were given to their sockets."""
+        for send in self._unwritten:
+            send.written_ns = at_ns
+        self._unwritten.clear()
+
+    # Spans
+
+    async def run(self) -> None:
+        """Makes spans of what was kept, until cancelled."""
+        while True:
+            await asyncio.sleep(_BUILD_PAUSE_S)
+            self._tail_left = _TAIL_MAX
+            ripe_ns = self._tracing.clock.monotonic_ns() - _RIPE_NS
+            while self._build(ripe_ns, _BUILT_AT_ONCE):
+                await asyncio.sleep(0)
+
+    def build_all(self) -> None:
+        """Makes spans of all that was kept: the broker stops."""
+        self._build(_NEVER_NS, len(self._kept))
+
+    def _build(self, ripe_ns: int, count: int) -> bool:
+        """Of so many sends that were answered until then; whether there may be more."""
+        kept = self._kept
+        wall_offset_ns = self._tracing.wall_offset_ns()
+        slaves = [*self._gone_links, *self._links.values()]
+        for _ in range(count):
+            if not kept or kept[0].released_ns > ripe_ns:
+                return False
+            send = kept.popleft()
+            try:
+                made = send_spans(
+                    send,
+                    flushes=self.flushes,
+                    slaves=slaves,
+                    policy=self._policy,
+                    broker=self._broker,
+                    sampler=self._tracing.sampler,
+                    wall_offset_ns=wall_offset_ns,
+                )
+                if send.is_stored:
+                    self.traced_puts.note(send, made.replicated_in)
+                self._tracing.sink.add(made.spans)
+            except Exception:
+                self._tell_failure()
+        return bool(kept)
+
+    # What is kept
+
+    def _is_sampled(self, call: Call, traceparents: Sequence[str]) -> bool:
+        """The caller's own decision, if there is one; a batch is traced if one of its messages is."""
+        if not traceparents:
+            header = call.header(TRACEPARENT)
+            if not header:
+                return self._tracing.sampler.takes()
+            traceparents = (header,)
+        contexts = _parsed(traceparents)
+        if not contexts:
+            return self._tracing.sampler.takes()
+        return any(context.is_sampled for context in contexts)
+
+    def _has_room(self, why: RetainedFor) -> bool:
+        if len(self._kept) < _KEPT_MAX:
+            if why is RetainedFor.SAMPLED:
+                return True
+            if self._tail_left:
+                self._tail_left -= 1
+                return True
+        self.dropped_count += 1
+        return False
+
+    def _noted(self, origin: PutOrigin, call: Call, results: list[AppendResult], why: RetainedFor) -> TracedSend:
+        """What spans need of a put, without its bodies: those are let go with the answer."""
+        messages = origin.messages
+        message, first = messages[0], results[0]
+        context, parent, linked = origin.place or self._locate(origin, call, results)
+        return TracedSend(
+            context=context,
+            parent=parent,
+            linked=linked,
+            retained_for=why,
+            topic=message.topic,
+            # A message is indexed by its id first.
+            message_ids=tuple([message.index_keys[0] for message in messages]),
+            body_bytes=sum([len(message.body) for message in messages]),
+            client_id=call.header(_CLIENT_ID)[:_TEXT_MAX],
+            peer=call.peer,
+            received_ns=0,
+            begun_ns=origin.begun_ns,
+            failure="" if first.status is _PUT_OK else first.status.name,
+            put_status=first.status.name,
+            tag=(message.tag or "")[:_TEXT_MAX],
+            queue_id=message.queue_id,
+            queue_offset=first.queue_offset,
+            start_offset=first.physical_offset,
+            end_offset=results[-1].end_offset,
+            waits=any(message.wait_store_ok for message in messages),
+        )
+
+    def _locate(self, origin: PutOrigin, call: Call, results: list[AppendResult]) -> _Place:
+        """A put is traced: gives it its place, and tells those who deliver its messages."""
+        place = origin.place = self._place(call, origin.traceparents, len(origin.messages))
+        for result in results:
+            if result.status.stored:
+                self._tracing.send_contexts.note(result.physical_offset, place[0])
+        return place
+
+    def _place(self, call: Call, traceparents: Sequence[str], message_count: int) -> _Place:
+        """A message's own context goes before its call's, and messages that do not agree on one are all linked."""
+        contexts = _parsed(traceparents)
+        agree = len(contexts) == message_count and len(set(contexts)) == 1
+        parent = contexts[0] if agree else parse_traceparent(call.header(TRACEPARENT))
+        sampler = self._tracing.sampler
+        context = sampler.new_root() if parent is None else sampler.child_of(parent)
+        return context, parent, () if agree else tuple(dict.fromkeys(contexts))
+
+    def _keep(self, send: TracedSend) -> None:
+        self._kept.append(send)
+        self._unwritten.append(send)
+
+    def _note_exemplars(self, send: TracedSend, status: PutStatus) -> None:
+        policy = self._policy
+        acknowledged = policy.waits_for_slaves and send.waits and status is _PUT_OK
+        self._meter.note_exemplars(
+            send.context,
+            status,
+            wall_ms=self._tracing.clock.wall_ms(),
+            duration_ns=send.released_ns - send.received_ns,
+            ack_latency_ns=send.released_ns - send.appended_ns if acknowledged else None,
+        )
+
+    def _tell_failure(self) -> None:
+        """Once: whatever is wrong with tracing is wrong with every message."""
+        if not self._has_failed:
+            self._has_failed = True
+            log.exception("send_not_traced")
+
+
+def _parsed(traceparents: Sequence[str]) -> list[TraceContext]:
+    """Those that are contexts; what is none is as if it were not there."""
+    return [context for text in traceparents if (context := parse_traceparent(text)) is not None]
