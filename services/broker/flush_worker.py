@@ -15,6 +15,8 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
+from broker.put_meter import LATENCY_BOUNDS_S
+from mqcore.metrics import Histogram
 from mqcore.storage import DiskError
 
 __all__ = ["BlockingJob", "FlushWorker"]
@@ -57,6 +59,8 @@ class FlushWorker(Generic[JobT]):
         self._idle.set()
         self._pauses = 0
         self._closing = False
+        self.durations_s = Histogram(LATENCY_BOUNDS_S)
+        """Of finished jobs, as whoever waits for one sees it: from its start to the loop's hearing of its end."""
 
     def kick(self) -> None:
         """Something is to be written; on the event loop only."""
@@ -83,7 +87,9 @@ class FlushWorker(Generic[JobT]):
                 job = self._take()
                 if job is None:
                     continue
+                started_s = loop.time()
                 await loop.run_in_executor(self._executor, job.run)
+                self.durations_s.observe(loop.time() - started_s)
                 self._finished(job)
             except DiskError as error:
                 log.critical("disk_failed", worker=self._name, error=str(error))

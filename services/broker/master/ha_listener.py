@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
 from mqcore.replication import MasterReplica
 
@@ -27,6 +28,7 @@ SEND_BUDGET_BYTES: Final = 1 << 20
 READ_BYTES: Final = 64 << 10
 SLAVES_MAX: Final = 64
 _NOTHING: Final = memoryview(b"")
+_NS_PER_MS: Final = 1_000_000
 
 
 class LogReader(Protocol):
@@ -53,6 +55,7 @@ class HaListener:
     """Accepts slaves and moves bytes between their sockets and the replica.
 
     `after_input` is called after every change a slave made, so that the owner can collect the replica's events.
+    `tracer` is told before that how far each slave was sent and has acknowledged.
     """
 
     def __init__(
@@ -62,11 +65,13 @@ class HaListener:
         log_reader: LogReader,
         clock: Clock,
         after_input: Callable[[], None],
+        tracer: SendTracer | None = None,
     ) -> None:
         self._replica = replica
         self._log_reader = log_reader
         self._clock = clock
         self._after_input = after_input
+        self._tracer = tracer
         self._links: dict[int, _HaLink] = {}
         self._listener: socket.socket | None = None
 
@@ -117,7 +122,10 @@ class HaListener:
             loop.remove_writer(link.sock)
         link.unsent.clear()
         link.sock.close()
-        self._replica.slave_disconnected(link_id, now_ms=self._clock.monotonic_ms())
+        now_ns = self._clock.monotonic_ns()
+        if self._tracer is not None:
+            self._tracer.slave_gone(link_id, now_ns)
+        self._replica.slave_disconnected(link_id, now_ms=now_ns // _NS_PER_MS)
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -135,6 +143,8 @@ class HaListener:
         link_id = self._replica.slave_connected(peer, now_ms=self._clock.monotonic_ms())
         link = _HaLink(link_id, sock, peer)
         self._links[link_id] = link
+        if self._tracer is not None:
+            self._tracer.slave_connected(link_id, peer)
         asyncio.get_running_loop().add_reader(sock, self._readable, link)
         log.info("slave_connected", peer=peer, link=link_id)
         self._after_input()
@@ -150,7 +160,10 @@ class HaListener:
         if not data:
             self._lost(link, "closed by the slave")
             return
-        self._replica.receive_data(link.link_id, data, now_ms=self._clock.monotonic_ms())
+        now_ns = self._clock.monotonic_ns()
+        self._replica.receive_data(link.link_id, data, now_ms=now_ns // _NS_PER_MS)
+        if self._tracer is not None:
+            self._tracer.acknowledged(link.link_id, self._replica.acked_offset(link.link_id), now_ns)
         self._after_input()
 
     def _lost(self, link: _HaLink, reason: str) -> None:
@@ -178,8 +191,9 @@ class HaListener:
                 return
 
     def _refill(self, link: _HaLink) -> bool:
+        now_ns = self._clock.monotonic_ns()
         transfers = self._replica.take_transfers(
-            link.link_id, budget_bytes=SEND_BUDGET_BYTES, now_ms=self._clock.monotonic_ms()
+            link.link_id, budget_bytes=SEND_BUDGET_BYTES, now_ms=now_ns // _NS_PER_MS
         )
         # Frames are neighbours: the log is asked once for all that lie in one file, and each takes its slice of that.
         left = sum(transfer.length for transfer in transfers)
@@ -193,6 +207,8 @@ class HaListener:
                 link.unsent.append(rest[:length])
                 rest = rest[length:]
                 left -= length
+        if self._tracer is not None and transfers:
+            self._tracer.sent(link.link_id, transfers[-1].start_offset + transfers[-1].length, now_ns)
         return bool(link.unsent)
 
     def _want_writable(self, link: _HaLink, *, wanted: bool) -> None:

@@ -219,6 +219,11 @@ class MasterReplica:
             for session in self._started
         ]
 
+    def acked_offset(self, link: int) -> int:
+        """What one slave acknowledged; -1 for an unknown link, and for one that has not reported."""
+        session = self._sessions.get(link)
+        return session.acked_offset if session is not None and session.started else -1
+
     # Inside
 
     def _start(self, session: MasterSession, reported_offset: int, *, now_ms: int) -> None:
