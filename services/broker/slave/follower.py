@@ -35,6 +35,7 @@ from mqcore.replication import (
 )
 from mqcore.routing import Address, parse_address
 from mqcore.storage import DiskError, MessageStore, RecordCorrupt, record_boundaries, record_boundary_before
+from mqcore.tracing.replica_spans import ReplicaTimelines
 
 __all__ = ["Follower", "MasterAddress"]
 
@@ -78,6 +79,7 @@ class Follower:
         flushes_paused: Callable[[], AbstractAsyncContextManager[None]],
         failed: Callable[[DiskError], None],
         tail_bytes: int = TAIL_BYTES,
+        timelines: ReplicaTimelines | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -100,7 +102,9 @@ class Follower:
             options=options,
             acknowledged_end=self._acknowledged_end,
             appended=self._appended,
+            timelines=timelines,
         )
+        self._timelines = timelines
         self.state = "waiting"
         self.master_address = ""
         self.master_end_offset = 0
@@ -118,6 +122,8 @@ class Follower:
 
     def flushed(self) -> None:
         """The flush worker finished a job: a slave that promises its disk reports now."""
+        if self._timelines is not None:
+            self._timelines.flushed.note(self._store.flushed_offset, self._clock.monotonic_ns())
         if self._reports_flushed_only:
             self._connection.acknowledge()
 

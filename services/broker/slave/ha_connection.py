@@ -26,6 +26,7 @@ from typing import Final, Protocol
 from mqcore.clock import Clock
 from mqcore.replication import AppendBytes, RemoteProtocolError, SlaveOptions, SlaveSession
 from mqcore.storage import RawWrite, StorageError
+from mqcore.tracing.replica_spans import ReplicaTimelines
 
 __all__ = ["HaConnection", "SlaveLog"]
 
@@ -35,6 +36,7 @@ READ_BUFFER_BYTES: Final = 4 << 20
 # so much unread is 10 ms behind in any case.
 WRITTEN_APART_BYTES_MIN: Final = 1 << 20
 CONNECT_TIMEOUT_S: Final = 5.0
+_NS_PER_MS: Final = 1_000_000
 
 
 class SlaveLog(Protocol):
@@ -71,7 +73,8 @@ class HaConnection:
     """Follows one master over one TCP connection until it breaks.
 
     `acknowledged_end` tells which end may be reported: the end of the log, or of its flushed part when this slave
-    promises the disk. `appended` is called after each read that brought bytes.
+    promises the disk. `appended` is called after each read that brought bytes. `timelines` are told when bytes were
+    received, appended and reported.
     """
 
     def __init__(
@@ -82,12 +85,14 @@ class HaConnection:
         options: SlaveOptions,
         acknowledged_end: Callable[[], int],
         appended: Callable[[], None],
+        timelines: ReplicaTimelines | None = None,
     ) -> None:
         self._log = log
         self._clock = clock
         self._options = options
         self._acknowledged_end = acknowledged_end
         self._appended = appended
+        self._timelines = timelines
         self._sock: socket.socket | None = None
         self._session: SlaveSession | None = None
         # Mapped, not allocated: of a buffer that is never filled only the beginning takes memory.
@@ -129,6 +134,8 @@ class HaConnection:
             options=self._options,
             now_ms=self._clock.monotonic_ms(),
         )
+        if self._timelines is not None:
+            self._timelines.begin_at(self._log.end_offset)
         loop.add_reader(sock, self._readable)
         try:
             self._send_reports()
@@ -141,10 +148,13 @@ class HaConnection:
             self._sock = self._session = self._waiting = None
 
     def acknowledge(self) -> None:
-        """Reports the acknowledged end, for a slave that waited for its disk."""
+        """Reports the acknowledged end."""
         if self._session is not None:
-            self._session.appended(self._acknowledged_end())
+            end_offset = self._acknowledged_end()
+            self._session.appended(end_offset)
             self._send_reports()
+            if self._timelines is not None:
+                self._timelines.reported.note(end_offset, self._clock.monotonic_ns())
 
     def drop(self, reason: str) -> None:
         """Ends the connection from our side."""
@@ -207,8 +217,9 @@ class HaConnection:
             return
         parts: list[memoryview] = []
         start_offset = 0
+        now_ns = self._clock.monotonic_ns()
         try:
-            for event in self._session.receive_data(self._view[:count], now_ms=self._clock.monotonic_ms()):
+            for event in self._session.receive_data(self._view[:count], now_ms=now_ns // _NS_PER_MS):
                 if isinstance(event, AppendBytes):
                     # The session has checked that each goes on where the one before it ended.
                     if not parts:
@@ -219,6 +230,8 @@ class HaConnection:
         except RemoteProtocolError as error:
             self._end(str(error))
         if parts:
+            if self._timelines is not None:
+                self._timelines.received.note(start_offset + sum(map(len, parts)), now_ns)
             self._store(_Arrival(start_offset, parts, count))
 
     def _store(self, arrival: _Arrival) -> None:
@@ -265,9 +278,9 @@ class HaConnection:
     def _note_appended(self) -> None:
         """The log has grown: reports it, and has it dispatched."""
         self.master_end_offset = max(self.master_end_offset, self._log.end_offset)
-        if self._session is not None:
-            self._session.appended(self._acknowledged_end())
-            self._send_reports()
+        if self._timelines is not None:
+            self._timelines.appended.note(self._log.end_offset, self._clock.monotonic_ns())
+        self.acknowledge()
         self._appended()
 
     def _send_reports(self) -> None:
