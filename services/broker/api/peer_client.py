@@ -18,8 +18,11 @@ from tandemmq.broker.v1 import (
     replica_service_pb2_grpc,
 )
 
+from broker.tracing.traced_puts import TracedPutsPage
 from mqcore.metadata import DataVersion, MetadataFile
 from mqcore.replication import LogExtent, LogRange
+from mqcore.tracing import parse_traceparent
+from mqcore.tracing.replica_spans import TracedPut
 
 _TABLES: Final = {
     MetadataFile.TOPICS: metadata_service_pb2.METADATA_TABLE_TOPICS,
@@ -123,6 +126,30 @@ class PeerClient:
                 yield piece.start_offset, piece.data
         except grpc.aio.AioRpcError as error:
             raise PeerUnavailable(self.endpoint, "ReadLog", error) from error
+
+    async def traced_puts(self, *, incarnation: int, after_sequence: int) -> TracedPutsPage:
+        """Sends that the master traced, oldest first; what is no trace context is left out."""
+        request = replica_service_pb2.ListTracedPutsRequest(incarnation=incarnation, after_sequence=after_sequence)
+        try:
+            answer = await self._replica.ListTracedPuts(request, timeout=CALL_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise PeerUnavailable(self.endpoint, "ListTracedPuts", error) from error
+        return TracedPutsPage(
+            answer.incarnation,
+            [
+                TracedPut(
+                    sequence=put.sequence,
+                    context=context,
+                    topic=put.topic,
+                    queue_id=put.queue_id,
+                    message_ids=tuple(put.message_ids),
+                    start_offset=put.range.start_offset,
+                    end_offset=put.range.end_offset,
+                )
+                for put in answer.puts
+                if (context := parse_traceparent(put.traceparent)) is not None
+            ],
+        )
 
     async def metadata_table(self, file: MetadataFile, known: DataVersion | None) -> tuple[DataVersion, str | None]:
         """One table of the master; the text is None when its version is the known one."""

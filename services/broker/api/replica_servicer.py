@@ -10,6 +10,7 @@ import grpc
 from tandemmq.broker.v1 import replica_service_pb2 as pb
 from tandemmq.broker.v1 import replica_service_pb2_grpc
 
+from broker.tracing.traced_puts import TracedPuts
 from mqcore.replication import LogRange
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -57,11 +58,13 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         broker_id: int,
         serving: Callable[[], bool],
         verified: Callable[[int, int], None],
+        traced_puts: TracedPuts | None = None,
     ) -> None:
         self._log = log
         self._broker_id = broker_id
         self._serving = serving
         self._verified = verified
+        self._traced_puts = traced_puts
 
     async def GetLogExtent(  # noqa: N802
         self,
@@ -120,6 +123,26 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
                 await context.abort(grpc.StatusCode.OUT_OF_RANGE, f"range: offset {offset} is no longer held")
             yield pb.ReadLogResponse(start_offset=offset, data=bytes(piece))
             offset += len(piece)
+
+    async def ListTracedPuts(  # noqa: N802
+        self,
+        request: pb.ListTracedPutsRequest,
+        context: _Context,
+    ) -> pb.ListTracedPutsResponse:
+        if self._traced_puts is None:
+            return pb.ListTracedPutsResponse()
+        page = self._traced_puts.after(incarnation=request.incarnation, sequence=request.after_sequence)
+        response = pb.ListTracedPutsResponse(incarnation=page.incarnation)
+        for put in page.puts:
+            response.puts.add(
+                sequence=put.sequence,
+                traceparent=put.context.traceparent,
+                topic=put.topic,
+                queue_id=put.queue_id,
+                message_ids=put.message_ids,
+                range=pb.LogRange(start_offset=put.start_offset, end_offset=put.end_offset),
+            )
+        return response
 
     async def _checked(self, item: pb.LogRange, context: _Context) -> LogRange:
         if not self._log.min_offset <= item.start_offset <= item.end_offset <= self._log.end_offset:
