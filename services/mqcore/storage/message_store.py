@@ -55,6 +55,7 @@ from mqcore.storage.options import StoreOptions
 from mqcore.storage.put_status import PutStatus
 from mqcore.storage.raw_write import RawWrite
 from mqcore.storage.recovery import RecoveryReport, recover
+from mqcore.storage.recovery_progress import RecoveryProgress
 from mqcore.storage.retention import Retention, RetentionJob
 from mqcore.storage.run_marks import clear_run_marks, read_stop_kind, set_doubtful_run_marks, set_run_marks
 
@@ -121,6 +122,8 @@ class MessageStore:
         self._disk_is_full = False
         self._refusal: str | None = self._unwritable_reason
         self._tail_is_doubtful = False
+        self.recovery_progress: Final = RecoveryProgress()
+        """Of `load`, for other threads."""
 
     # Life
 
@@ -130,16 +133,16 @@ class MessageStore:
         StoreLocked, SegmentSizeMismatch, LogGap and DiskError say why there is no start; nothing was changed then that
         a later start would miss.
         """
-        started_ms = self._clock.monotonic_ms()
+        self.recovery_progress.begin(now_ms=self._clock.monotonic_ms())
         self._lock = self._disk.lock(_LOCK_PATH)
         try:
-            return self._load(started_ms)
+            return self._load()
         except StorageError:
             self._lock.release()
             self._lock = None
             raise
 
-    def _load(self, started_ms: int) -> RecoveryReport:
+    def _load(self) -> RecoveryReport:
         stop = read_stop_kind(self._disk)
         recovered = recover(
             disk=self._disk,
@@ -149,6 +152,7 @@ class MessageStore:
             dispatcher=self._dispatcher,
             checkpoint=StoreCheckpoint.load(self._disk),
             stop=stop,
+            progress=self.recovery_progress,
         )
         scan = recovered.scan
         self._checkpoint = recovered.checkpoint
@@ -164,6 +168,7 @@ class MessageStore:
             self.trust_tail()
         self.check_disk()
         self.set_writable(True)
+        self.recovery_progress.end(now_ms=self._clock.monotonic_ms())
         return RecoveryReport(
             clean=stop is StopKind.CLEAN,
             same_boot=stop is StopKind.KILLED,
@@ -172,7 +177,7 @@ class MessageStore:
             redispatched_records=scan.record_count,
             truncated_bytes=recovered.truncated_bytes,
             stop_reason=scan.stop_reason,
-            duration_ms=self._clock.monotonic_ms() - started_ms,
+            duration_ms=self.recovery_progress.elapsed_ms(now_ms=self._clock.monotonic_ms()),
         )
 
     def doubt_tail(self) -> None:

@@ -31,6 +31,7 @@ from mqcore.storage.dispatch import BatchDone, Dispatcher
 from mqcore.storage.errors import DiskFull
 from mqcore.storage.index_table import IndexTable
 from mqcore.storage.log_scan import LogScan, first_record, record_at, scan_log
+from mqcore.storage.recovery_progress import RecoveryProgress
 
 __all__ = ["Recovered", "RecoveryReport", "recover"]
 
@@ -82,6 +83,7 @@ def recover(
     dispatcher: Dispatcher,
     checkpoint: StoreCheckpoint,
     stop: StopKind,
+    progress: RecoveryProgress,
 ) -> Recovered:
     """Brings log, ConsumeQueues and index, none of which is loaded yet, to one consistent, durable end."""
     log.load()
@@ -103,14 +105,18 @@ def recover(
         if stop is not StopKind.CLEAN:
             # Nothing vouches for these entries. All of them are made again by the walk.
             queues.truncate(start_offset)
+    progress.bytes_to_read = log.files.end_offset - start_offset
     if index_lost_from is not None:
-        _rebuild_index(log, dispatcher, index_lost_from, dispatch_from)
+        _rebuild_index(log, dispatcher, index_lost_from, dispatch_from, progress)
+    read_before = progress.read_bytes
 
     def dispatch(record: RecordFound) -> None:
+        progress.read_bytes = read_before + record.physical_offset - start_offset
         if record.physical_offset >= dispatch_from:
             dispatcher.dispatch(record)
 
     def dispatch_many(view: memoryview, position: int, limit: int, physical_offset: int) -> BatchDone | None:
+        progress.read_bytes = read_before + physical_offset - start_offset
         if physical_offset < dispatch_from:
             return None
         return _with_room(
@@ -204,11 +210,16 @@ def _with_room(done: BatchDone | None) -> BatchDone | None:
     return done
 
 
-def _rebuild_index(log: CommitLog, dispatcher: Dispatcher, lost_from: int, end_offset: int) -> None:
+def _rebuild_index(
+    log: CommitLog, dispatcher: Dispatcher, lost_from: int, end_offset: int, progress: RecoveryProgress
+) -> None:
     """Enters the records of [lost_from, end_offset) into the index again, as far back as is worth the time."""
     oldest = max(log.files.first_offset, log.files.file_start(max(0, end_offset - _INDEX_REBUILD_BYTES_MAX)))
+    start_offset = max(lost_from, oldest)
+    progress.bytes_to_read += max(0, end_offset - start_offset)
 
     def enter_many(view: memoryview, position: int, limit: int, physical_offset: int) -> BatchDone | None:
+        progress.read_bytes = physical_offset - start_offset
         return _with_room(
             dispatcher.dispatch_batch(
                 view, position, limit, physical_offset=physical_offset, with_zeros=False, index_only=True
@@ -217,10 +228,11 @@ def _rebuild_index(log: CommitLog, dispatcher: Dispatcher, lost_from: int, end_o
 
     scan_log(
         log.files,
-        max(lost_from, oldest),
+        start_offset,
         file_bytes=log.file_bytes,
         limit_offset=end_offset,
         check_crc=False,
         on_record=dispatcher.dispatch_to_index,
         on_many=enter_many,
     )
+    progress.read_bytes = max(0, end_offset - start_offset)
