@@ -246,17 +246,24 @@ class LeaseTable:
 
     def progress(self) -> Iterator[QueueState]:
         """Every group in every queue it consumes."""
-        for (group, topic), subscription in self._state.subscriptions.items():
-            for queue in subscription.queues.values():
-                yield QueueState(
-                    group,
-                    topic,
-                    queue.queue_id,
-                    queue.committed,
-                    queue.next_offset,
-                    queue.leased_count,
-                    len(queue.ready),
-                )
+        for group, topic in self._state.subscriptions:
+            yield from self.progress_of(group, topic)
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every group and topic it consumes; for who looks at one after the other and lets others work meanwhile."""
+        return list(self._state.subscriptions)
+
+    def progress_of(self, group: str, topic: str) -> list[QueueState]:
+        """A group in the queues of one topic; empty when it consumes none of them."""
+        subscription = self._state.subscriptions.get((group, topic))
+        if subscription is None:
+            return []
+        return [
+            QueueState(
+                group, topic, queue.queue_id, queue.committed, queue.next_offset, queue.leased_count, len(queue.ready)
+            )
+            for queue in subscription.queues.values()
+        ]
 
     def take_moved_offsets(self) -> list[GroupOffset]:
         """Committed offsets that changed since the last call, for ConsumerOffsetTable.commit_all.

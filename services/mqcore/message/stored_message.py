@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from mqcore.message.errors import MalformedRecord
-from mqcore.message.record_layout import CRC_MASK, DELIVERY_HEADS, HOST_FLAGS, V1_MAGIC, V2_MAGIC
+from mqcore.message.record_layout import CRC_MASK, DELIVERY_HEADS, HOST_FLAGS, SCAN_HEADS, V1_MAGIC, V2_MAGIC
 
-__all__ = ["StoredMessage", "read_stored_message"]
+__all__ = ["StoredMessage", "read_store_timestamp_ms", "read_stored_message"]
 
 
 class StoredMessage(NamedTuple):
@@ -106,3 +106,21 @@ def read_stored_message(log: memoryview, position: int, size: int, physical_offs
             bytes(log[properties_length_at + 2 : end]),
         )
     )
+
+
+def read_store_timestamp_ms(log: memoryview, physical_offset: int) -> int | None:
+    """When the record was stored that begins a piece of the CommitLog; None if none does, or only a part of its head.
+
+    Its head is believed: nobody gets the message.
+    """
+    head = SCAN_HEADS[0]
+    if len(log) < head.size:
+        return None
+    fields = head.unpack_from(log)
+    if host_flags := fields[6] & HOST_FLAGS:
+        head = SCAN_HEADS[host_flags >> 4]
+        if len(log) < head.size:
+            return None
+        fields = head.unpack_from(log)
+    _, magic, _, _, _, own_offset, _, store_timestamp_ms, _ = fields
+    return store_timestamp_ms if magic in (V1_MAGIC, V2_MAGIC) and own_offset == physical_offset else None
