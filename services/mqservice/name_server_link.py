@@ -99,6 +99,8 @@ class LinkView:
     is_watching: bool
     # Why the last attempt failed; empty while all is well.
     error: str
+    # Since it last told something, be it that our heartbeat arrived: how old its routes may be.
+    silent_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,9 @@ class NameServerLinks:
         self._heartbeat_interval_s = heartbeat_interval_ms / 1_000
         self._on_master_changed = on_master_changed
         self._on_routes_changed = on_routes_changed
-        self._links = [_Link(address, log.bind(name_server=address)) for address in addresses]
+        self._links = [
+            _Link(address, log.bind(name_server=address), now_ms=clock.monotonic_ms()) for address in addresses
+        ]
         # Links whose snapshots make the view, the freshest last.
         self._current: list[_Link] = []
         self._view = ClusterView(0, ())
@@ -177,7 +181,11 @@ class NameServerLinks:
     @property
     def links(self) -> list[LinkView]:
         """Each NameServer, in the order given."""
-        return [LinkView(link.address, link.is_registered, link.is_watching, link.error) for link in self._links]
+        now_ms = self._clock.monotonic_ms()
+        return [
+            LinkView(link.address, link.is_registered, link.is_watching, link.error, now_ms - link.heard_ms)
+            for link in self._links
+        ]
 
     def announce(self) -> None:
         """The registrant serves now: registers it, and keeps it registered until `unregister`."""
@@ -259,7 +267,7 @@ class NameServerLinks:
                     if answer is None:
                         return
                     # Not before: from the first heartbeat on, our end would be noticed at once.
-                    link.registered()
+                    link.registered(now_ms=self._clock.monotonic_ms())
                     is_due = answer.registration_needed or await link.woken_within(self._heartbeat_interval_s)
                     if is_due and not self._is_leaving and not heartbeats.done():
                         await self._register(link, registrant)
@@ -278,7 +286,7 @@ class NameServerLinks:
         try:
             async for message in link.stub.WatchRoutes(pb.WatchRoutesRequest()):
                 self._arrivals += 1
-                link.watching(message, arrival=self._arrivals)
+                link.watching(message, arrival=self._arrivals, now_ms=self._clock.monotonic_ms())
                 self._merge()
         finally:
             link.is_watching = False
@@ -328,9 +336,10 @@ class _Link:
     _channel: grpc.aio.Channel
     stub: name_server_service_pb2_grpc.NameServerServiceStub
 
-    def __init__(self, address: str, log: FilteringBoundLogger) -> None:
+    def __init__(self, address: str, log: FilteringBoundLogger, *, now_ms: int) -> None:
         self.address = address
         self.log = log
+        self.heard_ms = now_ms
         self.is_registered = False
         self.is_watching = False
         self.error = ""
@@ -351,20 +360,20 @@ class _Link:
         """Breaks off what is in progress."""
         await self._channel.close(grace=None)
 
-    def registered(self) -> None:
-        """The NameServer accepted us."""
+    def registered(self, *, now_ms: int) -> None:
+        """The NameServer accepted us, or answered a heartbeat."""
         if not self.is_registered:
             self.log.info("name_server_registered")
         self.is_registered = True
-        self._succeeded()
+        self._succeeded(now_ms)
 
-    def watching(self, snapshot: pb.WatchRoutesResponse, *, arrival: int) -> None:
+    def watching(self, snapshot: pb.WatchRoutesResponse, *, arrival: int, now_ms: int) -> None:
         """The NameServer told its routes."""
         self.is_watching = True
         self._brokers = tuple(broker_value(broker) for broker in snapshot.brokers)
         self._routes = {route.topic: route for route in snapshot.routes}
         self.arrival = arrival
-        self._succeeded()
+        self._succeeded(now_ms)
 
     def snapshot_of(self, topic: str | None) -> RouteSnapshot:
         """What the NameServer said of the brokers and of one topic."""
@@ -386,7 +395,8 @@ class _Link:
             return False
         return True
 
-    def _succeeded(self) -> None:
+    def _succeeded(self, now_ms: int) -> None:
+        self.heard_ms = now_ms
         self.error = ""
         self.attempts = 0
 
