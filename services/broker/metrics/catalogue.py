@@ -30,7 +30,7 @@ _SLAVE: Final = (*BASE_LABELS, "slave")
 _SENDS: Final = (
     MetricInfo("rocketmq_messages_in_total", _COUNTER, "{message}", "Messages stored, by topic.", _IN),
     MetricInfo("rocketmq_throughput_in_total", _COUNTER, "By", "Bytes of those messages as stored.", _IN),
-    MetricInfo("rocketmq_message_size", _HISTOGRAM, "By", "Bodies of messages taken.", BASE_LABELS),
+    MetricInfo("rocketmq_message_size", _HISTOGRAM, "By", "Sizes of messages as stored.", BASE_LABELS),
     MetricInfo(
         "rocketmq_broker_messages_put_total",
         _COUNTER,
@@ -196,7 +196,7 @@ _STORE: Final = (
         "rocketmq_store_recovery_progress_ratio",
         _GAUGE,
         "1",
-        "Share of what recovery has to read that it has read; 1 when the store is recovered.",
+        "Share of what recovery has to read at most that it has read; 1 when the store is recovered.",
         BASE_LABELS,
     ),
     MetricInfo(

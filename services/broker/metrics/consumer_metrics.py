@@ -1,0 +1,125 @@
+"""How far consumer groups are behind, in messages and in time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from broker.metrics.message_metrics import flag
+from broker.metrics.turn_limit import TurnLimit
+from mqcore.clock import Clock
+from mqcore.delivery import LeaseTable, QueueState
+from mqcore.message import read_store_timestamp_ms
+from mqcore.storage import MessageStore
+from mqservice.metrics import OTHER, MetricSamples, SeriesLimit
+
+__all__ = ["ConsumerMetrics"]
+
+_FIRST: Final = flag(False)
+_AGAIN: Final = flag(True)
+_HEAD_BYTES: Final = 256
+"""Of a record; more than its fixed fields take."""
+
+_Position = tuple[str, int, int]
+
+
+@dataclass(slots=True)
+class _Backlog:
+    """Of one group in all queues of a topic."""
+
+    # Never delivered.
+    new: int = 0
+    inflight: int = 0
+    # Waiting for another attempt.
+    again: int = 0
+
+
+class ConsumerMetrics:
+    """Tells lags from what the lease table holds.
+
+    The age of a message costs a read of its record's head, which may have to come from the disk. So it is read once for
+    each place where a group stands still, and only for groups with series of their own.
+    """
+
+    def __init__(
+        self, *, leases: LeaseTable, store: MessageStore, clock: Clock, pair_limit: SeriesLimit[tuple[str, str]]
+    ) -> None:
+        self._leases = leases
+        self._store = store
+        self._clock = clock
+        self._pair_limit = pair_limit
+        # Of the last call, by topic, queue id and queue offset.
+        self._stored_at_ms: dict[_Position, int] = {}
+
+    async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
+        """Adds its samples."""
+        others: _Backlog | None = None
+        stored_at_ms: dict[_Position, int] = {}
+        for group, topic in self._leases.pairs():
+            states = self._leases.progress_of(group, topic)
+            if self._pair_limit.admits((topic, group)):
+                backlog = _Backlog()
+                self._add(states, backlog)
+                _tell_backlog(samples, topic, group, backlog)
+                self._tell_ages(samples, topic, group, states, stored_at_ms)
+            else:
+                others = others or _Backlog()
+                self._add(states, others)
+            if turn.is_reached:
+                await turn.pause()
+        if others is not None:
+            _tell_backlog(samples, OTHER, OTHER, others)
+        self._stored_at_ms = stored_at_ms
+
+    def _add(self, states: list[QueueState], backlog: _Backlog) -> None:
+        for state in states:
+            max_offset = self._store.queue_max_offset(state.topic, state.queue_id)
+            backlog.new += max(0, max_offset - state.next_offset)
+            backlog.inflight += state.inflight_count
+            backlog.again += state.ready_count
+
+    def _tell_ages(
+        self,
+        samples: MetricSamples,
+        topic: str,
+        group: str,
+        states: list[QueueState],
+        stored_at_ms: dict[_Position, int],
+    ) -> None:
+        now_ms = self._clock.wall_ms()
+        oldest_unfinished_ms = oldest_new_ms = now_ms
+        for state in states:
+            if state.committed_offset < state.next_offset:
+                unfinished_ms = self._stored_at(topic, state.queue_id, state.committed_offset, stored_at_ms)
+                oldest_unfinished_ms = min(oldest_unfinished_ms, unfinished_ms or now_ms)
+            new_ms = self._stored_at(topic, state.queue_id, state.next_offset, stored_at_ms)
+            oldest_new_ms = min(oldest_new_ms, new_ms or now_ms)
+        oldest_unfinished_ms = min(oldest_unfinished_ms, oldest_new_ms)
+        samples.add("rocketmq_consumer_lag_latency", now_ms - oldest_unfinished_ms, topic, group, _FIRST)
+        samples.add("rocketmq_consumer_queueing_latency", now_ms - oldest_new_ms, topic, group, _FIRST)
+
+    def _stored_at(self, topic: str, queue_id: int, offset: int, stored_at_ms: dict[_Position, int]) -> int | None:
+        """Wall clock at which the message was stored; None if there is none."""
+        queue = self._store.consume_queue(topic, queue_id)
+        if queue is None or offset >= queue.max_offset:
+            return None
+        offset = max(offset, queue.min_offset)
+        position = (topic, queue_id, offset)
+        found = self._stored_at_ms.get(position) or stored_at_ms.get(position)
+        if found is None:
+            entries = queue.read(offset, 1)
+            if not entries:
+                return None
+            head = self._store.read_log(entries[0].physical_offset, _HEAD_BYTES)
+            found = read_store_timestamp_ms(head, entries[0].physical_offset)
+        if found is not None:
+            stored_at_ms[position] = found
+        return found
+
+
+def _tell_backlog(samples: MetricSamples, topic: str, group: str, backlog: _Backlog) -> None:
+    samples.add("rocketmq_consumer_lag_messages", backlog.new + backlog.inflight, topic, group, _FIRST)
+    samples.add("rocketmq_consumer_lag_messages", backlog.again, topic, group, _AGAIN)
+    samples.add("rocketmq_consumer_inflight_messages", backlog.inflight, topic, group, _FIRST)
+    samples.add("rocketmq_consumer_ready_messages", backlog.new, topic, group, _FIRST)
+    samples.add("rocketmq_consumer_ready_messages", backlog.again, topic, group, _AGAIN)

@@ -1,0 +1,69 @@
+"""What the store holds, how far it is behind itself, and how full its disk is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from mqcore.clock import Clock
+from mqcore.message import read_store_timestamp_ms
+from mqcore.metrics import Histogram
+from mqcore.storage import Disk, DiskUsage, MessageStore
+from mqservice.metrics import MetricSamples
+
+__all__ = ["StoreMetrics"]
+
+_KEPT_TAILS: Final = "kept-tails"
+_HEAD_BYTES: Final = 256
+
+
+class StoreMetrics:
+    """Tells of one store. `flush_seconds` are durations by what was flushed."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        disk: Disk,
+        clock: Clock,
+        flush_seconds: Mapping[str, Histogram],
+        disk_warning_ratio: float,
+    ) -> None:
+        self._store = store
+        self._disk = disk
+        self._clock = clock
+        self._flush_seconds = flush_seconds
+        self._disk_warning_ratio = disk_warning_ratio
+
+    def tell_recovery(self, samples: MetricSamples) -> None:
+        """Adds what is known from the first moment on."""
+        progress = self._store.recovery_progress
+        elapsed_ms = progress.elapsed_ms(now_ms=self._clock.monotonic_ms())
+        samples.add("rocketmq_store_recovery_progress_ratio", progress.ratio)
+        samples.add("rocketmq_store_recovery_duration_seconds", elapsed_ms / 1_000)
+
+    async def tell(self, samples: MetricSamples) -> None:
+        """Adds the other samples, of a store that is recovered."""
+        usage, kept_tails = await asyncio.to_thread(self._ask_disk)
+        store = self._store
+        end_offset = store.end_offset
+        samples.add("rocketmq_storage_size", end_offset - store.min_offset)
+        samples.add("rocketmq_storage_flush_behind_bytes", max(0, end_offset - store.flushed_offset))
+        samples.add("rocketmq_storage_dispatch_behind_bytes", max(0, end_offset - store.dispatched_offset))
+        samples.add("rocketmq_storage_message_reserve_time", self._oldest_age_ms())
+        samples.add("rocketmq_store_commitlog_min_offset", store.min_offset)
+        samples.add("rocketmq_store_commitlog_end_offset", end_offset)
+        samples.add("rocketmq_store_kept_tails", kept_tails)
+        for file, histogram in self._flush_seconds.items():
+            samples.add_histogram("rocketmq_store_flush_seconds", histogram.reading(), file)
+        samples.add("rocketmq_disk_used_ratio", usage.used_ratio)
+        samples.add("rocketmq_disk_warning_ratio", self._disk_warning_ratio)
+
+    def _ask_disk(self) -> tuple[DiskUsage, int]:
+        return self._disk.usage(), len(self._disk.list_folder(_KEPT_TAILS))
+
+    def _oldest_age_ms(self) -> int:
+        min_offset = self._store.min_offset
+        stored_at_ms = read_store_timestamp_ms(self._store.read_log(min_offset, _HEAD_BYTES), min_offset)
+        return max(0, self._clock.wall_ms() - stored_at_ms) if stored_at_ms is not None else 0

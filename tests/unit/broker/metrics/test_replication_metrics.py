@@ -1,0 +1,98 @@
+"""How far slaves are said to be behind."""
+
+from __future__ import annotations
+
+from broker.metrics.catalogue import BROKER_METRICS
+from broker.metrics.replication_metrics import MasterMetrics
+from broker.put_meter import PutMeter
+from mqcore.replication import SlaveView
+from mqservice.metrics import MetricSamples
+from support.manual_time import ManualTime
+
+
+def slave(acked_offset: int, *, lag_bytes: int, broker_id: int | None = 1, in_sync: bool = True) -> SlaveView:
+    return SlaveView(1, "10.0.0.2:5", broker_id, acked_offset, lag_bytes, in_sync, verified=True)
+
+
+class Master:
+    """A log that grows, slaves that follow, and what is told of them."""
+
+    def __init__(self) -> None:
+        self.time = ManualTime()
+        self.end_offset = 0
+        self.slaves: list[SlaveView] = []
+        self.metrics = MasterMetrics(
+            slaves=lambda: self.slaves,
+            end_offset=lambda: self.end_offset,
+            refused_connections=lambda: {"replaced": 2},
+            refused_report_count=lambda: 3,
+            puts=PutMeter(),
+            clock=self.time,
+            needed_slaves=1,
+        )
+
+    def grow(self, end_offset: int) -> None:
+        """The log is so long for the next second."""
+        self.end_offset = end_offset
+        self.metrics.tick()
+        self.time.advance(1_000)
+
+    def told(self) -> dict[tuple[str, ...], float]:
+        samples = MetricSamples(BROKER_METRICS, base=("c", "broker", "a", "0"))
+        self.metrics.tell(samples)
+        return {
+            (family.info.name.removeprefix("rocketmq_store_ha_"), *labels[4:]): value
+            for family in samples.families()
+            for labels, value in family.samples
+            if isinstance(value, int | float)
+        }
+
+
+def test_the_age_of_a_lag_is_that_of_the_first_byte_that_is_missing() -> None:
+    master = Master()
+    for end_offset in (100, 200, 300, 300, 300):
+        master.grow(end_offset)
+    master.slaves = [slave(150, lag_bytes=150)]
+    told = master.told()
+    assert told["replication_lag_bytes", "1"] == 150
+    assert told["replication_lag_seconds", "1"] == 4.0
+
+
+def test_a_slave_that_holds_everything_has_no_lag() -> None:
+    master = Master()
+    master.grow(100)
+    master.slaves = [slave(100, lag_bytes=0)]
+    assert master.told()["replication_lag_seconds", "1"] == 0
+
+
+def test_bytes_of_this_second_are_no_lag_in_time() -> None:
+    master = Master()
+    master.grow(100)
+    master.end_offset = 180
+    master.slaves = [slave(100, lag_bytes=80)]
+    told = master.told()
+    assert (told["replication_lag_bytes", "1"], told["replication_lag_seconds", "1"]) == (80, 0)
+
+
+def test_what_was_there_before_the_start_counts_from_the_start() -> None:
+    master = Master()
+    for _ in range(5):
+        master.grow(1_000)
+    master.slaves = [slave(10, lag_bytes=990)]
+    assert master.told()["replication_lag_seconds", "1"] == 5.0
+
+
+def test_slaves_are_counted_and_those_without_a_proof_share_a_name() -> None:
+    master = Master()
+    master.grow(100)
+    master.slaves = [
+        slave(100, lag_bytes=0),
+        slave(60, lag_bytes=40, broker_id=None),
+        slave(20, lag_bytes=80, broker_id=None, in_sync=False),
+    ]
+    told = master.told()
+    assert (told["slaves_connected",], told["slaves_in_sync",], told["slaves_needed",]) == (3, 2, 1)
+    assert (told["replication_lag_bytes", "unproven"], told["slave_in_sync", "unproven"]) == (80, 0)
+    assert told["slave_in_sync", "1"] == 1
+    assert told["reports_refused_total",] == 3
+    assert told["connections_refused_total", "replaced"] == 2

@@ -1,0 +1,73 @@
+"""What is told of a store."""
+
+from __future__ import annotations
+
+import random
+
+from broker.metrics.catalogue import BROKER_METRICS
+from broker.metrics.store_metrics import StoreMetrics
+from mqcore.metrics import Histogram
+from mqservice.metrics import MetricSamples
+from support.messages import outgoing_message
+from support.simulated_disk import SimulatedDisk
+from support.stores import ManualClock, flush_all, new_store
+
+
+class Store:
+    """A store and what is told of it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        disk = SimulatedDisk(random.Random(1))
+        self.store = new_store(disk, self.clock)
+        self.metrics = StoreMetrics(
+            store=self.store,
+            disk=disk,
+            clock=self.clock,
+            flush_seconds={"log": Histogram((0.1,))},
+            disk_warning_ratio=0.9,
+        )
+
+    def samples(self) -> MetricSamples:
+        return MetricSamples(BROKER_METRICS, base=("c", "broker", "a", "0"))
+
+    async def told(self) -> dict[str, float]:
+        samples = self.samples()
+        self.metrics.tell_recovery(samples)
+        await self.metrics.tell(samples)
+        return {
+            family.info.name.removeprefix("rocketmq_"): value
+            for family in samples.families()
+            for _, value in family.samples
+            if isinstance(value, int | float)
+        }
+
+
+async def test_a_new_store_is_empty_and_recovered() -> None:
+    store = Store()
+    store.store.load()
+    told = await store.told()
+    assert told["storage_size"] == told["storage_message_reserve_time"] == 0
+    assert told["store_recovery_progress_ratio"] == 1
+    assert told["disk_warning_ratio"] == 0.9
+
+
+async def test_what_is_not_flushed_and_how_old_the_oldest_message_is() -> None:
+    store = Store()
+    store.store.load()
+    store.store.put(outgoing_message())
+    flush_all(store.store)
+    store.clock.now_ms += 7_000
+    size = store.store.end_offset
+    store.store.put(outgoing_message())
+    told = await store.told()
+    assert told["storage_flush_behind_bytes"] == told["store_commitlog_end_offset"] - size == size
+    assert told["storage_dispatch_behind_bytes"] == 0
+    assert told["storage_message_reserve_time"] == 7_000
+
+
+def test_before_it_is_loaded_only_the_recovery_is_told_of() -> None:
+    store = Store()
+    samples = store.samples()
+    store.metrics.tell_recovery(samples)
+    assert [family.samples[0][1] for family in samples.families()] == [0.0, 0.0]
