@@ -44,7 +44,14 @@ class LeaseStorage:
             for generation in sorted(journals)
             if generation >= self._generation
         )
-        self._table.restore(snapshot, journal)
+        report = self._table.restore(snapshot, journal)
+        # What a kill leaves torn is nothing: no answer depended on it. A bad snapshot is a bad disk.
+        (log.info if report.snapshot_valid else log.error)(
+            "leases_restored",
+            snapshot_valid=report.snapshot_valid,
+            journal_bytes=report.journal_bytes,
+            torn_bytes=report.torn_bytes,
+        )
         # A journal may end in a torn record; nothing is appended behind it: a new generation starts clean.
         self._generation = max(self._generation, *journals, 0) + 1
         self._disk.write_file(_path(self._generation, "snapshot"), self._table.snapshot())

@@ -73,14 +73,16 @@ class MetadataTables:
         self.persist_all()
 
     def put_topic(self, config: TopicConfig) -> None:
-        """Adds or changes a topic, durably. Raises InvalidTopic."""
+        """Adds or changes a topic of the broker's own accord, durably. Raises InvalidTopic."""
         if self.topics.put(config, now_ms=self._clock.wall_ms()):
             self.topics_edited()
+            log.info("topic_created", by="broker", topic=config.topic_name, write_queues=config.write_queue_count)
 
     def put_group(self, config: SubscriptionGroupConfig) -> None:
-        """Adds or changes a group, durably. Raises InvalidGroup."""
+        """Adds or changes a group of the broker's own accord, durably. Raises InvalidGroup."""
         if self.groups.put(config, now_ms=self._clock.wall_ms()):
             self.groups_edited()
+            log.info("consumer_group_created", by="broker", group=config.group_name)
 
     def topics_edited(self) -> None:
         """The topic table was changed in place."""

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
+import structlog
 from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
 
@@ -27,6 +28,8 @@ from mqcore.metadata import (
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 __all__ = ["AdminServicer", "QueueExtents"]
+
+log = structlog.get_logger(__name__)
 
 
 class QueueExtents(Protocol):
@@ -95,12 +98,22 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
             perm=request.permission or PERM_READ_WRITE,
             attributes=MappingProxyType({ATTRIBUTE_MESSAGE_TYPE: request.message_type or "NORMAL"}),
         )
+        before = self._topics.get(request.topic)
         try:
             changed = self._topics.put(config, now_ms=self._clock.wall_ms())
         except InvalidTopic as error:
             await _refuse(context, str(error))
         if changed:
             self._topics_changed()
+            log.info(
+                "topic_created" if before is None else "topic_changed",
+                by="operator",
+                topic=config.topic_name,
+                read_queues=config.read_queue_count,
+                write_queues=config.write_queue_count,
+                perm=config.perm,
+                message_type=config.message_type,
+            )
         return pb.UpdateTopicResponse()
 
     async def DeleteTopic(  # noqa: N802
@@ -113,6 +126,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
             await _refuse(context, f"topic: {request.topic} belongs to the system and stays")
         if self._topics.remove(request.topic, now_ms=self._clock.wall_ms()):
             self._topics_changed()
+            log.info("topic_deleted", by="operator", topic=request.topic)
         return pb.DeleteTopicResponse()
 
     async def ListTopics(  # noqa: N802
@@ -133,7 +147,8 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         context: _Context,
     ) -> pb.UpdateSubscriptionGroupResponse:
         await self._masters_only(context)
-        config = self._groups.get(request.group) or SubscriptionGroupConfig(group_name=request.group)
+        before = self._groups.get(request.group)
+        config = before or SubscriptionGroupConfig(group_name=request.group)
         config = replace(
             config,
             consume_message_orderly=request.consume_message_orderly,
@@ -146,6 +161,14 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
             await _refuse(context, str(error))
         if changed:
             self._groups_changed()
+            log.info(
+                "consumer_group_created" if before is None else "consumer_group_changed",
+                by="operator",
+                group=config.group_name,
+                orderly=config.consume_message_orderly,
+                retry_max_times=config.retry_max_times,
+                enabled=config.consume_enable,
+            )
         return pb.UpdateSubscriptionGroupResponse()
 
     async def ListSubscriptionGroups(  # noqa: N802

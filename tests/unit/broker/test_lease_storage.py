@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import random
 
+from structlog.testing import capture_logs
+
 from broker.lease_storage import LeaseStorage
 from mqcore.delivery import DeliveryOptions, LeaseTable, TagFilter
 from mqcore.storage import Disk
@@ -107,3 +109,18 @@ def test_power_loss_redelivers_but_never_skips() -> None:
         table, _ = loaded(disk, queues)
         again = len(receive(table, now_ms=100_000))
         assert again in (3, 5), f"seed {seed}: {again} of 5 messages came, 2 were acknowledged"
+
+
+def test_snapshot_that_cannot_be_read_is_told_as_the_error_it_is() -> None:
+    disk, queues = SimulatedDisk(random.Random(1)), queues_with(3)
+    _, storage = loaded(disk, queues)
+    storage.close()
+    with capture_logs() as lines:
+        loaded(disk, queues)
+    assert [(line["event"], line["log_level"]) for line in lines] == [("leases_restored", "info")]
+
+    [snapshot] = [entry.name for entry in disk.list_folder("config") if entry.name.endswith(".snapshot")]
+    disk.write_file(f"config/{snapshot}", b"what a bad disk gives")
+    with capture_logs() as lines:
+        loaded(disk, queues)
+    assert [(line["log_level"], line["snapshot_valid"]) for line in lines] == [("error", False)]
