@@ -15,6 +15,7 @@ from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.message import Message
 
 from mqclient.errors import BrokerRefused, EndpointUnreachable, TopicNotFound
+from mqclient.spans import call_headers
 
 __all__ = ["Connection", "ConnectionPool", "TelemetryStream", "check_status"]
 
@@ -111,12 +112,12 @@ class Connection:
 
     async def ack_message(self, request: pb.AckMessageRequest) -> None:
         """Finishes messages."""
-        answer = await self._call("AckMessage", self._ack_message, request)
+        answer = await self._call("AckMessage", self._ack_message, request, *call_headers())
         check_status(self.endpoint, "AckMessage", answer.status)
 
     async def change_invisible(self, request: pb.ChangeInvisibleDurationRequest) -> pb.ChangeInvisibleDurationResponse:
         """Changes a lease."""
-        answer = await self._call("ChangeInvisibleDuration", self._change_invisible, request)
+        answer = await self._call("ChangeInvisibleDuration", self._change_invisible, request, *call_headers())
         check_status(self.endpoint, "ChangeInvisibleDuration", answer.status)
         return answer
 
@@ -157,10 +158,14 @@ class Connection:
         return callable_
 
     async def _call(
-        self, method: str, callable_: grpc.aio.UnaryUnaryMultiCallable[Message, ResponseT], request: Message
+        self,
+        method: str,
+        callable_: grpc.aio.UnaryUnaryMultiCallable[Message, ResponseT],
+        request: Message,
+        *headers: tuple[str, str],
     ) -> ResponseT:
         try:
-            return await callable_(request, metadata=self._metadata(), timeout=self._timeout_s)
+            return await callable_(request, metadata=(*self._metadata(), *headers), timeout=self._timeout_s)
         except grpc.aio.AioRpcError as error:
             raise self._unreachable(method, error) from error
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from opentelemetry.trace import TracerProvider
+
 from mqclient.errors import AccessPointInvalid
 
 __all__ = ["ClientOptions", "parse_access_points"]
@@ -26,6 +28,8 @@ class ClientOptions:
     sends_in_flight_max: int = 1_024
     # A broker that failed is asked again only when no other is left, or after this time.
     isolation_ms: int = 5_000
+    # Where spans go. None: to the provider of the process, which does nothing unless the application has set one.
+    tracer_provider: TracerProvider | None = None
 
 
 def parse_access_points(text: str) -> tuple[str, ...]:

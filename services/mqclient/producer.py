@@ -10,6 +10,7 @@ from typing import Final, Self
 
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
+from opentelemetry.trace import Span
 
 from mqclient.client_session import ClientSession
 from mqclient.connection import check_status
@@ -18,7 +19,10 @@ from mqclient.message_id import MessageIdSource
 from mqclient.messages import SendReceipt
 from mqclient.options import ClientOptions
 from mqclient.route_cache import KnownRoute, RouteBroker
+from mqclient.spans import ClientSpans, endpoint_attributes, error_type
 from mqcore.clock import Clock
+from mqcore.tracing import attributes
+from mqcore.tracing.span_data import AttributeValue
 
 __all__ = ["Producer"]
 
@@ -37,6 +41,7 @@ class Producer:
         self._clock = clock
         self._topics: dict[str, None] = {}
         self._session = ClientSession(options, clock, settings=self._settings, group=None)
+        self._spans = ClientSpans(options.tracer_provider, client_id=self._session.client_id)
         self._ids = MessageIdSource(clock)
         self._turn = 0
         self._isolated_until_ms: dict[str, int] = {}
@@ -70,10 +75,11 @@ class Producer:
             topic, body, tag, keys, properties or {}, message_group, message_id or self._ids.next_id(), self._clock
         )
         self._topics[topic] = None
-        async with self._in_flight:
-            return await self._send_until_stored(topic, message)
+        with self._spans.send(topic, message.user_properties, _said_of(message)) as span:
+            async with self._in_flight:
+                return await self._send_until_stored(topic, message, span)
 
-    async def _send_until_stored(self, topic: str, message: definition.Message) -> SendReceipt:
+    async def _send_until_stored(self, topic: str, message: definition.Message, span: Span) -> SendReceipt:
         request = pb.SendMessageRequest(messages=[message])
         message_id = message.system_properties.message_id
         failures: list[ClientError] = []
@@ -87,16 +93,15 @@ class Producer:
                 answer = await self._session.connections.get(broker.endpoint).send_message(request)
                 entry = answer.entries[0]
                 check_status(broker.endpoint, "SendMessage", entry.status)
-            except BrokerRefused as error:
-                if not error.retryable:
-                    raise
-                self._failed(topic, error)
-                failures.append(error)
             except ClientError as error:
+                if isinstance(error, BrokerRefused) and not error.retryable:
+                    raise
+                span.add_event("attempt failed", {attributes.ERROR_TYPE: error_type(error), "attempt": attempt})
                 self._failed(topic, error)
                 failures.append(error)
             else:
                 self._isolated_until_ms.pop(broker.endpoint, None)
+                span.set_attributes(endpoint_attributes(broker.endpoint))
                 return SendReceipt(message_id, broker.name, entry.offset, attempt)
         raise SendFailed(topic, message_id, failures)
 
@@ -127,6 +132,23 @@ class Producer:
             publishing=definition.Publishing(topics=[definition.Resource(name=topic) for topic in self._topics]),
             user_agent=definition.UA(language=definition.PYTHON, hostname=_HOST_NAME),
         )
+
+
+def _said_of(message: definition.Message) -> dict[str, AttributeValue]:
+    """What a span tells of the message."""
+    system = message.system_properties
+    said: dict[str, AttributeValue] = {
+        attributes.MESSAGING_MESSAGE_ID: system.message_id,
+        attributes.MESSAGING_MESSAGE_BODY_SIZE: len(message.body),
+        attributes.MESSAGING_ROCKETMQ_MESSAGE_TYPE: "fifo" if system.HasField("message_group") else "normal",
+    }
+    if system.HasField("tag"):
+        said[attributes.MESSAGING_ROCKETMQ_MESSAGE_TAG] = system.tag
+    if system.keys:
+        said[attributes.MESSAGING_ROCKETMQ_MESSAGE_KEYS] = tuple(system.keys)
+    if system.HasField("message_group"):
+        said[attributes.MESSAGING_ROCKETMQ_MESSAGE_GROUP] = system.message_group
+    return said
 
 
 def _pb_message(

@@ -6,12 +6,14 @@ import asyncio
 import hashlib
 import socket
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
+from opentelemetry.trace import Span
 
 from mqclient.client_session import ClientSession
 from mqclient.connection import check_status
@@ -19,6 +21,7 @@ from mqclient.errors import ClientError
 from mqclient.messages import ReceivedMessage
 from mqclient.options import ClientOptions
 from mqclient.route_cache import RouteBroker
+from mqclient.spans import ClientSpans
 from mqcore.clock import Clock
 
 __all__ = ["SimpleConsumer"]
@@ -54,6 +57,7 @@ class SimpleConsumer:
         self._subscriptions = dict(subscriptions)
         self._await_ms = await_ms
         self._session = ClientSession(options, clock, settings=self._settings, group=group)
+        self._spans = ClientSpans(options.tracer_provider, client_id=self._session.client_id, group=group)
         self._clock = clock
         self._turn = 0
         # When each topic of each broker group gave messages; those whose last answer was empty are left out.
@@ -103,6 +107,7 @@ class SimpleConsumer:
     ) -> list[ReceivedMessage]:
         """One receive. A glance is given up when nothing came for a moment: the broker holds nothing for it then."""
         topic, broker = source
+        began_ns = self._clock.wall_ns()
         received: list[ReceivedMessage] = []
         elements = self._session.connections.get(broker.endpoint).receive(
             request, timeout_ms=max(wait_ms, _WAIT_MIN_MS) + self._options.request_timeout_ms
@@ -117,9 +122,14 @@ class SimpleConsumer:
                         check_status(broker.endpoint, "ReceiveMessage", element.status)
         except TimeoutError:
             return []
-        except ClientError:
+        except ClientError as error:
             self._session.routes.mark_stale(topic)
+            ended_ns = self._clock.wall_ns()
+            self._spans.received(topic, broker.endpoint, [], began_ns=began_ns, ended_ns=ended_ns, error=error)
             raise
+        if received:
+            ended_ns = self._clock.wall_ns()
+            self._spans.received(topic, broker.endpoint, received, began_ns=began_ns, ended_ns=ended_ns)
         return received
 
     def _another_gives(self, source: tuple[str, RouteBroker]) -> bool:
@@ -127,15 +137,23 @@ class SimpleConsumer:
         since_ms = self._clock.monotonic_ms() - _GAVE_LATELY_MS
         return any(gave_at_ms >= since_ms and other != source for other, gave_at_ms in self._gave_at_ms.items())
 
+    def processing(self, message: ReceivedMessage, *, as_child: bool = False) -> AbstractContextManager[Span]:
+        """A span around what the application does with a message: `with consumer.processing(message): ...`.
+
+        It links to the message's send. With `as_child` it is that span's child instead, and so part of its trace: for
+        applications that handle one message at a time and have no span of their own around it.
+        """
+        return self._spans.process(message, as_child=as_child)
+
     async def ack(self, message: ReceivedMessage) -> None:
         """Finishes a message for the group. BrokerRefused with INVALID_RECEIPT_HANDLE once the lease has ended."""
-        await self._session.connections.get(message.endpoint).ack_message(
-            pb.AckMessageRequest(
-                group=definition.Resource(name=self._group),
-                topic=definition.Resource(name=message.topic),
-                entries=[pb.AckMessageEntry(message_id=message.message_id, receipt_handle=message.receipt_handle)],
-            )
+        request = pb.AckMessageRequest(
+            group=definition.Resource(name=self._group),
+            topic=definition.Resource(name=message.topic),
+            entries=[pb.AckMessageEntry(message_id=message.message_id, receipt_handle=message.receipt_handle)],
         )
+        with self._spans.settle("ack", message):
+            await self._session.connections.get(message.endpoint).ack_message(request)
 
     async def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
         """Lets the lease end `invisible_ms` from now; 0 gives the message up. Only the returned value can be acked."""
@@ -146,7 +164,8 @@ class SimpleConsumer:
             message_id=message.message_id,
         )
         request.invisible_duration.FromMilliseconds(invisible_ms)
-        answer = await self._session.connections.get(message.endpoint).change_invisible(request)
+        with self._spans.settle("change_invisible_duration", message):
+            answer = await self._session.connections.get(message.endpoint).change_invisible(request)
         return replace(message, receipt_handle=answer.receipt_handle)
 
     async def _next_source(self) -> tuple[str, RouteBroker]:
