@@ -1,0 +1,45 @@
+"""The archive of classes, made and used by a Java of its own each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from consistency.settings import ConsistencySettings
+from consistency.spark_session import spark_properties
+from mqservice.settings import load_settings
+
+# Two starts of Spark, and what Java takes to write nine thousand classes down.
+pytestmark = pytest.mark.timeout(300)
+
+
+def _run_job(replicas: list[Path], results: Path, archive: Path) -> str:
+    """What the job and its Java print."""
+    command = [sys.executable, "-m", "consistency", "--set", f"results={results}", "--set", f"classArchive={archive}"]
+    command += ["--set", f"path={';'.join(map(str, replicas))}", "--set", "sparkMaster=local[1]"]
+    options = spark_properties(
+        load_settings(ConsistencySettings, environ={}, overrides=[f"path={replicas[0]}", f"classArchive={archive}"])
+    )["spark.driver.extraJavaOptions"]
+    command += ["--set", f"sparkConf=spark.driver.extraJavaOptions={options} -Xlog:class+load:file={results}.classes"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_spark_takes_its_classes_from_an_archive_once_there_is_one(tmp_path: Path, equal_group: list[Path]) -> None:
+    archive = tmp_path / "archives" / "classes.jsa"
+    subprocess.run([sys.executable, "-m", "consistency.class_archive", archive], check=True)
+    assert list(archive.parent.iterdir()) == [archive]
+
+    printed = _run_job(equal_group, tmp_path / "results", archive)
+
+    assert json.loads(printed.splitlines()[-1])["outcome"] == "equal"
+    lines = (tmp_path / "results.classes").read_text().splitlines()
+    # What Scala makes of a lambda is made anew in each Java.
+    loaded = [line for line in lines if "org.apache.spark." in line and "Lambda" not in line]
+    shared = [line for line in loaded if "shared objects file (top)" in line]
+    assert len(shared) > 0.95 * len(loaded) > 500
