@@ -1,0 +1,50 @@
+"""Pictures of pages by headless Chromium."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+__all__ = ["browser", "picture"]
+
+_LIMIT_S: Final = 90
+# What a page may take to fetch its data and draw, in the browser's own time.
+_SETTLE_MS: Final = 6_000
+
+
+def browser() -> str:
+    """Path of Chromium, installed if there is none and that is possible."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        subprocess.run(["apt-get", "update", "-qq"], env=quiet, check=True)
+        subprocess.run(
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"], env=quiet, check=True
+        )
+        found = next(filter(None, map(shutil.which, names)), None)
+    assert found is not None, "Chromium is missing; install it, or run as root where apt-get works"
+    return found
+
+
+def picture(url: str, target: Path, *, width: int, height: int) -> None:
+    """A PNG of a page, made anew. AssertionError with the browser's words when there is none."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as profile:
+        done = subprocess.run(
+            [
+                *(browser(), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+                *(f"--user-data-dir={profile}", f"--window-size={width},{height}", "--force-device-scale-factor=1"),
+                *(f"--virtual-time-budget={_SETTLE_MS}", f"--screenshot={target}", url),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    assert target.exists(), done.stderr
