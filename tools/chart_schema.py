@@ -30,6 +30,13 @@ from consistency.settings import ConsistencySettings, parse_bytes, parse_seconds
 from mqservice.settings import ServiceSettings, json_schema  # noqa: E402
 from nameserver.settings import NameServerSettings  # noqa: E402
 
+METRICS: Final = {
+    "metricsExporterType": "monitoring.metrics, monitoring.otlp",
+    "metricsPromExporterPort": "always the same",
+    "metricsPromExporterHost": "the pod's network",
+    "metricsGrpcExporterTarget": "monitoring.otlp.endpoint",
+    "metricsGrpcExporterIntervalInMills": "monitoring.otlp.intervalSeconds",
+}
 # Settings by component that the chart sets, and by what.
 DERIVED: Final = {
     "broker": {
@@ -56,8 +63,13 @@ DERIVED: Final = {
         "externalListenPort": "externalAccess.enabled",
         "externalAdvertisedHost": "externalAccess.advertisedHost",
         "externalAdvertisedPort": "externalAccess",
+        "traceEnable": "tracing.enabled",
+        "traceSampleRate": "tracing.sampleRate",
+        "traceSlowThreshold": "tracing.slowThresholdMs",
+        "traceExporterTarget": "tracing.endpoint",
+        **METRICS,
     },
-    "nameserver": {"listenPort": "always the same", "bindAddress": "the pod's network"},
+    "nameserver": {"listenPort": "always the same", "bindAddress": "the pod's network", **METRICS},
     "admin": {
         "namesrvAddr": "nameserver.replicas",
         "bindAddress": "the pod's network",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
 
 from chart.rendering import CI_VALUES, environment, render
 
@@ -91,16 +92,70 @@ def test_metrics_are_scraped_where_they_are_and_with_the_token() -> None:
     assert endpoint["authorization"]["credentials"] == {"name": "token", "key": "token"}
 
 
-def test_alerts_and_dashboards_are_options() -> None:
-    assert not render().kind("PrometheusRule")
-    rendered = render("--set", "monitoring.prometheusRule.enabled=true,monitoring.dashboards.enabled=true")
-    (rule,) = rendered.kind("PrometheusRule").values()
-    for alert in rule["spec"]["groups"][0]["rules"]:
-        assert alert["labels"]["severity"] in ("critical", "warning")
-        assert 'namespace="ns",service="mq-admin"' in alert["expr"]
-    dashboard = rendered.one("ConfigMap", "mq-dashboard-cluster")
-    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
-    assert json.loads(dashboard["data"]["tandemmq-cluster.json"])["panels"]
+def test_brokers_and_name_servers_tell_metrics_on_the_port_that_is_scraped() -> None:
+    rendered = render("--set", "monitoring.podMonitor.enabled=true,monitoring.podMonitor.labels.release=prometheus")
+    for name, template in rendered.pod_templates().items():
+        if not name.startswith("StatefulSet"):
+            continue
+        settings = rendered.settings(*name.split("/"))
+        assert settings["metricsExporterType"] == "PROM", name
+        ports = {each["name"]: each["containerPort"] for each in template["spec"]["containers"][0]["ports"]}
+        matching = [
+            each
+            for each in rendered.kind("PodMonitor").values()
+            if each["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+        ]
+        assert [each["metadata"]["labels"]["release"] for each in matching] == ["prometheus"], name
+        (endpoint,) = matching[0]["spec"]["podMetricsEndpoints"]
+        assert ports[endpoint["port"]] == int(settings["metricsPromExporterPort"]), name
+
+
+def test_metrics_go_where_they_are_wanted() -> None:
+    pushed = render("--set", "monitoring.metrics.enabled=false,monitoring.otlp.endpoint=collector:4317")
+    settings = pushed.settings("StatefulSet", "mq-broker-a-slave")
+    assert settings["metricsExporterType"] == "OTLP_GRPC"
+    assert settings["metricsGrpcExporterTarget"] == "collector:4317"
+    assert settings["metricsGrpcExporterIntervalInMills"] == "60000"
+    assert "metricsPromExporterPort" not in settings
+    both = render("--set", "monitoring.otlp.endpoint=collector:4317")
+    assert both.settings("StatefulSet", "mq-nameserver")["metricsExporterType"] == "PROM;OTLP_GRPC"
+    neither = render("--set", "monitoring.metrics.enabled=false")
+    assert not [key for key in neither.settings("StatefulSet", "mq-broker-a-master") if key.startswith("metrics")]
+
+
+def test_tracing_is_off_until_it_is_asked_for() -> None:
+    rendered = render()
+    assert not [key for key in rendered.settings("StatefulSet", "mq-broker-a-master") if key.startswith("trace")]
+    assert not rendered.has("Deployment", "mq-trace-viewer")
+
+
+def test_traces_go_to_the_endpoint_that_is_named() -> None:
+    rendered = render("--set", "tracing.enabled=true,tracing.sampleRate=0.5,tracing.endpoint=collector.monitoring:4317")
+    settings = rendered.settings("StatefulSet", "mq-broker-a-slave")
+    assert {key: value for key, value in settings.items() if key.startswith("trace")} == {
+        "traceEnable": "true",
+        "traceSampleRate": "0.5",
+        "traceSlowThreshold": "200",
+        "traceExporterTarget": "collector.monitoring:4317",
+    }
+
+
+def test_the_trace_viewer_takes_what_brokers_send_and_shows_it_where_its_service_says() -> None:
+    rendered = render("--set", "tracing.enabled=true,tracing.viewer.enabled=true,tracing.viewer.maxTraces=1000000")
+    target = rendered.settings("StatefulSet", "mq-broker-b-master")["traceExporterTarget"]
+    assert target == "mq-trace-viewer.ns.svc.cluster.local:4317"
+    service = rendered.one("Service", "mq-trace-viewer")["spec"]
+    pod = rendered.pod_templates()["Deployment/mq-trace-viewer"]
+    assert service["selector"].items() <= pod["metadata"]["labels"].items()
+    configuration = yaml.safe_load(pod["metadata"]["annotations"]["tandemmq.io/jaeger.yaml"])
+    (receiver,) = configuration["receivers"]["otlp"]["protocols"].values()
+    page = configuration["extensions"]["jaeger_query"]["http"]
+    assert configuration["extensions"]["jaeger_storage"]["backends"]["newest"]["memory"]["max_traces"] == 1_000_000
+    ports = {each["name"]: each["containerPort"] for each in pod["spec"]["containers"][0]["ports"]}
+    assert {each["port"]: ports[each["targetPort"]] for each in service["ports"]} == {
+        int(receiver["endpoint"].rpartition(":")[2]): 4317,
+        int(page["endpoint"].rpartition(":")[2]): 16686,
+    }
 
 
 def test_options_of_a_pod_come_from_all_pods_then_its_kind_then_its_role_then_its_group() -> None:

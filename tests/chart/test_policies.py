@@ -65,7 +65,11 @@ _PEERS = {
     "test": "Pod/mq-test",
     "run": "CronJob/mq-consistency-quick",
     "executor": "Executor/mq-consistency-quick",
+    "viewer": "Deployment/mq-trace-viewer",
 }
+
+
+_TRACED = ("--set", "tracing.enabled=true,tracing.viewer.enabled=true")
 
 
 @pytest.mark.parametrize(
@@ -77,6 +81,10 @@ _PEERS = {
         ("slave b", 10912, {"slave b", "admin"}),
         ("NameServer", 9876, {"master a", "slave a", "slave b", "admin", "rollout", "test", "run", "executor"}),
         ("admin", 8080, set()),
+        ("master a", 5557, set()),
+        ("viewer", 4317, {"master a", "slave a", "slave b"}),
+        ("viewer", 16686, set()),
+        ("NameServer", 5557, set()),
         ("run", 7078, {"executor"}),
         ("run", 7079, {"executor"}),
         ("executor", 7079, {"run", "executor"}),
@@ -84,7 +92,7 @@ _PEERS = {
     ],
 )
 def test_a_plane_lets_in_whom_it_serves(to: str, port: int, welcome: set[str]) -> None:
-    rendered = render(preset="2m-2s-sync")
+    rendered = render(*_TRACED, preset="2m-2s-sync")
     assert {peer for peer in (*_PEERS, "others") if _may(rendered, peer, to, port)} == welcome
 
 
@@ -98,8 +106,17 @@ def test_planes_open_for_those_who_are_named() -> None:
     assert not _may(rendered, "others", "master a", 8081)
     assert _may(rendered, "stranger", "master a", 8081)
     assert _may(rendered, "test", "master a", 8081)
-    assert _may(rendered, "prometheus", "admin", 8080)
-    assert not _may(rendered, "stranger", "admin", 8080)
+    for to, port in (("admin", 8080), ("master a", 5557), ("slave b", 5557), ("NameServer", 5557)):
+        assert _may(rendered, "prometheus", to, port), to
+        assert not _may(rendered, "stranger", to, port), to
+    assert not _may(rendered, "prometheus", "master a", 10911)
+
+
+def test_the_trace_viewer_is_seen_by_whom_is_named() -> None:
+    looker = '[{"podSelector":{"matchLabels":{"who":"looker"}}}]'
+    rendered = render(*_TRACED, "--set-json", f"networkPolicy.traceViewer.from={looker}")
+    assert _may(rendered, "looker", "viewer", 16686)
+    assert not _may(rendered, "looker", "viewer", 4317)
 
 
 def test_outside_clients_get_in_by_the_external_listener_only_if_there_is_one() -> None:

@@ -74,6 +74,22 @@ REFUSED = [
         _set(admin__enabled=False, monitoring__serviceMonitor__enabled=True),
         ("/monitoring/serviceMonitor/enabled", "admin.enabled: true"),
     ),
+    (_set(tracing__sampleRate=2), ("/tracing/sampleRate", "want 1")),
+    (_set(tracing__endpoint="http://collector:4317"), ("/tracing/endpoint",)),
+    (_set(brokers__settings__traceEnable=True), ("/brokers/settings/traceEnable", "left out", "tracing.enabled")),
+    (_set(nameserver__settings__metricsPromExporterPort=1), ("/metricsPromExporterPort", "left out", "always")),
+    (_set(tracing__viewer__enabled=True), ("/tracing/enabled", "true: the viewer shows traces")),
+    (
+        _set(tracing__enabled=True, tracing__viewer__enabled=True, tracing__endpoint="collector:4317"),
+        ("/tracing/endpoint", "keep one of them"),
+    ),
+    *(
+        (
+            _set(monitoring__metrics__enabled=False, **{f"monitoring__{what}__enabled": True}),
+            ("/monitoring/metrics/enabled", f"monitoring.{what}"),
+        )
+        for what in ("podMonitor", "prometheusRule", "dashboards")
+    ),
     (_groups({"name": "broker-a"}, {"name": "broker-a"}), ("brokerGroups", "broker-a", "twice")),
     (_groups({"name": "a-group-with-a-very-long-name-indeed"}), ("fullnameOverride", "52")),
     (
