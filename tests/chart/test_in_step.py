@@ -1,4 +1,4 @@
-"""What is written twice says the same: values, schema, README, settings of the services, metrics, what helm prints."""
+"""What is written twice says the same: values, schema, README, settings of the services, what helm prints."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
-from admin.metrics import METRICS
-from chart.rendering import CHART, CI_VALUES, PRESETS, ROOT, helm, render
+from chart.rendering import CHART, CI_VALUES, PRESETS, ROOT, helm
 
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 README_TOOL = runpy.run_path(str(ROOT / "tools" / "chart_readme.py"))
 
 
-@pytest.mark.parametrize("tool", ["chart_readme.py", "chart_schema.py"])
+@pytest.mark.parametrize("tool", ["chart_readme.py", "chart_schema.py", "dashboards.py"])
 def test_what_a_tool_writes_is_of_today(tool: str) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools" / tool), "--check"], capture_output=True, text=True, timeout=60, check=False
@@ -54,23 +53,6 @@ def test_the_schema_refuses_unknown_keys_at_every_level() -> None:
     assert [
         found for name, definition in SCHEMA["definitions"].items() for found in open_objects(definition, name)
     ] == []
-
-
-def test_rules_and_dashboards_name_metrics_that_exist() -> None:
-    monitoring = "monitoring.prometheusRule.enabled=true,monitoring.dashboards.enabled=true"
-    text = render("--set", f"{monitoring},consistency.enabled=true").text
-    names = set(re.findall(r"\b(?:rocketmq|tandemmq_consistency)_[a-z0-9_]+", text))
-    assert len(names) > 17
-    assert names - {metric.name for metric in METRICS} == set()
-
-
-def test_a_dashboard_asks_by_labels_that_its_metrics_have() -> None:
-    labels = {metric.name: {*metric.labels, "namespace", "service"} for metric in METRICS}
-    for path in (CHART / "dashboards").glob("*.json"):
-        for panel in json.loads(path.read_text())["panels"]:
-            for target in panel.get("targets", []):
-                for name, selector in re.findall(r"(rocketmq_\w+)\{([^}]*)\}", target["expr"]):
-                    assert set(re.findall(r"(\w+)[!=~]*=\"", selector)) <= labels[name], target["expr"]
 
 
 def test_ci_values_cover_every_branch_that_an_option_opens() -> None:
@@ -126,6 +108,14 @@ def test_notes_name_the_commands_to_type_next(preset: str, tmp_path: Path) -> No
 def test_notes_warn_of_stores_that_are_not_kept(tmp_path: Path) -> None:
     notes = _notes(tmp_path, "--set", "replication=none,brokers.persistence.enabled=false")
     assert "WARNING: stores are lost with their pods" in notes
+
+
+def test_notes_say_where_traces_are(tmp_path: Path) -> None:
+    traced = _notes(tmp_path / "traced", "--set", "tracing.enabled=true")
+    assert "tandemmq trace MESSAGE_ID" in traced
+    viewed = _notes(tmp_path / "viewed", "--set", "tracing.enabled=true,tracing.viewer.enabled=true")
+    assert "port-forward -n ns svc/mq-trace-viewer 16686:16686" in viewed
+    assert "\n\n\n" not in traced + viewed
 
 
 def test_every_template_file_is_named_for_its_kind() -> None:
