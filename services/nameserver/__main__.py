@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+from mqcore.clock import Clock
 from mqservice.clock import SystemClock
 from mqservice.command_line import settings_of_command_line
 from mqservice.grpc_server import ListenError
 from mqservice.logging import configure_logging, get_logger
+from mqservice.loop_meter import LoopMeter
+from mqservice.metrics import MetricExports
 from mqservice.settings import check_ports_free, effective_settings
 from mqservice.shutdown import stop_requested
+from mqservice.telemetry import resource_attributes
 from mqservice.version import VERSION
 from nameserver.name_server import serving
+from nameserver.name_server_metrics import NameServerMetrics
+from nameserver.route_registry import RouteRegistry
 from nameserver.settings import NameServerSettings
 
 __all__ = ["main"]
@@ -27,25 +36,50 @@ def main() -> None:
         description="NameServer: knows which brokers live and which of them serves which queue.",
         arguments=sys.argv[1:],
         environ=os.environ,
-        check=lambda loaded: check_ports_free(loaded.bind_address, {"listenPort": loaded.listen_port}),
+        check=lambda loaded: check_ports_free(loaded.bind_address, loaded.listen_ports),
     )
     configure_logging(os.environ, service="nameserver")
+    meter = LoopMeter()
     try:
-        asyncio.run(_serve(settings))
+        with asyncio.Runner(loop_factory=meter.new_loop) as runner:
+            runner.run(_serve(settings, meter))
     except ListenError as error:
         # Somebody took the port between the check and now.
         sys.exit(str(error))
 
 
-async def _serve(settings: NameServerSettings) -> None:
+async def _serve(settings: NameServerSettings, meter: LoopMeter) -> None:
     log = get_logger()
+    clock = SystemClock()
     log.info("name_server_starting", version=VERSION, pid=os.getpid(), settings=effective_settings(settings))
     with stop_requested() as stop:
-        async with serving(settings, clock=SystemClock(), log=log) as (_, port):
-            log.info("name_server_serving", bindAddress=settings.bind_address, listenPort=port)
+        async with (
+            serving(settings, clock=clock, log=log) as (registry, port),
+            _metrics(settings, registry, clock=clock, meter=meter) as metrics_port,
+        ):
+            ports = {"listenPort": port, "metricsPromExporterPort": metrics_port}
+            log.info("name_server_serving", bindAddress=settings.bind_address, **ports)
             await stop.wait()
             log.info("name_server_stopping")
     log.info("name_server_stopped")
+
+
+@asynccontextmanager
+async def _metrics(
+    settings: NameServerSettings, registry: RouteRegistry, *, clock: Clock, meter: LoopMeter
+) -> AsyncIterator[int]:
+    """Gives metrics away while the block runs, as the settings say; gives the port of /metrics, 0 without one."""
+    instance_id = f"{socket.gethostname()}:{settings.listen_port}"
+    exports = MetricExports(
+        settings.metrics_options(),
+        collect=NameServerMetrics(registry, clock=clock, loop_meter=meter).collect,
+        resource=resource_attributes(service="nameserver", instance_id=instance_id),
+    )
+    await exports.start()
+    try:
+        yield exports.port
+    finally:
+        await exports.close()
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ async def serving(
     )
     add_servicer = name_server_service_pb2_grpc.add_NameServerServiceServicer_to_server
     add_servicer(NameServerServicer(registry), server.aio_server)  # type: ignore[no-untyped-call]  # generated
-    server.add(client_api(registry.table.route))
+    server.add(client_api(registry.route))
     port = await server.start(service_names=(_SERVICE_NAME,))
     try:
         async with asyncio.TaskGroup() as tasks:

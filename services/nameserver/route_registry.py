@@ -17,7 +17,9 @@ from mqcore.routing import (
     Registration,
     RegistrationRefused,
     RouteTable,
+    TopicRoute,
 )
+from nameserver.activity import Activity
 
 __all__ = ["RouteRegistry"]
 
@@ -30,6 +32,7 @@ class RouteRegistry:
 
     def __init__(self, *, clock: Clock, log: FilteringBoundLogger) -> None:
         self.table = RouteTable()
+        self.activity = Activity()
         self._clock = clock
         self._log = log
         self._last_connection = 0
@@ -42,9 +45,12 @@ class RouteRegistry:
         log = self._log.bind(**_identity_keys(registration.identity), incarnation=registration.incarnation)
         if isinstance(answer, RegistrationRefused):
             log.warning("registration_refused", reason=answer.reason)
+            self.activity.registrations["refused"] += 1
             return answer
         for broker in answer.replaced:
             log.info("broker_replaced", former_broker_id=broker.identity.broker_id, former=broker.endpoints.client)
+        outcome = "new" if answer.is_new else "change" if answer.is_change else "unchanged"
+        self.activity.registrations[outcome] += 1
         if answer.is_new:
             log.info("broker_registered", endpoint=registration.endpoints.client, topics=len(registration.topics))
         elif answer.is_change:
@@ -61,6 +67,7 @@ class RouteRegistry:
         self, identity: BrokerIdentity, *, incarnation: int, data_version: DataVersion, connection: int
     ) -> HeartbeatAnswer:
         """A broker's sign of life."""
+        self.activity.heartbeats += 1
         return self.table.heartbeat(
             identity,
             incarnation=incarnation,
@@ -74,6 +81,12 @@ class RouteRegistry:
         # When this process ends it breaks the streams itself; nobody is lost.
         if not self._is_closed:
             self._brokers_lost(self.table.connection_lost(connection), cause="heartbeat_stream_ended")
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """One route, for who asks for no other; None when no live broker has the topic."""
+        route = self.table.route(topic)
+        self.activity.route_queries["missing" if route is None else "found"] += 1
+        return route
 
     def unregister(self, identity: BrokerIdentity, *, incarnation: int) -> None:
         """A broker says goodbye."""
@@ -129,6 +142,7 @@ class RouteRegistry:
         self._is_closed = True
 
     def _brokers_lost(self, brokers: Sequence[RegisteredBroker], *, cause: str) -> None:
+        self.activity.brokers_lost[cause] += len(brokers)
         for broker in brokers:
             self._log.warning(
                 "broker_lost", **_identity_keys(broker.identity), endpoint=broker.endpoints.client, cause=cause

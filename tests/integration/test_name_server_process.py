@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 LIMIT_S = 30
@@ -30,6 +31,29 @@ def test_serves_until_sigterm_and_logs_json() -> None:
     assert process.returncode == 0
     assert json.loads(rest.splitlines()[-1])["event"] == "name_server_stopped"
     assert events["name_server_starting"]["settings"]["scanNotActiveBrokerInterval"] == "1000"
+
+
+def test_serves_metrics_beside_it() -> None:
+    settings = ["--set", "listenPort=0", "--set", "metricsExporterType=PROM", "--set", "metricsPromExporterPort=0"]
+    with subprocess.Popen([*COMMAND, *settings], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        event: dict[str, object] = {}
+        while event.get("event") != "name_server_serving":
+            event = json.loads(process.stdout.readline())
+        address = f"http://127.0.0.1:{event['metricsPromExporterPort']}/metrics"
+        with urllib.request.urlopen(address, timeout=LIMIT_S) as answer:
+            text = answer.read().decode()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+    assert "rocketmq_nameserver_topics 0\n" in text
+    assert "process_resident_memory_bytes " in text
+
+
+def test_a_receiver_has_to_be_named() -> None:
+    refused = run("--set", "metricsExporterType=OTLP_GRPC")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("metricsGrpcExporterTarget: metricsExporterType=OTLP_GRPC needs it")
 
 
 def test_check_accepts_a_good_file_and_starts_nothing(tmp_path: Path) -> None:

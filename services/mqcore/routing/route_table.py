@@ -223,6 +223,11 @@ class RouteTable:
             return None
         return self._route(topic, {name: self._broker_data(name) for name in names})
 
+    @property
+    def topic_count(self) -> int:
+        """Topics that have a route."""
+        return len(set().union(*(group.topics for group in self._groups.values())))
+
     def brokers(self) -> list[RegisteredBroker]:
         """All live members, ordered by identity."""
         return sorted((member.broker for _, member in self._members()), key=lambda broker: broker.identity)

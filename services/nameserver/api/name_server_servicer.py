@@ -85,7 +85,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         self, request: pb.GetTopicRouteRequest, context: _Context
     ) -> pb.GetTopicRouteResponse:
         """One route."""
-        route = self._registry.table.route(request.topic)
+        route = self._registry.route(request.topic)
         if route is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no live broker has topic {request.topic}")
         return pb.GetTopicRouteResponse(route=route_message(route))
@@ -98,10 +98,14 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         The next snapshot is taken only when the former one is on its way, so a slow reader skips revisions instead of
         making us keep them. All watchers share one message per revision.
         """
-        while True:
-            snapshot = self._current_snapshot()
-            yield snapshot
-            await self._registry.revision_other_than(snapshot.revision)
+        self._registry.activity.watchers += 1
+        try:
+            while True:
+                snapshot = self._current_snapshot()
+                yield snapshot
+                await self._registry.revision_other_than(snapshot.revision)
+        finally:
+            self._registry.activity.watchers -= 1
 
     async def ListBrokers(  # noqa: N802
         self, _request: pb.ListBrokersRequest, _context: _Context
