@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqcore.message import Host, MalformedRecord, decode_record, encode_record, read_stored_message
+from mqcore.message import (
+    Host,
+    MalformedRecord,
+    decode_record,
+    encode_record,
+    read_store_timestamp_ms,
+    read_stored_message,
+)
 from support.messages import STORE_HOST, outgoing_message
 
 PHYSICAL_OFFSET = 4_096
@@ -77,3 +84,16 @@ def test_a_record_of_another_place_is_refused() -> None:
     raw = record()
     with pytest.raises(MalformedRecord, match="another record"):
         read_stored_message(memoryview(raw), 0, len(raw), PHYSICAL_OFFSET + 1)
+
+
+@given(address=ADDRESSES)
+def test_the_head_alone_says_when_a_record_was_stored(address: bytes) -> None:
+    raw = memoryview(record(store_host=Host(address, 10_911)))
+    assert read_store_timestamp_ms(raw[:110], PHYSICAL_OFFSET) == 1_700_000_000_001
+
+
+def test_what_is_no_record_of_that_place_was_never_stored() -> None:
+    raw = memoryview(record())
+    assert read_store_timestamp_ms(raw, PHYSICAL_OFFSET + 1) is None
+    assert read_store_timestamp_ms(raw[:20], PHYSICAL_OFFSET) is None
+    assert read_store_timestamp_ms(memoryview(bytes(200)), 0) is None

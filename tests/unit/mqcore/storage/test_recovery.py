@@ -5,6 +5,7 @@ import random
 import pytest
 
 from mqcore.storage import DiskError, MessageStore
+from mqcore.storage.recovery_progress import RecoveryProgress
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import SMALL_OPTIONS, derived_queues, flush_all, log_bytes, new_store, queue_contents
@@ -231,3 +232,28 @@ class TestTruncation:
         again.load()
         assert (again.min_offset, log_bytes(again)) == (FILE, bytes(master.read_log(FILE, FILE)))
         assert queue_contents(again) == derived_queues(again)
+
+
+class TestHowFarItIs:
+    def test_progress_grows_to_one(self) -> None:
+        disk = SimulatedDisk(random.Random(1))
+        store = _filled(disk, 30)
+        disk.crash(power_loss=False)
+        again = new_store(disk)
+        progress = again.recovery_progress
+        assert (progress.ratio, progress.elapsed_ms(now_ms=5)) == (0.0, 0)
+        again.load()
+        assert (progress.ratio, progress.duration_ms) == (1.0, 0)
+        assert 0 < progress.read_bytes <= progress.bytes_to_read
+        assert store.end_offset >= progress.read_bytes
+
+    def test_until_it_has_ended_it_is_not_one(self) -> None:
+        progress = RecoveryProgress()
+        progress.begin(now_ms=1_000)
+        progress.bytes_to_read, progress.read_bytes = 200, 50
+        assert 0.24 < progress.ratio <= 0.25
+        assert progress.elapsed_ms(now_ms=1_500) == 500
+        progress.read_bytes = 200
+        assert 0.9 < progress.ratio < 1
+        progress.end(now_ms=3_000)
+        assert (progress.ratio, progress.elapsed_ms(now_ms=9_000)) == (1.0, 2_000)
