@@ -81,12 +81,10 @@ class OtlpExport:
 
     def _export(self) -> None:
         try:
-            families = self._read()
+            problem = self._sender.send(self._read())
         except SnapshotUnavailable:
             return  # The loop meter tells of a loop that hangs.
-        try:
-            problem = self._sender.send(families)
-        except Exception as error:  # The thread's root: metrics that cannot be sent must not end the export.
+        except Exception as error:  # The thread's root: metrics that cannot be told must not end the export.
             problem = f"{type(error).__name__}: {error}"
         self._judge(problem)
 
