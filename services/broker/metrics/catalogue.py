@@ -269,7 +269,7 @@ _BROKER: Final = (
         "rocketmq_route_age_seconds",
         _GAUGE,
         "s",
-        "Time since the NameServer last gave a sign of life: its route stream is up, or news came.",
+        "Time since the NameServer last told something: routes, or the answer to a heartbeat.",
         (*BASE_LABELS, "nameserver"),
     ),
     MetricInfo(
