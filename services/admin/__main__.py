@@ -19,6 +19,7 @@ from admin.api.http_api import http_app
 from admin.api.shared_port import SharedPort
 from admin.cluster_cache import CachedCluster, ClusterReading
 from admin.cluster_reader import ClusterReader
+from admin.cluster_traces import ClusterTraces
 from admin.consistency_results import results_place
 from admin.consistency_runs import ConsistencyRuns
 from admin.metrics import ClusterMetrics
@@ -97,7 +98,15 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
     )
     page = StatusPage(refresh_ms=settings.refresh_interval)
     port = SharedPort(
-        http_app(cluster, consistency, access=access, metrics=metrics, page=page, clock=clock),
+        http_app(
+            cluster,
+            consistency,
+            ClusterTraces(cluster, channels),
+            access=access,
+            metrics=metrics,
+            page=page,
+            clock=clock,
+        ),
         grpc_side,
         bind_address=settings.bind_address,
         port=settings.http_port,

@@ -14,11 +14,20 @@ import grpc.aio
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.admin.v1 import trace_service_pb2 as trace_pb
 from tandemmq.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.broker.v1 import replica_repair_service_pb2 as repair_pb
 from tandemmq.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 
-__all__ = ["BrokerAdminCalls", "Channels", "NameServerCalls", "ReplicaRepairCalls", "error_text", "serving"]
+__all__ = [
+    "BrokerAdminCalls",
+    "Channels",
+    "NameServerCalls",
+    "ReplicaRepairCalls",
+    "TraceCalls",
+    "error_text",
+    "serving",
+]
 
 ReplyT = TypeVar("ReplyT", bound=Message)
 
@@ -176,6 +185,37 @@ class ReplicaRepairCalls:
         """Writes ConsumeQueue entries again from the broker's own log."""
         path = "/tandemmq.broker.v1.ReplicaRepairService/RewriteQueueEntries"
         return await _unary(self._channel, path, request, repair_pb.RewriteQueueEntriesResponse, timeout_s)
+
+
+class TraceCalls:
+    """TraceService of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def by_message(self, message_id: str) -> trace_pb.FindTracesResponse:
+        """Traces that have to do with a message."""
+        request = trace_pb.FindTracesRequest(message_id=message_id)
+        return await self._call("FindTraces", request, trace_pb.FindTracesResponse, _READ_TIMEOUT_S)
+
+    async def by_trace(self, trace_id: int) -> trace_pb.FindTracesResponse:
+        """The broker's part of one trace."""
+        request = trace_pb.FindTracesRequest(trace_id=trace_id.to_bytes(16))
+        return await self._call("FindTraces", request, trace_pb.FindTracesResponse, _READ_TIMEOUT_S)
+
+    async def newest(self, *, count: int, notable_only: bool) -> trace_pb.ListTracesResponse:
+        """The newest traces in short."""
+        request = trace_pb.ListTracesRequest(page_size=count, notable_only=notable_only)
+        return await self._call("ListTraces", request, trace_pb.ListTracesResponse, _READ_TIMEOUT_S)
+
+    async def message(self, message_id: str, topic: str) -> trace_pb.FindMessageResponse:
+        """Where a message lies."""
+        request = trace_pb.FindMessageRequest(message_id=message_id, topic=topic)
+        return await self._call("FindMessage", request, trace_pb.FindMessageResponse, _CHANGE_TIMEOUT_S)
+
+    async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
+        path = f"/tandemmq.admin.v1.TraceService/{method}"
+        return await _unary(self._channel, path, request, reply_type, timeout_s)
 
 
 async def serving(channels: Channels, address: str, *, timeout_s: float = 1.0) -> bool:

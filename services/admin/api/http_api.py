@@ -1,6 +1,6 @@
 """Everything that is asked for over HTTP/1.1: the status page, JSON, health, metrics, and who may have them.
 
-Nothing here asks the cluster: every answer is the newest reading and says how old it is.
+Nothing here asks the cluster but what is about traces: every other answer is the newest reading and says how old it is.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from admin.api.access import Access, Refusal
+from admin.api.trace_routes import add_traces
 from admin.cluster_cache import CachedCluster, ClusterReading
 from admin.cluster_state import BrokerState, Finding, NameServerState
+from admin.cluster_traces import TraceSource
 from admin.consistency_runs import ConsistencyRuns
 from admin.metrics import CONTENT_TYPE, ClusterMetrics
-from admin.web import StaticFile, StatusPage
+from admin.web import StaticFile, StatusPage, TracePage
 from mqcore.audit.run_summary import RunSummary
 from mqcore.clock import Clock
 from mqservice.version import VERSION
@@ -36,10 +38,10 @@ _App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
 _OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 _STATIC_MAX_AGE_S: Final = 3_600
 
-# Nothing is loaded from elsewhere, nothing is embedded, no form goes anywhere.
+# Nothing is loaded from elsewhere, nothing is embedded, and forms come back here.
 _CONTENT_POLICY: Final = (
     b"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
-    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    b"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 _SECURITY_HEADERS: Final = (
     (b"content-security-policy", _CONTENT_POLICY),
@@ -112,6 +114,7 @@ class ConsistencyRunsDocument:
 def http_app(
     cluster: CachedCluster,
     consistency: ConsistencyRuns,
+    traces: TraceSource,
     *,
     access: Access,
     metrics: ClusterMetrics,
@@ -132,6 +135,7 @@ def http_app(
     _add_health(app, cluster)
     _add_json(app, cluster, clock)
     _add_consistency(app, consistency)
+    add_traces(app, traces, TracePage(page.templates))
     _add_pages(app, cluster, consistency, metrics, page, clock)
     return _Guard(app, access)
 
@@ -251,7 +255,7 @@ def _add_pages(
 
     @app.get("/static/{name}", include_in_schema=False)
     async def static(name: str) -> Response:
-        found: StaticFile | None = page.static_files.get(name)
+        found: StaticFile | None = page.templates.static_files.get(name)
         if found is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, "no such file")
         headers = {"cache-control": f"public, max-age={_STATIC_MAX_AGE_S}, immutable"}

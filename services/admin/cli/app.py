@@ -10,6 +10,7 @@ from admin.cli.repair_command import repair
 from admin.cli.rollout_command import rollout
 from admin.cli.smoke_command import smoke
 from admin.cli.topic_commands import group_app, topic_app
+from admin.cli.trace_command import trace
 from admin.cli.transfer_commands import consume, produce
 from admin.cli.verify_command import verify
 
@@ -31,6 +32,7 @@ app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
 app.command()(produce)
 app.command()(consume)
+app.command()(trace)
 app.command()(smoke)
 app.command()(verify)
 app.command()(repair)

@@ -1,5 +1,7 @@
-"""The status page: what `tandemmq status` prints, for a browser."""
+"""The pages: what `tandemmq status` and `tandemmq trace` print, for a browser."""
 
-from admin.web.status_page import StaticFile, StatusPage
+from admin.web.page_templates import PageTemplates, StaticFile
+from admin.web.status_page import StatusPage
+from admin.web.trace_page import TracePage
 
-__all__ = ["StaticFile", "StatusPage"]
+__all__ = ["PageTemplates", "StaticFile", "StatusPage", "TracePage"]

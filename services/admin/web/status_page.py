@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
-from types import MappingProxyType
-from typing import Any, Final
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from typing import Any
 
 from admin.cluster_cache import ClusterReading
 from admin.cluster_state import BrokerState, ClusterState, SlaveState
 from admin.consistency_state import ConsistencyReading
+from admin.quantities import bytes_text, count_text
 from admin.web.consistency_section import consistency_section
-from mqservice.version import VERSION
+from admin.web.page_templates import PageTemplates
 
-__all__ = ["StaticFile", "StatusPage"]
-
-_MEDIA_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-
-
-@dataclass(frozen=True, slots=True)
-class StaticFile:
-    """A file that pages load."""
-
-    content: bytes
-    media_type: str
+__all__ = ["StatusPage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +46,9 @@ class StatusPage:
 
     def __init__(self, *, refresh_ms: int) -> None:
         self._refresh_ms = max(1_000, refresh_ms)
-        self.static_files: Mapping[str, StaticFile] = MappingProxyType(_static_files())
-        environment = Environment(
-            loader=PackageLoader("admin.web"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        environment.filters |= {"duration": _duration, "bytes": _bytes, "count": _count}
-        environment.globals |= {"version": VERSION, "static": self._static_path}
-        self._status = environment.get_template("status.html")
-        self._api_docs = environment.get_template("api_docs.html")
+        self.templates = PageTemplates()
+        self._status = self.templates.get("status.html")
+        self._api_docs = self.templates.get("api_docs.html")
 
     def status(
         self,
@@ -108,19 +85,6 @@ class StatusPage:
         ]
         return self._api_docs.render(operations=operations)
 
-    def _static_path(self, name: str) -> str:
-        # The digest makes a new file a new address, so that browsers may keep the old one for as long as they like.
-        return f"/static/{name}?{hashlib.sha256(self.static_files[name].content).hexdigest()[:12]}"
-
-
-def _static_files() -> dict[str, StaticFile]:
-    found = {}
-    for entry in files("admin.web").joinpath("static").iterdir():
-        media_type = _MEDIA_TYPES.get(entry.name.rpartition(".")[2])
-        if media_type is not None:
-            found[entry.name] = StaticFile(entry.read_bytes(), media_type)
-    return found
-
 
 def _groups(state: ClusterState) -> list[_Group]:
     names = sorted({broker.broker_name for broker in state.brokers})
@@ -155,8 +119,8 @@ def _replication_of(broker: BrokerState, masters: Mapping[str, str]) -> list[_Re
         _Replication(
             from_key=broker.key,
             to_key=f"{broker.broker_name}:{slave.broker_id}" if slave.broker_id >= 0 else slave.peer,
-            acknowledged=_count(slave.acked_offset),
-            lag=_bytes(slave.lag_bytes),
+            acknowledged=count_text(slave.acked_offset),
+            lag=bytes_text(slave.lag_bytes),
             tone="ok" if slave.in_sync else "warning",
             state=_slave_state(slave),
             seen_by=f"master, from {slave.peer}",
@@ -168,8 +132,8 @@ def _replication_of(broker: BrokerState, masters: Mapping[str, str]) -> list[_Re
             _Replication(
                 from_key=masters.get(link.address, link.address) or "no master",
                 to_key=broker.key,
-                acknowledged=_count(broker.status.end_offset),
-                lag=_bytes(link.lag_bytes),
+                acknowledged=count_text(broker.status.end_offset),
+                lag=bytes_text(link.lag_bytes),
                 tone="ok" if link.state == "transfer" else "warning",
                 state=link.state,
                 seen_by="slave",
@@ -181,33 +145,3 @@ def _replication_of(broker: BrokerState, masters: Mapping[str, str]) -> list[_Re
 def _slave_state(slave: SlaveState) -> str:
     in_sync = "in sync" if slave.in_sync else "behind"
     return in_sync if slave.verified else f"{in_sync}, not verified"
-
-
-def _count(value: int) -> str:
-    return f"{value:,}"
-
-
-def _bytes(value: int) -> str:
-    """Short and readable: 0 B, 67 B, 1.2 MiB."""
-    if value < 1_024:
-        return f"{value} B"
-    size = float(value)
-    for unit in ("KiB", "MiB", "GiB"):
-        size /= 1_024
-        if size < 1_024:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1_024:.1f} TiB"
-
-
-def _duration(seconds: float) -> str:
-    """The two leading units: 4 s, 3 min 5 s, 2 d 7 h."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours} h {minutes} min"
-    return f"{hours // 24} d {hours % 24} h"

@@ -19,6 +19,8 @@ from mqcore.audit.run_summary import RunSummary
 from support.admin_readings import cached, consistency_of
 from support.audit_summaries import diverged_run, equal_run
 from support.manual_time import ManualTime
+from support.span_samples import MESSAGE_ID, TRACE_ID
+from support.trace_samples import FakeTraces
 
 _TOKEN = "correct-horse-battery"
 
@@ -36,6 +38,7 @@ async def _client(
     app = http_app(
         cluster,
         consistency,
+        FakeTraces(),
         access=Access(SecretStr(token)),
         metrics=ClusterMetrics(cluster, consistency, clock=clock),
         page=StatusPage(refresh_ms=2_000),
@@ -172,3 +175,46 @@ async def test_api_is_described_without_anything_from_elsewhere() -> None:
     assert "http" not in page.replace("http://localhost:8080", "").replace('id="http"', "").replace(
         'aria-labelledby="http"', ""
     )
+
+
+async def test_traces_by_message_and_by_trace_id_are_one_document() -> None:
+    cluster, _, clock = cached()
+    async with _client(cluster, clock) as client:
+        by_message = await client.get(f"/api/v1/messages/{MESSAGE_ID}")
+        by_trace = await client.get(f"/api/v1/traces/{TRACE_ID:032x}")
+        unknown = await client.get("/api/v1/messages/01FF")
+    assert (by_message.status_code, by_trace.status_code, unknown.status_code) == (200, 200, 404)
+    document = by_message.json()
+    assert document == by_trace.json()
+    send = document["operations"][0]["span"]
+    assert [child["name"] for child in send["children"]] == ["commitlog append", "replicate wait", "reply"]
+    (copy,) = send["children"][1]["children"]
+    assert (copy["name"], copy["broker"], copy["linked"]) == ("replica append", "broker-a:1", True)
+    assert document["stored"][0]["physical_offset"] == 18_274_112
+    assert unknown.json()["notes"]
+
+
+async def test_newest_traces_and_the_notable_ones() -> None:
+    cluster, _, clock = cached()
+    async with _client(cluster, clock) as client:
+        everything = (await client.get("/api/v1/traces")).json()["traces"]
+        notable = (await client.get("/api/v1/traces?notable=true")).json()["traces"]
+        refused = await client.get("/api/v1/traces?count=100000")
+    assert [line["retained_for"] for line in everything] == ["slow", "failed", "sampled"]
+    assert len(notable) == 2
+    assert refused.status_code == 422
+
+
+async def test_the_trace_page_is_told_nothing_but_what_it_shows() -> None:
+    cluster, _, clock = cached()
+    async with _client(cluster, clock) as client:
+        listed = await client.get("/traces")
+        found = await client.get(f"/traces?id=%20{MESSAGE_ID}%20")
+        hostile = await client.get("/traces?id=%3Cscript%3Ealert(1)%3C/script%3E")
+        long = await client.get(f"/traces?id={'x' * 300}")
+    assert "slow and failed only" in listed.text
+    assert "replica append" in found.text
+    assert "<script>" not in hostile.text
+    assert (hostile.status_code, long.status_code) == (200, 422)
+    assert "style=" not in found.text, "the content policy refuses it"
+    assert found.headers["cache-control"] == "no-store"

@@ -63,7 +63,7 @@ async def test_page_loads_its_own_files_only() -> None:
     assert loaded
     assert all(address.startswith("/") and not address.startswith("//") for address in loaded)
     assert {address.split("?")[0].removeprefix("/static/") for address in loaded if "/static/" in address} == set(
-        _PAGE.static_files
+        _PAGE.templates.static_files
     )
     assert "style=" not in html
     assert re.findall(r"<script[^>]*>(.*?)</script>", html) == [""]

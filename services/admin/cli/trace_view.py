@@ -1,0 +1,209 @@
+"""A message's life in the terminal: where it lies, then each traced operation as a tree with times and bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from admin.trace_findings import TraceFindings, TraceLine, TraceList
+from admin.trace_tree import TraceNode, TraceTree, trace_trees
+from admin.trace_words import (
+    advice,
+    copy_facts,
+    duration_text,
+    event_text,
+    facts,
+    missing_parts,
+    operation,
+    operation_name,
+    outcome,
+    reason_text,
+    shift_text,
+    short_name,
+    unanswered,
+    wall_text,
+)
+
+__all__ = ["has_send", "list_view", "trace_view"]
+
+_BAR_MIN: Final = 16
+_BAR_MAX: Final = 48
+_TEXT_MIN: Final = 52
+_EVENTS_SHOWN: Final = 16
+_PARTS_SHOWN: Final = 5
+_LABEL: Final = 9
+_LIST_WIDE: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of a tree."""
+
+    # None: an event.
+    node: TraceNode | None
+    at_ns: int
+    end_ns: int
+    branches: str
+    text: Text
+
+
+def has_send(findings: TraceFindings) -> bool:
+    """Whether there is a trace of how the message got into the store."""
+    return any(short_name(one.span.name) == "SendMessage" for one in findings.spans)
+
+
+def trace_view(findings: TraceFindings, console: Console) -> RenderableType:
+    """Everything that is known."""
+    parts: list[RenderableType] = [_heading(findings)]
+    trees = trace_trees(findings.spans)
+    notes = unanswered(findings.brokers)
+    for tree in trees:
+        parts += ["", _tree(tree, console.width)]
+        notes += missing_parts(tree, findings.brokers)
+    if findings.dropped_span_count:
+        notes.append(f"{findings.dropped_span_count:,} more spans of these traces were not kept")
+    if not trees or (findings.message_id and not has_send(findings)):
+        if not trees and findings.copies:
+            parts += ["", Text("no trace", style="bold")]
+        notes += advice(findings)
+    if notes:
+        parts += ["", *(Text(f"note: {note}", style="yellow") for note in notes)]
+    return Group(*parts)
+
+
+def _heading(findings: TraceFindings) -> Text:
+    text = Text()
+    if findings.message_id:
+        text.append("message".ljust(_LABEL)).append(findings.message_id, style="bold")
+    else:
+        text.append("trace".ljust(_LABEL)).append(f"{findings.trace_id:032x}", style="bold")
+    for label, line in copy_facts(findings.copies):
+        text.append("\n" + label.ljust(_LABEL), style="dim").append(line)
+    return text
+
+
+def _tree(tree: TraceTree, width: int) -> RenderableType:
+    rows = list(_rows(tree.root, "", "", is_root=True))
+    start_ns, end_ns = tree.start_ns, tree.end_ns
+    digits = _digits(end_ns - start_ns)
+    bar_width = min(_BAR_MAX, width - _TEXT_MIN - 2 * (digits + 7))
+    table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 1))
+    table.add_column("at ms", justify="right", no_wrap=True)
+    table.add_column("took ms", justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    if bar_width >= _BAR_MIN:
+        table.add_column("", no_wrap=True, width=bar_width)
+    for row in rows:
+        at = Text(_ms(row.at_ns - start_ns, digits), style="dim" if row.node is None else "")
+        took = Text(_ms(row.end_ns - row.at_ns, digits) if row.node is not None else "", style="bold")
+        cells = [at, took, Text(row.branches, style="dim") + row.text]
+        if bar_width >= _BAR_MIN:
+            cells.append(_bar(row, start_ns, end_ns, bar_width))
+        table.add_row(*cells)
+    return Group(*_tree_heading(tree), table)
+
+
+def _tree_heading(tree: TraceTree) -> Iterator[RenderableType]:
+    root = tree.root
+    result, is_good = outcome(tree)
+    heading = Text(operation(tree), style="bold")
+    heading.append(f"  {duration_text(root.duration_ns)}", style="bold cyan")
+    heading.append(f"  {result}", style="green" if is_good else "bold red")
+    yield heading
+    about = [wall_text(root.start_ns // 1_000_000), root.broker]
+    if reason := reason_text(tree):
+        about.append(reason)
+    about.append(f"trace {root.span.context.trace_id:032x}")
+    yield Text(", ".join(about), style="dim")
+    if root.span.parent_span_id:
+        yield Text(f"part of the caller's own trace, below its span {root.span.parent_span_id:016x}", style="dim")
+    if parts := tree.parts[:_PARTS_SHOWN]:
+        said = ", ".join(f"{duration_text(took)} {name or 'elsewhere'}" for name, took in parts)
+        yield Text(f"of {duration_text(root.duration_ns)}: {said}")
+    for shift in tree.shifts:
+        yield Text(f"note: {shift_text(shift)}", style="yellow")
+
+
+def _rows(node: TraceNode, branch: str, below: str, *, is_root: bool = False) -> Iterator[_Row]:
+    yield _Row(node, node.start_ns, node.end_ns, branch, _span_text(node, is_root=is_root))
+    events = node.events[:_EVENTS_SHOWN]
+    # In the order of time; of an event and a span that begin together the event is first.
+    inner: list[tuple[int, int, TraceNode | int]] = [(event.at_ns, 0, n) for n, event in enumerate(events)]
+    inner += [(child.start_ns, 1, child) for child in node.children]
+    inner.sort(key=lambda entry: entry[:2])
+    for number, (at_ns, _, entry) in enumerate(inner, 1):
+        is_last = number == len(inner) and len(node.events) <= _EVENTS_SHOWN
+        if isinstance(entry, int):
+            text = Text(event_text(events[entry]), style="dim")
+            yield _Row(None, at_ns, at_ns, below + ("└· " if is_last else "├· "), text)
+        else:
+            mark = "└─ " if is_last else "├─ "
+            yield from _rows(entry, below + mark, below + ("   " if is_last else "│  "))
+    if len(node.events) > _EVENTS_SHOWN:
+        more = Text(f"{len(node.events) - _EVENTS_SHOWN} more events", style="dim")
+        yield _Row(None, node.end_ns, node.end_ns, below + "└· ", more)
+
+
+def _span_text(node: TraceNode, *, is_root: bool) -> Text:
+    text = Text(short_name(node.span.name), style="bold red" if node.span.failure else "bold" if is_root else "")
+    if node.is_linked:
+        text.append(f" ⇠ {node.broker}", style="magenta")
+    if said := facts(node):
+        text.append("  " + ", ".join(said), style="red" if node.span.failure else "dim")
+    return text
+
+
+def _bar(row: _Row, start_ns: int, end_ns: int, width: int) -> Text:
+    whole = max(1, end_ns - start_ns)
+    first = min(width - 1, (row.at_ns - start_ns) * width // whole)
+    if row.node is None:
+        return Text(" " * first + "·", style="dim")
+    last = max(first + 1, -(-(row.end_ns - start_ns) * width // whole))
+    style = "red" if row.node.span.failure else "magenta" if row.node.is_linked else "cyan"
+    return Text(" " * first + "━" * (min(last, width) - first), style=style)
+
+
+def _digits(whole_ns: int) -> int:
+    """Of milliseconds: microseconds where they matter."""
+    return 3 if whole_ns < 20_000_000 else 2
+
+
+def _ms(nanoseconds: int, digits: int) -> str:
+    return f"{nanoseconds / 1e6:,.{digits}f}"
+
+
+def list_view(found: TraceList, console: Console) -> RenderableType:
+    """The newest traces, a line each; message ids whole, for copying."""
+    notes: list[RenderableType] = [Text(f"note: {note}", style="yellow") for note in unanswered(found.brokers)]
+    if not found.lines:
+        answered = [state for state in found.brokers if not state.error]
+        why = "no broker remembers a trace" if any(state.tracing for state in answered) else "no broker keeps traces"
+        return Group(f"{why}: see traceEnable and traceSampleRate, or `tandemmq up --tracing`", *notes)
+    is_wide = console.width >= _LIST_WIDE
+    table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
+    table.add_column("message", no_wrap=True)
+    table.add_column("took", justify="right", no_wrap=True)
+    for column in ("what", "topic", "kept", *(("broker", "began") if is_wide else ())):
+        table.add_column(column, overflow="fold")
+    for line in found.lines:
+        table.add_row(
+            _messages(line),
+            duration_text(int(line.duration_ms * 1e6)),
+            operation_name(line.name),
+            line.topic,
+            Text(line.failure or line.retained_for, style="red" if line.failure else ""),
+            *((line.broker, wall_text(line.start_ms)) if is_wide else ()),
+        )
+    return Group(table, *notes)
+
+
+def _messages(line: TraceLine) -> str:
+    if not line.message_ids:
+        return f"trace {line.trace_id:032x}"
+    more = f" and {line.message_count - 1} more" if line.message_count > 1 else ""
+    return line.message_ids[0] + more

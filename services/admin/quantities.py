@@ -1,0 +1,36 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+__all__ = ["bytes_text", "count_text", "duration_text"]
+
+
+def count_text(value: int) -> str:
+    """12,345."""
+    return f"{value:,}"
+
+
+def bytes_text(value: int) -> str:
+    """Short and readable: 0 B, 67 B, 1.2 MiB."""
+    if value < 1_024:
+        return f"{value} B"
+    size = float(value)
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1_024
+        if size < 1_024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1_024:.1f} TiB"
+
+
+def duration_text(seconds: float) -> str:
+    """The two leading units: 4 s, 3 min 5 s, 2 d 7 h."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"

@@ -1,0 +1,171 @@
+"""Asks all brokers of a cluster for what they know of a trace or of a message, and puts their answers together.
+
+A send's spans are in its master's memory, the copy's in the slave's, a delivery's in whichever broker delivered: nobody
+knows where, so everybody is asked. Who does not answer is part of the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+import grpc
+import grpc.aio
+from tandemmq.admin.v1 import trace_service_pb2 as pb
+
+from admin.cluster_state import BrokerState
+from admin.rpc import Channels, TraceCalls, error_text
+from admin.trace_findings import BrokerSpan, StoredCopy, TraceFindings, TraceLine, TraceList, TracingState
+from admin.trace_messages import spans_of, stored_copies, trace_lines, tracing_state
+from mqcore.tracing import RetainedFor, parse_traceparent
+from mqcore.tracing.attributes import MESSAGE_IDS, MESSAGING_MESSAGE_ID
+
+__all__ = ["TraceReader", "trace_id_of"]
+
+AnswerT = TypeVar("AnswerT")
+
+_ASKED_AT_ONCE: Final = 64
+_FOLLOWED_MAX: Final = 8
+"""Further traces of a message, or messages of a trace, that are asked for in a second round."""
+_TOO_OLD: Final = "knows nothing of traces: its version is older"
+_TRACE_ID: Final = re.compile(r"[0-9a-f]{32}")
+_SLAVES_PART: Final = "replica append"
+
+
+class TraceReader:
+    """Asks in rounds of 3 s at most for each 64 brokers; nothing is raised."""
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+        self._slots = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+    async def find(self, brokers: Sequence[BrokerState], key: str, *, topic: str = "") -> TraceFindings:
+        """By a message id, a trace id or a whole traceparent."""
+        trace_id = trace_id_of(key)
+        if trace_id:
+            findings = await self.of_trace(brokers, trace_id)
+            if findings.spans or not key.isdecimal():
+                return findings  # 32 decimal digits may be a message id of RocketMQ 4 as well.
+        return await self.of_message(brokers, key, topic=topic)
+
+    async def of_message(self, brokers: Sequence[BrokerState], message_id: str, *, topic: str = "") -> TraceFindings:
+        """Everything about a message: its traces, and its records in the stores."""
+        found = _Found(message_id=message_id)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._traces_of_message(brokers, message_id, found))
+            copies = tasks.create_task(self._copies(brokers, message_id, topic))
+        # Other brokers may have parts of these traces that do not name the message.
+        for trace_id in found.trace_ids[:_FOLLOWED_MAX]:
+            await self._trace(brokers, trace_id, found)
+        return found.findings(copies.result())
+
+    async def of_trace(self, brokers: Sequence[BrokerState], trace_id: int) -> TraceFindings:
+        """A trace, and what else is known of the messages it is about."""
+        found = _Found(trace_id=trace_id)
+        await self._trace(brokers, trace_id, found)
+        message_ids = found.message_ids
+        for message_id in message_ids[:_FOLLOWED_MAX]:
+            await self._traces_of_message(brokers, message_id, found)
+        copies = await self._copies(brokers, message_ids[0], "") if len(message_ids) == 1 else []
+        return found.findings(copies)
+
+    async def newest(self, brokers: Sequence[BrokerState], *, count: int, notable_only: bool = False) -> TraceList:
+        """The newest traces of all brokers. A slave's parts are left out: they belong to their masters' traces."""
+        answers = await self._ask(brokers, lambda calls: calls.newest(count=count, notable_only=notable_only))
+        lines: list[TraceLine] = []
+        for _, answer in answers:
+            if answer is not None:
+                lines += [line for line in trace_lines(answer) if line.name != _SLAVES_PART]
+        lines.sort(key=lambda line: (line.retained_for == RetainedFor.SAMPLED, -line.start_ms))
+        return TraceList(
+            brokers=tuple(state if answer is None else tracing_state(answer.broker) for state, answer in answers),
+            lines=tuple(lines[:count]),
+        )
+
+    async def _traces_of_message(self, brokers: Sequence[BrokerState], message_id: str, found: _Found) -> None:
+        found.add(await self._ask(brokers, lambda calls: calls.by_message(message_id)))
+
+    async def _trace(self, brokers: Sequence[BrokerState], trace_id: int, found: _Found) -> None:
+        found.add(await self._ask(brokers, lambda calls: calls.by_trace(trace_id)))
+
+    async def _copies(self, brokers: Sequence[BrokerState], message_id: str, topic: str) -> list[StoredCopy]:
+        answers = await self._ask(brokers, lambda calls: calls.message(message_id, topic))
+        return [copy for _, answer in answers if answer is not None for copy in stored_copies(answer)]
+
+    async def _ask(
+        self, brokers: Sequence[BrokerState], question: Callable[[TraceCalls], Awaitable[AnswerT]]
+    ) -> list[tuple[TracingState, AnswerT | None]]:
+        """Each broker's answer, or None with a state that says why there is none."""
+
+        async def ask_one(broker: BrokerState) -> tuple[TracingState, AnswerT | None]:
+            if not broker.metadata_endpoint:
+                return TracingState(broker.key, error="its address is not known"), None
+            try:
+                async with self._slots:
+                    answer = await question(TraceCalls(self._channels, broker.metadata_endpoint))
+            except grpc.aio.AioRpcError as error:
+                is_old = error.code() is grpc.StatusCode.UNIMPLEMENTED
+                return TracingState(broker.key, error=_TOO_OLD if is_old else error_text(error)), None
+            return TracingState(broker.key), answer
+
+        return list(await asyncio.gather(*(ask_one(broker) for broker in brokers)))
+
+
+def trace_id_of(key: str) -> int:
+    """The trace that a trace id or a traceparent names; 0 if it is a message id."""
+    context = parse_traceparent(key.lower())
+    if context is not None:
+        return context.trace_id
+    # A message id of RocketMQ 4 has 32 digits too, in upper case; OpenTelemetry writes lower case.
+    return int(key, 16) if _TRACE_ID.fullmatch(key) else 0
+
+
+class _Found:
+    """What the rounds brought, each span once."""
+
+    def __init__(self, *, message_id: str = "", trace_id: int = 0) -> None:
+        self._message_id = message_id
+        self._trace_id = trace_id
+        self._states: dict[str, TracingState] = {}
+        self._spans: dict[tuple[str, int, int], BrokerSpan] = {}
+        self._dropped: dict[str, int] = {}
+
+    def add(self, answers: Iterable[tuple[TracingState, pb.FindTracesResponse | None]]) -> None:
+        for state, answer in answers:
+            if answer is None:
+                self._states[state.broker] = state
+                continue
+            self._states[state.broker] = tracing_state(answer.broker)
+            spans, dropped = spans_of(answer)
+            self._dropped[state.broker] = max(dropped, self._dropped.get(state.broker, 0))
+            for found in spans:
+                context = found.span.context
+                self._spans[found.broker, context.trace_id, context.span_id] = found
+
+    @property
+    def trace_ids(self) -> list[int]:
+        return list(dict.fromkeys(trace_id for _, trace_id, _ in self._spans))
+
+    @property
+    def message_ids(self) -> list[str]:
+        found: dict[str, None] = {}
+        for one in self._spans.values():
+            attributes = one.span.attributes
+            value = attributes.get(MESSAGING_MESSAGE_ID) or attributes.get(MESSAGE_IDS)
+            if isinstance(value, str):
+                found[value] = None
+            elif isinstance(value, tuple):
+                found |= dict.fromkeys(value)
+        return list(found)
+
+    def findings(self, copies: Sequence[StoredCopy]) -> TraceFindings:
+        return TraceFindings(
+            message_id=self._message_id or (self.message_ids[0] if len(self.message_ids) == 1 else ""),
+            trace_id=self._trace_id,
+            brokers=tuple(self._states.values()),
+            spans=tuple(self._spans.values()),
+            dropped_span_count=sum(self._dropped.values()),
+            copies=tuple(copies),
+        )

@@ -1,0 +1,282 @@
+"""What traces and stored messages are called where people read them, in the terminal and on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from admin.quantities import bytes_text
+from admin.trace_findings import StoredCopy, TraceFindings, TracingState
+from admin.trace_tree import ClockShift, TraceNode, TraceTree
+from mqcore.tracing import SpanEvent
+from mqcore.tracing import attributes as names
+from mqcore.tracing.span_data import AttributeValue
+
+__all__ = [
+    "advice",
+    "copy_facts",
+    "duration_text",
+    "event_text",
+    "facts",
+    "missing_parts",
+    "operation",
+    "operation_name",
+    "outcome",
+    "reason_text",
+    "shift_text",
+    "short_name",
+    "unanswered",
+    "wall_text",
+]
+
+_OPERATIONS: Final = {
+    "SendMessage": "send",
+    "ReceiveMessage": "receive",
+    "AckMessage": "acknowledge",
+    "ChangeInvisibleDuration": "change of visibility",
+    "ForwardMessageToDeadLetterQueue": "to the dead letter queue",
+    "EndTransaction": "end of transaction",
+}
+_REASONS: Final = {
+    "sampled": "kept because it was sampled",
+    "slow": "kept because it was slow",
+    "failed": "kept because it failed",
+}
+
+
+def short_name(name: str) -> str:
+    """`SendMessage` of apache.rocketmq.v2.MessagingService/SendMessage; other names as they are."""
+    return name.rpartition("/")[2] or name
+
+
+def operation_name(name: str) -> str:
+    """What a call is called by people: `send`."""
+    return _OPERATIONS.get(short_name(name), short_name(name))
+
+
+def operation(tree: TraceTree) -> str:
+    """What a tree is about, for its heading: `send to shop.orders`, `receive by billing`."""
+    span = tree.root.span
+    called = operation_name(span.name)
+    topic = str(span.attributes.get(names.MESSAGING_DESTINATION_NAME, ""))
+    group = str(span.attributes.get(names.MESSAGING_CONSUMER_GROUP_NAME, ""))
+    if group:
+        return f"{called} by {group}" + (f" from {topic}" if topic and called == "receive" else "")
+    return f"{called} to {topic}" if called == "send" and topic else called
+
+
+def outcome(tree: TraceTree) -> tuple[str, bool]:
+    """How it ended and whether that is good: `FLUSH_SLAVE_TIMEOUT`, False."""
+    span = tree.root.span
+    if span.failure:
+        return span.failure, False
+    failure = next((node.span.failure for node in tree.root.walk() if node.span.failure), "")
+    if failure:
+        return failure, False
+    return str(span.attributes.get(names.PUT_STATUS, "")) or "ok", True
+
+
+def facts(node: TraceNode) -> list[str]:
+    """What is worth reading beside a span's name; the rest of its attributes is for those who ask."""
+    attributes = node.span.attributes
+    found = [text for name, say in _FACTS if name in attributes and (text := say(attributes[name], attributes))]
+    return [*found, *([node.span.failure] if node.span.failure else [])]
+
+
+def event_text(event: SpanEvent) -> str:
+    """An event and what it says: `sent to slave 1, lag 412 B`."""
+    attributes = event.attributes
+    slave = attributes.get(names.SLAVE)
+    text = event.name
+    if slave is not None:
+        text += f" {'to' if event.name == 'sent' else 'by'} slave {slave}"
+    lag = attributes.get(names.LAG_BYTES)
+    if isinstance(lag, int) and lag > 0:
+        text += f", {bytes_text(lag)} behind"
+    return text
+
+
+def reason_text(tree: TraceTree) -> str:
+    """Why the broker kept it; empty if it does not say."""
+    return _REASONS.get(str(tree.root.span.attributes.get(names.RETAINED_FOR, "")), "")
+
+
+def shift_text(shift: ClockShift) -> str:
+    """That two clocks differ, and what was done about it."""
+    direction = "ahead of" if shift.ahead_ns > 0 else "behind"
+    by = duration_text(abs(shift.ahead_ns))
+    return f"the clock of {shift.broker} is about {by} {direction} that of {shift.against}: its part was moved"
+
+
+def unanswered(brokers: Sequence[TracingState]) -> list[str]:
+    """Who did not answer, so that what is missing is not taken for what is not there."""
+    return [
+        f"{state.broker} does not answer ({state.error}): what it kept is missing here"
+        for state in brokers
+        if state.error
+    ]
+
+
+def missing_parts(tree: TraceTree, brokers: Sequence[TracingState]) -> list[str]:
+    """Why a send that waited for slaves shows no slave's part; who does not answer is told by `unanswered`."""
+    waits = [node for node in tree.root.walk() if names.ACKS_REQUIRED in node.span.attributes]
+    if not waits or any(node.is_linked for node in tree.root.walk()):
+        return []
+    master = tree.root.broker
+    group = master.rpartition(":")[0]
+    return [
+        f"{state.broker} has no part of it: {_WHY_NONE[state.tracing]}"
+        for state in brokers
+        if state.broker.rpartition(":")[0] == group and state.broker != master and not state.error
+    ]
+
+
+_WHY_NONE: Final = {
+    True: "it has not got the bytes yet, or not yet asked its master what was traced, which it does once a second",
+    False: "traceEnable is off there",
+}
+
+
+def advice(findings: TraceFindings) -> list[str]:
+    """Why there is no trace of a send, and how to get one of the next. Empty if there is one."""
+    answered = [state for state in findings.brokers if not state.error]
+    if not answered:
+        return ["no broker answers: see `tandemmq status`"]
+    if not findings.copies:
+        return _nothing_known(findings, answered)
+    stored = findings.copies[-1]
+    master = next((state for state in answered if state.broker == stored.broker), answered[0])
+    if not master.tracing:
+        return [f"{master.broker} keeps no traces: traceEnable is off", _HOW_TO_TRACE]
+    if master.oldest_ms is None or stored.stored_ms < master.oldest_ms:
+        reach = "is empty" if master.oldest_ms is None else f"reaches back to {wall_text(master.oldest_ms)}"
+        return [
+            f"if {master.broker} kept a trace it is forgotten by now: its memory {reach}",
+            "a receiver named by traceExporterTarget keeps traces for longer",
+        ]
+    return [f"{master.broker} keeps {_kept_share(master)}: this send was none of them", _HOW_TO_TRACE]
+
+
+_HOW_TO_TRACE: Final = (
+    "to trace every send set traceEnable=true and traceSampleRate=1.0 (the chart's tracing.enabled and "
+    "tracing.sampleRate; locally `tandemmq up --tracing`), or send a message with a sampled traceparent property"
+)
+
+
+def _nothing_known(findings: TraceFindings, answered: Sequence[TracingState]) -> list[str]:
+    if findings.trace_id:
+        lines = [f"no broker remembers trace {findings.trace_id:032x}"]
+        if not any(state.tracing for state in answered):
+            return [*lines, "none keeps traces: traceEnable is off", _HOW_TO_TRACE]
+        return [*lines, "their memory is bounded; a receiver named by traceExporterTarget keeps traces for longer"]
+    return [
+        f"no broker that answers knows a message {findings.message_id}",
+        "check the id and the cluster (--namesrv); it may also have expired, or never been stored",
+    ]
+
+
+def _kept_share(state: TracingState) -> str:
+    share = f"{state.sample_rate * 100:g} % of the sends"
+    if not state.slow_threshold_ms:
+        return f"{share}, and those that fail"
+    return f"{share}, those that take more than {state.slow_threshold_ms:g} ms, and those that fail"
+
+
+def copy_facts(copies: Sequence[StoredCopy]) -> list[tuple[str, str]]:
+    """Where a message lies, a label and a line for each thing known, the newest record first."""
+    found: list[tuple[str, str]] = []
+    for place in dict.fromkeys((copy.topic, copy.queue_id, copy.physical_offset) for copy in copies):
+        found += _record_facts([copy for copy in copies if (copy.topic, copy.queue_id, copy.physical_offset) == place])
+    return found
+
+
+def _record_facts(copies: Sequence[StoredCopy]) -> list[tuple[str, str]]:
+    one = copies[0]
+    place = f"{one.topic}, queue {one.queue_id}, offset {one.queue_offset:,}"
+    if one.real_topic:
+        place += f", on its way to {one.real_topic}"
+    if one.reconsume_times:
+        place += f", delivered {one.reconsume_times} times before"
+    end_offset = one.physical_offset + one.stored_bytes
+    delay_ms = one.stored_ms - one.born_ms
+    apart = f"{delay_ms:,} ms before" if delay_ms >= 0 else f"{-delay_ms:,} ms later: the clocks differ"
+    return [
+        ("stored", f"{wall_text(one.stored_ms)} in {place}"),
+        ("record", f"CommitLog bytes {one.physical_offset:,} to {end_offset:,} ({bytes_text(one.stored_bytes)})"),
+        ("born", f"{wall_text(one.born_ms)} on {one.born_host}, by its clock {apart}"),
+        *(("copy", f"{copy.broker}, {_DISK[copy.flushed]}") for copy in copies),
+        *(("copy", text) for text in _acknowledged_copies(copies)),
+    ]
+
+
+_DISK: Final = {True: "on disk", False: "in memory, not yet on disk"}
+
+
+def _acknowledged_copies(copies: Sequence[StoredCopy]) -> list[str]:
+    """What a master says of slaves that did not answer themselves."""
+    holders = {copy.broker for copy in copies}
+    found = []
+    for copy in copies:
+        for slave in copy.slaves:
+            key = f"{copy.broker.rpartition(':')[0]}:{slave.broker_id}"
+            if key in holders:
+                continue
+            name = key if slave.broker_id >= 0 else "a slave that has not proven what it holds"
+            held = f"lacks {bytes_text(slave.missing_bytes)} of it" if slave.missing_bytes else "has acknowledged it"
+            found.append(f"{name}, which {held}")
+    return found
+
+
+def wall_text(wall_ms: int) -> str:
+    """2026-11-22 01:02:03.456 UTC."""
+    moment = datetime.fromtimestamp(wall_ms / 1_000, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{wall_ms % 1_000:03d} UTC"
+
+
+def duration_text(nanoseconds: int) -> str:
+    """Three digits at least and a unit: 412 µs, 7.37 ms, 3.02 s."""
+    for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000)):
+        if nanoseconds >= size:
+            value = nanoseconds / size
+            return f"{value:.2f} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+    return f"{nanoseconds / 1_000:.0f} µs"
+
+
+_Attributes = Mapping[str, AttributeValue]
+
+
+def _acks(received: AttributeValue, attributes: _Attributes) -> str:
+    required = attributes.get(names.ACKS_REQUIRED, received)
+    return f"{received} of {required} {'slave' if required == 1 else 'slaves'}"
+
+
+def _behind(lag: AttributeValue, _: _Attributes) -> str:
+    return f"slave was {bytes_text(lag)} behind" if isinstance(lag, int) else ""
+
+
+def _place(offset: AttributeValue, _: _Attributes) -> str:
+    return f"at {offset:,}" if isinstance(offset, int) else ""
+
+
+def _stored(count: AttributeValue, _: _Attributes) -> str:
+    return bytes_text(count) if isinstance(count, int) else ""
+
+
+def _peer(address: AttributeValue, _: _Attributes) -> str:
+    return f"from {address}" if address else ""
+
+
+def _plain(text: AttributeValue, _: _Attributes) -> str:
+    return str(text)
+
+
+# In the order in which they are said.
+_FACTS: Final[Sequence[tuple[str, Callable[[AttributeValue, _Attributes], str]]]] = (
+    (names.MESSAGING_BATCH_MESSAGE_COUNT, lambda count, _: f"{count} messages"),
+    (names.ACKS_RECEIVED, _acks),
+    (names.LAG_BYTES, _behind),
+    (names.STORED_BYTES, _stored),
+    (names.PHYSICAL_OFFSET, _place),
+    (names.NETWORK_PEER_ADDRESS, _peer),
+)

@@ -1,0 +1,217 @@
+"""Renders the page of traces: the newest in a list, or one message as waterfalls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from admin.trace_findings import TraceFindings, TraceLine, TraceList, TracingState
+from admin.trace_tree import TraceNode, TraceTree, trace_trees
+from admin.trace_words import (
+    advice,
+    copy_facts,
+    duration_text,
+    event_text,
+    facts,
+    missing_parts,
+    operation,
+    operation_name,
+    outcome,
+    reason_text,
+    shift_text,
+    short_name,
+    unanswered,
+    wall_text,
+)
+from admin.web.page_templates import PageTemplates
+
+__all__ = ["TracePage"]
+
+BAR_UNITS: Final = 1_000
+"""Width of a bar's drawing; the browser stretches it."""
+_BAR_MIN: Final = 3
+_DEPTH_MAX: Final = 8
+_EVENTS_SHOWN: Final = 24
+_TICKS: Final = 4
+_PARTS_SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """An event in a bar."""
+
+    x: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A span of a waterfall."""
+
+    depth: int
+    name: str
+    broker: str
+    # Of another broker than the row above it belongs to.
+    is_linked: bool
+    said: str
+    at: str
+    took: str
+    x: int
+    width: int
+    # master, replica or bad.
+    tone: str
+    marks: tuple[_Mark, ...]
+    # When and what, in the order of time.
+    events: tuple[tuple[str, str], ...]
+    attributes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waterfall:
+    """One operation."""
+
+    title: str
+    took: str
+    outcome: str
+    tone: str
+    about: str
+    trace_id: str
+    notes: tuple[str, ...]
+    # Where the time went.
+    parts: str
+    ticks: tuple[str, ...]
+    rows: tuple[_Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A trace of the list."""
+
+    key: str
+    label: str
+    name: str
+    topic: str
+    broker: str
+    began: str
+    took: str
+    kept: str
+    tone: str
+
+
+class TracePage:
+    """Both forms of the page; a hundred spans take some milliseconds."""
+
+    def __init__(self, templates: PageTemplates) -> None:
+        self._findings = templates.get("trace.html")
+        self._newest = templates.get("traces.html")
+
+    def findings(self, key: str, findings: TraceFindings) -> str:
+        """Everything about what was asked for as `key`."""
+        trees = trace_trees(findings.spans)
+        notes = unanswered(findings.brokers)
+        for tree in trees:
+            notes += missing_parts(tree, findings.brokers)
+        if findings.dropped_span_count:
+            notes.append(f"{findings.dropped_span_count:,} more spans of these traces were not kept")
+        has_send = any(short_name(tree.root.span.name) == "SendMessage" for tree in trees)
+        return self._findings.render(
+            key=key,
+            message_id=findings.message_id,
+            is_known=bool(trees or findings.copies),
+            stored=copy_facts(findings.copies),
+            waterfalls=[_waterfall(tree) for tree in trees],
+            bar_units=BAR_UNITS,
+            notes=notes,
+            advice=advice(findings) if not trees or (findings.message_id and not has_send) else [],
+        )
+
+    def newest(self, found: TraceList, *, notable_only: bool) -> str:
+        """The list."""
+        return self._newest.render(
+            key="",
+            notable_only=notable_only,
+            lines=[_line(line) for line in found.lines],
+            notes=unanswered(found.brokers),
+            memories=[_memory(state) for state in found.brokers if not state.error],
+            is_tracing=any(state.tracing for state in found.brokers),
+        )
+
+
+def _waterfall(tree: TraceTree) -> _Waterfall:
+    root, whole_ns = tree.root, tree.end_ns - tree.start_ns
+    result, is_good = outcome(tree)
+    about = [wall_text(root.start_ns // 1_000_000), root.broker]
+    if reason := reason_text(tree):
+        about.append(reason)
+    if root.span.parent_span_id:
+        about.append(f"below the caller's span {root.span.parent_span_id:016x}")
+    took = duration_text(root.duration_ns)
+    parts = ", ".join(f"{duration_text(part)} {name or 'elsewhere'}" for name, part in tree.parts[:_PARTS_SHOWN])
+    return _Waterfall(
+        title=operation(tree),
+        took=took,
+        outcome=result,
+        tone="ok" if is_good else "bad",
+        about=", ".join(about),
+        trace_id=f"{root.span.context.trace_id:032x}",
+        notes=tuple(shift_text(shift) for shift in tree.shifts),
+        parts=f"Of {took}: {parts}." if parts else "",
+        ticks=tuple(duration_text(whole_ns * number // _TICKS) if number else "0" for number in range(_TICKS + 1)),
+        rows=tuple(_rows(root, tree.start_ns, max(1, whole_ns), depth=0)),
+    )
+
+
+def _rows(node: TraceNode, origin_ns: int, whole_ns: int, *, depth: int, in_replica: bool = False) -> Iterator[_Row]:
+    span, in_replica = node.span, in_replica or node.is_linked
+    x = min(BAR_UNITS - _BAR_MIN, (node.start_ns - origin_ns) * BAR_UNITS // whole_ns)
+    events = node.events[:_EVENTS_SHOWN]
+    yield _Row(
+        depth=min(depth, _DEPTH_MAX),
+        name=short_name(span.name),
+        broker=node.broker,
+        is_linked=node.is_linked,
+        said=", ".join(facts(node)),
+        at=duration_text(node.start_ns - origin_ns),
+        took=duration_text(node.duration_ns),
+        x=x,
+        width=min(BAR_UNITS - x, max(_BAR_MIN, node.duration_ns * BAR_UNITS // whole_ns)),
+        tone="bad" if span.failure else "replica" if in_replica else "master",
+        marks=tuple(
+            _Mark(min(BAR_UNITS, max(0, (event.at_ns - origin_ns) * BAR_UNITS // whole_ns)), event_text(event))
+            for event in events
+        ),
+        events=tuple((duration_text(event.at_ns - origin_ns), event_text(event)) for event in events),
+        attributes=tuple((name, _attribute(value)) for name, value in sorted(span.attributes.items())),
+    )
+    for child in node.children:
+        yield from _rows(child, origin_ns, whole_ns, depth=depth + 1, in_replica=in_replica)
+
+
+def _attribute(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _line(line: TraceLine) -> _Line:
+    more = f" and {line.message_count - 1} more" if line.message_count > 1 else ""
+    key = line.message_ids[0] if line.message_count == 1 else f"{line.trace_id:032x}"
+    return _Line(
+        key=key,
+        label=line.message_ids[0] + more if line.message_ids else key,
+        name=operation_name(line.name),
+        topic=line.topic,
+        broker=line.broker,
+        began=wall_text(line.start_ms),
+        took=duration_text(int(line.duration_ms * 1e6)),
+        kept=line.failure or line.retained_for,
+        tone="bad" if line.failure else "warning" if line.retained_for == "slow" else "ok",
+    )
+
+
+def _memory(state: TracingState) -> str:
+    if not state.tracing:
+        return f"{state.broker} keeps no traces (traceEnable is off)"
+    reach = f", back to {wall_text(state.oldest_ms)}" if state.oldest_ms is not None else ""
+    return f"{state.broker} remembers {state.trace_count:,}{reach}"
