@@ -190,7 +190,7 @@ class ProcessCluster:
                 **(settings or {}),
             },
             log_path=self.folder / "logs" / f"{key}.log",
-            port_keys=("listenPort", "haListenPort", "grpcServerPort"),
+            port_keys=("listenPort", "haListenPort", "grpcServerPort", "metricsPromExporterPort"),
         )
         self.brokers[key] = broker
         broker.start()

@@ -30,7 +30,7 @@ from mqcore.metadata import PERM_READ, PERM_READ_WRITE, SubscriptionGroupTable, 
 from mqcore.metrics import Histogram
 from mqcore.replication import MasterReplica
 from mqcore.routing import BrokerIdentity
-from mqcore.storage import Disk, MessageStore
+from mqcore.storage import Disk, MessageStore, PutStatus
 from mqservice.loop_meter import LoopMeter
 from mqservice.metrics import MetricFamily, MetricSamples, SeriesLimit
 from mqservice.name_server_link import NameServerLinks
@@ -39,6 +39,8 @@ from mqservice.version import VERSION
 __all__ = ["BrokerMetrics"]
 
 _TICK_S: Final = 1.0
+_NO_PUTS: Final = dict.fromkeys(PutStatus.__members__, 0)
+"""A counter that is there from the start: a rate over one that appears with the first failure would miss that one."""
 
 
 class BrokerMetrics:
@@ -166,7 +168,7 @@ class BrokerMetrics:
         if self._settings.is_master:
             samples.add("rocketmq_broker_writable", self._permission == PERM_READ_WRITE)
             samples.add("rocketmq_broker_waiting_sends", self._write_path.waiting_count)
-            samples.add_counts("rocketmq_broker_messages_put_total", self._write_path.put_counts)
+            samples.add_counts("rocketmq_broker_messages_put_total", _NO_PUTS | self._write_path.put_counts)
             self._master.tell(samples)
             await self._messages.tell(samples, turn)
             await self._consumers.tell(samples, turn)
