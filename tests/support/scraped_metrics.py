@@ -25,7 +25,7 @@ class ScrapedMetrics:
 
     def value(self, name: str, **labels: str) -> float:
         """The sum of the samples with that name and those labels, 0 without any; a counter's name ends in _total."""
-        return sum(sample.value for sample in self._matching(name, labels))
+        return float(sum(sample.value for sample in self._matching(name, labels)))
 
     def has(self, name: str, **labels: str) -> bool:
         """Whether there is such a sample."""
