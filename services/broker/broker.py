@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import structlog
 from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
-from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
+from tandemmq.admin.v1 import broker_admin_service_pb2_grpc, trace_service_pb2_grpc
 from tandemmq.broker.v1 import (
     metadata_service_pb2_grpc,
     replica_reader_service_pb2_grpc,
@@ -35,6 +35,7 @@ from broker.api.replica_servicer import ReplicaServicer
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
 from broker.api.source_log import SourceLog
+from broker.api.trace_servicer import TraceServicer
 from broker.audit.helper import AuditHelper
 from broker.audit.queue_repair import QueueRepair
 from broker.audit.range_repair import RangeRepair
@@ -48,12 +49,17 @@ from broker.flush_worker import FlushWorker
 from broker.lease_storage import LeaseStorage
 from broker.master.ha_listener import HaListener
 from broker.master.tail_recovery import TailRecovery
+from broker.message_lookup import MessageLookup
 from broker.metadata_tables import MetadataTables
+from broker.metrics import BrokerMetrics
+from broker.observability import BrokerObservability
 from broker.peer_probe import PeerProbes, ProbeTarget, probe_targets
 from broker.queue_reader import StoreQueueReader
 from broker.settings import BrokerRole, BrokerSettings
 from broker.slave.follower import Follower, MasterAddress
 from broker.slave.metadata_pull import MetadataPull
+from broker.slave.traced_puts_pull import TracedPutsPull
+from broker.tracing.send_tracer import SendTracer
 from broker.write_path import WritePath
 from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable
@@ -79,7 +85,9 @@ from mqcore.routing import (
 from mqcore.storage import AppendResult, DiskError, FlushDiskType, FlushJob, MessageStore, PutStatus
 from mqservice.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from mqservice.loop_meter import LoopMeter
+from mqservice.metrics import MetricExports
 from mqservice.name_server_link import NameServerLinks
+from mqservice.rpc import Call
 
 __all__ = ["Broker"]
 
@@ -98,6 +106,7 @@ SERVICE_NAMES: Final = (
     "tandemmq.broker.v1.ReplicaReaderService",
     "tandemmq.broker.v1.ReplicaRepairService",
     "tandemmq.admin.v1.BrokerAdminService",
+    "tandemmq.admin.v1.TraceService",
 )
 
 
@@ -117,6 +126,7 @@ class Broker:
         self._started_ms = clock.monotonic_ms()
         self._incarnation = clock.wall_ms()
         self._identity = BrokerIdentity(settings.broker_cluster_name, settings.broker_name, settings.broker_id)
+        self._observability = BrokerObservability(settings, identity=self._identity, clock=clock)
         self._disk = PosixDisk(Path(settings.store_path_root_dir))
         self._store = MessageStore(
             self._disk, clock, settings.store_options(), store_host=store_host, process_id=os.getpid()
@@ -135,7 +145,7 @@ class Broker:
             max_message_bytes=settings.max_message_size,
             auto_create_subscription_group=settings.auto_create_subscription_group,
         )
-        self._client_api = ClientApi(self)
+        self._client_api = ClientApi(self, self._observability.tracing)
         self._client_server = client_server_of(settings, clock=clock, port=settings.grpc_server_port)
         self._client_server.add(self._client_api.method_table())
         self._external_server = self._external_server_of(settings)
@@ -173,9 +183,15 @@ class Broker:
             answered=self._client_server.flush if self._external_server is None else self._flush_both,
             refusal=lambda: self._refusal,
             failed=self._disk_failed,
+            meter=self._observability.put_meter,
+            tracer=self.send_tracer,
         )
         self._ha = HaListener(
-            replica=self._replica, log_reader=self._store, clock=clock, after_input=self._write_path.collect
+            replica=self._replica,
+            log_reader=self._store,
+            clock=clock,
+            after_input=self._write_path.collect,
+            tracer=self.send_tracer,
         )
         self._write_path.attach(self._ha)
         self._follower = Follower(
@@ -189,6 +205,7 @@ class Broker:
             flushes_paused=self._alone_with_store,
             tail_bytes=2 * (settings.max_message_size + RECORD_HEAD_ROOM_BYTES),
             failed=self._disk_failed,
+            timelines=self._observability.replica_timelines,
         )
         self._links = NameServerLinks(
             settings.name_servers,
@@ -216,6 +233,10 @@ class Broker:
         self._range_repair = self._range_repair_of()
         self._repairs = self._repair_servicer(settings)
         self._metadata_server = self._metadata_server_of(settings)
+        self._metrics = self._metrics_of(settings)
+        self._metric_exports = MetricExports(
+            settings.metrics_options(), collect=self._metrics.collect, resource=self._observability.resource
+        )
         self._refusal: str | None = "the broker is starting"
         self._serving = False
         self._is_open = False
@@ -283,9 +304,20 @@ class Broker:
         """The cluster's route of a topic, as the NameServers last told it."""
         return self._links.route(topic)
 
-    def put(self, messages: Sequence[OutgoingMessage], done: Callable[[list[AppendResult]], None]) -> None:
+    @property
+    def send_tracer(self) -> SendTracer | None:
+        """Makes traces of sends."""
+        return self._observability.send_tracer
+
+    def put(
+        self,
+        messages: Sequence[OutgoingMessage],
+        done: Callable[[list[AppendResult]], None],
+        call: Call | None = None,
+        traceparents: Sequence[str] = (),
+    ) -> None:
         """See `WritePath.put`."""
-        self._write_path.put(messages, done)
+        self._write_path.put(messages, done, call, traceparents)
 
     def create_topic(self, topic: str, *, queue_count: int) -> None:
         """Creates a topic, durably."""
@@ -308,7 +340,18 @@ class Broker:
     async def run(self, stop: asyncio.Event) -> int:
         """Serves until `stop` is set or the disk fails. Raises what keeps the broker from starting."""
         asyncio.get_running_loop().set_exception_handler(self._callback_failed)
+        # First of all, so that a long recovery is seen.
+        await self._metric_exports.start()
+        if self._metric_exports.port:
+            self._ports["metricsPromExporterPort"] = self._metric_exports.port
+        try:
+            return await self._run(stop)
+        finally:
+            await self._end_exports()
+
+    async def _run(self, stop: asyncio.Event) -> int:
         await self._recover()
+        self._metrics.recovered()
         self._ports["listenPort"] = await self._metadata_server.start(service_names=SERVICE_NAMES)
         async with asyncio.TaskGroup() as background:
             tasks = self._start_background(background)
@@ -405,6 +448,7 @@ class Broker:
                 broker_id=settings.broker_id,
                 serving=lambda: self._serving,
                 verified=self._slave_verified,
+                traced_puts=self.send_tracer.traced_puts if self.send_tracer is not None else None,
             ),
             metadata_server.aio_server,
         )
@@ -440,7 +484,44 @@ class Broker:
             ),
             metadata_server.aio_server,
         )
+        trace_service_pb2_grpc.add_TraceServiceServicer_to_server(
+            TraceServicer(
+                identity=self._identity,
+                recent=self._observability.recent_spans,
+                options=self._observability.trace_options,
+                find_message=MessageLookup(
+                    store=self._store, topics=self._tables.topics, slaves=self._replica.slaves, clock=self._clock
+                ).find,
+                min_offset=lambda: self._store.min_offset,
+                is_indexed=settings.message_index_enable,
+            ),
+            metadata_server.aio_server,
+        )
         return metadata_server
+
+    def _metrics_of(self, settings: BrokerSettings) -> BrokerMetrics:
+        return BrokerMetrics(
+            settings=settings,
+            identity=self._identity,
+            clock=self._clock,
+            store=self._store,
+            disk=self._disk,
+            replica=self._replica,
+            follower=self._follower,
+            write_path=self._write_path,
+            put_meter=self._observability.put_meter,
+            client_api=self._client_api,
+            client_servers=lambda: self._client_servers,
+            leases=self._leases,
+            sessions=self._sessions,
+            topics=self._tables.topics,
+            groups=self._tables.groups,
+            links=self._links,
+            loop_meter=self._loop_meter,
+            flush_seconds={"log": self._flusher.durations_s, "queues": self._queue_flusher.durations_s},
+            refusal=lambda: self._refusal,
+            span_counts=self._observability.span_counts,
+        )
 
     def _range_repair_of(self) -> RangeRepair:
         return RangeRepair(
@@ -484,6 +565,10 @@ class Broker:
             group.create_task(self._retention()),
             group.create_task(self._departure.run()),
         ]
+        if self._settings.metrics_options().types:
+            tasks.append(group.create_task(self._metrics.run()))
+        if self.send_tracer is not None:
+            tasks.append(group.create_task(self.send_tracer.run()))
         if self._settings.is_master:
             tasks += [group.create_task(self._lease_ticks()), group.create_task(self._progress_ticks())]
         return tasks
@@ -494,10 +579,11 @@ class Broker:
             await asyncio.to_thread(self._store.trust_tail)
             pull = MetadataPull(
                 tables=self._tables.by_file,
-                master=lambda: address.metadata if (address := self._master_address()) else None,
+                master=self._master_metadata,
                 applied=self._tables.applied_from_master,
             )
             tasks += [group.create_task(self._follower.run()), group.create_task(pull.run())]
+            tasks += self._start_tracing_copies(group)
             self._serving = True
             return
         if self._recovery_wait_ms:
@@ -520,6 +606,19 @@ class Broker:
         self._ha.start(host=self._settings.bind_address, port=self._settings.ha_listen_port)
         self._ports["haListenPort"] = self._ha.port
         self._serving = True
+
+    def _start_tracing_copies(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        """The slave's part of the traces its master keeps."""
+        tracing, timelines = self._observability.tracing, self._observability.replica_timelines
+        if tracing is None or timelines is None:
+            return []
+        pull = TracedPutsPull(
+            tracing=tracing,
+            timelines=timelines,
+            master=self._master_metadata,
+            reports_flushed_only=self._sync_flush,
+        )
+        return [group.create_task(pull.run())]
 
     async def _wait_for_stop(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -604,6 +703,13 @@ class Broker:
         with suppress(TimeoutError):
             async with asyncio.timeout(_REPAIR_END_LIMIT_S):
                 await self._repairs.idle()
+        await self._end_exports()
+
+    async def _end_exports(self) -> None:
+        """While the store is still open: the last figures are read, and the last sends become spans. Twice is fine."""
+        async with asyncio.TaskGroup() as ends:
+            ends.create_task(self._metric_exports.close())
+            ends.create_task(self._observability.close())
 
     async def _slaves_caught_up(self, deadline_ms: int) -> None:
         """Gives connected slaves the end of the log, so that an orderly stop leaves equal replicas."""
@@ -679,6 +785,10 @@ class Broker:
         if registered is None or not registered.ha:
             return None
         return MasterAddress(ha=registered.ha, metadata=registered.metadata or None)
+
+    def _master_metadata(self) -> str | None:
+        address = self._master_address()
+        return address.metadata if address is not None else None
 
     def _group_member(self, broker_id: int) -> BrokerEndpoints | None:
         for broker in self._links.view.brokers:

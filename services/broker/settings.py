@@ -19,13 +19,13 @@ from mqcore.storage import FlushDiskType, StoreOptions
 from mqcore.tracing import TraceOptions
 from mqgrpc import Limits, TlsMode
 from mqservice.grpc_server import MESSAGE_BYTES_MAX
+from mqservice.metrics import ExporterType, MetricsOptions, parse_exporter_types
 from mqservice.settings import ServiceSettings
 
-__all__ = ["BrokerRole", "BrokerSettings", "ClientFront", "MetricsExporter"]
+__all__ = ["BrokerRole", "BrokerSettings", "ClientFront"]
 
 _DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _HOST_PORT = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
-_NO_METRICS = "DISABLE"
 _NAME = re.compile(r"^[%|a-zA-Z0-9_-]{1,127}$")
 
 
@@ -34,13 +34,6 @@ class ClientFront(StrEnum):
 
     MQGRPC = "mqgrpc"
     GRPCIO = "grpcio"
-
-
-class MetricsExporter(StrEnum):
-    """Where metrics go: Prometheus asks for them, or they are sent to an OTLP receiver."""
-
-    PROM = "PROM"
-    OTLP_GRPC = "OTLP_GRPC"
 
 
 class BrokerRole(StrEnum):
@@ -341,10 +334,7 @@ class BrokerSettings(ServiceSettings):
     @field_validator("metrics_exporter_type")
     @classmethod
     def _are_exporters(cls, value: str) -> str:
-        known = [_NO_METRICS, *MetricsExporter]
-        for part in value.split(";"):
-            if part.strip() not in known:
-                raise ValueError(f"'{part.strip()}' is none of {', '.join(known)}; separate several by ';'")
+        parse_exporter_types(value)
         return value
 
     @field_validator("delete_when")
@@ -408,7 +398,7 @@ class BrokerSettings(ServiceSettings):
                 problems.append("clientFront: grpcio is served without TLS; set tlsMode=disabled or clientFront=mqgrpc")
         elif self.tls_cert_path or self.tls_key_path:
             problems.append("tlsMode: a certificate is named but not used; set permissive or enforcing")
-        if MetricsExporter.OTLP_GRPC in self.metrics_exporters and not self.metrics_grpc_exporter_target:
+        if ExporterType.OTLP_GRPC in self.metrics_options().types and not self.metrics_grpc_exporter_target:
             problems.append("metricsGrpcExporterTarget: metricsExporterType=OTLP_GRPC needs it; name a host:port")
         if self.trace_exporter_target and not self.trace_enable:
             problems.append("traceEnable: traceExporterTarget is named but nothing is traced; set it to true")
@@ -446,7 +436,7 @@ class BrokerSettings(ServiceSettings):
             ports["haListenPort"] = self.ha_listen_port
         if self.external_listen_port:
             ports["externalListenPort"] = self.external_listen_port
-        if MetricsExporter.PROM in self.metrics_exporters:
+        if ExporterType.PROM in self.metrics_options().types:
             ports["metricsPromExporterPort"] = self.metrics_prom_exporter_port
         return ports
 
@@ -521,8 +511,12 @@ class BrokerSettings(ServiceSettings):
         """When a trace is kept."""
         return TraceOptions(sample_rate=self.trace_sample_rate, slow_ms=self.trace_slow_threshold)
 
-    @property
-    def metrics_exporters(self) -> tuple[MetricsExporter, ...]:
-        """Where metrics go; empty when they are disabled."""
-        named = (part.strip() for part in self.metrics_exporter_type.split(";"))
-        return tuple(MetricsExporter(part) for part in named if part and part != _NO_METRICS)
+    def metrics_options(self) -> MetricsOptions:
+        """How metrics leave the process."""
+        return MetricsOptions(
+            types=parse_exporter_types(self.metrics_exporter_type),
+            host=self.metrics_prom_exporter_host or self.bind_address,
+            port=self.metrics_prom_exporter_port,
+            target=self.metrics_grpc_exporter_target,
+            interval_ms=self.metrics_grpc_exporter_interval,
+        )

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker.api.sessions import ClientSessions
+from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable
 from mqcore.message import Host, OutgoingMessage
 from mqcore.metadata import SubscriptionGroupTable, TopicTable
 from mqcore.routing import BrokerIdentity, TopicRoute
 from mqcore.storage import AppendResult
+from mqservice.rpc import Call
 
 __all__ = ["ApiOptions", "BrokerServices", "Timer", "Timers"]
 
@@ -94,10 +96,21 @@ class BrokerServices(Protocol):
     def route(self, topic: str) -> TopicRoute | None:
         """Who serves a topic in the cluster, this broker group included; None when nobody does."""
 
-    def put(self, messages: Sequence[OutgoingMessage], done: Callable[[list[AppendResult]], None]) -> None:
+    @property
+    def send_tracer(self) -> SendTracer | None:
+        """Makes traces of sends; None while tracing is off."""
+
+    def put(
+        self,
+        messages: Sequence[OutgoingMessage],
+        done: Callable[[list[AppendResult]], None],
+        call: Call | None = None,
+        traceparents: Sequence[str] = (),
+    ) -> None:
         """Stores messages of one topic, all or none, and calls `done` with their final results, at once or later.
 
-        Final means: every flush and copy the settings ask for was had, or is known to be missing.
+        Final means: every flush and copy the settings ask for was had, or is known to be missing. `call` is what the
+        messages came with, and `traceparents` are those that they had themselves.
         """
 
     def create_topic(self, topic: str, *, queue_count: int) -> None:

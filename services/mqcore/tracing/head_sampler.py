@@ -10,7 +10,8 @@ __all__ = ["HeadSampler"]
 
 
 class HeadSampler:
-    """Decides at the beginning of an operation. `chance` gives a float in [0, 1), `bits` an int of so many random bits."""
+    """Decides at the beginning of an operation. `chance` gives a float in [0, 1), `bits` an int of so many random
+    bits."""
 
     def __init__(self, sample_rate: float, *, chance: Callable[[], float], bits: Callable[[int], int]) -> None:
         self._sample_rate = sample_rate

@@ -1,4 +1,7 @@
-"""W3C Trace Context: the `traceparent` of a message or a call. Source: W3C Recommendation, Trace Context Level 1, 3.2."""
+"""W3C Trace Context: the `traceparent` of a message or a call.
+
+Source: W3C Recommendation, Trace Context Level 1, 3.2.
+"""
 
 from __future__ import annotations
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.settings import BrokerSettings, MetricsExporter
+from broker.settings import BrokerSettings
 from mqcore.storage import FlushDiskType
+from mqservice.metrics import ExporterType
 from mqservice.settings import SettingsError, load_settings
 
 WRONG = {
@@ -121,9 +122,9 @@ def test_where_traces_and_metrics_go_is_checked(wrong: str) -> None:
 
 
 def test_metrics_go_nowhere_unless_told_so() -> None:
-    assert settings().metrics_exporters == ()
+    assert not settings().metrics_options().types
     both = settings("metricsExporterType=PROM; OTLP_GRPC", "metricsGrpcExporterTarget=collector:4317")
-    assert both.metrics_exporters == (MetricsExporter.PROM, MetricsExporter.OTLP_GRPC)
+    assert set(both.metrics_options().types) == set(ExporterType)
     assert both.listen_ports["metricsPromExporterPort"] == 5_557
 
 
