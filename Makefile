@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive up demo conformance images e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
+.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive bench-tracing e2e-observability trace-viewer up demo conformance images e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -86,6 +86,15 @@ bench-catchup: setup ## a fresh slave copies a log and builds its ConsumeQueues:
 
 bench-send: setup ## CPU of a sync-replicated send, HTTP/2 bytes in and out, without sockets
 	@$(BIN)/python benchmarks/send_path.py
+
+bench-tracing: setup ## CPU of a sync-replicated send with tracing off, at 1 % and of every message, beside code without it
+	@$(BIN)/python benchmarks/tracing_overhead.py
+
+e2e-observability: setup ## traces, metrics, alerts and dashboards of a live cluster with Prometheus and the OpenTelemetry Collector: PICTURES=1
+	@$(BIN)/python tools/e2e_observability.py $(if $(PICTURES),--pictures)
+
+trace-viewer: setup ## Zipkin and an OpenTelemetry Collector for `tandemmq up --tracing --trace-target 127.0.0.1:4317`
+	@$(BIN)/python tools/trace_viewer.py
 
 bench-put: setup ## CPU of one put, whole and step by step
 	@$(BIN)/python benchmarks/put_path.py

@@ -34,6 +34,9 @@ from apache.rocketmq.v2 import service_pb2 as pb  # noqa: E402
 from hpack import Encoder  # noqa: E402
 
 from broker.files import PosixDisk  # noqa: E402
+from broker.put_meter import PutMeter  # noqa: E402
+from broker.tracing.broker_tracing import BrokerTracing  # noqa: E402
+from broker.tracing.send_tracer import SendTracer  # noqa: E402
 from broker.write_path import WritePath  # noqa: E402
 from mqcore.message import OutgoingMessage  # noqa: E402
 from mqcore.replication import MasterOptions, MasterReplica  # noqa: E402
@@ -76,18 +79,28 @@ class PlayedSlave:
 
 
 class ReplicatingBroker(BrokerAssembly):
-    """A SYNC_MASTER on a real disk with the broker's own write path."""
+    """A SYNC_MASTER on a real disk with the broker's own write path, unless somebody wants another."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        meter: PutMeter | None = None,
+        tracing: BrokerTracing | None = None,
+        tracer: SendTracer | None = None,
+        write_path: type[WritePath] = WritePath,
+    ) -> None:
         clock = SystemClock()
+        self.send_tracer = tracer
         super().__init__(
             clock=clock,
             timers=asyncio.get_running_loop(),
             disk=PosixDisk(folder),
             store_options=StoreOptions(commit_log_file_bytes=256 << 20),
+            tracing=tracing,
         )
         replica = MasterReplica(self.store, MasterOptions(needed_slaves=1))
-        self._write_path = WritePath(
+        self._write_path = write_path(
             store=self.store,
             replica=replica,
             clock=clock,
@@ -98,11 +111,19 @@ class ReplicatingBroker(BrokerAssembly):
             answered=lambda: None,
             refusal=lambda: None,
             failed=_raise,
+            meter=meter,
+            tracer=tracer,
         )
         self._write_path.attach(PlayedSlave(replica, clock, self._write_path.collect))
 
-    def put(self, messages: Sequence[OutgoingMessage], done: Callable[[list[AppendResult]], None]) -> None:
-        self._write_path.put(messages, done)
+    def put(
+        self,
+        messages: Sequence[OutgoingMessage],
+        done: Callable[[list[AppendResult]], None],
+        call: Call | None = None,
+        traceparents: Sequence[str] = (),
+    ) -> None:
+        self._write_path.put(messages, done, call, traceparents)
 
 
 def _raise(error: Exception) -> None:

@@ -15,6 +15,8 @@ from broker.api.client_api import ClientApi
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
 from broker.queue_reader import StoreQueueReader
+from broker.tracing.broker_tracing import BrokerTracing
+from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
 from mqcore.delivery import DeliveryOptions, LeaseTable
 from mqcore.message import Host, OutgoingMessage
@@ -27,6 +29,7 @@ from mqcore.metadata import (
 )
 from mqcore.routing import BrokerData, BrokerEndpoints, BrokerIdentity, QueueData, TopicRoute
 from mqcore.storage import AppendResult, Disk, MessageStore, PutStatus, StoreOptions
+from mqservice.rpc import Call
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 
@@ -53,6 +56,7 @@ class BrokerAssembly:
         delivery: DeliveryOptions | None = None,
         disk: Disk | None = None,
         store_options: StoreOptions = _STORE_OPTIONS,
+        tracing: BrokerTracing | None = None,
     ) -> None:
         self.identity = BrokerIdentity("DefaultCluster", broker_name, 0)
         self.refusal: str | None = None
@@ -86,7 +90,9 @@ class BrokerAssembly:
         self.put_status: PutStatus | None = None
         self.puts_held = False
         self._held: list[tuple[list[AppendResult], Callable[[list[AppendResult]], None]]] = []
-        self.api = ClientApi(self)
+        self.tracing = tracing
+        self.send_tracer: SendTracer | None = None
+        self.api = ClientApi(self, tracing)
 
     def route(self, topic: str) -> TopicRoute | None:
         """Of this broker's own topics, unless the test says more."""
@@ -105,7 +111,13 @@ class BrokerAssembly:
         endpoints = {0: BrokerEndpoints(client=self.client_endpoint)}
         return TopicRoute(topic, (queues,), (BrokerData(self.identity.cluster, self.identity.broker_name, endpoints),))
 
-    def put(self, messages: Sequence[OutgoingMessage], done: Callable[[list[AppendResult]], None]) -> None:
+    def put(
+        self,
+        messages: Sequence[OutgoingMessage],
+        done: Callable[[list[AppendResult]], None],
+        call: Call | None = None,
+        traceparents: Sequence[str] = (),
+    ) -> None:
         """Appends and answers at once, unless the test holds puts."""
         results = [self.store.put(messages[0])] if len(messages) == 1 else self.store.put_batch(messages)
         for message, result in zip(messages, results, strict=True):

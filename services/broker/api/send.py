@@ -24,6 +24,7 @@ from mqcore.message import InvalidProperty, OutgoingMessage
 from mqcore.metadata import TopicConfig
 from mqcore.routing.queue_choice import QueueRotation, queue_of_message_group
 from mqcore.storage import AppendResult, PutStatus
+from mqcore.tracing.trace_context import TRACEPARENT
 from mqservice.rpc import Call
 
 __all__ = ["SendHandler"]
@@ -41,6 +42,8 @@ _TYPES_TAKEN: Final = MappingProxyType(
 )
 # Copies of messages of any kind end up there.
 _TOPICS_OF_ANY_TYPE: Final = ("%RETRY%", "%DLQ%")
+# How a `traceparent` of the one version there is begins; other texts have the field of the API, too.
+_TRACEPARENT_START: Final = "00-"
 
 
 class SendHandler:
@@ -54,22 +57,28 @@ class SendHandler:
         self._topics = services.topics
         self._cluster = services.identity.cluster
         self._max_body_bytes = services.options.max_message_bytes
+        self._tracer = services.send_tracer
 
     def send_message(self, request: pb.SendMessageRequest, call: Call) -> None:
         """Stores the request's messages."""
-        outgoing = self._accepted(request, call)
-        if isinstance(outgoing, Outcome):
-            _refuse(request, call, outgoing)
-        else:
-            self._services.put(outgoing, partial(_answer, outgoing, call))
+        messages = [SentMessage(message) for message in request.messages[:]]
+        outgoing = self._accepted(messages, call)
+        traceparents = _NO_TRACEPARENTS if self._tracer is None else _traceparents(messages)
+        if not isinstance(outgoing, Outcome):
+            self._services.put(outgoing, partial(_answer, outgoing, call), call, traceparents)
+            return
+        _refuse(request, call, outgoing)
+        if self._tracer is not None:
+            topic = messages[0].topic if messages else ""
+            message_ids = tuple([sent.message_id for sent in messages])
+            self._tracer.refused(topic, message_ids, call, traceparents, Code.Name(outgoing.code))
 
-    def _accepted(self, request: pb.SendMessageRequest, call: Call) -> list[OutgoingMessage] | Outcome:
+    def _accepted(self, messages: list[SentMessage], call: Call) -> list[OutgoingMessage] | Outcome:
         """What is to be put, or why not."""
         if refused := check_client_id(call):
             return refused
         if (reason := self._services.refusal) is not None:
             return Outcome(Code.FORBIDDEN, reason, retryable=True)
-        messages = [SentMessage(message) for message in request.messages[:]]
         if not messages:
             return Outcome(Code.MESSAGE_CORRUPTED, "the request has no message")
         topic = messages[0].topic
@@ -106,6 +115,22 @@ class SendHandler:
         if first.message_group:
             return queue_of_message_group(first.message_group, config.write_queue_count)
         return self._rotation.next_queue(config.topic_name, config.write_queue_count)
+
+
+_NO_TRACEPARENTS: Final[list[str]] = []
+
+
+def _traceparents(messages: Sequence[SentMessage]) -> list[str]:
+    """Of the messages that brought one: as a property, as OpenTelemetry's senders write it, or in the API's field."""
+    found = []
+    for sent in messages:
+        own = sent.user_properties.get(TRACEPARENT, "") if sent.user_properties else ""
+        if not own:
+            own = sent.system.trace_context
+            if not own.startswith(_TRACEPARENT_START):
+                continue
+        found.append(own)
+    return found
 
 
 def _check_alike(messages: Sequence[SentMessage]) -> Outcome | None:

@@ -1,0 +1,295 @@
+"""What tracing costs a sync-replicated send: off, at 1 %, and with every message traced, beside code that has none.
+
+    make bench-tracing
+    python benchmarks/tracing_overhead.py --write-results     # puts the last run's table into benchmarks/RESULTS.md
+
+The chain is that of `send_path.py`: HTTP/2 bytes in and out, the broker's own handler, write path and replication, a
+played slave. All kinds of broker run in one process and take turns, so that a strange load meets them all. A figure is
+CPU of the whole process by message: within the time that is measured the spans are made, encoded, and sent by OTLP to
+a receiver in another process.
+
+*bare* is the same source with every statement about a tracer cut out before it is compiled: what is left when tracing
+is off is measured against that, not against a memory. Rows are in build/bench-tracing.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import asyncio
+import gc
+import json
+import logging
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import structlog  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+import broker.write_path  # noqa: E402
+from broker.put_meter import PutMeter  # noqa: E402
+from broker.tracing.broker_tracing import BrokerTracing  # noqa: E402
+from broker.tracing.send_tracer import SendTracer  # noqa: E402
+from mqcore.routing import BrokerIdentity  # noqa: E402
+from mqcore.tracing import HeadSampler, RecentSpans, TraceOptions  # noqa: E402
+from mqcore.tracing.send_spans import AckPolicy  # noqa: E402
+from mqservice.clock import SystemClock  # noqa: E402
+from mqservice.http2_front import Http2Front  # noqa: E402
+from mqservice.telemetry import SpanExport, SpanFan, open_span_export, resource_attributes  # noqa: E402
+from report import Row  # noqa: E402
+from send_path import TOPIC, ReplicatingBroker, connection_of, reads, timed  # noqa: E402
+
+REPORT: Final = ROOT / "build" / "bench-tracing.json"
+RESULTS: Final = ROOT / "benchmarks" / "RESULTS.md"
+BEGIN_MARK: Final = "<!-- figures of make bench-tracing: begin -->"
+END_MARK: Final = "<!-- figures of make bench-tracing: end -->"
+PATH: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
+OVERHEAD_PERCENT_MAX: Final = 5.0
+"""Of a send's CPU, at 1 %."""
+UNMEASURABLE_PERCENT: Final = 1.0
+"""What off may cost: two runs of the same code differ by as much."""
+SLOW_MS: Final = 200
+RECENT_BYTES: Final = 10 << 20
+RECEIVER: Final = """
+import sys, time
+sys.path[:0] = [sys.argv[1]]
+from support.otlp_receiver import OtlpReceiver
+with OtlpReceiver() as receiver:
+    print(receiver.target, flush=True)
+    sys.stdin.read()
+    print(len(receiver.spans()), flush=True)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A broker that is compared with others."""
+
+    name: str
+    # None: tracing is off.
+    sample_rate: float | None = None
+    # Names of attributes whose statements are cut out of the source.
+    without: frozenset[str] = frozenset()
+
+
+BARE: Final = Kind("bare", without=frozenset({"_tracer"}))
+UNMETERED: Final = Kind("unmetered", without=frozenset({"_tracer", "_meter"}))
+OFF: Final = Kind("off")
+OFF_AGAIN: Final = Kind("off_again")
+ONE_PERCENT: Final = Kind("1pct", sample_rate=0.01)
+ALL: Final = Kind("all", sample_rate=1.0)
+KINDS: Final = (UNMETERED, BARE, OFF, OFF_AGAIN, ONE_PERCENT, ALL)
+
+
+class _Cut(ast.NodeTransformer):
+    """Takes out what is done only if there is a tracer or a meter, and what is done with one."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        is_cut = self._mentions(node.test)
+        self.generic_visit(node)
+        if is_cut:
+            return node.orelse
+        node.body = node.body or [ast.Pass()]
+        return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        self.generic_visit(node)
+        if not self._mentions(node.test):
+            return node
+        assert isinstance(node.test, ast.Compare)
+        is_none = isinstance(node.test.ops[0], ast.Is)
+        return node.body if is_none else node.orelse
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        return None if self._mentions(node) else node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        node.body = node.body or [ast.Pass()]
+        return node
+
+    def _mentions(self, node: ast.AST) -> bool:
+        return any(isinstance(part, ast.Attribute) and part.attr in self._names for part in ast.walk(node))
+
+
+def without(module: ModuleType, names: frozenset[str]) -> ModuleType:
+    """The module as it would be had nobody thought of these attributes."""
+    assert module.__file__ is not None
+    tree = _Cut(names).visit(ast.parse(Path(module.__file__).read_text()))
+    cut = ModuleType(f"{module.__name__}_without_{'_'.join(sorted(names))}")
+    sys.modules[cut.__name__] = cut
+    exec(compile(ast.fix_missing_locations(tree), module.__file__, "exec"), cut.__dict__)
+    return cut
+
+
+class Contestant:
+    """One kind of broker, with a connection of its own for every turn."""
+
+    def __init__(self, kind: Kind, folder: Path, target: str) -> None:
+        self.kind = kind
+        clock = SystemClock()
+        meter = PutMeter()
+        self._recent = RecentSpans(limit_bytes=RECENT_BYTES)
+        self._export: SpanExport | None = None
+        tracing: BrokerTracing | None = None
+        self._tracer: SendTracer | None = None
+        if kind.sample_rate is not None:
+            self._export = open_span_export(target, resource_attributes(service="broker", instance_id=kind.name))
+            chance = random.Random(1)
+            tracing = BrokerTracing(
+                identity=BrokerIdentity("DefaultCluster", "broker-a", 0),
+                clock=clock,
+                options=TraceOptions(sample_rate=kind.sample_rate, slow_ms=SLOW_MS),
+                sampler=HeadSampler(kind.sample_rate, chance=chance.random, bits=chance.getrandbits),
+                sink=SpanFan([self._recent, self._export]),
+            )
+            policy = AckPolicy(needed_slaves=1, sync_flush=False, waits_for_slaves=True)
+            self._tracer = SendTracer(tracing, meter, policy=policy)
+        write_path = without(broker.write_path, kind.without) if kind.without else broker.write_path
+        self._broker = ReplicatingBroker(
+            folder,
+            meter=meter,
+            tracing=tracing,
+            tracer=self._tracer,
+            write_path=write_path.WritePath,
+        )
+        self._broker.add_topic(TOPIC, queue_count=8)
+        self._front = Http2Front("127.0.0.1", 0, clock=clock)
+        self._front.add(self._broker.api.method_table())
+        self.us_per_message: list[float] = []
+
+    async def run(self, data: list[bytes], messages: int) -> None:
+        """One turn; every span it made is sent when it ends."""
+        # What the turns before left must not be looked at within the time.
+        gc.collect()
+        gc.freeze()
+        began_ns = time.process_time_ns()
+        await timed(connection_of(self._front), data)
+        if self._tracer is not None:
+            self._tracer.build_all()
+        if self._export is not None:
+            while sum(self._export.counts.values()) < self._recent.kept_count:
+                await asyncio.sleep(0.05)
+        self.us_per_message.append((time.process_time_ns() - began_ns) / 1_000 / messages)
+
+    async def close(self) -> None:
+        """Ends it."""
+        if self._export is not None:
+            await self._export.close()
+        self._broker.close()
+
+
+@contextmanager
+def receiver() -> Iterator[str]:
+    """An OTLP receiver in a process of its own; gives its address, and tells at the end what came."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", RECEIVER, str(ROOT / "tests")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.stdin.close()
+        process.wait(30)
+
+
+async def measured(options: argparse.Namespace, console: Console) -> dict[str, list[float]]:
+    """CPU us by message of every turn, by kind."""
+    data = reads(count=options.reads, requests=options.requests, batch=1, body_bytes=1_024, path=PATH)
+    messages = options.reads * options.requests
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder, receiver() as target:
+        contestants = [Contestant(kind, Path(folder) / kind.name, target) for kind in KINDS]
+        try:
+            # The first turn of each meets cold code and files.
+            for turn in range(options.rounds + 1):
+                for contestant in contestants[:: 1 if turn % 2 else -1]:
+                    await contestant.run(data, messages)
+                console.print(f"round {turn} of {options.rounds}", style="dim")
+        finally:
+            for contestant in contestants:
+                await contestant.close()
+        return {contestant.kind.name: contestant.us_per_message[1:] for contestant in contestants}
+
+
+def rows_of(figures: dict[str, list[float]]) -> list[Row]:
+    """Costs by message, and how much dearer one kind is than another in the same round."""
+    rows = [Row.absolute(f"send_{name}", statistics.median(values), "us/msg") for name, values in figures.items()]
+    off_again = _dearer_percent(figures, OFF_AGAIN, OFF)
+    rows += [
+        Row.at_most("overhead_1pct", _dearer_percent(figures, ONE_PERCENT, OFF), OVERHEAD_PERCENT_MAX, "%"),
+        Row.at_most("overhead_off", _dearer_percent(figures, OFF, BARE), UNMEASURABLE_PERCENT, "%"),
+        Row.absolute("overhead_all", _dearer_percent(figures, ALL, OFF), "%"),
+        Row.absolute("metrics_always_on", _dearer_percent(figures, BARE, UNMETERED), "%"),
+        # What the same code differs from itself by: no figure above is truer than that.
+        Row.absolute("noise_off_again", off_again, "%"),
+    ]
+    return rows
+
+
+def _dearer_percent(figures: dict[str, list[float]], kind: Kind, than: Kind) -> float:
+    pairs = zip(figures[kind.name], figures[than.name], strict=True)
+    return 100 * (statistics.median(mine / theirs for mine, theirs in pairs) - 1)
+
+
+def markdown(rows: list[dict[str, object]]) -> str:
+    """The table of RESULTS.md."""
+    lines = ["| row | value | target | holds |", "|---|---|---|---|"]
+    for row in rows:
+        held = "" if row["target"] is None else "yes" if row["holds"] else "**no**"
+        lines.append(f"| `{row['name']}` | {row['value']} {row['unit']} | {row['target'] or ''} | {held} |")
+    return "\n".join(lines)
+
+
+def write_results() -> None:
+    """Puts the table of the last run between the markers."""
+    before, _, rest = RESULTS.read_text().partition(BEGIN_MARK)
+    _, _, after = rest.partition(END_MARK)
+    table = markdown(json.loads(REPORT.read_text()))
+    RESULTS.write_text(f"{before}{BEGIN_MARK}\n{table}\n{END_MARK}{after}")
+
+
+def main() -> None:
+    """Measures, prints the table and writes build/bench-tracing.json."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20, help="turns of each kind (default %(default)s)")
+    parser.add_argument("--reads", type=int, default=300, help="of a connection, in a turn (default %(default)s)")
+    parser.add_argument("--requests", type=int, default=32, help="in each read (default %(default)s)")
+    parser.add_argument("--write-results", action="store_true", help="only write the last run into RESULTS.md")
+    options = parser.parse_args()
+    if options.write_results:
+        write_results()
+        return
+    console = Console()
+    (ROOT / "build").mkdir(exist_ok=True)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    gc.set_threshold(20_000, 20, 20)  # as a broker has it
+    rows = rows_of(asyncio.run(measured(options, console)))
+    table = Table("row", "value", "unit", "target", "holds")
+    for row in rows:
+        table.add_row(
+            row.name, str(row.value), row.unit, row.target or "", "" if row.target is None else str(row.holds)
+        )
+    console.print(table)
+    REPORT.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
