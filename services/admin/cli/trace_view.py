@@ -159,6 +159,8 @@ def _span_text(node: TraceNode, *, is_root: bool) -> Text:
 
 
 def _bar(row: _Row, start_ns: int, end_ns: int, width: int) -> Text:
+    if row.at_ns > end_ns:
+        return Text("›".rjust(width), style="dim")
     whole = max(1, end_ns - start_ns)
     first = min(width - 1, (row.at_ns - start_ns) * width // whole)
     if row.node is None:

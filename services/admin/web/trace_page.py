@@ -178,8 +178,9 @@ def _rows(node: TraceNode, origin_ns: int, whole_ns: int, *, depth: int, in_repl
         width=min(BAR_UNITS - x, max(_BAR_MIN, node.duration_ns * BAR_UNITS // whole_ns)),
         tone="bad" if span.failure else "replica" if in_replica else "master",
         marks=tuple(
-            _Mark(min(BAR_UNITS, max(0, (event.at_ns - origin_ns) * BAR_UNITS // whole_ns)), event_text(event))
+            _Mark((event.at_ns - origin_ns) * BAR_UNITS // whole_ns, event_text(event))
             for event in events
+            if 0 <= event.at_ns - origin_ns <= whole_ns
         ),
         events=tuple((duration_text(event.at_ns - origin_ns), event_text(event)) for event in events),
         attributes=tuple((name, _attribute(value)) for name, value in sorted(span.attributes.items())),

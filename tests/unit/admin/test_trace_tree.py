@@ -8,7 +8,7 @@ import pytest
 
 from admin.trace_findings import BrokerSpan
 from admin.trace_tree import TraceNode, TraceTree, trace_trees
-from mqcore.tracing import SpanData, SpanKind, TraceContext
+from mqcore.tracing import SpanData, SpanEvent, SpanKind, TraceContext
 from support.span_samples import START_NS
 from support.trace_samples import MASTER, SLAVE, consumer_spans, master_spans, replica_spans
 
@@ -87,6 +87,14 @@ def test_what_a_slave_does_after_the_answer_is_on_the_scale() -> None:
     (tree,) = trace_trees([*master_spans(wait_us=1_000, failure="x"), *replica_spans(clock_ahead_us=90_000)])
     assert tree.end_ns > tree.root.end_ns
     assert tree.start_ns == START_NS
+
+
+def test_an_event_long_after_the_answer_does_not_stretch_the_scale() -> None:
+    root, *rest = master_spans()
+    later = SpanEvent("flushed", START_NS + 10**9)
+    (tree,) = trace_trees([BrokerSpan(MASTER, replace(root.span, events=(later,))), *rest])
+    assert tree.end_ns == tree.root.end_ns
+    assert tree.root.events == (later,)
 
 
 def test_a_parent_elsewhere_makes_a_root_and_a_span_is_not_its_own_parent() -> None:
