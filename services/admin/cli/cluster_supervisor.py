@@ -18,7 +18,7 @@ _READY_POLL_S: Final = 0.1
 
 
 class ClusterSupervisor:
-    """Starts NameServers, all brokers, the admin service; stops the admin, masters, slaves, NameServers.
+    """Starts NameServers, then the rest; stops the admin service, masters, slaves, NameServers.
 
     Brokers start together because a SYNC_MASTER that lost unflushed pages waits for its slave's copy before it serves.
     Masters stop first: they take themselves out of the routes, and sends still waiting for a slave find it there.
@@ -32,7 +32,7 @@ class ClusterSupervisor:
         """Runs the cluster until `stop` is set. CommandError when a member does not come up; all are stopped then."""
         async with asyncio.TaskGroup() as tasks:
             try:
-                for wave in (self._of(_is_name_server), self._of(_is_broker), self._of(_is_admin)):
+                for wave in (self._of(_is_name_server), self._of(_follows_name_servers)):
                     for supervised in wave:
                         tasks.create_task(supervised.run(), name=supervised.member.name)
                     await self._until_serving(wave, stop)
@@ -68,6 +68,10 @@ class ClusterSupervisor:
 
 def _is_name_server(member: Member) -> bool:
     return member.kind is MemberKind.NAME_SERVER
+
+
+def _follows_name_servers(member: Member) -> bool:
+    return not _is_name_server(member)
 
 
 def _is_broker(member: Member) -> bool:

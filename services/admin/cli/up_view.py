@@ -87,7 +87,7 @@ def connect_lines(record: ClusterRecord, folder: str) -> list[str]:
     seen = (
         [
             f"status page, traces  {record.admin_url}, {record.admin_url}traces",
-            "trace of a message   tandemmq trace <message id>",
+            "what takes how long  tandemmq trace; tandemmq trace <message id>",
             f"metrics              prometheus --config.file={folder}/prometheus.yml",
         ]
         if record.admin_url
