@@ -57,17 +57,20 @@ class TraceReader:
             tasks.create_task(self._traces_of_message(brokers, message_id, found))
             copies = tasks.create_task(self._copies(brokers, message_id, topic))
         # Other brokers may have parts of these traces that do not name the message.
-        for trace_id in found.trace_ids[:_FOLLOWED_MAX]:
-            await self._trace(brokers, trace_id, found)
+        brokers = found.that_answered(brokers)
+        async with asyncio.TaskGroup() as tasks:
+            for trace_id in found.trace_ids[:_FOLLOWED_MAX]:
+                tasks.create_task(self._trace(brokers, trace_id, found))
         return found.findings(copies.result())
 
     async def of_trace(self, brokers: Sequence[BrokerState], trace_id: int) -> TraceFindings:
         """A trace, and what else is known of the messages it is about."""
         found = _Found(trace_id=trace_id)
         await self._trace(brokers, trace_id, found)
-        message_ids = found.message_ids
-        for message_id in message_ids[:_FOLLOWED_MAX]:
-            await self._traces_of_message(brokers, message_id, found)
+        brokers, message_ids = found.that_answered(brokers), found.message_ids
+        async with asyncio.TaskGroup() as tasks:
+            for message_id in message_ids[:_FOLLOWED_MAX]:
+                tasks.create_task(self._traces_of_message(brokers, message_id, found))
         copies = await self._copies(brokers, message_ids[0], "") if len(message_ids) == 1 else []
         return found.findings(copies)
 
@@ -100,6 +103,9 @@ class TraceReader:
         """Each broker's answer, or None with a state that says why there is none."""
 
         async def ask_one(broker: BrokerState) -> tuple[TracingState, AnswerT | None]:
+            if broker.error is not None:
+                # It did not answer a moment ago; a broker that hangs would cost the time limit again.
+                return TracingState(broker.key, error=broker.error), None
             if not broker.metadata_endpoint:
                 return TracingState(broker.key, error="its address is not known"), None
             try:
@@ -143,6 +149,10 @@ class _Found:
             for found in spans:
                 context = found.span.context
                 self._spans[found.broker, context.trace_id, context.span_id] = found
+
+    def that_answered(self, brokers: Sequence[BrokerState]) -> list[BrokerState]:
+        """Who is worth a further question."""
+        return [broker for broker in brokers if not self._states[broker.key].error]
 
     @property
     def trace_ids(self) -> list[int]:

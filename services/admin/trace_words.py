@@ -183,12 +183,14 @@ def _kept_share(state: TracingState) -> str:
     return f"{share}, those that take more than {state.slow_threshold_ms:g} ms, and those that fail"
 
 
-def copy_facts(copies: Sequence[StoredCopy]) -> list[tuple[str, str]]:
-    """Where a message lies, a label and a line for each thing known, the newest record first."""
-    found: list[tuple[str, str]] = []
-    for place in dict.fromkeys((copy.topic, copy.queue_id, copy.physical_offset) for copy in copies):
-        found += _record_facts([copy for copy in copies if (copy.topic, copy.queue_id, copy.physical_offset) == place])
-    return found
+def copy_facts(copies: Sequence[StoredCopy]) -> list[list[tuple[str, str]]]:
+    """Where a message lies: for each record of it a label and a line for each thing known, the newest record first. A
+    sender that tried again, a redelivery or a delay makes several."""
+    records: dict[tuple[str, int], list[StoredCopy]] = {}
+    for copy in sorted(copies, key=lambda copy: copy.stored_ms, reverse=True):
+        group = copy.broker.rpartition(":")[0]
+        records.setdefault((group, copy.physical_offset), []).append(copy)
+    return [_record_facts(sorted(record, key=lambda copy: copy.broker)) for record in records.values()]
 
 
 def _record_facts(copies: Sequence[StoredCopy]) -> list[tuple[str, str]]:

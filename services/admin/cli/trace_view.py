@@ -82,8 +82,10 @@ def _heading(findings: TraceFindings) -> Text:
         text.append("message".ljust(_LABEL)).append(findings.message_id, style="bold")
     else:
         text.append("trace".ljust(_LABEL)).append(f"{findings.trace_id:032x}", style="bold")
-    for label, line in copy_facts(findings.copies):
-        text.append("\n" + label.ljust(_LABEL), style="dim").append(line)
+    for number, record in enumerate(copy_facts(findings.copies)):
+        text.append("\n" if number else "")
+        for label, line in record:
+            text.append("\n" + label.ljust(_LABEL), style="dim").append(line)
     return text
 
 
