@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from broker.metrics.message_metrics import flag
 from broker.metrics.turn_limit import TurnLimit
 from mqcore.clock import Clock
-from mqcore.delivery import LeaseTable, QueueState
+from mqcore.delivery import Backlog, LeaseTable
 from mqcore.message import read_store_timestamp_ms
 from mqcore.storage import MessageStore
 from mqservice.metrics import OTHER, MetricSamples, SeriesLimit
@@ -21,17 +20,6 @@ _HEAD_BYTES: Final = 256
 """Of a record; more than its fixed fields take."""
 
 _Position = tuple[str, int, int]
-
-
-@dataclass(slots=True)
-class _Backlog:
-    """Of one group in all queues of a topic."""
-
-    # Never delivered.
-    new: int = 0
-    inflight: int = 0
-    # Waiting for another attempt.
-    again: int = 0
 
 
 class ConsumerMetrics:
@@ -53,42 +41,32 @@ class ConsumerMetrics:
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
         """Adds its samples."""
-        others: _Backlog | None = None
+        others: list[Backlog] = []
         stored_at_ms: dict[_Position, int] = {}
         for group, topic in self._leases.pairs():
-            states = self._leases.progress_of(group, topic)
+            backlog = self._leases.backlog_of(group, topic)
             if self._pair_limit.admits((topic, group)):
-                backlog = _Backlog()
-                self._add(states, backlog)
                 _tell_backlog(samples, topic, group, backlog)
-                self._tell_ages(samples, topic, group, states, stored_at_ms)
+                self._tell_ages(samples, topic, group, backlog, stored_at_ms)
             else:
-                others = others or _Backlog()
-                self._add(states, others)
+                others.append(backlog)
             if turn.is_reached:
                 await turn.pause()
-        if others is not None:
-            _tell_backlog(samples, OTHER, OTHER, others)
+        if others:
+            _tell_backlog(samples, OTHER, OTHER, Backlog(*map(sum, zip(*others, strict=True))))
         self._stored_at_ms = stored_at_ms
-
-    def _add(self, states: list[QueueState], backlog: _Backlog) -> None:
-        for state in states:
-            max_offset = self._store.queue_max_offset(state.topic, state.queue_id)
-            backlog.new += max(0, max_offset - state.next_offset)
-            backlog.inflight += state.inflight_count
-            backlog.again += state.ready_count
 
     def _tell_ages(
         self,
         samples: MetricSamples,
         topic: str,
         group: str,
-        states: list[QueueState],
+        backlog: Backlog,
         stored_at_ms: dict[_Position, int],
     ) -> None:
         now_ms = self._clock.wall_ms()
         oldest_unfinished_ms = oldest_new_ms = now_ms
-        for state in states:
+        for state in () if backlog.is_empty else self._leases.progress_of(group, topic):
             if state.committed_offset < state.next_offset:
                 unfinished_ms = self._stored_at(topic, state.queue_id, state.committed_offset, stored_at_ms)
                 oldest_unfinished_ms = min(oldest_unfinished_ms, unfinished_ms or now_ms)
@@ -117,9 +95,10 @@ class ConsumerMetrics:
         return found
 
 
-def _tell_backlog(samples: MetricSamples, topic: str, group: str, backlog: _Backlog) -> None:
-    samples.add("rocketmq_consumer_lag_messages", backlog.new + backlog.inflight, topic, group, _FIRST)
-    samples.add("rocketmq_consumer_lag_messages", backlog.again, topic, group, _AGAIN)
-    samples.add("rocketmq_consumer_inflight_messages", backlog.inflight, topic, group, _FIRST)
-    samples.add("rocketmq_consumer_ready_messages", backlog.new, topic, group, _FIRST)
-    samples.add("rocketmq_consumer_ready_messages", backlog.again, topic, group, _AGAIN)
+def _tell_backlog(samples: MetricSamples, topic: str, group: str, backlog: Backlog) -> None:
+    new, inflight, again = backlog
+    samples.add("rocketmq_consumer_lag_messages", new + inflight, topic, group, _FIRST)
+    samples.add("rocketmq_consumer_lag_messages", again, topic, group, _AGAIN)
+    samples.add("rocketmq_consumer_inflight_messages", inflight, topic, group, _FIRST)
+    samples.add("rocketmq_consumer_ready_messages", new, topic, group, _FIRST)
+    samples.add("rocketmq_consumer_ready_messages", again, topic, group, _AGAIN)

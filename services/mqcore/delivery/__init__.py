@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.lease_values import Delivery, LeasedRecord, QueueState, Received, RestoreReport
+from mqcore.delivery.lease_values import Backlog, Delivery, LeasedRecord, QueueState, Received, RestoreReport
 from mqcore.delivery.options import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS, DeliveryOptions
 from mqcore.delivery.poll_table import PollTable
 from mqcore.delivery.queue_reader import QueueReader
@@ -13,6 +13,7 @@ from mqcore.delivery.tag_filter import TagFilter
 __all__ = [
     "MAX_INVISIBLE_MS",
     "MIN_INVISIBLE_MS",
+    "Backlog",
     "Delivery",
     "DeliveryOptions",
     "LeaseTable",

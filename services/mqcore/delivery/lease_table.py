@@ -25,7 +25,7 @@ from typing import Final
 from mqcore.delivery.handout import Handout
 from mqcore.delivery.journal import read_frames
 from mqcore.delivery.lease_state import LeaseState
-from mqcore.delivery.lease_values import LeasedRecord, QueueState, Received, RestoreReport
+from mqcore.delivery.lease_values import Backlog, LeasedRecord, QueueState, Received, RestoreReport
 from mqcore.delivery.options import DeliveryOptions
 from mqcore.delivery.queue_progress import ENDED, Lease, QueueProgress
 from mqcore.delivery.queue_reader import QueueReader
@@ -252,6 +252,20 @@ class LeaseTable:
     def pairs(self) -> list[tuple[str, str]]:
         """Every group and topic it consumes; for who looks at one after the other and lets others work meanwhile."""
         return list(self._state.subscriptions)
+
+    def backlog_of(self, group: str, topic: str) -> Backlog:
+        """What a group has to do in all queues of one topic. With 10,000 topics it is asked 10,000 times in a row."""
+        subscription = self._state.subscriptions.get((group, topic))
+        new_count = pending_count = ready_count = 0
+        if subscription is not None:
+            max_offset = self._state.reader.max_offset
+            for queue_id, queue in subscription.queues.items():
+                behind = max_offset(topic, queue_id) - queue.next_offset
+                if behind > 0:
+                    new_count += behind
+                pending_count += len(queue.pending)
+                ready_count += len(queue.ready)
+        return Backlog(new_count, pending_count - ready_count, ready_count)
 
     def progress_of(self, group: str, topic: str) -> list[QueueState]:
         """A group in the queues of one topic; empty when it consumes none of them."""

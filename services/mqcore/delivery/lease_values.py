@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mqcore.message import MessageRecord, StoredMessage
 
-__all__ = ["Delivery", "LeasedRecord", "QueueState", "Received", "RestoreReport"]
+__all__ = ["Backlog", "Delivery", "LeasedRecord", "QueueState", "Received", "RestoreReport"]
 
 
 class Delivery(NamedTuple):
@@ -53,6 +53,22 @@ class RestoreReport:
     journal_bytes: int
     torn_bytes: int
     """Cut off the journal: what a crash kept from being written, or what follows a damaged frame."""
+
+
+class Backlog(NamedTuple):
+    """Of one group in all queues of a topic, in messages."""
+
+    new_count: int
+    """Never delivered."""
+    inflight_count: int
+    """Leased."""
+    ready_count: int
+    """Their lease ended; they wait to be delivered again."""
+
+    @property
+    def is_empty(self) -> bool:
+        """The group has finished everything."""
+        return not (self.new_count or self.inflight_count or self.ready_count)
 
 
 class QueueState(NamedTuple):
