@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from chart.promtool import promtool
 from chart.rendering import conform, helm
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """helm and kubeconform; on a new machine this builds them."""
+    """helm, kubeconform and promtool; on a new machine this builds and fetches them."""
     helm()
     conform("")
+    promtool()
