@@ -38,7 +38,6 @@ class DeliveredMessage(NamedTuple):
     """A message whose delivery is traced."""
 
     message_id: str
-    attempt: int
     # The send's span; None when the send was not traced.
     sent: TraceContext | None
     # The span of the receive that got it.
@@ -95,6 +94,7 @@ def receive_spans(
     trace: ReceiveTrace,
     deliveries: Sequence[DeliveredMessage],
     *,
+    message_count: int,
     failure: Failure | None,
     ended_ns: int,
     wall_offset_ns: int,
@@ -105,7 +105,7 @@ def receive_spans(
         _server_span(
             call,
             deliveries,
-            message_count=len(deliveries),
+            message_count=message_count,
             failure=failure,
             ended_ns=ended_ns,
             wall_offset_ns=wall_offset_ns,

@@ -101,10 +101,14 @@ class ReceiveTracer:
             for delivery in deliveries:
                 record = delivery.record
                 context = sent.get(record.physical_offset)
-                message = DeliveredMessage(_message_id(record), delivery.attempt, context, traced.context)
+                # One traced message in a hundred is one in a third of all full batches: the others stay out of it,
+                # unless the receive is kept for its own sake.
+                if context is None and sent and trace.context is None:
+                    continue
+                message = DeliveredMessage(_message_id(record), context, traced.context)
                 messages.append(message)
                 self._remember(delivery.handle, message)
-            self._add_receive(traced, trace, messages, None, ended_ns)
+            self._add_receive(traced, trace, messages, len(deliveries), None, ended_ns)
         except Exception:
             self._failed()
 
@@ -116,7 +120,7 @@ class ReceiveTracer:
                 return
             reason = RetainedFor.FAILED
             traced = self._traced(_RECEIVE, call, trace.parent, trace.context, topic, group, reason, trace.began_ns)
-            self._add_receive(traced, trace, (), failure, ended_ns)
+            self._add_receive(traced, trace, (), 0, failure, ended_ns)
         except Exception:
             self._failed()
 
@@ -238,6 +242,7 @@ class ReceiveTracer:
         traced: TracedCall,
         trace: ReceiveTrace,
         messages: Sequence[DeliveredMessage],
+        message_count: int,
         failure: Failure | None,
         ended_ns: int,
     ) -> None:
@@ -246,6 +251,7 @@ class ReceiveTracer:
                 traced,
                 trace,
                 messages,
+                message_count=message_count,
                 failure=failure,
                 ended_ns=ended_ns,
                 wall_offset_ns=self._tracing.wall_offset_ns(),
