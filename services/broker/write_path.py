@@ -155,7 +155,7 @@ class WritePath:
             return
         first, last = results[0], results[-1]
         if last.status is not _PUT_OK:
-            self._finish((results, done, received_ns, 0, origin), self._clock.monotonic_ns())
+            self._finish_at_once((results, done, received_ns, 0, origin), self._clock.monotonic_ns())
             return
         # The messages of one put go to one queue.
         message = messages[0]
@@ -184,8 +184,7 @@ class WritePath:
             self._waiting[token] = put
         else:
             self._settle(results, status)
-            self._finish(put, now_ns)
-            self._note_written()
+            self._finish_at_once(put, now_ns)
         self._schedule_turn()
 
     def flushed(self) -> None:
@@ -243,6 +242,7 @@ class WritePath:
         for put in waiting.values():
             self._settle(put[0], status)
             self._finish(put, now_ns)
+        self._note_written()
 
     def close(self) -> None:
         """Stops the timer."""
@@ -259,7 +259,12 @@ class WritePath:
         self, messages: Sequence[OutgoingMessage], done: PutDone, received_ns: int, origin: PutOrigin | None
     ) -> None:
         results = [AppendResult.refused(PutStatus.SERVICE_NOT_AVAILABLE) for _ in messages]
-        self._finish((results, done, received_ns, 0, origin), self._clock.monotonic_ns())
+        self._finish_at_once((results, done, received_ns, 0, origin), self._clock.monotonic_ns())
+
+    def _finish_at_once(self, put: _Waiting, released_ns: int) -> None:
+        """The answer is written at the end of this turn; what a trace shows of it is what it took to make."""
+        self._finish(put, released_ns)
+        self._note_written()
 
     def _finish(self, put: _Waiting, released_ns: int) -> None:
         """Answers, and only then measures."""

@@ -167,7 +167,8 @@ class SendTracer:
         try:
             send = self._noted(origin, call, results, why)
             send.received_ns, send.appended_ns, send.released_ns = received_ns, appended_ns, released_ns
-            self._keep(send)
+            self._kept.append(send)
+            self._unwritten.append(send)
             self._note_exemplars(send, results[0].status)
         except Exception:
             self._tell_failure()
@@ -180,7 +181,7 @@ class SendTracer:
             return
         try:
             context, parent, linked = self._place(call, traceparents, len(message_ids))
-            self._keep(
+            self._kept.append(
                 TracedSend(
                     context=context,
                     parent=parent,
@@ -314,10 +315,6 @@ class SendTracer:
         sampler = self._tracing.sampler
         context = sampler.new_root() if parent is None else sampler.child_of(parent)
         return context, parent, () if agree else tuple(dict.fromkeys(contexts))
-
-    def _keep(self, send: TracedSend) -> None:
-        self._kept.append(send)
-        self._unwritten.append(send)
 
     def _note_exemplars(self, send: TracedSend, status: PutStatus) -> None:
         policy = self._policy

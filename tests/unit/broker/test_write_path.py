@@ -1,0 +1,159 @@
+"""What the write path measures of a put, and what it leaves alone. How puts wait and end is the simulator's."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import struct
+from collections.abc import Sequence
+
+from broker.put_meter import PutMeter, TopicPuts
+from broker.tracing.broker_tracing import BrokerTracing
+from broker.tracing.send_tracer import SendTracer
+from broker.write_path import WritePath
+from mqcore.message import Host, OutgoingMessage
+from mqcore.replication import MasterOptions, MasterReplica
+from mqcore.routing import BrokerIdentity
+from mqcore.storage import AppendResult, FlushDiskType, PutStatus
+from mqcore.tracing import HeadSampler, SpanData, TraceOptions
+from mqcore.tracing.send_spans import AckPolicy
+from support.fake_call import FakeCall
+from support.simulated_disk import SimulatedDisk
+from support.stores import ManualClock, new_store
+
+READ_NS = 5_000_000
+TRACED = ["00-000000000000000000000000000000aa-00000000000000bb-01"]
+
+
+class Rig:
+    """A SYNC_MASTER whose slave reports when the test says so; the clock counts ms."""
+
+    def __init__(self, *, is_traced: bool) -> None:
+        self.clock = ManualClock(6)
+        self.store = new_store(SimulatedDisk(random.Random(1), wall_ms=self.clock.wall_ms), self.clock)
+        self.store.load()
+        self.replica = MasterReplica(self.store, MasterOptions(needed_slaves=1))
+        self.meter = PutMeter()
+        self.spans: list[SpanData] = []
+        ids = itertools.count(1)
+        tracing = BrokerTracing(
+            identity=BrokerIdentity("DefaultCluster", "broker-a", 0),
+            clock=self.clock,
+            options=TraceOptions(sample_rate=0.0, slow_ms=0),
+            sampler=HeadSampler(0.0, chance=lambda: 0.5, bits=lambda _: next(ids)),
+            sink=self,
+        )
+        policy = AckPolicy(needed_slaves=1, waits_for_slaves=True, sync_flush=False)
+        self.tracer = SendTracer(tracing, self.meter, policy=policy) if is_traced else None
+        self.refusal: str | None = None
+        self.path = WritePath(
+            store=self.store,
+            replica=self.replica,
+            clock=self.clock,
+            flush_disk_type=FlushDiskType.ASYNC_FLUSH,
+            waits_for_slaves=True,
+            kick_flush=lambda: None,
+            appended=lambda topic: None,
+            # Writing answers takes a while here.
+            answered=lambda: self.advance(1),
+            refusal=lambda: self.refusal,
+            failed=lambda error: None,
+            meter=self.meter,
+            tracer=self.tracer,
+        )
+        self._link = self.replica.slave_connected("10.0.0.1:4000", now_ms=self.clock.now_ms)
+        if self.tracer is not None:
+            self.tracer.slave_connected(self._link, "10.0.0.1:4000")
+        self.report(0)
+
+    def add(self, spans: Sequence[SpanData]) -> None:
+        """`SpanSink`'s."""
+        self.spans += spans
+
+    def advance(self, duration_ms: int) -> None:
+        self.clock.now_ms += duration_ms
+
+    def put(self, *, call: FakeCall | None, traceparents: Sequence[str] = ()) -> list[AppendResult]:
+        """The results, once they are there."""
+        answers: list[AppendResult] = []
+        message = OutgoingMessage("orders", 0, b"body", b"", 0, ("id-1",), None, 0, Host.parse("10.0.0.7", 50_000))
+        self.path.put([message], answers.extend, call, traceparents)
+        return answers
+
+    def report(self, offset: int) -> None:
+        """The slave has all below it."""
+        self.replica.take_transfers(self._link, budget_bytes=1 << 20, now_ms=self.clock.now_ms)
+        self.replica.receive_data(self._link, struct.pack(">q", offset), now_ms=self.clock.now_ms)
+        if self.tracer is not None:
+            self.tracer.acknowledged(self._link, self.replica.acked_offset(self._link), self.clock.monotonic_ns())
+        self.path.collect()
+
+    def times(self) -> dict[str, tuple[int, int]]:
+        """Of all spans, in ms."""
+        assert self.tracer is not None
+        self.tracer.build_all()
+        return {
+            span.name.rpartition("/")[2]: (span.start_ns // 1_000_000, span.end_ns // 1_000_000) for span in self.spans
+        }
+
+    def close(self) -> None:
+        self.path.close()
+        self.store.close()
+
+
+async def test_counts_what_was_stored_and_how_long_its_sender_waited() -> None:
+    rig = Rig(is_traced=False)
+    answers = rig.put(call=FakeCall(received_ns=READ_NS))
+    assert rig.meter.topics == {"orders": TopicPuts(1, rig.store.end_offset)}
+    rig.advance(24)
+    rig.report(rig.store.end_offset)
+    assert [answer.status for answer in answers] == [PutStatus.PUT_OK]
+    assert abs(rig.meter.send_to_ack_s[PutStatus.PUT_OK].reading().total - 0.025) < 1e-9
+    assert abs(rig.meter.ack_latency_s.reading().total - 0.024) < 1e-9
+    rig.close()
+
+
+async def test_a_put_of_the_broker_itself_has_no_sender_that_waits() -> None:
+    rig = Rig(is_traced=True)
+    rig.put(call=None)
+    rig.report(rig.store.end_offset)
+    assert sum(rig.meter.send_to_ack_s[PutStatus.PUT_OK].reading().counts) == 0
+    assert rig.times() == {}
+    rig.close()
+
+
+async def test_a_refused_put_is_counted_by_its_status() -> None:
+    rig = Rig(is_traced=True)
+    rig.refusal = "the broker stops"
+    rig.put(call=FakeCall(received_ns=READ_NS))
+    assert sum(rig.meter.send_to_ack_s[PutStatus.SERVICE_NOT_AVAILABLE].reading().counts) == 1
+    assert rig.meter.topics == {}
+    rig.advance(50)
+    rig.refusal = None
+    rig.put(call=FakeCall(received_ns=READ_NS))
+    rig.report(rig.store.end_offset)
+    assert rig.times() == {"SendMessage": (5, 6), "commitlog append": (6, 6)}
+    rig.close()
+
+
+async def test_a_traced_put_has_the_times_of_its_way() -> None:
+    rig = Rig(is_traced=True)
+    rig.put(call=FakeCall(received_ns=READ_NS), traceparents=TRACED)
+    rig.advance(3)
+    rig.report(rig.store.end_offset)
+    assert rig.times() == {
+        "SendMessage": (5, 10),
+        "commitlog append": (6, 6),
+        "replicate wait": (6, 9),
+        "reply": (9, 10),
+    }
+    rig.close()
+
+
+async def test_those_who_wait_at_the_end_are_answered_and_traced() -> None:
+    rig = Rig(is_traced=True)
+    answers = rig.put(call=FakeCall(received_ns=READ_NS))
+    rig.path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
+    assert [answer.status for answer in answers] == [PutStatus.SERVICE_NOT_AVAILABLE]
+    assert "SendMessage" in rig.times()
+    rig.close()
