@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 _LINES = [f"line {number}" for number in range(200)]
-_START_LIMIT_S = 90.0
+_START_LIMIT_S = 180.0
 _HEALTH_LIMIT_S = 30.0
 _COMMAND_LIMIT_S = 60.0
 
@@ -29,7 +31,9 @@ class LocalCluster:
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
                 # Small files: space for four CommitLogs and their successors is reserved at once.
-                self._command("up", "--free-ports", "--no-live", "--set", f"mappedFileSizeCommitLog={16 << 20}"),
+                self._command(
+                    "up", "--tracing", "--free-ports", "--no-live", "--set", f"mappedFileSizeCommitLog={16 << 20}"
+                ),
                 stdout=output,
                 stderr=output,
             )
@@ -117,6 +121,25 @@ def test_lines_come_out_as_they_went_in(cluster: LocalCluster) -> None:
     assert sorted(got.stdout.splitlines()) == sorted(_LINES)
     again = cluster.run("consume", "round-trip", "--group", "round-trip-readers", "--idle-timeout", "1")
     assert (again.returncode, again.stdout) == (0, "")
+
+
+def test_prometheus_is_told_of_every_member_and_finds_metrics_there(cluster: LocalCluster) -> None:
+    scraped = yaml.safe_load((cluster.folder / "prometheus.yml").read_text())["scrape_configs"]
+    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in scraped}
+    assert {name: len(found) for name, found in targets.items()} == {"nameserver": 2, "broker": 4, "admin": 1}
+    for kind, name in (
+        ("nameserver", "rocketmq_nameserver_registered_brokers"),
+        ("broker", "rocketmq_broker_info"),
+        ("admin", "rocketmq_cluster_healthy"),
+    ):
+        for target in targets[kind]:
+            with urllib.request.urlopen(f"http://{target}/metrics", timeout=_COMMAND_LIMIT_S) as answer:
+                assert f"\n{name}" in answer.read().decode(), target
+
+
+def test_admin_page_is_where_the_cluster_says(cluster: LocalCluster) -> None:
+    with urllib.request.urlopen(f"{cluster.record()['admin_url']}readyz", timeout=_COMMAND_LIMIT_S) as answer:
+        assert answer.status == 200
 
 
 def test_topics_and_groups_are_made_shown_and_removed(cluster: LocalCluster) -> None:
