@@ -145,7 +145,8 @@ def advice(findings: TraceFindings) -> list[str]:
         return ["no broker answers: see `tandemmq status`"]
     if not findings.copies:
         return _nothing_known(findings, answered)
-    stored = findings.copies[-1]
+    # The record that came first, in its master: that is who would have kept the trace of the send.
+    stored = min(findings.copies, key=lambda copy: (copy.stored_ms, copy.broker))
     master = next((state for state in answered if state.broker == stored.broker), answered[0])
     if not master.tracing:
         return [f"{master.broker} keeps no traces: traceEnable is off", _HOW_TO_TRACE]

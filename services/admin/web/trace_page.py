@@ -204,7 +204,8 @@ def _line(line: TraceLine) -> _Line:
         name=operation_name(line.name),
         topic=line.topic,
         broker=line.broker,
-        began=wall_text(line.start_ms),
+        # Without the year and the zone, which the column's head names.
+        began=wall_text(line.start_ms)[5:-4],
         took=duration_text(int(line.duration_ms * 1e6)),
         kept=line.failure or line.retained_for,
         tone="bad" if line.failure else "warning" if line.retained_for == "slow" else "ok",
