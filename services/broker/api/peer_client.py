@@ -145,6 +145,7 @@ class PeerClient:
                     message_ids=tuple(put.message_ids),
                     start_offset=put.range.start_offset,
                     end_offset=put.range.end_offset,
+                    retained_for=put.retained_for,
                 )
                 for put in answer.puts
                 if (context := parse_traceparent(put.traceparent)) is not None

@@ -141,6 +141,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
                 queue_id=put.queue_id,
                 message_ids=put.message_ids,
                 range=pb.LogRange(start_offset=put.start_offset, end_offset=put.end_offset),
+                retained_for=put.retained_for,
             )
         return response
 

@@ -43,6 +43,7 @@ class TracedPuts:
                 message_ids=send.message_ids,
                 start_offset=send.start_offset,
                 end_offset=send.end_offset,
+                retained_for=send.retained_for.value,
             )
         )
 

@@ -32,6 +32,8 @@ class TracedPut:
     message_ids: tuple[str, ...]
     start_offset: int
     end_offset: int
+    # Why the master traced it: a `RetainedFor`, or what a later version calls its reason.
+    retained_for: str
 
 
 @dataclass(slots=True)
@@ -87,6 +89,7 @@ def replica_spans(
         **broker,
         names.PHYSICAL_OFFSET: put.start_offset,
         names.STORED_BYTES: put.end_offset - put.start_offset,
+        names.RETAINED_FOR: put.retained_for,
     }
     if len(put.message_ids) == 1:
         place[names.MESSAGING_MESSAGE_ID] = put.message_ids[0]

@@ -10,7 +10,7 @@ from mqcore.tracing.replica_spans import ReplicaTimelines, TracedPut, replica_sp
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000_000 * MS
-PUT = TracedPut(5, TraceContext(0xABC, 7, True), "orders", 3, ("id-1",), 1_000, 2_200)
+PUT = TracedPut(5, TraceContext(0xABC, 7, True), "orders", 3, ("id-1",), 1_000, 2_200, "slow")
 
 
 def timeline(*marks: tuple[int, float]) -> OffsetTimeline:
@@ -75,6 +75,7 @@ def test_it_is_a_trace_of_its_own_that_links_to_the_masters_wait() -> None:
         "tandemmq.broker_id": 1,
         "tandemmq.physical_offset": 1_000,
         "tandemmq.stored_bytes": 1_200,
+        "tandemmq.trace.retained_for": "slow",
     }
 
 
