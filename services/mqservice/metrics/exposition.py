@@ -7,8 +7,7 @@ in pieces between which the caller can let go.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from math import isinf, isnan
 from typing import Final
@@ -25,7 +24,6 @@ OPEN_METRICS_CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0;
 _PIECE_SAMPLES: Final = 250
 """Some 0.4 ms."""
 _TOTAL: Final = "_total"
-_NEEDS_ESCAPE: Final = re.compile(r'[\\"\n]')
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -42,26 +40,28 @@ def exposition_pieces(families: Iterable[MetricFamily], *, open_metrics: bool = 
         title = info.name.removesuffix(_TOTAL) if open_metrics and is_counter else info.name
         meaning = info.meaning.translate(_ESCAPES) if open_metrics else info.meaning.replace("\\", r"\\")
         yield f"# HELP {title} {meaning}\n# TYPE {title} {info.kind}\n"
+        # One formatting for all labels: three times as fast as one for each.
+        labels_format = ",".join([f'{name}="%s"' for name in info.labels])
+        name, end = (f"{info.name}{{", "} ") if info.labels else (info.name, " ")
         for start in range(0, len(family.samples), _PIECE_SAMPLES):
-            samples = family.samples[start : start + _PIECE_SAMPLES]
             lines: list[str] = []
-            for labels, value in samples:
-                text = _label_text(info.labels, labels)
+            for labels, value in family.samples[start : start + _PIECE_SAMPLES]:
+                text = labels_format % _escaped(labels)
                 if isinstance(value, HistogramReading):
                     lines += _histogram_lines(info.name, text, value, with_exemplars=open_metrics)
                 else:
-                    lines.append(
-                        f"{info.name}{{{text}}} {_number(value)}\n" if text else f"{info.name} {_number(value)}\n"
-                    )
+                    lines.append(f"{name}{text}{end}{_number(value)}\n")
             yield "".join(lines)
     if open_metrics:
         yield "# EOF\n"
 
 
-def _label_text(names: Sequence[str], values: LabelValues) -> str:
-    if _NEEDS_ESCAPE.search("".join(values)):
-        values = tuple(value.translate(_ESCAPES) for value in values)
-    return ",".join([f'{name}="{value}"' for name, value in zip(names, values, strict=True)])
+def _escaped(values: LabelValues) -> LabelValues:
+    """As they may stand between quotes; nearly always as they are."""
+    joined = "".join(values)
+    if '"' in joined or "\\" in joined or "\n" in joined:
+        return tuple([value.translate(_ESCAPES) for value in values])
+    return values
 
 
 def _histogram_lines(name: str, labels: str, reading: HistogramReading, *, with_exemplars: bool) -> Iterator[str]:
@@ -82,7 +82,7 @@ def _exemplar_text(exemplar: Exemplar) -> str:
 
 def _number(value: float) -> str:
     if isinstance(value, int):
-        return str(int(value))
+        return "%d" % value  # noqa: UP031  # a flag is a number here, which str() would not make it
     if isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return "NaN" if isnan(value) else repr(value)
