@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 __all__ = ["EntryRefused", "driver_command", "executor_command", "main"]
@@ -90,11 +91,16 @@ def _java_options(variables: Mapping[str, str]) -> list[str]:
 
 
 def _class_path(variables: Mapping[str, str]) -> str:
-    """Settings before jars, so that a log4j2.properties in them is found first."""
+    """Settings before jars, so that a log4j2.properties in them is found first. All as spark-submit gives it to a driver:
+    an archive of classes is for one class path.
+    """
+    home = variables["SPARK_HOME"]
+    jars = Path(home, "jars")
     parts = [
-        variables.get("SPARK_CONF_DIR", ""),
+        variables.get("SPARK_CONF_DIR") or f"{home}/conf/",
         variables.get("SPARK_CLASSPATH", ""),
-        f"{variables['SPARK_HOME']}/jars/*",
+        *map(str, sorted(jars.glob("slf4j-api-*.jar"))),
+        f"{jars}/*",
         variables.get("SPARK_EXTRA_CLASSPATH", ""),
     ]
     return ":".join(part for part in parts if part)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from consistency.executor_entry import EntryRefused, driver_command, executor_command, main
@@ -26,7 +28,7 @@ def test_an_executor_gets_what_spark_left_in_the_environment() -> None:
         "/opt/java/bin/java",
         "-Xmx512m",
         "-cp",
-        "/opt/spark/jars/*",
+        "/opt/spark/conf/:/opt/spark/jars/*",
         "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend",
         *("--driver-url", "spark://CoarseGrainedScheduler@10.0.0.7:7078"),
         *("--executor-id", "2"),
@@ -48,6 +50,13 @@ def test_settings_come_before_jars_on_the_class_path() -> None:
     more = {"SPARK_CONF_DIR": "/conf", "SPARK_CLASSPATH": "/mine.jar", "SPARK_EXTRA_CLASSPATH": "/more.jar"}
     command = executor_command(VARIABLES | more)
     assert command[command.index("-cp") + 1] == "/conf:/mine.jar:/opt/spark/jars/*:/more.jar"
+
+
+def test_jars_have_the_order_that_spark_submit_gives_them(tmp_path: Path) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "slf4j-api-2.0.jar").touch()
+    command = executor_command(VARIABLES | {"SPARK_HOME": str(tmp_path)})
+    assert command[command.index("-cp") + 1] == f"{tmp_path}/conf/:{tmp_path}/jars/slf4j-api-2.0.jar:{tmp_path}/jars/*"
 
 
 def test_a_pod_that_spark_did_not_make_is_refused_with_all_that_is_missing() -> None:
