@@ -97,7 +97,8 @@ _SPARK: Final = (
 # The archive of Java's classes fits: Java takes Spark's own from it, and ends where it does not (-Xshare:on).
 _CLASS_ARCHIVE: Final = (
     '"$JAVA_HOME/bin/java" -XX:SharedArchiveFile="$TANDEMMQ_CLASS_ARCHIVE" -Xshare:on -Xlog:class+load:stdout '
-    '-XX:+UseSerialGC -cp "$SPARK_HOME/conf/:$SPARK_HOME/jars/*" org.apache.spark.deploy.SparkSubmit --version 2>&1 '
+    '-XX:+UseSerialGC -cp "$SPARK_HOME/conf/:$(echo "$SPARK_HOME"/jars/slf4j-api-*.jar):$SPARK_HOME/jars/*" '
+    "org.apache.spark.deploy.SparkSubmit --version 2>&1 "
     "| grep -q 'org.apache.spark.deploy.SparkSubmit source: shared objects file (top)'"
 )
 IMAGES: Final = (
