@@ -235,8 +235,11 @@ class ReceiveHandler:
         if self._tracer is None or trace is None:
             return self._lease(receive)
         trace.looking_ns = self._tracer.now_ns()
-        with traced_lines(trace.context):
+        if trace.context is None:
             received = self._lease(receive)
+        else:
+            with traced_lines(trace.context):
+                received = self._lease(receive)
         trace.leased_ns = self._tracer.now_ns()
         return received
 

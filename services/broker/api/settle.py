@@ -75,12 +75,11 @@ class SettleHandler:
         if not self._unanswered:
             self._services.timers.call_soon(self.answer_acknowledged)
         self._unanswered.append((call, encoded_ack(entries, handles, outcomes), request))
-        if self._tracer is not None:
+        if self._tracer is not None and (outcomes.count(OK) != len(outcomes) or self._tracer.follows(handles)):
             failure = _failure_of(outcomes)
-            if failure is not None or self._tracer.follows(call, handles):
-                trace = self._tracer.settling(_ACK, call, topic=topic, group=group, handles=handles, failure=failure)
-                if trace is not None:
-                    self._traced.append(trace)
+            trace = self._tracer.settling(_ACK, call, topic=topic, group=group, handles=handles, failure=failure)
+            if trace is not None:
+                self._traced.append(trace)
 
     def _acknowledged(self, group: str, topic: str, handles: list[str], call: Call) -> list[Outcome] | Outcome:
         """What became of each, or why the request is refused."""
@@ -120,7 +119,7 @@ class SettleHandler:
         traced, self._traced = self._traced, []
         if traced:
             tracer.settled(traced, wait=wait)
-        else:
+        elif tracer.is_slow(writing_ns):
             call, _, request = first
             handles = [entry.receipt_handle for entry in request.entries]
             self._trace(_ACK, request, call, handles, OK, began_ns=writing_ns, wait=wait)

@@ -92,7 +92,7 @@ class ReceiveTracer:
             sent = self._sent(deliveries, own_contexts)
             if trace.context is not None or sent:
                 reason = RetainedFor.SAMPLED
-            elif self._is_slow(ended_ns - trace.looking_ns) and self._has_room_for_trouble(ended_ns):
+            elif self.is_slow(trace.looking_ns) and self._has_room_for_trouble(ended_ns):
                 reason = RetainedFor.SLOW
             else:
                 return
@@ -126,15 +126,13 @@ class ReceiveTracer:
 
     # Ends of deliveries
 
-    def follows(self, call: Call, handles: Sequence[str]) -> bool:
-        """Whether what ends these deliveries is to be traced although nothing went wrong. Asked of every call."""
-        delivered = self._delivered
-        if delivered:
-            for handle in handles:
-                if handle in delivered:
-                    return True
-        parent = _parent_of(call)
-        return parent is not None and parent.is_sampled
+    def follows(self, handles: Sequence[str]) -> bool:
+        """Whether one of these deliveries is traced. Asked of every acknowledgement."""
+        return not self._delivered.keys().isdisjoint(handles)
+
+    def is_slow(self, began_ns: int) -> bool:
+        """Whether what began then has taken too long."""
+        return 0 < self._slow_ns < self.now_ns() - began_ns
 
     def settling(
         self,
@@ -157,16 +155,15 @@ class ReceiveTracer:
             # A handle that was refused may be shown again.
             found = self._delivered.get if failure is not None else self._delivered.pop
             messages = [message for handle in handles if (message := found(handle, None)) is not None]
-            is_followed = bool(messages) or (parent is not None and parent.is_sampled)
             if failure is not None:
                 reason = RetainedFor.FAILED
-            elif is_followed:
+            elif messages:
                 reason = RetainedFor.SAMPLED
-            elif began_ns is not None and self._is_slow(now_ns - began_ns):
+            elif began_ns is not None and self.is_slow(began_ns):
                 reason = RetainedFor.SLOW
             else:
                 return None
-            if not is_followed and not self._has_room_for_trouble(now_ns):
+            if not messages and not self._has_room_for_trouble(now_ns):
                 return None
             if began_ns is None:
                 began_ns = call.received_ns or now_ns
@@ -204,7 +201,8 @@ class ReceiveTracer:
         self, deliveries: Sequence[Delivery], own_contexts: Mapping[int, Sequence[bytes]]
     ) -> dict[int, TraceContext]:
         """The spans of those messages' sends that were traced, by physical offset."""
-        sent = {}
+        # All of it in C but for what is found: most have none.
+        sent = self._tracing.send_contexts.contexts_at([delivery[0][2] for delivery in deliveries])
         for physical_offset, texts in own_contexts.items():
             for text in texts:
                 if text.endswith(_NOT_SAMPLED):
@@ -213,12 +211,6 @@ class ReceiveTracer:
                 if context is not None and context.is_sampled:
                     sent[physical_offset] = context
                     break
-        context_at = self._tracing.send_contexts.context_at
-        for delivery in deliveries:
-            physical_offset = delivery.record.physical_offset
-            context = context_at(physical_offset)
-            if context is not None:
-                sent.setdefault(physical_offset, context)
         return sent
 
     def _traced(
@@ -263,9 +255,6 @@ class ReceiveTracer:
         self._delivered[handle] = message
         if len(self._delivered) > self._deliveries_max:
             self._delivered.popitem(last=False)
-
-    def _is_slow(self, taken_ns: int) -> bool:
-        return 0 < self._slow_ns < taken_ns
 
     def _has_room_for_trouble(self, now_ns: int) -> bool:
         if now_ns - self._troubles_since_ns >= _SECOND_NS:

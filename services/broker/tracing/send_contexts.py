@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 from mqcore.tracing import TraceContext
@@ -29,6 +30,7 @@ class SendContexts:
         if len(self._contexts) > self._messages_max:
             self._contexts.popitem(last=False)
 
-    def context_at(self, physical_offset: int) -> TraceContext | None:
-        """The span of the send of the message there; None if that was not traced, or too long ago."""
-        return self._contexts.get(physical_offset)
+    def contexts_at(self, physical_offsets: Iterable[int]) -> dict[int, TraceContext]:
+        """The spans of the sends of the messages there; of those that were traced, and not too long ago."""
+        contexts = self._contexts
+        return {physical_offset: contexts[physical_offset] for physical_offset in contexts.keys() & physical_offsets}

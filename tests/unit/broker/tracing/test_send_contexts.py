@@ -10,5 +10,4 @@ def test_the_oldest_is_forgotten_beyond_the_limit() -> None:
     contexts = SendContexts(messages_max=2)
     for number in (1, 2, 3):
         contexts.note(number * 100, TraceContext(7, number, True))
-    assert contexts.context_at(100) is None
-    assert contexts.context_at(300) == TraceContext(7, 3, True)
+    assert contexts.contexts_at([100, 150, 300]) == {300: TraceContext(7, 3, True)}

@@ -177,9 +177,8 @@ def test_those_who_deliver_know_a_sampled_send_from_its_append_on() -> None:
     rig = Rig(chance=0.0)
     origin = PutOrigin([_message("id-1")], FakeCall(), (), 0)
     rig.tracer.appended(origin, [AppendResult(PutStatus.PUT_OK, 700, 800, 0, 0)])
-    context = rig.tracing.send_contexts.context_at(700)
+    [context] = rig.tracing.send_contexts.contexts_at([700]).values()
     rig.tracer.answered(origin, [AppendResult(PutStatus.PUT_OK, 700, 800, 0, 0)], 1, 2, 3)
-    assert context is not None
     assert rig.servers()[0].context == context
 
 

@@ -101,7 +101,7 @@ def test_several_deliveries_of_one_receive_are_one_span(
 
 def test_callers_span_is_the_parent(new_tracing: NewTracing, new_broker: NewBroker, spans: Spans) -> None:
     broker = new_broker(new_tracing())
-    _, handle = delivered(broker, is_traced=False)
+    _, handle = delivered(broker)
     own = TraceContext(0xCC, 0xDD, True)
     ack(broker, handle, fake=FakeCall(metadata={"x-mq-client-id": "client@1", "traceparent": own.traceparent}))
     span = spans.only("AckMessage")
