@@ -120,7 +120,7 @@ def test_cluster_becomes_healthy_on_every_plane(admin: ServiceProcess, channel: 
         for family in text_string_to_metric_families(_get(admin, "/metrics").text)
         for sample in family.samples
     }
-    assert (samples["rocketmq_cluster_healthy"], samples["rocketmq_store_ha_slaves_in_sync"]) == (1, 1)
+    assert (samples["rocketmq_cluster_healthy"], samples["rocketmq_broker_up"]) == (1, 1)
     assert samples["process_resident_memory_bytes"] > 0
     assert _get(admin, "/readyz").status_code == 200
 
@@ -224,7 +224,8 @@ def test_runs_of_the_consistency_job_are_on_every_plane(tmp_path: Path, cluster:
         assert RunSummary.from_json(_get(admin, "/api/v1/consistency/runs/latest").json()) == run
         _until(lambda: not _document(admin)["healthy"], "a finding degrades the cluster")
         assert "body does not match its checksum" in _get(admin, "/").text
-        assert 'tandemmq_consistency_findings{broker_group="broker-a"' in _get(admin, "/metrics").text
+        labels = 'cluster="DefaultCluster",broker_group="broker-a"'
+        assert f"tandemmq_consistency_findings{{{labels}" in _get(admin, "/metrics").text
         with grpc.insecure_channel(_address(admin)) as channel:
             answer = _unary(
                 channel,
