@@ -21,7 +21,7 @@ def findings_document(findings: TraceFindings) -> dict[str, Any]:
         "stored": [asdict(copy) for copy in findings.copies],
         "operations": [_tree(tree) for tree in trace_trees(findings.spans)],
         "dropped_span_count": findings.dropped_span_count,
-        "notes": [*unanswered(findings.brokers), *([] if findings.spans else advice(findings))],
+        "notes": [*unanswered(findings.brokers, findings.unsearched), *([] if findings.spans else advice(findings))],
     }
 
 

@@ -91,13 +91,8 @@ class TraceFindings:
     # Spans that a broker did not keep, of traces found.
     dropped_span_count: int
     copies: tuple[StoredCopy, ...]
-
-    @property
-    def topic(self) -> str:
-        """The message's, as its sender knows it; empty if nothing was found."""
-        for copy in self.copies:
-            return copy.real_topic or copy.topic
-        return ""
+    # Brokers that answered, but not where the message lies.
+    unsearched: tuple[TracingState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

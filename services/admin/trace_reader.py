@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import grpc
 import grpc.aio
@@ -71,7 +71,7 @@ class TraceReader:
         async with asyncio.TaskGroup() as tasks:
             for message_id in message_ids[:_FOLLOWED_MAX]:
                 tasks.create_task(self._traces_of_message(brokers, message_id, found))
-        copies = await self._copies(brokers, message_ids[0], "") if len(message_ids) == 1 else []
+        copies = await self._copies(brokers, message_ids[0], "") if len(message_ids) == 1 else _Copies((), ())
         return found.findings(copies)
 
     async def newest(self, brokers: Sequence[BrokerState], *, count: int, notable_only: bool = False) -> TraceList:
@@ -93,9 +93,12 @@ class TraceReader:
     async def _trace(self, brokers: Sequence[BrokerState], trace_id: int, found: _Found) -> None:
         found.add(await self._ask(brokers, lambda calls: calls.by_trace(trace_id)))
 
-    async def _copies(self, brokers: Sequence[BrokerState], message_id: str, topic: str) -> list[StoredCopy]:
+    async def _copies(self, brokers: Sequence[BrokerState], message_id: str, topic: str) -> _Copies:
         answers = await self._ask(brokers, lambda calls: calls.message(message_id, topic))
-        return [copy for _, answer in answers if answer is not None for copy in stored_copies(answer)]
+        return _Copies(
+            found=tuple(copy for _, answer in answers if answer is not None for copy in stored_copies(answer)),
+            failed=tuple(state for state, answer in answers if answer is None),
+        )
 
     async def _ask(
         self, brokers: Sequence[BrokerState], question: Callable[[TraceCalls], Awaitable[AnswerT]]
@@ -126,6 +129,12 @@ def trace_id_of(key: str) -> int:
         return context.trace_id
     # A message id of RocketMQ 4 has 32 digits too, in upper case; OpenTelemetry writes lower case.
     return int(key, 16) if _TRACE_ID.fullmatch(key) else 0
+
+
+class _Copies(NamedTuple):
+    found: tuple[StoredCopy, ...]
+    # Who did not say.
+    failed: tuple[TracingState, ...]
 
 
 class _Found:
@@ -170,12 +179,14 @@ class _Found:
                 found |= dict.fromkeys(value)
         return list(found)
 
-    def findings(self, copies: Sequence[StoredCopy]) -> TraceFindings:
+    def findings(self, copies: _Copies) -> TraceFindings:
         return TraceFindings(
             message_id=self._message_id or (self.message_ids[0] if len(self.message_ids) == 1 else ""),
             trace_id=self._trace_id,
             brokers=tuple(self._states.values()),
             spans=tuple(self._spans.values()),
             dropped_span_count=sum(self._dropped.values()),
-            copies=tuple(copies),
+            copies=copies.found,
+            # Of who does not answer at all that is said already.
+            unsearched=tuple(state for state in copies.failed if not self._states[state.broker].error),
         )

@@ -109,12 +109,18 @@ def shift_text(shift: ClockShift) -> str:
     return f"the clock of {shift.broker} is about {by} {direction} that of {shift.against}: its part was moved"
 
 
-def unanswered(brokers: Sequence[TracingState]) -> list[str]:
+def unanswered(brokers: Sequence[TracingState], unsearched: Sequence[TracingState] = ()) -> list[str]:
     """Who did not answer, so that what is missing is not taken for what is not there."""
     return [
-        f"{state.broker} does not answer ({state.error}): what it kept is missing here"
-        for state in brokers
-        if state.error
+        *(
+            f"{state.broker} does not answer ({state.error}): what it kept is missing here"
+            for state in brokers
+            if state.error
+        ),
+        *(
+            f"{state.broker} did not say whether it holds the message ({state.error}): with the topic it is quicker"
+            for state in unsearched
+        ),
     ]
 
 

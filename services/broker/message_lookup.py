@@ -15,8 +15,8 @@ from mqcore.replication import SlaveView
 __all__ = ["FoundMessage", "Holding", "MessageLookup", "SearchableStore", "earliest_store_ms"]
 
 _RECORDS_MAX: Final = 16
-_TOPICS_PER_TURN: Final = 32
-"""Topics looked into before the event loop gets a turn; each costs some 10 us per index file."""
+_TOPICS_PER_TURN: Final = 8
+"""Topics looked into before the event loop gets a turn: each costs 10 us per index file, or a read of a cold page."""
 
 # Message ids of version 1: 34 hexadecimal digits, see MessageIdCodec; seconds since 2021 at digit 18.
 _ID_DIGITS: Final = 34

@@ -15,6 +15,7 @@ from admin.cluster_state import BrokerState
 from admin.rpc import Channels, TraceCalls
 from admin.trace_reader import TraceReader
 from admin.trace_tree import trace_trees
+from admin.trace_words import unanswered
 from broker.api.trace_servicer import TraceServicer
 from broker.message_lookup import FoundMessage, Holding
 from mqcore.message import Host, MessageRecord
@@ -33,11 +34,13 @@ class _Broker:
 
 
 @asynccontextmanager
-async def _serving(broker_id: int, *, traces: bool = True, holds: bool = True) -> AsyncIterator[_Broker]:
+async def _serving(broker_id: int, *, traces: bool = True, breaks: bool = False) -> AsyncIterator[_Broker]:
     recent = RecentSpans(limit_bytes=1 << 20)
 
     async def find(message_id: str, topic: str) -> list[FoundMessage]:
-        return [_found(broker_id)] if holds and message_id == MESSAGE_ID and topic in ("", TOPIC) else []
+        if breaks:
+            raise OSError("the index cannot be read")
+        return [_found(broker_id)] if message_id == MESSAGE_ID and topic in ("", TOPIC) else []
 
     server = grpc.aio.server()
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(
@@ -141,6 +144,17 @@ async def test_an_older_broker_knows_nothing_of_traces() -> None:
         found = await reader.find([_state(0, f"127.0.0.1:{port}")], MESSAGE_ID)
     await server.stop(None)
     assert found.brokers[0].error == "knows nothing of traces: its version is older"
+
+
+async def test_a_broker_that_cannot_search_its_store_is_told_of() -> None:
+    async with _serving(0, breaks=True) as master, _reader() as reader:
+        master.recent.add(send_spans())
+        found = await reader.find([master.state], MESSAGE_ID)
+    assert len(found.spans) == 4
+    assert found.brokers[0].error == ""
+    (unsearched,) = found.unsearched
+    assert unsearched.broker == "broker-a:0"
+    assert "did not say whether it holds the message" in unanswered(found.brokers, found.unsearched)[0]
 
 
 async def test_nothing_is_known_of_an_unknown_id() -> None:

@@ -61,7 +61,7 @@ def trace_view(findings: TraceFindings, console: Console) -> RenderableType:
     """Everything that is known."""
     parts: list[RenderableType] = [_heading(findings)]
     trees = trace_trees(findings.spans)
-    notes = unanswered(findings.brokers)
+    notes = unanswered(findings.brokers, findings.unsearched)
     for tree in trees:
         parts += ["", _tree(tree, console.width)]
         notes += missing_parts(tree, findings.brokers)

@@ -109,7 +109,7 @@ class TracePage:
     def findings(self, key: str, findings: TraceFindings) -> str:
         """Everything about what was asked for as `key`."""
         trees = trace_trees(findings.spans)
-        notes = unanswered(findings.brokers)
+        notes = unanswered(findings.brokers, findings.unsearched)
         for tree in trees:
             notes += missing_parts(tree, findings.brokers)
         if findings.dropped_span_count:
