@@ -27,6 +27,9 @@ from mqservice.metrics.prometheus_endpoint import PrometheusEndpoint
 from support.otlp_receiver import Manner, OtlpReceiver
 
 SIZE = MetricInfo("size", MetricKind.GAUGE, "By", "A size.", ("topic",))
+# A call that hangs is given up after 5 s: what waited for it would be later than these by far, on any machine.
+TURN_LIMIT_S = 1.5
+END_LIMIT_S = 4.0
 RESOURCE = {"service.name": "tandemmq-broker"}
 
 
@@ -136,15 +139,15 @@ async def test_a_bad_receiver_holds_up_neither_the_loop_nor_the_end(manner: Mann
             await asyncio.to_thread(receiver.wait_until, lambda receiver: receiver.call_count >= 1)
             longest_s = await longest_turn_s(0.3)
             ending = time.monotonic()
-        assert time.monotonic() - ending < 2.5
-    assert longest_s < 0.2
+        assert time.monotonic() - ending < END_LIMIT_S
+    assert longest_s < TURN_LIMIT_S
 
 
 async def test_a_receiver_that_is_not_there_holds_up_nothing() -> None:
     async with exporting(ExporterType.OTLP_GRPC, target="127.0.0.1:1"):
-        assert await longest_turn_s(0.3) < 0.2
+        assert await longest_turn_s(0.3) < TURN_LIMIT_S
         ending = time.monotonic()
-    assert time.monotonic() - ending < 2.5
+    assert time.monotonic() - ending < END_LIMIT_S
 
 
 async def longest_turn_s(duration_s: float) -> float:
