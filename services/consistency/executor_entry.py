@@ -91,7 +91,7 @@ def _java_options(variables: Mapping[str, str]) -> list[str]:
 
 
 def _class_path(variables: Mapping[str, str]) -> str:
-    """Settings before jars, so that a log4j2.properties in them is found first. All as spark-submit gives it to a driver:
+    """Settings before jars, so that a log4j2.properties in them is found first. As spark-submit gives it to a driver:
     an archive of classes is for one class path.
     """
     home = variables["SPARK_HOME"]

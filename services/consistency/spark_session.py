@@ -28,8 +28,9 @@ __all__ = ["prepared_environment", "running_spark", "spark_properties"]
 _LOOPBACK: Final = "127.0.0.1"
 # A heap that is never large needs no parallel collector, and code that runs for seconds no second compiler.
 _JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
-# An archive of another Java or of other jars is passed over. Java says so on standard output if it is let.
-_ARCHIVE_OPTIONS: Final = "-Xshare:auto -Xlog:disable -Xlog:all=warning:stderr"
+# An archive of another Java or of other jars is passed over. Java says so on standard output if it is let, and Java 25
+# calls it an error that Spark opens modules to itself, with an archive that fits.
+_ARCHIVE_OPTIONS: Final = "-Xshare:auto -Xlog:disable -Xlog:all=warning:stderr -Xlog:cds*=off:stderr"
 _UNLINKED_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _APP_NAME: Final = "tandemmq-consistency"
 _KUBERNETES: Final = "spark.kubernetes."
