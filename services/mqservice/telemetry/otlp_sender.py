@@ -35,15 +35,9 @@ class OtlpSpanSender:
     """A `SpanSender`. Connects at the first batch."""
 
     def __init__(self, target: str, *, resource: Mapping[str, str | int], timeout_s: float) -> None:
-        self._target = target
         self._exporter = _Exporter(
             encoded_resource(resource), endpoint=target if "://" in target else f"http://{target}", timeout=timeout_s
         )
-
-    @property
-    def target(self) -> str:
-        """`SpanSender`'s."""
-        return self._target
 
     def send(self, spans: Sequence[SpanData]) -> str:
         """`SpanSender`'s."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import structlog
@@ -35,10 +35,6 @@ log = structlog.get_logger(__name__)
 class SpanSender(Protocol):
     """The connection to a receiver."""
 
-    @property
-    def target(self) -> str:
-        """Where it is, for the log."""
-
     def send(self, spans: Sequence[SpanData]) -> str:
         """Sends a batch; "" when it was taken, else why not. Blocks, but not for ever. On the export thread."""
 
@@ -47,21 +43,35 @@ class SpanSender(Protocol):
 
 
 def open_span_export(target: str, resource: Mapping[str, str | int]) -> SpanExport:
-    """An export by OTLP/gRPC, with `resource` as what the process is. Loads the SDK, which takes half a second.
+    """An export by OTLP/gRPC, with `resource` as what the process is. Returns at once: the thread loads the SDK, which
+    takes half a second.
 
     `target` is host:port, or an URL: https:// asks for TLS. OpenTelemetry's variables (OTEL_EXPORTER_OTLP_HEADERS,
     _CERTIFICATE, _COMPRESSION, OTEL_RESOURCE_ATTRIBUTES) add to it.
     """
-    from mqservice.telemetry.otlp_sender import OtlpSpanSender
 
-    return SpanExport(OtlpSpanSender(target, resource=resource, timeout_s=_CALL_LIMIT_S))
+    def connect() -> SpanSender:
+        from mqservice.telemetry.otlp_sender import OtlpSpanSender
+
+        return OtlpSpanSender(target, resource=resource, timeout_s=_CALL_LIMIT_S)
+
+    return SpanExport(connect, target=target)
 
 
 class SpanExport:
     """A `SpanSink` that exports. `close` flushes for a moment, and returns within two seconds whatever happens."""
 
-    def __init__(self, sender: SpanSender, *, queue_spans: int = _QUEUE_SPANS, pause_s: float = _PAUSE_S) -> None:
-        self._sender = sender
+    def __init__(
+        self,
+        connect: Callable[[], SpanSender],
+        *,
+        target: str,
+        queue_spans: int = _QUEUE_SPANS,
+        pause_s: float = _PAUSE_S,
+    ) -> None:
+        self._connect = connect
+        self._target = target
+        self._sender: SpanSender | None = None
         self._queue_spans = queue_spans
         self._pause_s = pause_s
         # Filled on the event loop, emptied on the thread; both ends of a deque are safe without a lock.
@@ -106,12 +116,15 @@ class SpanExport:
     def _end(self) -> None:
         self._thread.join(_FLUSH_LIMIT_S)
         self._aborted = True
-        self._sender.abort()
+        if self._sender is not None:
+            self._sender.abort()
         self._thread.join(_ABORT_LIMIT_S)
 
     # On the export thread
 
     def _work(self) -> None:
+        # Before the first spans come: loading what it needs takes its time.
+        self._attempt(())
         while not self._closing:
             self._wake.wait(self._pause_s)
             self._wake.clear()
@@ -122,11 +135,15 @@ class SpanExport:
     def _send_all(self) -> None:
         while self._queue and not self._aborted:
             batch = [self._queue.popleft() for _ in range(min(_BATCH_SPANS, len(self._queue)))]
-            try:
-                problem = self._sender.send(batch)
-            except Exception as error:  # The thread's root: spans that cannot be sent must not end the export.
-                problem = f"{type(error).__name__}: {error}"
-            self._judge(problem, len(batch))
+            self._judge(self._attempt(batch), len(batch))
+
+    def _attempt(self, batch: Sequence[SpanData]) -> str:
+        try:
+            if self._sender is None:
+                self._sender = self._connect()
+            return self._sender.send(batch) if batch else ""
+        except Exception as error:  # The thread's root: spans that cannot be sent must not end the export.
+            return f"{type(error).__name__}: {error}"
 
     def _judge(self, problem: str, span_count: int) -> None:
         if problem:
@@ -139,6 +156,6 @@ class SpanExport:
         if self._aborted:
             return
         if problem:
-            log.warning("span_export_failing", receiver=self._sender.target, problem=problem)
+            log.warning("span_export_failing", receiver=self._target, problem=problem)
         else:
-            log.info("span_export_recovered", receiver=self._sender.target, **self.counts)
+            log.info("span_export_recovered", receiver=self._target, **self.counts)

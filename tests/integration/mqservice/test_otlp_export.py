@@ -33,6 +33,7 @@ async def test_every_part_of_a_span_arrives(monkeypatch: pytest.MonkeyPatch) -> 
         export = open_span_export(receiver.target, _RESOURCE)
         made = [*send_spans(parent_span_id=0x99, failure="FLUSH_SLAVE_TIMEOUT"), *slave_spans()]
         export.add(made)
+        receiver.wait_until(lambda receiver: len(receiver.spans()) == len(made))
         await export.close()
         spans = receiver.spans()
 
@@ -69,6 +70,7 @@ async def test_attributes_keep_their_types() -> None:
     with OtlpReceiver() as receiver:
         export = open_span_export(f"http://{receiver.target}", _RESOURCE)
         export.add([span])
+        receiver.wait_until(lambda receiver: receiver.call_count > 0)
         await export.close()
         (received,) = receiver.spans("typed")
     assert received.attributes == attributes

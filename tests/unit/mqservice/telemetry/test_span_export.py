@@ -17,8 +17,6 @@ from support.span_samples import send_spans
 class FakeSender:
     """Takes batches; `problem` is what it answers, `gate` holds it while it is clear."""
 
-    target = "collector:4317"
-
     def __init__(self) -> None:
         self.batches: list[list[SpanData]] = []
         self.problem = ""
@@ -42,6 +40,10 @@ class FakeSender:
         self.gate.set()
 
 
+def _export(sender: FakeSender, *, queue_spans: int = 8_192, pause_s: float) -> SpanExport:
+    return SpanExport(lambda: sender, target="collector:4317", queue_spans=queue_spans, pause_s=pause_s)
+
+
 def _wait_until(condition: object, limit_s: float = 5.0) -> None:
     assert callable(condition)
     deadline = time.monotonic() + limit_s
@@ -52,7 +54,7 @@ def _wait_until(condition: object, limit_s: float = 5.0) -> None:
 
 async def test_what_waits_at_the_end_is_sent() -> None:
     sender = FakeSender()
-    export = SpanExport(sender, pause_s=60)
+    export = _export(sender, pause_s=60)
     export.add(send_spans())
     await export.close()
     assert [len(batch) for batch in sender.batches] == [4]
@@ -61,7 +63,7 @@ async def test_what_waits_at_the_end_is_sent() -> None:
 
 async def test_batches_are_small_and_a_full_one_does_not_wait_for_the_pause() -> None:
     sender = FakeSender()
-    export = SpanExport(sender, pause_s=60)
+    export = _export(sender, pause_s=60)
     for number in range(1, 81):
         export.add(send_spans(trace_id=number))
     _wait_until(lambda: sum(map(len, sender.batches)) >= 128)
@@ -73,7 +75,7 @@ async def test_batches_are_small_and_a_full_one_does_not_wait_for_the_pause() ->
 async def test_a_full_queue_drops_whole_traces_and_counts_them() -> None:
     sender = FakeSender()
     sender.gate.clear()
-    export = SpanExport(sender, queue_spans=10, pause_s=0.001)
+    export = _export(sender, queue_spans=10, pause_s=0.001)
     export.add(send_spans())
     assert sender.entered.wait(5)
     for number in range(1, 6):
@@ -88,7 +90,7 @@ async def test_a_full_queue_drops_whole_traces_and_counts_them() -> None:
 async def test_a_receiver_that_hangs_does_not_hold_the_stop() -> None:
     sender = FakeSender()
     sender.gate.clear()
-    export = SpanExport(sender, pause_s=0.001)
+    export = _export(sender, pause_s=0.001)
     export.add(send_spans())
     assert sender.entered.wait(5)
     started = time.monotonic()
@@ -100,7 +102,7 @@ async def test_a_receiver_that_hangs_does_not_hold_the_stop() -> None:
 async def test_a_failure_is_one_line_and_its_end_another() -> None:
     sender = FakeSender()
     with structlog.testing.capture_logs() as lines:
-        export = SpanExport(sender, pause_s=0.001)
+        export = _export(sender, pause_s=0.001)
         sender.problem = "UNAVAILABLE: connection refused"
         for number in range(1, 4):
             export.add(send_spans(trace_id=number))
@@ -119,7 +121,7 @@ async def test_a_failure_is_one_line_and_its_end_another() -> None:
 async def test_spans_that_cannot_be_sent_do_not_end_the_export(error: Exception) -> None:
     sender = FakeSender()
     sender.error = error
-    export = SpanExport(sender, pause_s=0.001)
+    export = _export(sender, pause_s=0.001)
     export.add(send_spans())
     _wait_until(lambda: export.counts["failed"] == 4)
     sender.error = None
@@ -128,8 +130,27 @@ async def test_spans_that_cannot_be_sent_do_not_end_the_export(error: Exception)
     await export.close()
 
 
+async def test_a_receiver_that_cannot_be_dialled_is_dialled_again() -> None:
+    sender = FakeSender()
+    problems = [ValueError("no such certificate")] * 2
+
+    def connect() -> FakeSender:
+        if problems:
+            raise problems.pop()
+        return sender
+
+    with structlog.testing.capture_logs() as lines:
+        export = SpanExport(connect, target="collector:4317", pause_s=0.001)
+        export.add(send_spans())
+        _wait_until(lambda: export.counts["failed"] == 4)
+        export.add(send_spans())
+        _wait_until(lambda: export.counts["exported"] == 4)
+        await export.close()
+    assert lines[0]["problem"] == "ValueError: no such certificate"
+
+
 async def test_after_the_close_spans_are_counted_and_no_more() -> None:
-    export = SpanExport(FakeSender(), pause_s=60)
+    export = _export(FakeSender(), pause_s=60)
     await export.close()
     export.add(send_spans())
     assert export.counts["dropped"] == 4
