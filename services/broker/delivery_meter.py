@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["OTHER", "DeliveryCounts", "DeliveryMeter"]
+from mqservice.metrics import OTHER
 
-OTHER: Final = "_other"
-"""Stands for the topic and the group of all pairs beyond the limit."""
+__all__ = ["DeliveryCounts", "DeliveryMeter"]
+
 # As many as consume anything in the largest cluster anybody runs; each costs about 300 bytes.
 _PAIRS_MAX: Final = 50_000
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from broker.delivery_meter import OTHER, DeliveryMeter
+from broker.delivery_meter import DeliveryMeter
+from mqservice.metrics import OTHER
 
 
 def test_a_pair_keeps_its_counters() -> None:
