@@ -11,7 +11,7 @@ from typing import Final
 
 __all__ = ["browser", "picture"]
 
-_LIMIT_S: Final = 90
+_LIMIT_S: Final = 300
 # What a page may take to fetch its data and draw, in the browser's own time.
 _SETTLE_MS: Final = 6_000
 

@@ -36,7 +36,10 @@ _NAMED: Final = {
 }
 # Of a row of Grafana's grid, and between two of them.
 _ROW_PX: Final = 34
+# As many series as a legend has room for, and in a panel of a third of the page.
 _LEGEND_MAX: Final = 8
+_LEGEND_NARROW_MAX: Final = 5
+_NARROW: Final = 8
 # A threshold is drawn when the curves come so near to it.
 _NEAR: Final = 1.3
 _STYLE: Final = (Path(__file__).parent / "dashboard.css").read_text(encoding="utf-8")
@@ -91,7 +94,8 @@ def _body(filled: FilledPanel, plot_id: str, plots: list[dict[str, Any]]) -> str
     if panel.kind == "state-timeline":
         return _states(filled)
     plots.append(_plot(filled, plot_id))
-    legend = "" if panel.kind == "heatmap" else _legend(filled.curves)
+    wide = panel.width > _NARROW
+    legend = "" if panel.kind == "heatmap" else _legend(filled.curves, most=_LEGEND_MAX if wide else _LEGEND_NARROW_MAX)
     return f'<div class="plot" id="{plot_id}"></div>{legend}'
 
 
@@ -194,12 +198,12 @@ def _colour(name: str) -> str:
     return next((code for known, code in _NAMED.items() if name.endswith(known)), _NAMED["text"])
 
 
-def _legend(curves: Sequence[Curve]) -> str:
+def _legend(curves: Sequence[Curve], *, most: int) -> str:
     named = "".join(
         f'<span><i style="background:{_COLOURS[place % len(_COLOURS)]}"></i>{html.escape(curve.name)}</span>'
-        for place, curve in enumerate(curves[:_LEGEND_MAX])
+        for place, curve in enumerate(curves[:most])
     )
-    more = f"<span>and {len(curves) - _LEGEND_MAX} more</span>" if len(curves) > _LEGEND_MAX else ""
+    more = f"<span>and {len(curves) - most} more</span>" if len(curves) > most else ""
     return f'<div class="legend">{named}{more}</div>'
 
 
@@ -221,11 +225,12 @@ def _plot(filled: FilledPanel, plot_id: str) -> dict[str, Any]:
 
 def _trace(curve: Curve, place: int, scale: Scale, is_stacked: bool, opacity: float) -> dict[str, Any]:
     colour = _COLOURS[place % len(_COLOURS)]
+    points = list(_with_gaps(curve.points))
     trace: dict[str, Any] = {
         "type": "scatter",
         "mode": "lines" if len(curve.points) > 1 else "markers",
-        "x": [round(when * 1000) for when, _ in curve.points],
-        "y": [value / scale.divisor if math.isfinite(value) else None for _, value in curve.points],
+        "x": [round(when * 1000) for when, _ in points],
+        "y": [value / scale.divisor if math.isfinite(value) else None for _, value in points],
         "line": {"color": colour, "width": 1.5},
         "showlegend": False,
     }
@@ -235,6 +240,17 @@ def _trace(curve: Curve, place: int, scale: Scale, is_stacked: bool, opacity: fl
         red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
         trace |= {"fill": "tozeroy", "fillcolor": f"rgba({red},{green},{blue},{min(opacity, 0.25):.2f})"}
     return trace
+
+
+def _with_gaps(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """With a NaN where values are missing, so that no line crosses the time in which nobody answered."""
+    step = min((later - earlier for (earlier, _), (later, _) in pairwise(points)), default=1.0)
+    last = points[0][0]
+    for when, value in points:
+        if when - last > 2 * step:
+            yield last + step, math.nan
+        yield when, value
+        last = when
 
 
 def _heatmap(curves: Sequence[Curve], unit: str) -> dict[str, Any]:
