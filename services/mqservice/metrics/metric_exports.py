@@ -46,8 +46,13 @@ class MetricExports:
         if ExporterType.PROM in options.types:
             self._endpoint = PrometheusEndpoint(options.host, options.port, read=self._read)
         if ExporterType.OTLP_GRPC in options.types:
-            self._otlp = open_otlp_export(
-                options.target, resource=self._resource, interval_s=options.interval_ms / 1_000, read=self._read
+            # The SDK takes half a second to load, on a busy machine several.
+            self._otlp = await asyncio.to_thread(
+                open_otlp_export,
+                options.target,
+                resource=self._resource,
+                interval_s=options.interval_ms / 1_000,
+                read=self._read,
             )
 
     async def close(self) -> None:
