@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 from mqcore.tracing import RetainedFor, SpanData, SpanKind, SpanLink, TraceContext, attributes
@@ -158,20 +159,12 @@ def _server_span(
     wall_offset_ns: int,
     link_to_receive: bool,
 ) -> SpanData:
-    name, kind = _OPERATIONS[call.method]
     peer_address, peer_port = _address_and_port(call.peer)
-    said: dict[str, AttributeValue] = {
-        attributes.MESSAGING_SYSTEM: attributes.MESSAGING_SYSTEM_ROCKETMQ,
-        attributes.MESSAGING_OPERATION_NAME: name,
-        attributes.MESSAGING_OPERATION_TYPE: kind,
-        attributes.MESSAGING_ROCKETMQ_NAMESPACE: "",
+    said = {
+        **_said_always(call.method),
         attributes.MESSAGING_DESTINATION_NAME: call.topic[:_NAME_MAX],
         attributes.MESSAGING_CONSUMER_GROUP_NAME: call.group[:_NAME_MAX],
         attributes.MESSAGING_CLIENT_ID: call.client_id[:_NAME_MAX],
-        attributes.RPC_SYSTEM_NAME: "grpc",
-        attributes.RPC_METHOD: f"{_SERVICE}/{call.method}",
-        # Refusals travel in RocketMQ's own status.
-        attributes.RPC_RESPONSE_STATUS_CODE: "OK",
         attributes.NETWORK_PEER_ADDRESS: peer_address,
         attributes.NETWORK_PEER_PORT: peer_port,
         attributes.RETAINED_FOR: str(call.retained_for),
@@ -215,6 +208,23 @@ def _step(name: str, call: TracedCall, context: TraceContext, start_ns: int, end
     )
 
 
+@cache
+def _said_always(method: str) -> dict[str, AttributeValue]:
+    """The attributes that are the same in each call of a method."""
+    operation, operation_type = _OPERATIONS[method]
+    return {
+        attributes.MESSAGING_SYSTEM: attributes.MESSAGING_SYSTEM_ROCKETMQ,
+        attributes.MESSAGING_OPERATION_NAME: operation,
+        attributes.MESSAGING_OPERATION_TYPE: operation_type,
+        attributes.MESSAGING_ROCKETMQ_NAMESPACE: "",
+        attributes.RPC_SYSTEM_NAME: "grpc",
+        attributes.RPC_METHOD: f"{_SERVICE}/{method}",
+        # Refusals travel in RocketMQ's own status.
+        attributes.RPC_RESPONSE_STATUS_CODE: "OK",
+    }
+
+
+@lru_cache(maxsize=1_024)
 def _address_and_port(peer: str) -> tuple[str, int]:
     """Of `ipv4:10.0.0.7:51234` or `ipv6:[::1]:51234`, whose brackets gRPC writes %5B and %5D."""
     address, _, port = peer.partition(":")[2].rpartition(":")

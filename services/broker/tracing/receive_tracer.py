@@ -26,7 +26,7 @@ from broker.tracing.receive_spans import (
     settle_spans,
 )
 from mqcore.delivery import Delivery
-from mqcore.message import Host, StoredMessage, decode_properties, offset_message_id
+from mqcore.message import Host, StoredMessage, offset_message_id
 from mqcore.message.property_names import PROPERTY_UNIQUE_KEY
 from mqcore.tracing import RetainedFor, TraceContext, parse_traceparent
 from mqcore.tracing.trace_context import TRACEPARENT
@@ -46,6 +46,9 @@ _SECOND_NS: Final = 1_000_000_000
 _MILLISECOND_NS: Final = 1_000_000
 # The end of a `traceparent` that is not sampled; most are of that kind, and need no reading.
 _NOT_SAMPLED: Final = b"-00"
+# Of a property string: the name of the message's id, and what may stand before a name.
+_UNIQUE_KEY: Final = f"{PROPERTY_UNIQUE_KEY}\x01".encode()
+_PAIR_ENDS: Final = (b"", b"\x02")
 
 
 class ReceiveTracer:
@@ -176,15 +179,12 @@ class ReceiveTracer:
     def settled(self, traces: Sequence[SettleTrace], *, wait: tuple[str, int, int] | None = None) -> None:
         """They were answered. `wait`: what all of them waited for before, from when until when."""
         try:
-            ended_ns = self.now_ns()
+            ended_ns, wall_offset_ns = self.now_ns(), self._tracing.wall_offset_ns()
             for trace in traces:
                 trace.wait = wait
                 self._tracing.sink.add(
                     settle_spans(
-                        trace,
-                        ended_ns=ended_ns,
-                        wall_offset_ns=self._tracing.wall_offset_ns(),
-                        child_of=self._sampler.child_of,
+                        trace, ended_ns=ended_ns, wall_offset_ns=wall_offset_ns, child_of=self._sampler.child_of
                     )
                 )
         except Exception:
@@ -276,5 +276,7 @@ def _parent_of(call: Call) -> TraceContext | None:
 
 def _message_id(record: StoredMessage) -> str:
     """As its receiver is told it."""
-    message_id = decode_properties(record.properties).get(PROPERTY_UNIQUE_KEY)
-    return message_id or offset_message_id(Host(record.store_address, record.store_port), record.physical_offset)
+    before, name, rest = record.properties.partition(_UNIQUE_KEY)
+    if name and before[-1:] in _PAIR_ENDS:
+        return rest.partition(b"\x02")[0].decode("utf-8", "replace")
+    return offset_message_id(Host(record.store_address, record.store_port), record.physical_offset)
