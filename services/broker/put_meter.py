@@ -15,12 +15,15 @@ from mqcore.tracing import TraceContext
 
 __all__ = ["LATENCY_BOUNDS_S", "PutMeter", "TopicPuts"]
 
-# From the fastest flush of a good disk to the limit of most clients.
-LATENCY_BOUNDS_S: Final = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
+# From the fastest flush of a good disk to the limit of most clients. The type is said because the compiler would take
+# a tuple of fifteen floats for something else than a tuple.
+LATENCY_BOUNDS_S: Final[tuple[float, ...]] = (
+    1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0,
+)  # fmt: skip
 # Powers of two, 128 bytes to 4 MiB; among them RocketMQ's 1 KiB, 4 KiB, 512 KiB, 1, 2 and 4 MiB.
 _SMALLEST_SIZE_DIGITS: Final = 7
 _LARGEST_SIZE_DIGITS: Final = 22
-SIZE_BOUNDS_BYTES: Final = tuple(
+SIZE_BOUNDS_BYTES: Final[tuple[float, ...]] = tuple(
     float(1 << digits) for digits in range(_SMALLEST_SIZE_DIGITS, _LARGEST_SIZE_DIGITS + 1)
 )
 # A record is no longer than 2 GiB.
