@@ -16,3 +16,13 @@ def test_a_bucket_keeps_its_newest_exemplar() -> None:
     histogram.note_exemplar(Exemplar(0.5, "a", "b", 1))
     histogram.note_exemplar(Exemplar(0.6, "c", "d", 2))
     assert histogram.reading().exemplars == (Exemplar(0.6, "c", "d", 2), None)
+
+
+def test_the_order_of_observations_does_not_matter() -> None:
+    bounds = (0.1, 0.5, 1.0, 5.0)
+    values = [0.05, 0.1, 0.100_1, 0.3, 0.5, 0.7, 1.0, 1.5, 5.0, 9.0, 9.5, 0.0, -1.0]
+    for shift in range(len(values)):
+        histogram = Histogram(bounds)
+        for value in values[shift:] + values[:shift]:
+            histogram.observe(value)
+        assert histogram.reading().counts == (4, 3, 2, 2, 2)
