@@ -20,6 +20,9 @@ CONFIG: Final[dict[str, Any]] = yaml.safe_load((ROOT / "skaffold.yaml").read_tex
 PROFILES: Final = {profile["name"]: profile for profile in CONFIG["profiles"]}
 DOCKERFILES: Final = (ROOT / "services" / "Dockerfile", ROOT / "tests" / "e2e" / "kubernetes" / "Dockerfile")
 _SCHEMA: Final = Path(__file__).parent / "schemas" / "skaffold-v4beta13.json"
+_SERVICES: Final[tuple[str, ...]] = ("nameserver", "broker", "admin", "consistency")
+_USER: Final = re.compile(r"^USER (\S+)$", re.MULTILINE)
+_NAMED: Final = re.compile(r"^\S+(?: AS )?(\S*)")
 _TEMPLATE: Final = re.compile(r"\{\{\.IMAGE_(REPO|TAG)_(\w+)\}\}")
 
 
@@ -130,17 +133,21 @@ def test_images_stand_on_the_slim_base_and_run_as_a_fixed_number(dockerfile: Pat
     text = dockerfile.read_text(encoding="utf-8")
     stages = _stages(dockerfile)
     assert {parent for parent in stages.values() if parent not in stages} == {"python:3.11-slim"}
-    assert re.findall(r"^USER (\S+)$", text, re.MULTILINE) == ["10001:10001"]
+    images = [name for name in _SERVICES if name in stages] or [list(stages)[-1]]
+    for image in images:
+        stood_on = {image, *_ancestors(stages, image)}
+        users = {user for stage, block in _blocks(text) if stage in stood_on for user in _USER.findall(block)}
+        assert users == {"10001:10001"}
 
 
 def test_what_builds_is_in_no_image() -> None:
     stages = _stages(DOCKERFILES[0])
-    for target in ("nameserver", "broker", "admin", "consistency"):
-        assert [target, *_ancestors(stages, target)] == [target, "runtime", "base", "python:3.11-slim"]
-    final = DOCKERFILES[0].read_text(encoding="utf-8").split("FROM base AS runtime")[1]
-    for block in re.split(r"^FROM ", final, flags=re.MULTILINE):
-        if block.startswith("runtime"):
-            assert "RUN " not in block
+    blocks = dict(_blocks(DOCKERFILES[0].read_text(encoding="utf-8")))
+    for target in _SERVICES:
+        *above_runtime, runtime, base, python = [target, *_ancestors(stages, target)]
+        assert (runtime, base, python) == ("runtime", "base", "python:3.11-slim")
+        for stage in above_runtime:
+            assert "RUN " not in blocks[stage]
 
 
 def test_every_package_of_an_image_has_a_hash() -> None:
@@ -173,6 +180,12 @@ def _stages(dockerfile: Path) -> dict[str, str]:
     """What each stage stands on; the last one may have no name."""
     found = re.findall(r"^FROM (\S+)(?: AS (\S+))?$", dockerfile.read_text(encoding="utf-8"), re.MULTILINE)
     return {name or "": parent for parent, name in found}
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """Each stage's name and what it says."""
+    blocks = re.split(r"^FROM ", text, flags=re.MULTILINE)[1:]
+    return [(_NAMED.findall(block.partition("\n")[0])[0], block) for block in blocks]
 
 
 def _ancestors(stages: dict[str, str], name: str) -> Iterable[str]:
