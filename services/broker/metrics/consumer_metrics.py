@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from broker.metrics.message_metrics import flag
@@ -41,8 +42,17 @@ class ConsumerMetrics:
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
         """Adds its samples."""
-        others: list[Backlog] = []
         stored_at_ms: dict[_Position, int] = {}
+        try:
+            await self._tell_groups(samples, turn, stored_at_ms)
+        except asyncio.CancelledError:
+            # Given up because it took too long: the next call need not read again what this one has read.
+            self._stored_at_ms |= stored_at_ms
+            raise
+        self._stored_at_ms = stored_at_ms
+
+    async def _tell_groups(self, samples: MetricSamples, turn: TurnLimit, stored_at_ms: dict[_Position, int]) -> None:
+        others: list[Backlog] = []
         for group, topic in self._leases.pairs():
             backlog = self._leases.backlog_of(group, topic)
             if self._pair_limit.admits((topic, group)):
@@ -54,7 +64,6 @@ class ConsumerMetrics:
                 await turn.pause()
         if others:
             _tell_backlog(samples, OTHER, OTHER, Backlog(*map(sum, zip(*others, strict=True))))
-        self._stored_at_ms = stored_at_ms
 
     def _tell_ages(
         self,

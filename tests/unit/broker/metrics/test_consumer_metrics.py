@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -125,6 +126,37 @@ async def test_ages_follow_the_group_from_call_to_call(group: Group) -> None:
     assert (await group.told())["lag_latency", "orders", "billing", "false"] == 6_000
     group.acknowledge(received, 1)
     assert (await group.told())["lag_latency", "orders", "billing", "false"] == 1_000
+
+
+async def test_what_was_read_before_a_call_was_given_up_is_not_read_again(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in ("orders", "bills"):
+        group.put(1, topic=topic)
+        group.receive(1, topic=topic)
+        group.put(1, topic=topic)
+
+    class Impatient(TurnLimit):
+        @property
+        def is_reached(self) -> bool:
+            return True
+
+        async def pause(self) -> None:
+            raise asyncio.CancelledError
+
+    read_log, reads = group.broker.store.read_log, []
+
+    def counted(offset: int, max_bytes: int) -> memoryview:
+        reads.append(offset)
+        return read_log(offset, max_bytes)
+
+    monkeypatch.setattr(group.broker.store, "read_log", counted)
+    samples = MetricSamples(BROKER_METRICS, base=("c", "broker", "a", "0"))
+    with pytest.raises(asyncio.CancelledError):
+        await group.metrics.tell(samples, Impatient(group.time))
+    assert len(reads) == 2
+    await group.told()
+    assert len(reads) == len(set(reads)) == 4
 
 
 async def test_beyond_the_limit_groups_are_one() -> None:
