@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from support.manual_time import OffsetClock
 SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT_LIMIT_S = 90
 
-# Runs a script with the endpoint and the topic, and gives the JSON object it printed.
+# Runs a script with the topic, and gives the JSON object it printed.
 RunScript = Callable[..., Awaitable[dict[str, Any]]]
+# The same at an address.
+RunAt = Callable[..., Awaitable[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,14 @@ async def endpoint(request: pytest.FixtureRequest) -> AsyncIterator[Endpoint]:
 
 
 @pytest.fixture
-def run_script(official_python: Path, endpoint: Endpoint, tmp_path: Path) -> RunScript:
-    async def run(name: str, *arguments: str) -> dict[str, Any]:
+def run_at(official_python: Path, tmp_path: Path) -> RunAt:
+    """Runs a script at any address."""
+
+    async def run(address: str, name: str, *arguments: str) -> dict[str, Any]:
         process = await asyncio.create_subprocess_exec(
             official_python,
             SCRIPTS / f"{name}.py",
-            *("--endpoint", endpoint.address, "--topic", "orders"),
+            *("--endpoint", address, "--topic", "orders"),
             *arguments,
             # The client logs below the home folder.
             env={**os.environ, "HOME": str(tmp_path)},
@@ -75,3 +80,9 @@ def run_script(official_python: Path, endpoint: Endpoint, tmp_path: Path) -> Run
         return result
 
     return run
+
+
+@pytest.fixture
+def run_script(endpoint: Endpoint, run_at: RunAt) -> RunScript:
+    """Runs a script at the broker of this process."""
+    return partial(run_at, endpoint.address)

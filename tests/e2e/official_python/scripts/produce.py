@@ -14,6 +14,7 @@ def main() -> None:
     parser.add_argument("--endpoint", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--traceparent", help="property of each message")
     arguments = parser.parse_args()
     producer = Producer(ClientConfiguration(arguments.endpoint, Credentials()), (arguments.topic,))
     producer.startup()
@@ -25,6 +26,8 @@ def main() -> None:
         message.tag = f"tag-{number % 3}"
         message.keys = f"key-{number}"
         message.add_property("number", str(number))
+        if arguments.traceparent:
+            message.add_property("traceparent", arguments.traceparent)
         message_ids.append(producer.send(message).message_id)
     producer.shutdown()
     json.dump({"message_ids": message_ids}, sys.stdout)
