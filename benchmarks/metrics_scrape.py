@@ -4,7 +4,7 @@ Every topic has a consumer group that lags in all its queues. The figures of the
 CPU, and the longest piece of work between two turns. "Longest wait" is what a timer of 1 ms saw while the whole scrape
 ran: collecting on the loop, and the text being made on a thread beside it, with the interpreter shared.
 
-python benchmarks/metrics_scrape.py                 # build/metrics-scrape.json
+python benchmarks/metrics_scrape.py                 # build/bench-metrics.json
 python benchmarks/metrics_scrape.py --topics 1000
 """
 
@@ -180,7 +180,7 @@ def scrape(port: int) -> int:
 
 
 def main() -> int:
-    """Measures with and without a bound on the series, and writes build/metrics-scrape.json."""
+    """Measures with and without a bound on the series, and writes build/bench-metrics.json."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--topics", type=int, default=10_000)
     topics = parser.parse_args().topics
@@ -192,7 +192,7 @@ def main() -> int:
             unit = "" if name == "series" else "ms"
             print(f"  {name:<28} {value:>12.1f} {unit}")
             rows.append({"name": f"{name}_of_{series_max}", "value": round(value, 3), "unit": unit})
-    (ROOT / "build" / "metrics-scrape.json").write_text(json.dumps(rows, indent=2) + "\n")
+    (ROOT / "build" / "bench-metrics.json").write_text(json.dumps(rows, indent=2) + "\n")
     return 0
 
 
