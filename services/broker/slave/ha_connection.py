@@ -151,10 +151,11 @@ class HaConnection:
         """Reports the acknowledged end."""
         if self._session is not None:
             end_offset = self._acknowledged_end()
+            if self._timelines is not None:
+                # Before it is sent, so that it never seems to come after the master's hearing of it.
+                self._timelines.reported.note(end_offset, self._clock.monotonic_ns())
             self._session.appended(end_offset)
             self._send_reports()
-            if self._timelines is not None:
-                self._timelines.reported.note(end_offset, self._clock.monotonic_ns())
 
     def drop(self, reason: str) -> None:
         """Ends the connection from our side."""
