@@ -241,6 +241,7 @@ class Broker:
         self._serving = False
         self._is_open = False
         self._failure: str | None = None
+        self._told_refusal: str | None = None
         self._stopping = asyncio.Event()
         self._ports = {"listenPort": 0, "grpcServerPort": 0, "haListenPort": 0}
 
@@ -905,6 +906,19 @@ class Broker:
                 await asyncio.to_thread(job.run)
             while self._store.trim_queues():
                 await asyncio.sleep(0)
+            if self._settings.is_master:
+                self._tell_of_full_disk()
+
+    def _tell_of_full_disk(self) -> None:
+        """One line when sends begin to be refused, and one when they are taken again."""
+        refusal = self._store.refusal
+        if refusal == self._told_refusal:
+            return
+        self._told_refusal = refusal
+        if refusal is not None:
+            log.error("sends_refused", reason=refusal)
+        else:
+            log.info("sends_taken_again")
 
     def _replica_state(self) -> ReplicaState:
         store, is_master = self._store, self._settings.is_master

@@ -226,14 +226,21 @@ class WritePath:
                     log.info(
                         "slave_started", slave=event.peer, start_offset=event.start_offset, broker_id=event.broker_id
                     )
-                case SlaveInSync():
-                    log.info("slave_in_sync", link=event.link)
-                case SlaveFellBehind():
-                    log.warning("slave_fell_behind", link=event.link)
+                case SlaveInSync(link):
+                    log.info("slave_in_sync", **self._slave_of(link))
+                case SlaveFellBehind(link):
+                    log.warning("slave_fell_behind", **self._slave_of(link))
         if len(waiting) != waited_count:
             self._answered()
             self._note_written()
         self._schedule_turn()
+
+    def _slave_of(self, link: int) -> dict[str, str | int | None]:
+        """Who it is, for the log."""
+        for slave in self._replica.slaves():
+            if slave.link == link:
+                return {"slave": slave.peer, "broker_id": slave.broker_id, "lag_bytes": slave.lag_bytes}
+        return {"link": link}
 
     def fail_all(self, status: PutStatus) -> None:
         """Ends every waiting send with `status`; the broker is stopping and no copy will come."""
