@@ -79,7 +79,12 @@ class BrokerObservability:
         """Spans by what became of them; empty while tracing is off."""
         if self.recent_spans is None:
             return {}
-        return {"kept": self.recent_spans.kept_count, **(self._export.counts if self._export is not None else {})}
+        counts = {"kept": self.recent_spans.kept_count}
+        if self._export is not None:
+            counts |= self._export.counts
+        if self.send_tracer is not None:
+            counts["no_room"] = self.send_tracer.dropped_count
+        return counts
 
     async def close(self) -> None:
         """Exports what is left; at most 2 s, whatever the receiver does."""

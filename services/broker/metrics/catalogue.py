@@ -276,7 +276,7 @@ _BROKER: Final = (
         "rocketmq_trace_spans_total",
         _COUNTER,
         "{span}",
-        "Spans by what became of them.",
+        "Spans by what became of them; `no_room`: sends that were to be traced while too many waited to become spans.",
         (*BASE_LABELS, "outcome"),
     ),
 )
