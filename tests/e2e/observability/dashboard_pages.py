@@ -68,6 +68,10 @@ def dashboard_page(title: str, subtitle: str, panels: Sequence[FilledPanel]) -> 
             continue
         body = _body(filled, f"plot-{number}", plots)
         boxes.append(f'<div class="panel" style="{place}"><h2>{html.escape(panel.title)}</h2>{body}</div>')
+    moments = [when for filled in panels for curve in filled.curves for when, _ in curve.points]
+    for plot in plots:
+        # All panels show the same time, whenever their series begin.
+        plot["layout"]["xaxis"]["range"] = [round(min(moments) * 1000), round(max(moments) * 1000)]
     rows = max((filled.panel.y + filled.panel.height for filled in panels), default=0)
     head = f"<h1>{html.escape(title)}<small>{html.escape(subtitle)}</small></h1>"
     draw = f"for (const p of {json.dumps(plots)}) Plotly.newPlot(p.id, p.data, p.layout, {{staticPlot: true}});"
@@ -236,7 +240,8 @@ def _trace(curve: Curve, place: int, scale: Scale, is_stacked: bool, opacity: fl
     }
     if is_stacked:
         trace["stackgroup"] = "all"
-    elif opacity:
+    elif opacity and len(points) == len(curve.points):
+        # Where a series breaks off, Plotly would fill the gap too.
         red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
         trace |= {"fill": "tozeroy", "fillcolor": f"rgba({red},{green},{blue},{min(opacity, 0.25):.2f})"}
     return trace
@@ -291,7 +296,7 @@ def _layout(scale: Scale, defaults: Mapping[str, Any], highest: float = 0.0) -> 
         "margin": {"l": 48, "r": 12, "t": 8, "b": 24},
         "paper_bgcolor": "#fff",
         "plot_bgcolor": "#fff",
-        "xaxis": {**axis, "type": "date", "nticks": 6, "tickformat": "%H:%M"},
+        "xaxis": {**axis, "type": "date", "nticks": 6, "tickformat": "%H:%M:%S"},
         "yaxis": y_axis,
         "shapes": list(_threshold_lines(scale, defaults, highest / scale.divisor)),
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import time
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -45,7 +45,7 @@ def test_prometheus_scrapes_every_member(stage: Stage, note: Note) -> None:
         targets = stage.prometheus.targets()
         return set(targets) == wanted and all(health == "up" for health, _ in targets.values())
 
-    wait_until(all_up, limit_s=LIMIT_S, what=f"all are scraped: {stage.prometheus.targets()}")
+    _wait(all_up, "all are scraped", stage.prometheus.targets)
     note("scraped_targets", len(wanted), "targets")
 
 
@@ -90,7 +90,7 @@ def test_metrics_arrive_by_otlp_too(stage: Stage) -> None:
         names = stage.collector.metric_names()
         return len(names) == brokers and all(wanted <= each for each in names.values())
 
-    wait_until(arrived, limit_s=LIMIT_S, what=f"{sorted(wanted)} of {brokers} brokers")
+    _wait(arrived, f"{sorted(wanted)} of {brokers} brokers", stage.collector.metric_names)
 
 
 def test_one_send_is_one_tree_over_both_replicas(stage: Stage, note: Note) -> None:
@@ -147,17 +147,13 @@ def test_the_terminal_and_the_page_show_the_tree(stage: Stage) -> None:
 def test_alerts_fire_while_a_slave_is_stopped_and_end_when_it_is_back(stage: Stage, note: Note) -> None:
     assert not stage.prometheus.broken_rules()
     quiet = EXPECTED_ALERTS | {"TandemMQSlaveNotFollowing", "TandemMQUnhealthy"}
-    wait_until(
-        lambda: not quiet & set(stage.prometheus.firing()),
-        limit_s=LIMIT_S,
-        what=f"no alert before the fault: {stage.prometheus.firing()}",
-    )
+    _wait(lambda: not quiet & set(stage.prometheus.firing()), "no alert before the fault", stage.prometheus.firing)
     stage.cluster.kill(STOPPED)
     stopped_at = time.monotonic()
-    wait_until(
+    _wait(
         lambda: set(stage.prometheus.firing()) >= EXPECTED_ALERTS,
-        limit_s=LIMIT_S,
-        what=f"alerts fire: {sorted(EXPECTED_ALERTS - set(stage.prometheus.firing()))} do not",
+        f"{sorted(EXPECTED_ALERTS)} fire",
+        stage.prometheus.firing,
     )
     note("alerts_fired_after", round(time.monotonic() - stopped_at, 1), "s")
     for alert in ("TandemMQMasterWithoutSlave", "TandemMQTooFewSlavesInSync"):
@@ -170,11 +166,7 @@ def test_alerts_fire_while_a_slave_is_stopped_and_end_when_it_is_back(stage: Sta
     )
     stage.cluster.start_again(STOPPED)
     back_at = time.monotonic()
-    wait_until(
-        lambda: not quiet & set(stage.prometheus.firing()),
-        limit_s=LIMIT_S,
-        what=f"alerts end: {stage.prometheus.firing()}",
-    )
+    _wait(lambda: not quiet & set(stage.prometheus.firing()), "alerts end", stage.prometheus.firing)
     note("alerts_ended_after", round(time.monotonic() - back_at, 1), "s")
     stage.traffic.check_running()
 
@@ -202,7 +194,7 @@ def test_pictures_of_a_trace(stage: Stage, pictures: Path | None) -> None:
         pytest.skip("no pictures are wanted")
     trace = _whole_trace(stage)
     page = _page(stage, _message_id(stage, trace))
-    picture(page, pictures / "trace-of-a-send.png", width=1280, height=1000)
+    picture(page, pictures / "trace-of-a-send.png", width=1280, height=818)
     assert stage.zipkin is not None
     url = f"{stage.zipkin.url}/zipkin/traces/{trace.server.trace_id}"
     picture(url, pictures / "trace-in-zipkin.png", width=1280, height=620)
@@ -246,10 +238,7 @@ def _whole_trace(stage: Stage) -> SendTrace:
                 return True
         return False
 
-    try:
-        wait_until(arrived, limit_s=LIMIT_S, what="a whole trace")
-    except AssertionError as error:
-        raise AssertionError(f"{error}: {missing}") from None
+    _wait(arrived, "a whole trace", lambda: missing)
     return found[0]
 
 
@@ -259,10 +248,15 @@ def _wait_for_names(stage: Stage, wanted: Iterable[str]) -> None:
     def missing() -> set[str]:
         return names - set(stage.prometheus.label_values("__name__"))
 
+    _wait(lambda: not missing(), "no name is missing", missing)
+
+
+def _wait(condition: Callable[[], bool], what: str, instead: Callable[[], object]) -> None:
+    """Until the condition holds; AssertionError that says what is there instead."""
     try:
-        wait_until(lambda: not missing(), limit_s=LIMIT_S, what="every name is there")
+        wait_until(condition, limit_s=LIMIT_S, what=what)
     except AssertionError as error:
-        raise AssertionError(f"{error}: {sorted(missing())} are missing") from None
+        raise AssertionError(f"{error}; there is {instead()}") from None
 
 
 def _exposed_names(name: str, kind: MetricKind) -> tuple[str, ...]:
