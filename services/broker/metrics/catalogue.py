@@ -2,8 +2,8 @@
 
 Names and labels are RocketMQ 5's where it has the metric (BrokerMetricsConstant, DefaultStoreMetricsConstant of 5.3.3),
 so that its dashboards find them; `rocketmq_store_ha_` is RocketMQ's stem for what it has no metrics of. Units stand at
-the end of a name unless RocketMQ's has none. Nothing is labelled by message, client or address; topics and groups are
-bounded by metricsSeriesMax.
+the end of a name unless RocketMQ's has none. Nothing is labelled by message or client; topics and groups are bounded by
+metricsSeriesMax.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ _BROKER: Final = (
         "rocketmq_trace_spans_total",
         _COUNTER,
         "{span}",
-        "Spans by what became of them; `no_room`: sends that were to be traced while too many waited to become spans.",
+        "Spans by what became of them; `no_room`: sends that were to be traced and were too many.",
         (*BASE_LABELS, "outcome"),
     ),
 )
