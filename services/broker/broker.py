@@ -46,6 +46,7 @@ from broker.client_server import ClientServer, added_counters, client_server_of
 from broker.departure import Departure
 from broker.files import PosixDisk
 from broker.flush_worker import FlushWorker
+from broker.group_members import GroupMembers
 from broker.lease_storage import LeaseStorage
 from broker.master.ha_listener import HaListener
 from broker.master.tail_recovery import TailRecovery
@@ -55,8 +56,9 @@ from broker.metrics import BrokerMetrics
 from broker.observability import BrokerObservability
 from broker.peer_probe import PeerProbes, ProbeTarget, probe_targets
 from broker.queue_reader import StoreQueueReader
+from broker.retention import Retention
 from broker.settings import BrokerRole, BrokerSettings
-from broker.slave.follower import Follower, MasterAddress
+from broker.slave.follower import Follower
 from broker.slave.metadata_pull import MetadataPull
 from broker.slave.traced_puts_pull import TracedPutsPull
 from broker.tracing.send_tracer import SendTracer
@@ -74,7 +76,6 @@ from mqcore.metadata import (
 )
 from mqcore.replication import MasterReplica, recovery_wait_ms
 from mqcore.routing import (
-    MASTER_ID,
     BrokerEndpoints,
     BrokerIdentity,
     Registration,
@@ -93,7 +94,6 @@ __all__ = ["Broker"]
 
 log = structlog.get_logger(__name__)
 
-RETENTION_INTERVAL_S: Final = 10.0
 LEASE_TICK_S: Final = 1.0
 # Topic, properties and fixed fields of a record beside its body.
 RECORD_HEAD_ROOM_BYTES: Final = 64 << 10
@@ -194,12 +194,15 @@ class Broker:
             tracer=self.send_tracer,
         )
         self._write_path.attach(self._ha)
+        self._members = GroupMembers(
+            self._identity, view=lambda: self._links.view, stated_master=settings.ha_master_address
+        )
         self._follower = Follower(
             store=self._store,
             clock=clock,
             options=settings.slave_options(),
             broker_id=settings.broker_id,
-            master=self._master_address,
+            master=self._members.master_address,
             reports_flushed_only=self._sync_flush,
             kick_flush=self._flusher.kick,
             flushes_paused=self._alone_with_store,
@@ -215,6 +218,7 @@ class Broker:
             registrant=self,
             heartbeat_interval_ms=settings.broker_heartbeat_interval,
         )
+        self._retention = Retention(self._store, clock=clock, is_master=settings.is_master)
         self._departure = Departure(
             clock=clock,
             grace_ms=settings.drain_grace_period if settings.is_master else 0,
@@ -241,7 +245,6 @@ class Broker:
         self._serving = False
         self._is_open = False
         self._failure: str | None = None
-        self._told_refusal: str | None = None
         self._stopping = asyncio.Event()
         self._ports = {"listenPort": 0, "grpcServerPort": 0, "haListenPort": 0}
 
@@ -531,7 +534,7 @@ class Broker:
             state=self._replica_state,
             files=self._store_files,
             helper=self._audit_helper,
-            read_source=SourceLog(self._identity, endpoint=self._member_metadata).read,
+            read_source=SourceLog(self._identity, endpoint=self._members.member_metadata).read,
             failed=self._disk_failed,
         )
 
@@ -563,7 +566,7 @@ class Broker:
             group.create_task(worker.run())
         tasks = [
             group.create_task(self._links.run()),
-            group.create_task(self._retention()),
+            group.create_task(self._retention.run()),
             group.create_task(self._departure.run()),
         ]
         if self._settings.metrics_options().types:
@@ -580,7 +583,7 @@ class Broker:
             await asyncio.to_thread(self._store.trust_tail)
             pull = MetadataPull(
                 tables=self._tables.by_file,
-                master=self._master_metadata,
+                master=self._members.master_metadata,
                 applied=self._tables.applied_from_master,
             )
             tasks += [group.create_task(self._follower.run()), group.create_task(pull.run())]
@@ -592,7 +595,7 @@ class Broker:
                 store=self._store,
                 clock=self._clock,
                 slave_count=self._settings.total_replicas - 1,
-                slaves=self._slave_endpoints,
+                slaves=self._members.slave_endpoints,
                 flushes_paused=self._jobs_paused,
                 given_up=self._stopping.is_set,
             )
@@ -616,7 +619,7 @@ class Broker:
         pull = TracedPutsPull(
             tracing=tracing,
             timelines=timelines,
-            master=self._master_metadata,
+            master=self._members.master_metadata,
             reports_flushed_only=self._sync_flush,
         )
         return [group.create_task(pull.run())]
@@ -778,39 +781,6 @@ class Broker:
     def _topics_changed(self) -> None:
         self._links.registration_changed()
 
-    def _master_address(self) -> MasterAddress | None:
-        registered = self._group_member(MASTER_ID)
-        if self._settings.ha_master_address:
-            metadata = registered.metadata if registered is not None else None
-            return MasterAddress(ha=self._settings.ha_master_address, metadata=metadata)
-        if registered is None or not registered.ha:
-            return None
-        return MasterAddress(ha=registered.ha, metadata=registered.metadata or None)
-
-    def _master_metadata(self) -> str | None:
-        address = self._master_address()
-        return address.metadata if address is not None else None
-
-    def _group_member(self, broker_id: int) -> BrokerEndpoints | None:
-        for broker in self._links.view.brokers:
-            if broker.identity == BrokerIdentity(self._identity.cluster, self._identity.broker_name, broker_id):
-                return broker.endpoints
-        return None
-
-    def _member_metadata(self, broker_id: int) -> str | None:
-        member = self._group_member(broker_id)
-        return member.metadata or None if member is not None else None
-
-    def _slave_endpoints(self) -> dict[int, str]:
-        return {
-            broker.identity.broker_id: broker.endpoints.metadata
-            for broker in self._links.view.brokers
-            if broker.identity.cluster == self._identity.cluster
-            and broker.identity.broker_name == self._identity.broker_name
-            and not broker.identity.is_master
-            and broker.endpoints.metadata
-        }
-
     # What happens meanwhile
 
     @asynccontextmanager
@@ -895,30 +865,6 @@ class Broker:
         while True:
             await asyncio.sleep(self._settings.flush_consumer_offset_interval / 1000)
             self._tables.collect_progress(self._leases)
-
-    async def _retention(self) -> None:
-        """Lets expired files go and judges the disk, off the loop where it blocks."""
-        while True:
-            await asyncio.sleep(RETENTION_INTERVAL_S)
-            job = self._store.expire(now_wall_ms=self._clock.wall_ms())
-            if job is not None:
-                log.info("files_expired", files=job.paths)
-                await asyncio.to_thread(job.run)
-            while self._store.trim_queues():
-                await asyncio.sleep(0)
-            if self._settings.is_master:
-                self._tell_of_full_disk()
-
-    def _tell_of_full_disk(self) -> None:
-        """One line when sends begin to be refused, and one when they are taken again."""
-        refusal = self._store.refusal
-        if refusal == self._told_refusal:
-            return
-        self._told_refusal = refusal
-        if refusal is not None:
-            log.error("sends_refused", reason=refusal)
-        else:
-            log.info("sends_taken_again")
 
     def _replica_state(self) -> ReplicaState:
         store, is_master = self._store, self._settings.is_master

@@ -1,0 +1,57 @@
+"""Whom a broker takes for the members of its group."""
+
+from __future__ import annotations
+
+from broker.group_members import GroupMembers
+from broker.slave.follower import MasterAddress
+from mqcore.metadata import DataVersion
+from mqcore.routing import BrokerEndpoints, BrokerIdentity, RegisteredBroker
+from mqservice.name_server_link import ClusterView
+
+_SLAVE = BrokerIdentity("c", "broker-a", 1)
+
+
+def _broker(name: str, broker_id: int, *, ha: str = "", metadata: str = "", cluster: str = "c") -> RegisteredBroker:
+    endpoints = BrokerEndpoints(client="h:8081", metadata=metadata, ha=ha, client_external="")
+    return RegisteredBroker(BrokerIdentity(cluster, name, broker_id), endpoints, 1, DataVersion())
+
+
+def _members(*brokers: RegisteredBroker, stated_master: str = "") -> GroupMembers:
+    return GroupMembers(_SLAVE, view=lambda: ClusterView(1, brokers), stated_master=stated_master)
+
+
+def test_master_is_the_member_with_id_0_of_the_same_group_and_cluster() -> None:
+    members = _members(
+        _broker("broker-a", 0, ha="other:1", metadata="other:2", cluster="d"),
+        _broker("broker-b", 0, ha="b:1", metadata="b:2"),
+        _broker("broker-a", 0, ha="a:1", metadata="a:2"),
+    )
+    assert members.master_address() == MasterAddress(ha="a:1", metadata="a:2")
+    assert members.master_metadata() == "a:2"
+
+
+def test_master_that_is_not_registered_is_not_known() -> None:
+    members = _members(_broker("broker-a", 1, metadata="a1:2"))
+    assert members.master_address() is None
+    assert members.master_metadata() is None
+
+
+def test_stated_address_goes_before_the_registered_one_and_keeps_its_metadata_plane() -> None:
+    members = _members(_broker("broker-a", 0, ha="a:1", metadata="a:2"), stated_master="stated:1")
+    assert members.master_address() == MasterAddress(ha="stated:1", metadata="a:2")
+
+
+def test_stated_master_that_nobody_registered_has_no_metadata_plane() -> None:
+    assert _members(stated_master="stated:1").master_address() == MasterAddress(ha="stated:1", metadata=None)
+
+
+def test_slaves_are_the_other_ids_that_have_a_metadata_plane() -> None:
+    members = _members(
+        _broker("broker-a", 0, metadata="a0:2"),
+        _broker("broker-a", 1, metadata="a1:2"),
+        _broker("broker-a", 2),
+        _broker("broker-b", 1, metadata="b1:2"),
+    )
+    assert members.slave_endpoints() == {1: "a1:2"}
+    assert members.member_metadata(2) is None
+    assert members.member_metadata(0) == "a0:2"
