@@ -79,13 +79,13 @@ def trace_view(findings: TraceFindings, console: Console) -> RenderableType:
 def _heading(findings: TraceFindings) -> Text:
     text = Text()
     if findings.message_id:
-        text.append("message".ljust(_LABEL)).append(findings.message_id, style="bold")
+        text.append("message".ljust(_LABEL)).append_text(_plain(findings.message_id, style="bold"))
     else:
         text.append("trace".ljust(_LABEL)).append(f"{findings.trace_id:032x}", style="bold")
     for number, record in enumerate(copy_facts(findings.copies)):
         text.append("\n" if number else "")
         for label, line in record:
-            text.append("\n" + label.ljust(_LABEL), style="dim").append(line)
+            text.append("\n" + label.ljust(_LABEL), style="dim").append_text(_plain(line))
     return text
 
 
@@ -113,7 +113,7 @@ def _tree(tree: TraceTree, width: int) -> RenderableType:
 def _tree_heading(tree: TraceTree) -> Iterator[RenderableType]:
     root = tree.root
     result, is_good = outcome(tree)
-    heading = Text(operation(tree), style="bold")
+    heading = _plain(operation(tree), style="bold")
     heading.append(f"  {duration_text(root.duration_ns)}", style="bold cyan")
     heading.append(f"  {result}", style="green" if is_good else "bold red")
     yield heading
@@ -156,7 +156,7 @@ def _span_text(node: TraceNode, *, is_root: bool) -> Text:
     if node.is_linked:
         text.append(f" ⇠ {node.broker}", style="magenta")
     if said := facts(node):
-        text.append("  " + ", ".join(said), style="red" if node.span.failure else "dim")
+        text.append_text(_plain("  " + ", ".join(said), style="red" if node.span.failure else "dim"))
     return text
 
 
@@ -196,14 +196,19 @@ def list_view(found: TraceList, console: Console) -> RenderableType:
         table.add_column(column, overflow="fold")
     for line in found.lines:
         table.add_row(
-            _messages(line),
+            _plain(_messages(line)),
             duration_text(int(line.duration_ms * 1e6)),
-            operation_name(line.name),
-            line.topic,
-            Text(line.failure or line.retained_for, style="red" if line.failure else ""),
-            *((line.broker, wall_text(line.start_ms)) if is_wide else ()),
+            _plain(operation_name(line.name)),
+            _plain(line.topic),
+            _plain(line.failure or line.retained_for, style="red" if line.failure else ""),
+            *((_plain(line.broker), wall_text(line.start_ms)) if is_wide else ()),
         )
     return Group(table, *notes)
+
+
+def _plain(text: str, *, style: str = "") -> Text:
+    """What clients chose: brackets are no markup, and control characters do nothing to the terminal."""
+    return Text("".join(one if one.isprintable() else "\ufffd" for one in text), style=style)
 
 
 def _messages(line: TraceLine) -> str:

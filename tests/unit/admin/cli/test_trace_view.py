@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -144,6 +145,17 @@ def test_the_list_keeps_ids_whole_at_any_width() -> None:
         assert lines[1].startswith(f"{MESSAGE_ID}  7.37 ms  send")
         assert "FLUSH_SLAVE_T" in lines[2]
         assert any(line.startswith("C and 11 more") for line in lines)
+
+
+def test_what_clients_chose_is_printed_as_it_is_but_for_control_characters() -> None:
+    lines = (replace(trace_list().lines[0], topic="a[/b]", message_ids=("[bold]\x1b[2J1",)),)
+    found = replace(trace_list(), lines=lines)
+    console = Console(file=StringIO(), width=140)
+    console.print(list_view(found, console), highlight=False)
+    output = console.file
+    assert isinstance(output, StringIO)
+    assert "a[/b]" in output.getvalue()
+    assert "[bold]\ufffd[2J1" in output.getvalue()
 
 
 def test_an_empty_list_says_how_to_get_one() -> None:
