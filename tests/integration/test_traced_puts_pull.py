@@ -71,6 +71,7 @@ def traced(message_id: str, start_offset: int, end_offset: int) -> TracedSend:
         retained_for=RetainedFor.SLOW,
         topic="orders",
         message_ids=(message_id,),
+        message_count=1,
         body_bytes=4,
         client_id="client@1",
         peer="ipv4:10.0.0.7:51234",

@@ -52,8 +52,10 @@ _NEVER_NS: Final = 1 << 62
 
 # Looked up for every put: a module's global is cheaper than an attribute of the enum.
 _PUT_OK: Final = PutStatus.PUT_OK
-# Of what clients choose themselves.
+# Of what clients choose themselves: of a text, of a message's id, and how many messages of a batch are told of.
 _TEXT_MAX: Final = 1_024
+_ID_MAX: Final = 256
+_BATCH_TOLD_MAX: Final = 32
 _CLIENT_ID: Final = "x-mq-client-id"
 
 
@@ -162,7 +164,7 @@ class SendTracer:
         else:
             return
         call = origin.call
-        if call is None or not self._has_room(why):
+        if call is None or not self._has_room(is_sampled=origin.place is not None):
             return
         try:
             send = self._noted(origin, call, results, why)
@@ -177,7 +179,7 @@ class SendTracer:
         self, topic: str, message_ids: tuple[str, ...], call: Call, traceparents: Sequence[str], reason: str
     ) -> None:
         """A request was answered without a put. In the turn in which it was read."""
-        if not self._has_room(RetainedFor.FAILED):
+        if not self._has_room(is_sampled=False):
             return
         try:
             context, parent, linked = self._place(call, traceparents, len(message_ids))
@@ -188,7 +190,8 @@ class SendTracer:
                     linked=linked,
                     retained_for=RetainedFor.FAILED,
                     topic=topic[:_TEXT_MAX],
-                    message_ids=tuple([message_id[:_TEXT_MAX] for message_id in message_ids]),
+                    message_ids=_told(message_ids),
+                    message_count=len(message_ids),
                     body_bytes=0,
                     client_id=call.header(_CLIENT_ID)[:_TEXT_MAX],
                     peer=call.peer,
@@ -261,9 +264,10 @@ class SendTracer:
             return self._tracing.sampler.takes()
         return any(context.is_sampled for context in contexts)
 
-    def _has_room(self, why: RetainedFor) -> bool:
+    def _has_room(self, *, is_sampled: bool) -> bool:
+        """What was sampled has its room whatever becomes of it: those who deliver it link to it."""
         if len(self._kept) < _KEPT_MAX:
-            if why is RetainedFor.SAMPLED:
+            if is_sampled:
                 return True
             if self._tail_left:
                 self._tail_left -= 1
@@ -283,7 +287,8 @@ class SendTracer:
             retained_for=why,
             topic=message.topic,
             # A message is indexed by its id first.
-            message_ids=tuple([message.index_keys[0] for message in messages]),
+            message_ids=_told([message.index_keys[0] for message in messages[:_BATCH_TOLD_MAX]]),
+            message_count=len(messages),
             body_bytes=sum([len(message.body) for message in messages]),
             client_id=call.header(_CLIENT_ID)[:_TEXT_MAX],
             peer=call.peer,
@@ -314,7 +319,7 @@ class SendTracer:
         parent = contexts[0] if agree else parse_traceparent(call.header(TRACEPARENT))
         sampler = self._tracing.sampler
         context = sampler.new_root() if parent is None else sampler.child_of(parent)
-        return context, parent, () if agree else tuple(dict.fromkeys(contexts))
+        return context, parent, () if agree else tuple(dict.fromkeys(contexts))[:_BATCH_TOLD_MAX]
 
     def _note_exemplars(self, send: TracedSend, status: PutStatus) -> None:
         policy = self._policy
@@ -332,6 +337,10 @@ class SendTracer:
         if not self._has_failed:
             self._has_failed = True
             log.exception("send_not_traced")
+
+
+def _told(message_ids: Sequence[str]) -> tuple[str, ...]:
+    return tuple([message_id[:_ID_MAX] for message_id in message_ids[:_BATCH_TOLD_MAX]])
 
 
 def _parsed(traceparents: Sequence[str]) -> list[TraceContext]:

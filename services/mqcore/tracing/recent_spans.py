@@ -64,6 +64,8 @@ class KeptTrace:
             for value in attributes.values():
                 if isinstance(value, str):
                     self.size_bytes += len(value)
+                elif isinstance(value, tuple):
+                    self.size_bytes += sum(map(len, value))
             mentioned = attributes.get(MESSAGING_MESSAGE_ID) or attributes.get(MESSAGE_IDS)
             if mentioned is not None:
                 self._mention(mentioned, new)

@@ -25,8 +25,6 @@ from mqcore.tracing.trace_context import TraceContext
 __all__ = ["AckPolicy", "LinkTimeline", "SendSpans", "TracedSend", "send_spans"]
 
 RPC_METHOD: Final = "apache.rocketmq.v2.MessagingService/SendMessage"
-# A request holds 32 messages at most; all of their ids are told.
-_IDS_SHOWN_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,9 @@ class TracedSend:
     linked: tuple[TraceContext, ...]
     retained_for: RetainedFor
     topic: str
+    # Of the first messages, if there are many.
     message_ids: tuple[str, ...]
+    message_count: int
     body_bytes: int
     client_id: str
     peer: str
@@ -196,11 +196,11 @@ def _server(tree: _Tree, policy: AckPolicy, broker: Mapping[str, AttributeValue]
         names.ACK_POLICY: policy.name if send.waits else "ASYNC",
         names.RETAINED_FOR: send.retained_for.value,
     }
-    if len(send.message_ids) == 1:
+    if send.message_count == 1:
         attributes[names.MESSAGING_MESSAGE_ID] = send.message_ids[0]
     else:
-        attributes[names.MESSAGING_BATCH_MESSAGE_COUNT] = len(send.message_ids)
-        attributes[names.MESSAGE_IDS] = send.message_ids[:_IDS_SHOWN_MAX]
+        attributes[names.MESSAGING_BATCH_MESSAGE_COUNT] = send.message_count
+        attributes[names.MESSAGE_IDS] = send.message_ids
     if send.tag:
         attributes[names.MESSAGING_ROCKETMQ_MESSAGE_TAG] = send.tag
     if send.queue_id >= 0:

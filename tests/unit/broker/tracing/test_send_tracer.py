@@ -57,11 +57,12 @@ class Rig:
         status: PutStatus = PutStatus.PUT_OK,
         took_ms: int = 2,
         count: int = 1,
+        message_id: str = "id-",
     ) -> PutOrigin:
         """One request, from its read to its answer."""
         metadata = {"x-mq-client-id": "client@1", **({"traceparent": header} if header else {})}
         call = FakeCall(metadata=metadata)
-        messages = [_message(f"id-{number}") for number in range(count)]
+        messages = [_message(f"{message_id}{number}") for number in range(count)]
         received_ns = self.time.monotonic_ns() + 1
         origin = PutOrigin(messages, call, traceparents, received_ns)
         results = []
@@ -153,6 +154,30 @@ def test_when_everything_fails_a_few_are_kept_and_the_rest_counted() -> None:
         rig.send(status=PutStatus.SLAVE_NOT_AVAILABLE)
     assert len(rig.servers()) == 25
     assert rig.tracer.dropped_count == 475
+
+
+def test_what_its_caller_traces_is_kept_whatever_becomes_of_it() -> None:
+    rig = Rig()
+    for _ in range(100):
+        rig.send(status=PutStatus.SLAVE_NOT_AVAILABLE)
+    rig.send(header=SAMPLED, status=PutStatus.SLAVE_NOT_AVAILABLE)
+    rig.send(header=SAMPLED, took_ms=300)
+    assert [server.context.trace_id for server in rig.servers()[-2:]] == [0xAA, 0xAA]
+
+
+def test_what_a_client_writes_without_measure_is_cut() -> None:
+    rig = Rig(chance=0.0)
+    traceparents = [f"00-{number:032x}-00000000000000bb-01" for number in range(1, 501)]
+    rig.send(traceparents=traceparents, count=500, message_id="x" * 10_000)
+    rig.tracer.refused("orders", ("x" * 10_000,) * 500, FakeCall(), traceparents, "ILLEGAL_MESSAGE_ID")
+    for server in rig.servers():
+        assert server.attributes["messaging.batch.message_count"] == 500
+        assert len(server.links) == 32
+        ids = server.attributes["tandemmq.message_ids"]
+        assert isinstance(ids, tuple)
+        assert (len(ids), len(ids[0])) == (32, 256)
+    [put] = rig.tracer.traced_puts.after(incarnation=0, sequence=0).puts
+    assert (len(put.message_ids), len(put.message_ids[0])) == (32, 256)
 
 
 def test_what_waits_to_become_spans_is_bounded() -> None:

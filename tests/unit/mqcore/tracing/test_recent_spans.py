@@ -92,6 +92,14 @@ def test_one_trace_id_for_everything_does_not_take_the_memory() -> None:
     assert (len(trace.spans), trace.dropped_count) == (512, 300 * 4 - 512)
 
 
+def test_long_ids_of_a_batch_count_with_their_length() -> None:
+    recent = RecentSpans(limit_bytes=1 << 20)
+    for number in range(1, 101):
+        ids = tuple(f"{number}-{place}-{'x' * 10_000}" for place in range(32))
+        recent.add([SpanData("a", TraceContext(number, 8, True), 0, SpanKind.SERVER, 1, 2, {names.MESSAGE_IDS: ids})])
+    assert recent.trace_count == 1
+
+
 @pytest.mark.parametrize("with_slave", [False, True])
 def test_the_estimate_of_its_memory_is_close(with_slave: bool) -> None:
     randomness = random.Random(1)

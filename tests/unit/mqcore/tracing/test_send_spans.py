@@ -26,6 +26,7 @@ SEND = TracedSend(
     retained_for=RetainedFor.SAMPLED,
     topic="orders",
     message_ids=("id-1",),
+    message_count=1,
     body_bytes=1_024,
     client_id="client@1",
     peer="ipv4:10.0.0.7:51234",
@@ -215,8 +216,9 @@ def test_a_send_that_never_came_to_the_store_is_one_span() -> None:
 
 def test_a_batch_tells_its_messages_and_links_to_their_contexts() -> None:
     others = (TraceContext(7, 7, True), TraceContext(8, 8, False))
-    server = span_of(derived(replace(SEND, message_ids=("a", "b"), parent=None, linked=others)), "SendMessage")
-    assert server.attributes["messaging.batch.message_count"] == 2
+    batch = replace(SEND, message_ids=("a", "b"), message_count=40, parent=None, linked=others)
+    server = span_of(derived(batch), "SendMessage")
+    assert server.attributes["messaging.batch.message_count"] == 40
     assert server.attributes["tandemmq.message_ids"] == ("a", "b")
     assert tuple(link.context for link in server.links) == others
     assert server.parent_span_id == 0
