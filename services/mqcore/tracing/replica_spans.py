@@ -47,7 +47,7 @@ class ReplicaTimelines:
 
     def begin_at(self, offset: int) -> None:
         """The log ends there and will go on from there. What it held before came to another process, or unseen."""
-        for timeline in (self.received, self.appended, self.reported):
+        for timeline in (self.received, self.appended, self.flushed, self.reported):
             timeline.begin_at(offset)
 
 
@@ -94,7 +94,6 @@ def replica_spans(
     if len(put.message_ids) == 1:
         place[names.MESSAGING_MESSAGE_ID] = put.message_ids[0]
     else:
-        place[names.MESSAGING_BATCH_MESSAGE_COUNT] = len(put.message_ids)
         place[names.MESSAGE_IDS] = put.message_ids
     spans = [
         SpanData(

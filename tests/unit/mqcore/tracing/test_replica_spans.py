@@ -46,6 +46,14 @@ def two_reads() -> ReplicaTimelines:
     )
 
 
+def test_a_flush_of_what_was_cut_off_is_none_of_what_came_in_its_place() -> None:
+    timelines = ReplicaTimelines(flushed=timeline((2_500, 1)))
+    timelines.begin_at(900)
+    for of, at_ms in ((timelines.received, 5), (timelines.appended, 6), (timelines.reported, 7)):
+        of.note(3_000, at_ms * MS)
+    assert times(derived(timelines, reports_flushed_only=True))["report"] == (6, 7)
+
+
 def test_the_part_reaches_from_the_first_byte_to_the_report_of_the_last() -> None:
     assert times(derived(two_reads())) == {"replica append": (4, 9), "commitlog append": (5, 6), "report": (6, 9)}
 
