@@ -166,7 +166,7 @@ class ReceiveTracer:
                 reason = RetainedFor.SLOW
             else:
                 return None
-            if not messages and not self._has_room_for_trouble(now_ns):
+            if reason is not RetainedFor.SAMPLED and not self._has_room_for_trouble(now_ns):
                 return None
             if began_ns is None:
                 began_ns = call.received_ns or now_ns

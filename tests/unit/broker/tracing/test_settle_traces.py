@@ -125,6 +125,17 @@ def test_refused_acknowledgement_is_kept_and_the_handle_stays_known(
     assert refused.links == done.links
 
 
+def test_a_client_that_repeats_what_is_refused_does_not_fill_the_memory(
+    new_tracing: NewTracing, new_broker: NewBroker, spans: Spans
+) -> None:
+    broker = new_broker(new_tracing())
+    _, handle = delivered(broker)
+    broker.refusal = "the broker is stopping"
+    for _ in range(150):
+        ack(broker, handle)
+    assert len(spans.named("AckMessage")) == 100
+
+
 def test_changed_lease_is_traced_under_its_new_handle_too(
     new_tracing: NewTracing, new_broker: NewBroker, spans: Spans
 ) -> None:
