@@ -108,7 +108,9 @@ class SpanExport:
             self._wake.set()
 
     async def close(self) -> None:
-        """Sends what waits if the receiver takes it quickly, else gives it up."""
+        """Sends what waits if the receiver takes it quickly, else gives it up. Twice is fine."""
+        if self._closing:
+            return
         self._closing = True
         self._wake.set()
         await asyncio.to_thread(self._end)

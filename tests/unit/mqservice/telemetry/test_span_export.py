@@ -99,6 +99,23 @@ async def test_a_receiver_that_hangs_does_not_hold_the_stop() -> None:
     assert export.counts["failed"] == 4
 
 
+async def test_a_call_that_never_ends_is_waited_for_once() -> None:
+    class DeafSender(FakeSender):
+        def abort(self) -> None:
+            """Changes nothing."""
+
+    sender = DeafSender()
+    sender.gate.clear()
+    export = _export(sender, pause_s=0.001)
+    export.add(send_spans())
+    assert sender.entered.wait(5)
+    await export.close()
+    started = time.monotonic()
+    await export.close()
+    assert time.monotonic() - started < 0.5
+    sender.gate.set()
+
+
 async def test_a_failure_is_one_line_and_its_end_another() -> None:
     sender = FakeSender()
     with structlog.testing.capture_logs() as lines:
