@@ -28,6 +28,8 @@ class LoopSnapshot:
         self._loop = loop
         self._limit_s = limit_s
         self._turn = threading.Lock()
+        self._collecting: asyncio.Task[list[MetricFamily]] | None = None
+        self._is_closed = False
 
     def take(self) -> list[MetricFamily]:
         """As of now. Waits for others who ask at the same time. Raises SnapshotUnavailable."""
@@ -37,6 +39,13 @@ class LoopSnapshot:
             return self._take()
         finally:
             self._turn.release()
+
+    async def close(self) -> None:
+        """Ends a snapshot in progress and refuses further ones: what is read may go away after that. On the loop."""
+        self._is_closed = True
+        if self._collecting is not None:
+            self._collecting.cancel()
+            await asyncio.wait((self._collecting,))
 
     def _take(self) -> list[MetricFamily]:
         collecting = self._collected()
@@ -54,4 +63,10 @@ class LoopSnapshot:
             raise SnapshotUnavailable("the process is ending") from error
 
     async def _collected(self) -> list[MetricFamily]:
-        return await self._collect()
+        if self._is_closed:
+            raise SnapshotUnavailable("the process is ending")
+        self._collecting = asyncio.current_task()
+        try:
+            return await self._collect()
+        finally:
+            self._collecting = None

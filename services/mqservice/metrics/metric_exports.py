@@ -63,6 +63,8 @@ class MetricExports:
             for way_out in (endpoint, otlp):
                 if way_out is not None:
                     ends.create_task(asyncio.to_thread(way_out.close))
+        if self._snapshot is not None:
+            await self._snapshot.close()
 
     def _read(self) -> list[MetricFamily]:
         assert self._snapshot is not None, "start comes first"

@@ -103,6 +103,28 @@ async def test_a_loop_that_is_held_up_costs_the_scrape_and_nothing_else() -> Non
     assert (status, body) == (503, b"the event loop did not answer within 0.1 s\n")
 
 
+async def test_the_end_ends_a_scrape_too() -> None:
+    begun, ends = asyncio.Event(), []
+
+    async def long() -> list[MetricFamily]:
+        begun.set()
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+        return []
+
+    options = MetricsOptions(types=frozenset({ExporterType.PROM}))
+    exports = MetricExports(options, collect=long, resource=RESOURCE)
+    await exports.start()
+    scrape = asyncio.create_task(asyncio.to_thread(get, exports.port))
+    await begun.wait()
+    await exports.close()
+    assert ends == ["cancelled"]
+    assert (await scrape)[0] == 503
+
+
 async def test_metrics_that_cannot_be_read_are_an_error_of_the_scrape() -> None:
     async def broken() -> list[MetricFamily]:
         raise ValueError("a mistake")
