@@ -44,8 +44,11 @@ class MasterMetrics:
         self._ends = OffsetTimeline(entries_max=_TICKS_MAX)
 
     def tick(self) -> None:
-        """Notes where the log ends now."""
-        self._ends.note(self._end_offset(), self._clock.monotonic_ns())
+        """Notes where the log ends now. After a cut ages count from there: what was before is not known any more."""
+        end_offset = self._end_offset()
+        if end_offset < self._ends.newest_offset:
+            self._ends = OffsetTimeline(entries_max=_TICKS_MAX)
+        self._ends.note(end_offset, self._clock.monotonic_ns())
 
     def tell(self, samples: MetricSamples) -> None:
         """Adds its samples."""

@@ -82,6 +82,15 @@ def test_what_was_there_before_the_start_counts_from_the_start() -> None:
     assert master.told()["replication_lag_seconds", "1"] == 5.0
 
 
+def test_a_log_that_was_cut_has_the_age_of_its_cut() -> None:
+    master = Master()
+    master.grow(1_000)
+    master.grow(900)
+    master.grow(900)
+    master.slaves = [slave(10, lag_bytes=890)]
+    assert master.told()["replication_lag_seconds", "1"] == 2.0
+
+
 def test_slaves_are_counted_and_those_without_a_proof_share_a_name() -> None:
     master = Master()
     master.grow(100)
