@@ -20,6 +20,9 @@ _AGAIN: Final = flag(True)
 _HEAD_BYTES: Final = 256
 """Of a record; more than its fixed fields take."""
 
+_POSITIONS_MAX: Final = 200_000
+"""Remembered of calls that were given up, in 40 MB: as many as there are queues with a group that stands still."""
+
 _Position = tuple[str, int, int]
 
 
@@ -47,6 +50,8 @@ class ConsumerMetrics:
             await self._tell_groups(samples, turn, stored_at_ms)
         except asyncio.CancelledError:
             # Given up because it took too long: the next call need not read again what this one has read.
+            if len(self._stored_at_ms) + len(stored_at_ms) > _POSITIONS_MAX:
+                self._stored_at_ms = {}
             self._stored_at_ms |= stored_at_ms
             raise
         self._stored_at_ms = stored_at_ms

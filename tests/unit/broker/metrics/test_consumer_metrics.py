@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from broker.metrics import consumer_metrics
 from broker.metrics.catalogue import BROKER_METRICS
 from broker.metrics.consumer_metrics import ConsumerMetrics
 from broker.metrics.turn_limit import TurnLimit
@@ -157,6 +158,28 @@ async def test_what_was_read_before_a_call_was_given_up_is_not_read_again(
     assert len(reads) == 2
     await group.told()
     assert len(reads) == len(set(reads)) == 4
+
+
+async def test_calls_that_are_always_given_up_do_not_fill_the_memory(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_metrics, "_POSITIONS_MAX", 10)
+
+    class Impatient(TurnLimit):
+        @property
+        def is_reached(self) -> bool:
+            return True
+
+        async def pause(self) -> None:
+            raise asyncio.CancelledError
+
+    group.put(50)
+    for _ in range(40):
+        group.acknowledge(group.receive(1), 1)
+        samples = MetricSamples(BROKER_METRICS, base=("c", "broker", "a", "0"))
+        with pytest.raises(asyncio.CancelledError):
+            await group.metrics.tell(samples, Impatient(group.time))
+    assert len(group.metrics._stored_at_ms) <= 10
 
 
 async def test_beyond_the_limit_groups_are_one() -> None:
