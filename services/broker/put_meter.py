@@ -12,6 +12,7 @@ from typing import Final
 from mqcore.metrics import Exemplar, Histogram, HistogramReading
 from mqcore.storage import PutStatus
 from mqcore.tracing import TraceContext
+from mqservice.metrics import OTHER
 
 __all__ = ["LATENCY_BOUNDS_S", "PutMeter", "TopicPuts"]
 
@@ -29,6 +30,8 @@ SIZE_BOUNDS_BYTES: Final[tuple[float, ...]] = tuple(
 # A record is no longer than 2 GiB.
 _DIGITS_MAX: Final = 31
 _S_PER_NS: Final = 1e-9
+# Five times as many as any cluster has at a time; topics that were deleted stay counted.
+_TOPICS_MAX: Final = 50_000
 
 # Looked up for every put: a module's global is cheaper than an attribute of the enum.
 _PUT_OK: Final = PutStatus.PUT_OK
@@ -50,9 +53,10 @@ class PutMeter:
     them and got it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, topics_max: int = _TOPICS_MAX) -> None:
         self.topics: dict[str, TopicPuts] = {}
-        """By topic. As bounded as the table of topics: a put to any other is refused."""
+        """By topic; beyond `topics_max` further ones are counted under `OTHER`."""
+        self._topics_max = topics_max
         self._ok_s = Histogram(LATENCY_BOUNDS_S)
         self.send_to_ack_s: dict[PutStatus, Histogram] = {_PUT_OK: self._ok_s}
         self.ack_latency_s = Histogram(LATENCY_BOUNDS_S)
@@ -70,12 +74,16 @@ class PutMeter:
         """A put was appended: `size_bytes` in all. A batch counts with its mean size, as in RocketMQ."""
         puts = self.topics.get(topic)
         if puts is None:
-            puts = self.topics[topic] = TopicPuts()
+            puts = self._first_of(topic)
         puts.messages += messages
         puts.bytes += size_bytes
         size = size_bytes if messages == 1 else size_bytes // messages
         # A size of exactly a power of two belongs to the bucket that ends there.
         self._by_size_digits[(size - 1).bit_length()] += messages
+
+    def _first_of(self, topic: str) -> TopicPuts:
+        name = topic if len(self.topics) < self._topics_max else OTHER
+        return self.topics.setdefault(name, TopicPuts())
 
     def answered(self, status: PutStatus, duration_ns: int, messages: int) -> None:
         """Messages got their answer so long after they had been read."""

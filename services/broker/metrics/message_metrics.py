@@ -58,7 +58,7 @@ class MessageMetrics:
         others: defaultdict[bool, TopicPuts] = defaultdict(TopicPuts)
         for topic, puts in list(self._puts.topics.items()):
             is_system = self._is_system_topic(topic)
-            if self._topic_limit.admits(topic):
+            if topic != OTHER and self._topic_limit.admits(topic):
                 config = self._topics.get(topic)
                 message_type = config.message_type if config is not None else _NORMAL
                 _tell_topic(samples, topic, message_type, is_system, puts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.put_meter import PutMeter, TopicPuts
 from mqcore.storage import PutStatus
+from mqservice.metrics import OTHER
 
 
 def test_counts_messages_and_bytes_by_topic() -> None:
@@ -12,6 +13,13 @@ def test_counts_messages_and_bytes_by_topic() -> None:
     meter.stored("orders", 2, 500)
     meter.stored("bills", 1, 90)
     assert meter.topics == {"orders": TopicPuts(3, 800), "bills": TopicPuts(1, 90)}
+
+
+def test_topics_that_come_and_go_are_counted_together_in_the_end() -> None:
+    meter = PutMeter(topics_max=2)
+    for topic in ("orders", "bills", "letters", "parcels", "orders"):
+        meter.stored(topic, 1, 100)
+    assert meter.topics == {"orders": TopicPuts(2, 200), "bills": TopicPuts(1, 100), OTHER: TopicPuts(2, 200)}
 
 
 def test_a_size_that_is_a_bound_belongs_to_the_bucket_that_ends_there() -> None:
