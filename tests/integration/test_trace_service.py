@@ -15,7 +15,7 @@ from admin.cluster_state import BrokerState
 from admin.rpc import Channels, TraceCalls
 from admin.trace_reader import TraceReader
 from admin.trace_tree import trace_trees
-from admin.trace_words import unanswered
+from admin.trace_words import copy_facts, unanswered
 from broker.api.trace_servicer import TraceServicer
 from broker.message_lookup import FoundMessage, Holding
 from mqcore.message import Host, MessageRecord
@@ -34,13 +34,16 @@ class _Broker:
 
 
 @asynccontextmanager
-async def _serving(broker_id: int, *, traces: bool = True, breaks: bool = False) -> AsyncIterator[_Broker]:
+async def _serving(
+    broker_id: int, *, traces: bool = True, breaks: bool = False, born_timestamp_ms: int = 1_795_309_199_997
+) -> AsyncIterator[_Broker]:
     recent = RecentSpans(limit_bytes=1 << 20)
 
     async def find(message_id: str, topic: str) -> list[FoundMessage]:
         if breaks:
             raise OSError("the index cannot be read")
-        return [_found(broker_id)] if message_id == MESSAGE_ID and topic in ("", TOPIC) else []
+        found = _found(broker_id, born_timestamp_ms=born_timestamp_ms)
+        return [found] if message_id == MESSAGE_ID and topic in ("", TOPIC) else []
 
     server = grpc.aio.server()
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(
@@ -66,7 +69,7 @@ def _state(broker_id: int, address: str) -> BrokerState:
     return BrokerState("DefaultCluster", "broker-a", broker_id, "", address, "", True, None, None)
 
 
-def _found(broker_id: int) -> FoundMessage:
+def _found(broker_id: int, *, born_timestamp_ms: int = 1_795_309_199_997) -> FoundMessage:
     host = Host.parse("10.0.0.7", 51_234)
     record = MessageRecord(
         total_size=412,
@@ -77,7 +80,7 @@ def _found(broker_id: int) -> FoundMessage:
         queue_offset=QueueOffset(1_042),
         physical_offset=PhysicalOffset(18_274_112),
         sys_flag=0,
-        born_timestamp_ms=1_795_309_199_997,
+        born_timestamp_ms=born_timestamp_ms,
         born_host=host,
         store_timestamp_ms=1_795_309_200_000,
         store_host=host,
@@ -155,6 +158,15 @@ async def test_a_broker_that_cannot_search_its_store_is_told_of() -> None:
     (unsearched,) = found.unsearched
     assert unsearched.broker == "broker-a:0"
     assert "did not say whether it holds the message" in unanswered(found.brokers, found.unsearched)[0]
+
+
+@pytest.mark.parametrize("born_timestamp_ms", [-(1 << 60), 1 << 60])
+async def test_a_client_with_no_clock_at_all_has_its_message_found(born_timestamp_ms: int) -> None:
+    async with _serving(0, born_timestamp_ms=born_timestamp_ms) as master, _reader() as reader:
+        found = await reader.find([master.state], MESSAGE_ID)
+    assert found.unsearched == ()
+    assert len(found.copies) == 1
+    assert copy_facts(found.copies)
 
 
 async def test_nothing_is_known_of_an_unknown_id() -> None:

@@ -25,6 +25,7 @@ _TRACES_MAX: Final = 64
 """Of one answer: a message that was delivered again and again has many."""
 _PAGE_SIZE: Final = 50
 _PAGE_SIZE_MAX: Final = 200
+_TIMESTAMP_MAX_MS: Final = 253_402_300_799_999
 
 
 class TraceServicer(trace_service_pb2_grpc.TraceServiceServicer):
@@ -128,6 +129,7 @@ def _stored(found: FoundMessage) -> pb.StoredMessage:
         real_topic=real_topic if real_topic != record.topic else "",
         traceparent=properties.get(TRACEPARENT, ""),
     )
-    message.born_time.FromMilliseconds(record.born_timestamp_ms)
+    # What a client says of its clock; a timestamp ends with the year 9999.
+    message.born_time.FromMilliseconds(min(max(0, record.born_timestamp_ms), _TIMESTAMP_MAX_MS))
     message.store_time.FromMilliseconds(record.store_timestamp_ms)
     return message
