@@ -40,12 +40,15 @@ def main() -> None:
     )
     configure_logging(os.environ, service="nameserver")
     meter = LoopMeter()
+    problem = ""
     try:
         with asyncio.Runner(loop_factory=meter.new_loop) as runner:
             runner.run(_serve(settings, meter))
-    except ListenError as error:
-        # Somebody took the port between the check and now.
-        sys.exit(str(error))
+    except* ListenError as group:
+        # Somebody took the port between the check and now, or metrics have an address that is not ours.
+        problem = "\n".join(str(error) for error in group.exceptions)
+    if problem:
+        sys.exit(problem)
 
 
 async def _serve(settings: NameServerSettings, meter: LoopMeter) -> None:

@@ -50,6 +50,15 @@ def test_serves_metrics_beside_it() -> None:
     assert "process_resident_memory_bytes " in text
 
 
+def test_an_address_for_metrics_that_cannot_be_had_is_told_in_one_line() -> None:
+    # An address for documentation: no machine has it.
+    settings = ["metricsExporterType=PROM", "metricsPromExporterPort=0", "metricsPromExporterHost=192.0.2.1"]
+    failed = run("--set", "listenPort=0", *(word for setting in settings for word in ("--set", setting)))
+    assert failed.returncode == 1
+    assert "192.0.2.1" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
 def test_a_receiver_has_to_be_named() -> None:
     refused = run("--set", "metricsExporterType=OTLP_GRPC")
     assert refused.returncode == 2
