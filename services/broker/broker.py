@@ -12,35 +12,23 @@ import os
 import random
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
-from tandemmq.admin.v1 import broker_admin_service_pb2_grpc, trace_service_pb2_grpc
-from tandemmq.broker.v1 import (
-    metadata_service_pb2_grpc,
-    replica_reader_service_pb2_grpc,
-    replica_repair_service_pb2_grpc,
-    replica_service_pb2_grpc,
-)
 
 from broker.api.admin_servicer import AdminServicer
+from broker.api.audit_services import AuditServices
 from broker.api.client_api import ClientApi
+from broker.api.metadata_plane import SERVICE_NAMES, MetadataPlane
 from broker.api.metadata_servicer import MetadataServicer
-from broker.api.replica_reader_servicer import ReplicaReaderServicer
-from broker.api.replica_repair_servicer import ReplicaRepairServicer
 from broker.api.replica_servicer import ReplicaServicer
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
-from broker.api.source_log import SourceLog
 from broker.api.trace_servicer import TraceServicer
-from broker.audit.helper import AuditHelper
-from broker.audit.queue_repair import QueueRepair
-from broker.audit.range_repair import RangeRepair
 from broker.audit.replica_state import ReplicaState
-from broker.audit.store_files import StoreFiles
 from broker.broker_status import broker_status, probe_response
 from broker.client_server import ClientServer, added_counters, client_server_of
 from broker.departure import Departure
@@ -98,16 +86,6 @@ LEASE_TICK_S: Final = 1.0
 # Topic, properties and fixed fields of a record beside its body.
 RECORD_HEAD_ROOM_BYTES: Final = 64 << 10
 _SLAVE_REFUSAL: Final = "this broker is a slave; its master takes and gives messages"
-_REPAIR_END_LIMIT_S: Final = 5.0
-"""Of a repair that syncs what it has written, when the broker stops."""
-SERVICE_NAMES: Final = (
-    "tandemmq.broker.v1.MetadataService",
-    "tandemmq.broker.v1.ReplicaService",
-    "tandemmq.broker.v1.ReplicaReaderService",
-    "tandemmq.broker.v1.ReplicaRepairService",
-    "tandemmq.admin.v1.BrokerAdminService",
-    "tandemmq.admin.v1.TraceService",
-)
 
 
 class Broker:
@@ -230,12 +208,17 @@ class Broker:
             end_offset=lambda: self._store.end_offset,
         )
         self._peer_probes = PeerProbes(clock=clock, targets=self._probe_targets)
-        self._store_folder = str(Path(settings.store_path_root_dir).absolute())
-        self._store_files = StoreFiles(self._store_folder)
-        self._audit_helper = AuditHelper(root=self._store_folder, bytes_per_second=settings.audit_read_rate)
         self._store_turn = asyncio.Lock()
-        self._range_repair = self._range_repair_of()
-        self._repairs = self._repair_servicer(settings)
+        self._audit = AuditServices(
+            settings,
+            identity=self._identity,
+            clock=clock,
+            store=self._store,
+            state=self._replica_state,
+            member_metadata=self._members.member_metadata,
+            flushes_paused=self._alone_with_store,
+            failed=self._disk_failed,
+        )
         self._metadata_server = self._metadata_server_of(settings)
         self._metrics = self._metrics_of(settings)
         self._metric_exports = MetricExports(
@@ -389,7 +372,7 @@ class Broker:
 
     async def _recover(self) -> None:
         report = await asyncio.to_thread(self._store.load)
-        await asyncio.to_thread(self._range_repair.remove_leftover)
+        await asyncio.to_thread(self._audit.remove_leftover)
         log.info(
             "store_recovered",
             clean=report.clean,
@@ -442,36 +425,20 @@ class Broker:
                 PROBE_READY: lambda: self._is_ready,
             },
         )
-        metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(
-            MetadataServicer(tables=self._tables.by_file, changes=self._tables.changes, is_master=settings.is_master),
-            metadata_server.aio_server,
-        )
-        replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server(
-            ReplicaServicer(
+        MetadataPlane(
+            metadata=MetadataServicer(
+                tables=self._tables.by_file, changes=self._tables.changes, is_master=settings.is_master
+            ),
+            replica=ReplicaServicer(
                 log=self._store,
                 broker_id=settings.broker_id,
                 serving=lambda: self._serving,
                 verified=self._slave_verified,
                 traced_puts=self.send_tracer.traced_puts if self.send_tracer is not None else None,
             ),
-            metadata_server.aio_server,
-        )
-        replica_reader_service_pb2_grpc.add_ReplicaReaderServiceServicer_to_server(
-            ReplicaReaderServicer(
-                state=self._replica_state,
-                files=self._store_files,
-                helper=self._audit_helper,
-                clock=self._clock,
-                bytes_per_second=settings.audit_read_rate,
-                repair_enabled=settings.enable_repair,
-            ),
-            metadata_server.aio_server,
-        )
-        replica_repair_service_pb2_grpc.add_ReplicaRepairServiceServicer_to_server(
-            self._repairs, metadata_server.aio_server
-        )
-        broker_admin_service_pb2_grpc.add_BrokerAdminServiceServicer_to_server(
-            AdminServicer(
+            reader=self._audit.reader,
+            repair=self._audit.repair,
+            admin=AdminServicer(
                 status=self._status,
                 topics=self._tables.topics,
                 groups=self._tables.groups,
@@ -486,10 +453,7 @@ class Broker:
                 default_queue_count=settings.default_topic_queue_nums,
                 clock=self._clock,
             ),
-            metadata_server.aio_server,
-        )
-        trace_service_pb2_grpc.add_TraceServiceServicer_to_server(
-            TraceServicer(
+            traces=TraceServicer(
                 identity=self._identity,
                 recent=self._observability.recent_spans,
                 options=self._observability.trace_options,
@@ -499,8 +463,7 @@ class Broker:
                 min_offset=lambda: self._store.min_offset,
                 is_indexed=settings.message_index_enable,
             ),
-            metadata_server.aio_server,
-        )
+        ).serve_on(metadata_server)
         return metadata_server
 
     def _metrics_of(self, settings: BrokerSettings) -> BrokerMetrics:
@@ -525,38 +488,6 @@ class Broker:
             flush_seconds={"log": self._flusher.durations_s, "queues": self._queue_flusher.durations_s},
             refusal=lambda: self._refusal,
             span_counts=self._observability.span_counts,
-        )
-
-    def _range_repair_of(self) -> RangeRepair:
-        return RangeRepair(
-            root=self._store_folder,
-            store=self._store,
-            state=self._replica_state,
-            files=self._store_files,
-            helper=self._audit_helper,
-            read_source=SourceLog(self._identity, endpoint=self._members.member_metadata).read,
-            failed=self._disk_failed,
-        )
-
-    def _repair_servicer(self, settings: BrokerSettings) -> ReplicaRepairServicer:
-        refusal = None
-        if not settings.enable_repair:
-            refusal = "enableRepair is off here: stop the broker and repair its files"
-        elif not settings.audit_read_rate:
-            refusal = "auditReadRate is 0, and a repair has to read: set it"
-        return ReplicaRepairServicer(
-            ranges=self._range_repair,
-            queues=QueueRepair(
-                store=self._store,
-                state=self._replica_state,
-                files=self._store_files,
-                helper=self._audit_helper,
-                file_bytes=settings.store_options().consume_queue_file_bytes,
-                delay_levels_ms=settings.store_options().delay_levels_ms,
-                flushes_paused=self._alone_with_store,
-                failed=self._disk_failed,
-            ),
-            refusal=refusal,
         )
 
     def _start_background(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
@@ -702,11 +633,9 @@ class Broker:
         self._serving = False
         self._ha.stop()
         self._write_path.close()
-        await self._audit_helper.close()
+        await self._audit.close_helper()
         await self._metadata_server.stop(limit_ms=500)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_REPAIR_END_LIMIT_S):
-                await self._repairs.idle()
+        await self._audit.repairs_ended()
         await self._end_exports()
 
     async def _end_exports(self) -> None:
