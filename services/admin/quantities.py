@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["bytes_text", "count_text", "duration_text"]
+from datetime import UTC, datetime
+
+__all__ = ["bytes_text", "count_text", "duration_text", "nanoseconds_text", "wall_text"]
 
 
 def count_text(value: int) -> str:
@@ -34,3 +36,18 @@ def duration_text(seconds: float) -> str:
     if hours < 24:
         return f"{hours} h {minutes} min"
     return f"{hours // 24} d {hours % 24} h"
+
+
+def wall_text(wall_ms: int) -> str:
+    """2026-11-22 01:02:03.456 UTC."""
+    moment = datetime.fromtimestamp(wall_ms / 1_000, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{wall_ms % 1_000:03d} UTC"
+
+
+def nanoseconds_text(nanoseconds: int) -> str:
+    """Three digits at least and a unit: 412 µs, 7.37 ms, 3.02 s."""
+    for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000)):
+        if nanoseconds >= size:
+            value = nanoseconds / size
+            return f"{value:.2f} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+    return f"{nanoseconds / 1_000:.0f} µs"

@@ -7,21 +7,22 @@ from typing import Any
 
 from admin.trace_findings import TraceFindings, TraceList
 from admin.trace_tree import TraceNode, TraceTree, trace_trees
-from admin.trace_words import advice, unanswered
+from admin.trace_words import advice, missing
 
 __all__ = ["findings_document", "list_document"]
 
 
 def findings_document(findings: TraceFindings) -> dict[str, Any]:
     """All that is known of a message or a trace. Times are in ns since the epoch; a slave's, by its master's clock."""
+    trees = trace_trees(findings.spans)
     return {
         "message_id": findings.message_id,
         "trace_id": f"{findings.trace_id:032x}" if findings.trace_id else "",
         "brokers": [asdict(state) for state in findings.brokers],
         "stored": [asdict(copy) for copy in findings.copies],
-        "operations": [_tree(tree) for tree in trace_trees(findings.spans)],
+        "operations": [_tree(tree) for tree in trees],
         "dropped_span_count": findings.dropped_span_count,
-        "notes": [*unanswered(findings.brokers, findings.unsearched), *([] if findings.spans else advice(findings))],
+        "notes": [*missing(findings, trees), *advice(findings)],
     }
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Final
 
-from admin.quantities import bytes_text
-from admin.trace_findings import StoredCopy, TraceFindings, TracingState
+from admin.quantities import bytes_text, nanoseconds_text, wall_text
+from admin.trace_findings import StoredCopy, TraceFindings, TraceLine, TracingState
 from admin.trace_tree import ClockShift, TraceNode, TraceTree
 from mqcore.tracing import SpanEvent
 from mqcore.tracing import attributes as names
@@ -16,22 +15,23 @@ from mqcore.tracing.span_data import AttributeValue
 __all__ = [
     "advice",
     "copy_facts",
-    "duration_text",
     "event_text",
     "facts",
-    "missing_parts",
+    "messages_text",
+    "missing",
     "operation",
     "operation_name",
     "outcome",
+    "parts_text",
     "reason_text",
     "shift_text",
     "short_name",
     "unanswered",
-    "wall_text",
 ]
 
+_SEND: Final = "SendMessage"
 _OPERATIONS: Final = {
-    "SendMessage": "send",
+    _SEND: "send",
     "ReceiveMessage": "receive",
     "AckMessage": "acknowledge",
     "ChangeInvisibleDuration": "change of visibility",
@@ -43,6 +43,7 @@ _REASONS: Final = {
     "slow": "kept because it was slow",
     "failed": "kept because it failed",
 }
+_PARTS_SHOWN: Final = 5
 
 
 def short_name(name: str) -> str:
@@ -105,12 +106,35 @@ def reason_text(tree: TraceTree) -> str:
 def shift_text(shift: ClockShift) -> str:
     """That two clocks differ, and what was done about it."""
     direction = "ahead of" if shift.ahead_ns > 0 else "behind"
-    by = duration_text(abs(shift.ahead_ns))
+    by = nanoseconds_text(abs(shift.ahead_ns))
     return f"the clock of {shift.broker} is about {by} {direction} that of {shift.against}: its part was moved"
 
 
+def parts_text(tree: TraceTree) -> str:
+    """Where the root's time went, the longest parts first: `of 6 ms: 5 ms replicate wait, 1 ms elsewhere`; or empty."""
+    parts = ", ".join(f"{nanoseconds_text(took)} {name or 'elsewhere'}" for name, took in tree.parts[:_PARTS_SHOWN])
+    return f"of {nanoseconds_text(tree.root.duration_ns)}: {parts}" if parts else ""
+
+
+def messages_text(line: TraceLine) -> str:
+    """The message a trace is about, its id whole for copying, and how many more there are; empty if it names none."""
+    if not line.message_ids:
+        return ""
+    return line.message_ids[0] + (f" and {line.message_count - 1} more" if line.message_count > 1 else "")
+
+
+def missing(findings: TraceFindings, trees: Sequence[TraceTree]) -> list[str]:
+    """What is not shown, so that it is not taken for what is not there."""
+    lines = unanswered(findings.brokers, findings.unsearched)
+    for tree in trees:
+        lines += _missing_parts(tree, findings.brokers)
+    if findings.dropped_span_count:
+        lines.append(f"{findings.dropped_span_count:,} more spans of these traces were not kept")
+    return lines
+
+
 def unanswered(brokers: Sequence[TracingState], unsearched: Sequence[TracingState] = ()) -> list[str]:
-    """Who did not answer, so that what is missing is not taken for what is not there."""
+    """Who did not answer."""
     return [
         *(
             f"{state.broker} does not answer ({state.error}): what it kept is missing here"
@@ -124,7 +148,7 @@ def unanswered(brokers: Sequence[TracingState], unsearched: Sequence[TracingStat
     ]
 
 
-def missing_parts(tree: TraceTree, brokers: Sequence[TracingState]) -> list[str]:
+def _missing_parts(tree: TraceTree, brokers: Sequence[TracingState]) -> list[str]:
     """Why a send that waited for slaves shows no slave's part; who does not answer is told by `unanswered`."""
     waits = [node for node in tree.root.walk() if names.ACKS_REQUIRED in node.span.attributes]
     if not waits or any(node.is_linked for node in tree.root.walk()):
@@ -146,6 +170,9 @@ _WHY_NONE: Final = {
 
 def advice(findings: TraceFindings) -> list[str]:
     """Why there is no trace of a send, and how to get one of the next. Empty if there is one."""
+    has_send = any(short_name(one.span.name) == _SEND for one in findings.spans)
+    if has_send or (findings.spans and not findings.message_id):
+        return []
     answered = [state for state in findings.brokers if not state.error]
     if not answered:
         return ["no broker answers: see `tandemmq status`"]
@@ -237,21 +264,6 @@ def _acknowledged_copies(copies: Sequence[StoredCopy]) -> list[str]:
     return found
 
 
-def wall_text(wall_ms: int) -> str:
-    """2026-11-22 01:02:03.456 UTC."""
-    moment = datetime.fromtimestamp(wall_ms / 1_000, UTC)
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{wall_ms % 1_000:03d} UTC"
-
-
-def duration_text(nanoseconds: int) -> str:
-    """Three digits at least and a unit: 412 µs, 7.37 ms, 3.02 s."""
-    for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000)):
-        if nanoseconds >= size:
-            value = nanoseconds / size
-            return f"{value:.2f} {unit}" if value < 100 else f"{value:,.0f} {unit}"
-    return f"{nanoseconds / 1_000:.0f} µs"
-
-
 _Attributes = Mapping[str, AttributeValue]
 
 
@@ -274,10 +286,6 @@ def _stored(count: AttributeValue, _: _Attributes) -> str:
 
 def _peer(address: AttributeValue, _: _Attributes) -> str:
     return f"from {address}" if address else ""
-
-
-def _plain(text: AttributeValue, _: _Attributes) -> str:
-    return str(text)
 
 
 # In the order in which they are said.

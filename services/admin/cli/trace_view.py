@@ -10,32 +10,32 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from admin.trace_findings import TraceFindings, TraceLine, TraceList
+from admin.quantities import nanoseconds_text, wall_text
+from admin.trace_findings import TraceFindings, TraceList
 from admin.trace_tree import TraceNode, TraceTree, trace_trees
 from admin.trace_words import (
     advice,
     copy_facts,
-    duration_text,
     event_text,
     facts,
-    missing_parts,
+    messages_text,
+    missing,
     operation,
     operation_name,
     outcome,
+    parts_text,
     reason_text,
     shift_text,
     short_name,
     unanswered,
-    wall_text,
 )
 
-__all__ = ["has_send", "list_view", "trace_view"]
+__all__ = ["list_view", "trace_view"]
 
 _BAR_MIN: Final = 16
 _BAR_MAX: Final = 48
 _TEXT_MIN: Final = 52
 _EVENTS_SHOWN: Final = 16
-_PARTS_SHOWN: Final = 5
 _LABEL: Final = 9
 _LIST_WIDE: Final = 120
 
@@ -52,25 +52,15 @@ class _Row:
     text: Text
 
 
-def has_send(findings: TraceFindings) -> bool:
-    """Whether there is a trace of how the message got into the store."""
-    return any(short_name(one.span.name) == "SendMessage" for one in findings.spans)
-
-
 def trace_view(findings: TraceFindings, console: Console) -> RenderableType:
     """Everything that is known."""
     parts: list[RenderableType] = [_heading(findings)]
     trees = trace_trees(findings.spans)
-    notes = unanswered(findings.brokers, findings.unsearched)
     for tree in trees:
         parts += ["", _tree(tree, console.width)]
-        notes += missing_parts(tree, findings.brokers)
-    if findings.dropped_span_count:
-        notes.append(f"{findings.dropped_span_count:,} more spans of these traces were not kept")
-    if not trees or (findings.message_id and not has_send(findings)):
-        if not trees and findings.copies:
-            parts += ["", Text("no trace", style="bold")]
-        notes += advice(findings)
+    if not trees and findings.copies:
+        parts += ["", Text("no trace", style="bold")]
+    notes = [*missing(findings, trees), *advice(findings)]
     if notes:
         parts += ["", *(Text(f"note: {note}", style="yellow") for note in notes)]
     return Group(*parts)
@@ -114,7 +104,7 @@ def _tree_heading(tree: TraceTree) -> Iterator[RenderableType]:
     root = tree.root
     result, is_good = outcome(tree)
     heading = _plain(operation(tree), style="bold")
-    heading.append(f"  {duration_text(root.duration_ns)}", style="bold cyan")
+    heading.append(f"  {nanoseconds_text(root.duration_ns)}", style="bold cyan")
     heading.append(f"  {result}", style="green" if is_good else "bold red")
     yield heading
     about = [wall_text(root.start_ns // 1_000_000), root.broker]
@@ -124,9 +114,8 @@ def _tree_heading(tree: TraceTree) -> Iterator[RenderableType]:
     yield Text(", ".join(about), style="dim")
     if root.span.parent_span_id:
         yield Text(f"part of the caller's own trace, below its span {root.span.parent_span_id:016x}", style="dim")
-    if parts := tree.parts[:_PARTS_SHOWN]:
-        said = ", ".join(f"{duration_text(took)} {name or 'elsewhere'}" for name, took in parts)
-        yield Text(f"of {duration_text(root.duration_ns)}: {said}")
+    if said := parts_text(tree):
+        yield Text(said)
     for shift in tree.shifts:
         yield Text(f"note: {shift_text(shift)}", style="yellow")
 
@@ -196,8 +185,8 @@ def list_view(found: TraceList, console: Console) -> RenderableType:
         table.add_column(column, overflow="fold")
     for line in found.lines:
         table.add_row(
-            _plain(_messages(line)),
-            duration_text(int(line.duration_ms * 1e6)),
+            _plain(messages_text(line) or f"trace {line.trace_id:032x}"),
+            nanoseconds_text(int(line.duration_ms * 1e6)),
             _plain(operation_name(line.name)),
             _plain(line.topic),
             _plain(line.failure or line.retained_for, style="red" if line.failure else ""),
@@ -209,10 +198,3 @@ def list_view(found: TraceList, console: Console) -> RenderableType:
 def _plain(text: str, *, style: str = "") -> Text:
     """What clients chose: brackets are no markup, and control characters do nothing to the terminal."""
     return Text("".join(one if one.isprintable() else "\ufffd" for one in text), style=style)
-
-
-def _messages(line: TraceLine) -> str:
-    if not line.message_ids:
-        return f"trace {line.trace_id:032x}"
-    more = f" and {line.message_count - 1} more" if line.message_count > 1 else ""
-    return line.message_ids[0] + more

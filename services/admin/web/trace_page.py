@@ -6,25 +6,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from admin.quantities import nanoseconds_text, wall_text
 from admin.trace_findings import TraceFindings, TraceLine, TraceList, TracingState
 from admin.trace_tree import TraceNode, TraceTree, trace_trees
 from admin.trace_words import (
     advice,
     copy_facts,
-    duration_text,
     event_text,
     facts,
-    missing_parts,
+    messages_text,
+    missing,
     operation,
     operation_name,
     outcome,
+    parts_text,
     reason_text,
     shift_text,
     short_name,
     unanswered,
-    wall_text,
 )
 from admin.web.page_templates import PageTemplates
+from mqcore.tracing import RetainedFor
 
 __all__ = ["TracePage"]
 
@@ -34,7 +36,6 @@ _BAR_MIN: Final = 3
 _DEPTH_MAX: Final = 8
 _EVENTS_SHOWN: Final = 24
 _TICKS: Final = 4
-_PARTS_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +110,6 @@ class TracePage:
     def findings(self, key: str, findings: TraceFindings) -> str:
         """Everything about what was asked for as `key`."""
         trees = trace_trees(findings.spans)
-        notes = unanswered(findings.brokers, findings.unsearched)
-        for tree in trees:
-            notes += missing_parts(tree, findings.brokers)
-        if findings.dropped_span_count:
-            notes.append(f"{findings.dropped_span_count:,} more spans of these traces were not kept")
-        has_send = any(short_name(tree.root.span.name) == "SendMessage" for tree in trees)
         return self._findings.render(
             key=key,
             message_id=findings.message_id,
@@ -122,8 +117,8 @@ class TracePage:
             stored=copy_facts(findings.copies),
             waterfalls=[_waterfall(tree) for tree in trees],
             bar_units=BAR_UNITS,
-            notes=notes,
-            advice=advice(findings) if not trees or (findings.message_id and not has_send) else [],
+            notes=missing(findings, trees),
+            advice=advice(findings),
         )
 
     def newest(self, found: TraceList, *, notable_only: bool) -> str:
@@ -146,18 +141,17 @@ def _waterfall(tree: TraceTree) -> _Waterfall:
         about.append(reason)
     if root.span.parent_span_id:
         about.append(f"below the caller's span {root.span.parent_span_id:016x}")
-    took = duration_text(root.duration_ns)
-    parts = ", ".join(f"{duration_text(part)} {name or 'elsewhere'}" for name, part in tree.parts[:_PARTS_SHOWN])
+    parts = parts_text(tree)
     return _Waterfall(
         title=operation(tree),
-        took=took,
+        took=nanoseconds_text(root.duration_ns),
         outcome=result,
         tone="ok" if is_good else "bad",
         about=", ".join(about),
         trace_id=f"{root.span.context.trace_id:032x}",
         notes=tuple(shift_text(shift) for shift in tree.shifts),
-        parts=f"Of {took}: {parts}." if parts else "",
-        ticks=tuple(duration_text(whole_ns * number // _TICKS) if number else "0" for number in range(_TICKS + 1)),
+        parts=f"{parts[0].upper()}{parts[1:]}." if parts else "",
+        ticks=tuple(nanoseconds_text(whole_ns * number // _TICKS) if number else "0" for number in range(_TICKS + 1)),
         rows=tuple(_rows(root, tree.start_ns, max(1, whole_ns), depth=0)),
     )
 
@@ -172,8 +166,8 @@ def _rows(node: TraceNode, origin_ns: int, whole_ns: int, *, depth: int, in_repl
         broker=node.broker,
         is_linked=node.is_linked,
         said=", ".join(facts(node)),
-        at=duration_text(node.start_ns - origin_ns),
-        took=duration_text(node.duration_ns),
+        at=nanoseconds_text(node.start_ns - origin_ns),
+        took=nanoseconds_text(node.duration_ns),
         x=x,
         width=min(BAR_UNITS - x, max(_BAR_MIN, node.duration_ns * BAR_UNITS // whole_ns)),
         tone="bad" if span.failure else "replica" if in_replica else "master",
@@ -182,7 +176,7 @@ def _rows(node: TraceNode, origin_ns: int, whole_ns: int, *, depth: int, in_repl
             for event in events
             if 0 <= event.at_ns - origin_ns <= whole_ns
         ),
-        events=tuple((duration_text(event.at_ns - origin_ns), event_text(event)) for event in events),
+        events=tuple((nanoseconds_text(event.at_ns - origin_ns), event_text(event)) for event in events),
         attributes=tuple((name, _attribute(value)) for name, value in sorted(span.attributes.items())),
     )
     for child in node.children:
@@ -196,19 +190,18 @@ def _attribute(value: object) -> str:
 
 
 def _line(line: TraceLine) -> _Line:
-    more = f" and {line.message_count - 1} more" if line.message_count > 1 else ""
     key = line.message_ids[0] if line.message_count == 1 else f"{line.trace_id:032x}"
     return _Line(
         key=key,
-        label=line.message_ids[0] + more if line.message_ids else key,
+        label=messages_text(line) or key,
         name=operation_name(line.name),
         topic=line.topic,
         broker=line.broker,
         # Without the year and the zone, which the column's head names.
         began=wall_text(line.start_ms)[5:-4],
-        took=duration_text(int(line.duration_ms * 1e6)),
+        took=nanoseconds_text(int(line.duration_ms * 1e6)),
         kept=line.failure or line.retained_for,
-        tone="bad" if line.failure else "warning" if line.retained_for == "slow" else "ok",
+        tone="bad" if line.failure else "warning" if line.retained_for == RetainedFor.SLOW else "ok",
     )
 
 
