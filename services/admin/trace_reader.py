@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
 import grpc
@@ -20,7 +21,7 @@ from admin.rpc import Channels, TraceCalls, error_text
 from admin.trace_findings import BrokerSpan, StoredCopy, TraceFindings, TraceLine, TraceList, TracingState
 from admin.trace_messages import spans_of, stored_copies, trace_lines, tracing_state
 from mqcore.tracing import RetainedFor, parse_traceparent
-from mqcore.tracing.attributes import MESSAGE_IDS, MESSAGING_MESSAGE_ID
+from mqcore.tracing.attributes import message_ids_of
 
 __all__ = ["TraceReader", "trace_id_of"]
 
@@ -169,15 +170,8 @@ class _Found:
 
     @property
     def message_ids(self) -> list[str]:
-        found: dict[str, None] = {}
-        for one in self._spans.values():
-            attributes = one.span.attributes
-            value = attributes.get(MESSAGING_MESSAGE_ID) or attributes.get(MESSAGE_IDS)
-            if isinstance(value, str):
-                found[value] = None
-            elif isinstance(value, tuple):
-                found |= dict.fromkeys(value)
-        return list(found)
+        named = (message_ids_of(one.span.attributes) for one in self._spans.values())
+        return list(dict.fromkeys(chain.from_iterable(named)))
 
     def findings(self, copies: _Copies) -> TraceFindings:
         return TraceFindings(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from typing import Final, NamedTuple
 
 from mqcore.tracing import RetainedFor, SpanData, SpanKind, SpanLink, TraceContext, attributes
+from mqcore.tracing.peer_attributes import peer_attributes
 from mqcore.tracing.span_data import AttributeValue
 
 __all__ = ["DeliveredMessage", "Failure", "ReceiveTrace", "SettleTrace", "TracedCall", "receive_spans", "settle_spans"]
@@ -159,14 +160,12 @@ def _server_span(
     wall_offset_ns: int,
     link_to_receive: bool,
 ) -> SpanData:
-    peer_address, peer_port = _address_and_port(call.peer)
-    said = {
+    said: dict[str, AttributeValue] = {
         **_said_always(call.method),
         attributes.MESSAGING_DESTINATION_NAME: call.topic[:_NAME_MAX],
         attributes.MESSAGING_CONSUMER_GROUP_NAME: call.group[:_NAME_MAX],
         attributes.MESSAGING_CLIENT_ID: call.client_id[:_NAME_MAX],
-        attributes.NETWORK_PEER_ADDRESS: peer_address,
-        attributes.NETWORK_PEER_PORT: peer_port,
+        **peer_attributes(call.peer),
         attributes.RETAINED_FOR: str(call.retained_for),
     }
     if message_count == 1 and deliveries:
@@ -222,10 +221,3 @@ def _said_always(method: str) -> dict[str, AttributeValue]:
         # Refusals travel in RocketMQ's own status.
         attributes.RPC_RESPONSE_STATUS_CODE: "OK",
     }
-
-
-@lru_cache(maxsize=1_024)
-def _address_and_port(peer: str) -> tuple[str, int]:
-    """Of `ipv4:10.0.0.7:51234` or `ipv6:[::1]:51234`, whose brackets gRPC writes %5B and %5D."""
-    address, _, port = peer.partition(":")[2].rpartition(":")
-    return address.removeprefix("%5B").removesuffix("%5D").strip("[]"), int(port) if port.isdigit() else 0

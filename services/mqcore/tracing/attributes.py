@@ -5,8 +5,11 @@ What the conventions have no name for starts with `tandemmq.`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
+
+from mqcore.tracing.span_data import AttributeValue
 
 MESSAGING_SYSTEM: Final = "messaging.system"
 MESSAGING_SYSTEM_ROCKETMQ: Final = "rocketmq"
@@ -62,3 +65,9 @@ class RetainedFor(StrEnum):
     # Decided when the answer was known.
     SLOW = "slow"
     FAILED = "failed"
+
+
+def message_ids_of(attributes: Mapping[str, AttributeValue]) -> tuple[str, ...]:
+    """The messages that a span, an event or a link names: one, those of a batch, or none."""
+    named = attributes.get(MESSAGING_MESSAGE_ID) or attributes.get(MESSAGE_IDS) or ()
+    return named if isinstance(named, tuple) else (str(named),)

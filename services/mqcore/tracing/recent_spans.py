@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from mqcore.tracing.attributes import MESSAGE_IDS, MESSAGING_MESSAGE_ID, RETAINED_FOR, RetainedFor
-from mqcore.tracing.span_data import AttributeValue, SpanData
+from mqcore.tracing.attributes import RETAINED_FOR, RetainedFor, message_ids_of
+from mqcore.tracing.span_data import SpanData
 
 __all__ = ["KeptTrace", "RecentSpans"]
 
@@ -66,17 +66,12 @@ class KeptTrace:
                     self.size_bytes += len(value)
                 elif isinstance(value, tuple):
                     self.size_bytes += sum(map(len, value))
-            mentioned = attributes.get(MESSAGING_MESSAGE_ID) or attributes.get(MESSAGE_IDS)
-            if mentioned is not None:
-                self._mention(mentioned, new)
+            for message_id in message_ids_of(attributes):
+                if message_id not in self.message_ids:
+                    self.message_ids[message_id] = None
+                    self.size_bytes += _MESSAGE_ID_BYTES
+                    new.append(message_id)
         return new
-
-    def _mention(self, value: AttributeValue, new: list[str]) -> None:
-        for message_id in value if isinstance(value, tuple) else (str(value),):
-            if message_id not in self.message_ids:
-                self.message_ids[message_id] = None
-                self.size_bytes += _MESSAGE_ID_BYTES
-                new.append(message_id)
 
 
 class RecentSpans:

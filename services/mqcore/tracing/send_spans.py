@@ -19,6 +19,7 @@ from mqcore.tracing import attributes as names
 from mqcore.tracing.attributes import RetainedFor
 from mqcore.tracing.head_sampler import HeadSampler
 from mqcore.tracing.offset_timeline import OffsetTimeline
+from mqcore.tracing.peer_attributes import peer_attributes
 from mqcore.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind, SpanLink
 from mqcore.tracing.trace_context import TraceContext
 
@@ -190,7 +191,7 @@ def _server(tree: _Tree, policy: AckPolicy, broker: Mapping[str, AttributeValue]
         names.MESSAGING_SYSTEM: names.MESSAGING_SYSTEM_ROCKETMQ,
         names.MESSAGING_DESTINATION_NAME: send.topic,
         names.MESSAGING_CLIENT_ID: send.client_id,
-        **_peer(send.peer),
+        **peer_attributes(send.peer),
         names.MESSAGING_MESSAGE_BODY_SIZE: send.body_bytes,
         **broker,
         names.ACK_POLICY: policy.name if send.waits else "ASYNC",
@@ -223,14 +224,6 @@ def _server(tree: _Tree, policy: AckPolicy, broker: Mapping[str, AttributeValue]
         failure=send.failure,
         parent_is_remote=send.parent is not None,
     )
-
-
-def _peer(peer: str) -> dict[str, AttributeValue]:
-    """`ipv4:10.0.0.7:51234` or `ipv6:[::1]:51234`, as gRPC writes it."""
-    address, _, port = peer.partition(":")[2].rpartition(":")
-    if not address or not port.isdecimal():
-        return {}
-    return {names.NETWORK_PEER_ADDRESS: address.strip("[]"), names.NETWORK_PEER_PORT: int(port)}
 
 
 def _append(tree: _Tree) -> None:
