@@ -284,8 +284,11 @@ class WritePath:
         done(results)
         if received_ns:
             self._meter.answered(results[0].status, released_ns - received_ns, len(results))
-        if origin is not None and self._tracer is not None:
-            self._tracer.answered(origin, results, received_ns, appended_ns, released_ns)
+        if self._tracer is not None and origin is not None:
+            # Asked here, as for nearly all it is in vain, and a call costs more than the rest.
+            is_slow = released_ns - received_ns > self._tracer.slow_ns
+            if origin.place is not None or is_slow or results[0].status is not _PUT_OK:
+                self._tracer.answered(origin, results, received_ns, appended_ns, released_ns)
 
     def _note_written(self) -> None:
         if self._tracer is not None and self._tracer.has_unwritten:

@@ -74,7 +74,7 @@ def outgoing_message(
     message_id = sent.message_id
     born_timestamp_ms = _milliseconds(system.born_timestamp) if system.HasField("born_timestamp") else now_wall_ms
     user_properties = sent.user_properties
-    message_group, trace_context = sent.message_group, system.trace_context
+    message_group, trace_context = sent.message_group, sent.trace_context
     form = _property_form(
         tuple(user_properties),
         tag is not None,

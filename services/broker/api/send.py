@@ -63,7 +63,12 @@ class SendHandler:
         """Stores the request's messages."""
         messages = [SentMessage(message) for message in request.messages[:]]
         outgoing = self._accepted(messages, call)
-        traceparents = _NO_TRACEPARENTS if self._tracer is None else _traceparents(messages)
+        traceparents = _NO_TRACEPARENTS
+        if self._tracer is not None:
+            for sent in messages:
+                if sent.trace_context or TRACEPARENT in sent.user_properties:
+                    traceparents = _traceparents(messages)
+                    break
         if not isinstance(outgoing, Outcome):
             self._services.put(outgoing, partial(_answer, outgoing, call), call, traceparents)
             return
@@ -125,11 +130,10 @@ def _traceparents(messages: Sequence[SentMessage]) -> list[str]:
     found = []
     for sent in messages:
         own = sent.user_properties.get(TRACEPARENT, "") if sent.user_properties else ""
-        if not own:
-            own = sent.system.trace_context
-            if not own.startswith(_TRACEPARENT_START):
-                continue
-        found.append(own)
+        if not own and sent.trace_context.startswith(_TRACEPARENT_START):
+            own = sent.trace_context
+        if own:
+            found.append(own)
     return found
 
 

@@ -24,6 +24,7 @@ class SentMessage:
         "system",
         "tag",
         "topic",
+        "trace_context",
         "user_properties",
     )
 
@@ -37,6 +38,7 @@ class SentMessage:
         self.message_id: str = system.message_id
         self.message_group: str = system.message_group
         self.message_type = system.message_type
+        self.trace_context: str = system.trace_context
         self.has_delivery_timestamp = system.HasField("delivery_timestamp")
         user_properties = message.user_properties
         self.user_properties: dict[str, str] = dict(user_properties) if user_properties else {}

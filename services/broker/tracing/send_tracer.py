@@ -79,7 +79,8 @@ class PutOrigin:
 class SendTracer:
     """Of one master. Event loop only; the write path and the HA listener call it.
 
-    `flushes` is told of every flush by the write path. `dropped_count`: sends that were to be traced and found no room.
+    `flushes` is told of every flush by the write path. A send that takes longer than `slow_ns` is kept for that.
+    `dropped_count`: sends that were to be traced and found no room.
     """
 
     def __init__(self, tracing: BrokerTracing, meter: PutMeter, *, policy: AckPolicy) -> None:
@@ -87,7 +88,8 @@ class SendTracer:
         self._meter = meter
         self._policy = policy
         slow_ms = tracing.options.slow_ms
-        self._slow_ns = slow_ms * _NS_PER_MS if slow_ms else _NEVER_NS
+        self.slow_ns = slow_ms * _NS_PER_MS if slow_ms else _NEVER_NS
+        self._takes = tracing.sampler.takes
         self._broker: dict[str, AttributeValue] = {
             names.BROKER_GROUP: tracing.identity.broker_name,
             names.BROKER_ID: tracing.identity.broker_id,
@@ -146,7 +148,12 @@ class SendTracer:
         if call is None:
             return  # Of this broker itself.
         try:
-            if self._is_sampled(call, origin.traceparents):
+            if not origin.traceparents and not call.header(TRACEPARENT):
+                # Nearly all of them.
+                is_sampled = self._takes()
+            else:
+                is_sampled = self._is_sampled(call, origin.traceparents)
+            if is_sampled:
                 self._locate(origin, call, results)
         except Exception:
             self._tell_failure()
@@ -154,10 +161,12 @@ class SendTracer:
     def answered(
         self, origin: PutOrigin, results: list[AppendResult], received_ns: int, appended_ns: int, released_ns: int
     ) -> None:
-        """A put's sender has its answer; `appended_ns` is 0 if nothing was stored. For every put."""
+        """A put's sender has its answer; `appended_ns` is 0 if nothing was stored. Nothing comes of it for a put that
+        was not sampled, is well and was not slow, so that the write path may leave it out.
+        """
         if results[0].status is not _PUT_OK:
             why = RetainedFor.FAILED
-        elif released_ns - received_ns > self._slow_ns:
+        elif released_ns - received_ns > self.slow_ns:
             why = RetainedFor.SLOW
         elif origin.place is not None:
             why = RetainedFor.SAMPLED
@@ -254,14 +263,9 @@ class SendTracer:
 
     def _is_sampled(self, call: Call, traceparents: Sequence[str]) -> bool:
         """The caller's own decision, if there is one; a batch is traced if one of its messages is."""
-        if not traceparents:
-            header = call.header(TRACEPARENT)
-            if not header:
-                return self._tracing.sampler.takes()
-            traceparents = (header,)
-        contexts = _parsed(traceparents)
+        contexts = _parsed(traceparents or (call.header(TRACEPARENT),))
         if not contexts:
-            return self._tracing.sampler.takes()
+            return self._takes()
         return any(context.is_sampled for context in contexts)
 
     def _has_room(self, *, is_sampled: bool) -> bool:
