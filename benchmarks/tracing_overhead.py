@@ -4,9 +4,10 @@
     python benchmarks/tracing_overhead.py --write-results     # puts the last run's table into benchmarks/RESULTS.md
 
 The chain is that of `send_path.py`: HTTP/2 bytes in and out, the broker's own handler, write path and replication, a
-played slave. All kinds of broker run in one process and take turns, so that a strange load meets them all. A figure is
-CPU of the whole process by message: within the time that is measured the spans are made, encoded, and sent by OTLP to
-a receiver in another process.
+played slave. All kinds of broker run in one process and take turns of some milliseconds in a rotating order, so that
+the machine's moods meet them all alike; a figure compares neighbours and is the median of all such pairs. The time is
+CPU of the event loop's thread, spans made included, and to it comes the CPU of the thread that encodes them and sends
+them by OTLP to a receiver in another process.
 
 *bare* is the same source with every statement about a tracer cut out before it is compiled: what is left when tracing
 is off is measured against that, not against a memory. Rows are in build/bench-tracing.json.
@@ -25,11 +26,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import monotonic, process_time_ns, thread_time_ns
 from types import ModuleType
 from typing import Final
 
@@ -47,11 +48,12 @@ from broker.tracing.send_tracer import SendTracer  # noqa: E402
 from mqcore.routing import BrokerIdentity  # noqa: E402
 from mqcore.tracing import HeadSampler, RecentSpans, TraceOptions  # noqa: E402
 from mqcore.tracing.send_spans import AckPolicy  # noqa: E402
+from mqgrpc import frames  # noqa: E402
 from mqservice.clock import SystemClock  # noqa: E402
 from mqservice.http2_front import Http2Front  # noqa: E402
 from mqservice.telemetry import SpanExport, SpanFan, open_span_export, resource_attributes  # noqa: E402
 from report import Row  # noqa: E402
-from send_path import TOPIC, ReplicatingBroker, connection_of, reads, timed  # noqa: E402
+from send_path import TOPIC, ReplicatingBroker, connection_of, reads  # noqa: E402
 
 REPORT: Final = ROOT / "build" / "bench-tracing.json"
 RESULTS: Final = ROOT / "benchmarks" / "RESULTS.md"
@@ -64,6 +66,10 @@ UNMEASURABLE_PERCENT: Final = 1.0
 """What off may cost: two runs of the same code differ by as much."""
 SLOW_MS: Final = 200
 RECENT_BYTES: Final = 10 << 20
+READS_A_TURN: Final = 10
+WARM_UP_TURNS: Final = 20
+ALL_TURNS: Final = 4
+"""1,280 sends of five spans: less than the export's queue holds."""
 RECEIVER: Final = """
 import sys, time
 sys.path[:0] = [sys.argv[1]]
@@ -92,7 +98,6 @@ OFF: Final = Kind("off")
 OFF_AGAIN: Final = Kind("off_again")
 ONE_PERCENT: Final = Kind("1pct", sample_rate=0.01)
 ALL: Final = Kind("all", sample_rate=1.0)
-KINDS: Final = (UNMETERED, BARE, OFF, OFF_AGAIN, ONE_PERCENT, ALL)
 
 
 class _Cut(ast.NodeTransformer):
@@ -140,7 +145,7 @@ def without(module: ModuleType, names: frozenset[str]) -> ModuleType:
 
 
 class Contestant:
-    """One kind of broker, with a connection of its own for every turn."""
+    """One kind of broker with one client."""
 
     def __init__(self, kind: Kind, folder: Path, target: str) -> None:
         self.kind = kind
@@ -171,23 +176,33 @@ class Contestant:
             write_path=write_path.WritePath,
         )
         self._broker.add_topic(TOPIC, queue_count=8)
-        self._front = Http2Front("127.0.0.1", 0, clock=clock)
-        self._front.add(self._broker.api.method_table())
-        self.us_per_message: list[float] = []
+        front = Http2Front("127.0.0.1", 0, clock=clock)
+        front.add(self._broker.api.method_table())
+        self._connection = connection_of(front)
+        self._connection.receive(frames.PREFACE + frames.settings({}) + frames.window_update(0, 1 << 30), monotonic())
+        self._connection.take_output()
+        self.turns_ns: list[int] = []
 
-    async def run(self, data: list[bytes], messages: int) -> None:
-        """One turn; every span it made is sent when it ends."""
-        # What the turns before left must not be looked at within the time.
-        gc.collect()
-        gc.freeze()
-        began_ns = time.process_time_ns()
-        await timed(connection_of(self._front), data)
+    async def turn(self, data: list[bytes]) -> None:
+        """Some reads, and what was kept of them made into spans."""
+        connection = self._connection
+        began_ns = thread_time_ns()
+        for read in data:
+            connection.receive(read, monotonic())
+            while connection.open_streams:
+                await asyncio.sleep(0)  # the end of the turn ships to the slave
+            connection.take_output()
         if self._tracer is not None:
             self._tracer.build_all()
-        if self._export is not None:
-            while sum(self._export.counts.values()) < self._recent.kept_count:
-                await asyncio.sleep(0.05)
-        self.us_per_message.append((time.process_time_ns() - began_ns) / 1_000 / messages)
+        self.turns_ns.append(thread_time_ns() - began_ns)
+
+    async def exported(self) -> dict[str, int]:
+        """What became of the spans, when something has become of all of them."""
+        if self._export is None:
+            return {}
+        while sum(self._export.counts.values()) < self._recent.kept_count:
+            await asyncio.sleep(0.05)
+        return self._export.counts
 
     async def close(self) -> None:
         """Ends it."""
@@ -211,42 +226,80 @@ def receiver() -> Iterator[str]:
         process.wait(30)
 
 
-async def measured(options: argparse.Namespace, console: Console) -> dict[str, list[float]]:
-    """CPU us by message of every turn, by kind."""
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one contest: us of the loop's thread by message for every turn, and of all other threads together."""
+
+    by_kind: dict[str, list[float]]
+    elsewhere_us: float
+    span_counts: dict[str, int]
+
+    def dearer_percent(self, kind: Kind, than: Kind, *, elsewhere: bool = False) -> float:
+        """How much more a message costs, by the loop's thread or by all threads."""
+        mine, theirs = self.by_kind[kind.name], self.by_kind[than.name]
+        ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
+        if elsewhere:
+            ratio += self.elsewhere_us / statistics.median(theirs)
+        return 100 * (ratio - 1)
+
+
+async def contest(kinds: Sequence[Kind], data: list[bytes], requests: int, target: str, console: Console) -> Figures:
+    """Lets the kinds take turns until the data is used up. No more than one of them may trace."""
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
+        contestants = [Contestant(kind, Path(folder) / kind.name, target) for kind in kinds]
+        gc.collect()
+        gc.freeze()
+        turns = [data[start : start + READS_A_TURN] for start in range(0, len(data), READS_A_TURN)]
+        before_ns = process_time_ns() - thread_time_ns()
+        for number, turn in enumerate(turns):
+            if number == WARM_UP_TURNS:
+                for contestant in contestants:
+                    await contestant.exported()
+                before_ns = process_time_ns() - thread_time_ns()
+            first = number % len(contestants)
+            for contestant in contestants[first:] + contestants[:first]:
+                await contestant.turn(turn)
+        span_counts: dict[str, int] = {}
+        for contestant in contestants:
+            span_counts |= await contestant.exported()
+        elsewhere_ns = process_time_ns() - thread_time_ns() - before_ns
+        for contestant in contestants:
+            await contestant.close()
+    messages = READS_A_TURN * requests
+    console.print(f"{', '.join(kind.name for kind in kinds)}: {len(data) * requests:,} messages each; {span_counts}")
+    return Figures(
+        {one.kind.name: [ns / 1_000 / messages for ns in one.turns_ns[WARM_UP_TURNS:]] for one in contestants},
+        elsewhere_ns / 1_000 / messages / (len(turns) - WARM_UP_TURNS),
+        span_counts,
+    )
+
+
+async def measured(options: argparse.Namespace, console: Console) -> list[Row]:
+    """Costs by message, and how much dearer one kind is than another."""
     data = reads(count=options.reads, requests=options.requests, batch=1, body_bytes=1_024, path=PATH)
-    messages = options.reads * options.requests
-    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder, receiver() as target:
-        contestants = [Contestant(kind, Path(folder) / kind.name, target) for kind in KINDS]
-        try:
-            # The first turn of each meets cold code and files.
-            for turn in range(options.rounds + 1):
-                for contestant in contestants[:: 1 if turn % 2 else -1]:
-                    await contestant.run(data, messages)
-                console.print(f"round {turn} of {options.rounds}", style="dim")
-        finally:
-            for contestant in contestants:
-                await contestant.close()
-        return {contestant.kind.name: contestant.us_per_message[1:] for contestant in contestants}
-
-
-def rows_of(figures: dict[str, list[float]]) -> list[Row]:
-    """Costs by message, and how much dearer one kind is than another in the same round."""
-    rows = [Row.absolute(f"send_{name}", statistics.median(values), "us/msg") for name, values in figures.items()]
-    off_again = _dearer_percent(figures, OFF_AGAIN, OFF)
-    rows += [
-        Row.at_most("overhead_1pct", _dearer_percent(figures, ONE_PERCENT, OFF), OVERHEAD_PERCENT_MAX, "%"),
-        Row.at_most("overhead_off", _dearer_percent(figures, OFF, BARE), UNMEASURABLE_PERCENT, "%"),
-        Row.absolute("overhead_all", _dearer_percent(figures, ALL, OFF), "%"),
-        Row.absolute("metrics_always_on", _dearer_percent(figures, BARE, UNMETERED), "%"),
+    # Few enough for the last one that the export keeps up: what it drops costs nothing.
+    few = data[: READS_A_TURN * (WARM_UP_TURNS + ALL_TURNS)]
+    with receiver() as target:
+        # Two or three at a time: more push each other's code and data out of the processor's caches.
+        metered = await contest((UNMETERED, BARE), data, options.requests, target, console)
+        off = await contest((BARE, OFF, OFF_AGAIN), data, options.requests, target, console)
+        traced = await contest((OFF, ONE_PERCENT), data, options.requests, target, console)
+        whole = await contest((OFF, ALL), few, options.requests, target, console)
+    return [
+        Row.absolute("send_off", statistics.median(traced.by_kind[OFF.name]), "us/msg"),
+        Row.absolute("send_1pct", statistics.median(traced.by_kind[ONE_PERCENT.name]), "us/msg"),
+        Row.absolute("send_all", statistics.median(whole.by_kind[ALL.name]), "us/msg"),
+        Row.absolute("export_1pct", traced.elsewhere_us, "us/msg"),
+        Row.at_most(
+            "overhead_1pct", traced.dearer_percent(ONE_PERCENT, OFF, elsewhere=True), OVERHEAD_PERCENT_MAX, "%"
+        ),
+        Row.at_most("overhead_off", off.dearer_percent(OFF, BARE), UNMEASURABLE_PERCENT, "%"),
+        Row.absolute("overhead_all", whole.dearer_percent(ALL, OFF, elsewhere=True), "%"),
+        Row.absolute("metrics_always_on", metered.dearer_percent(BARE, UNMETERED), "%"),
         # What the same code differs from itself by: no figure above is truer than that.
-        Row.absolute("noise_off_again", off_again, "%"),
+        Row.absolute("noise_off_again", off.dearer_percent(OFF_AGAIN, OFF), "%"),
+        Row.absolute("spans_dropped", traced.span_counts["dropped"] + whole.span_counts["dropped"], "spans"),
     ]
-    return rows
-
-
-def _dearer_percent(figures: dict[str, list[float]], kind: Kind, than: Kind) -> float:
-    pairs = zip(figures[kind.name], figures[than.name], strict=True)
-    return 100 * (statistics.median(mine / theirs for mine, theirs in pairs) - 1)
 
 
 def markdown(rows: list[dict[str, object]]) -> str:
@@ -269,8 +322,7 @@ def write_results() -> None:
 def main() -> None:
     """Measures, prints the table and writes build/bench-tracing.json."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20, help="turns of each kind (default %(default)s)")
-    parser.add_argument("--reads", type=int, default=300, help="of a connection, in a turn (default %(default)s)")
+    parser.add_argument("--reads", type=int, default=3_000, help="of each connection (default %(default)s)")
     parser.add_argument("--requests", type=int, default=32, help="in each read (default %(default)s)")
     parser.add_argument("--write-results", action="store_true", help="only write the last run into RESULTS.md")
     options = parser.parse_args()
@@ -281,7 +333,7 @@ def main() -> None:
     (ROOT / "build").mkdir(exist_ok=True)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     gc.set_threshold(20_000, 20, 20)  # as a broker has it
-    rows = rows_of(asyncio.run(measured(options, console)))
+    rows = asyncio.run(measured(options, console))
     table = Table("row", "value", "unit", "target", "holds")
     for row in rows:
         table.add_row(
