@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 import structlog
@@ -28,10 +29,6 @@ _ABORT_LIMIT_S: Final = 0.5
 class MetricsSender(Protocol):
     """The connection to a receiver."""
 
-    @property
-    def target(self) -> str:
-        """Where it is, for the log."""
-
     def send(self, families: Sequence[MetricFamily]) -> str:
         """Sends one snapshot; "" when it was taken, else why not. Blocks, but not for ever. On the export thread."""
 
@@ -49,15 +46,30 @@ def open_otlp_export(
     """An export to `target`, host:port or an URL (https:// asks for TLS), of what `read` gives. Loads the SDK."""
     from mqservice.metrics.otlp_metrics_sender import OtlpMetricsSender
 
-    sender = OtlpMetricsSender(target, resource=resource, timeout_s=_CALL_LIMIT_S)
-    return OtlpExport(sender, interval_s=interval_s, read=read)
+    def connect() -> MetricsSender:
+        return OtlpMetricsSender(target, resource=resource, timeout_s=_CALL_LIMIT_S)
+
+    return OtlpExport(connect, target=target, interval_s=interval_s, read=read)
 
 
 class OtlpExport:
-    """Reads and sends every `interval_s`, and once more at the end. `read` is called on the thread."""
+    """Reads and sends every `interval_s`, and once more at the end.
 
-    def __init__(self, sender: MetricsSender, *, interval_s: float, read: Callable[[], list[MetricFamily]]) -> None:
-        self._sender = sender
+    `connect` and `read` are called on the thread; a `connect` that raises, as a wrong variable of OpenTelemetry's makes
+    it, is tried again at the next interval.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], MetricsSender],
+        *,
+        target: str,
+        interval_s: float,
+        read: Callable[[], list[MetricFamily]],
+    ) -> None:
+        self._connect = connect
+        self._target = target
+        self._sender: MetricsSender | None = None
         self._interval_s = interval_s
         self._read = read
         self._closing = threading.Event()
@@ -69,18 +81,24 @@ class OtlpExport:
         """Sends the last figures if the receiver takes them quickly. Blocks for two seconds at most."""
         self._closing.set()
         self._thread.join(_LAST_EXPORT_LIMIT_S)
-        self._sender.abort()
+        if self._sender is not None:
+            self._sender.abort()
         self._thread.join(_ABORT_LIMIT_S)
 
     # On the export thread
 
     def _work(self) -> None:
+        # Counting begins now, for the receiver; if it cannot be had, the first export tells why.
+        with suppress(Exception):
+            self._sender = self._connect()
         while not self._closing.wait(self._interval_s):
             self._export()
         self._export()
 
     def _export(self) -> None:
         try:
+            if self._sender is None:
+                self._sender = self._connect()
             problem = self._sender.send(self._read())
         except SnapshotUnavailable:
             return  # The loop meter tells of a loop that hangs.
@@ -93,6 +111,6 @@ class OtlpExport:
             return
         self._is_failing = bool(problem)
         if problem:
-            log.warning("metrics_export_failing", receiver=self._sender.target, problem=problem)
+            log.warning("metrics_export_failing", receiver=self._target, problem=problem)
         else:
-            log.info("metrics_export_recovered", receiver=self._sender.target)
+            log.info("metrics_export_recovered", receiver=self._target)

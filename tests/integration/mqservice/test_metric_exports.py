@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+import structlog
 from prometheus_client import parser
 
 from mqservice.grpc_server import ListenError
@@ -170,6 +171,20 @@ async def test_a_receiver_that_is_not_there_holds_up_nothing() -> None:
         assert await longest_turn_s(0.3) < TURN_LIMIT_S
         ending = time.monotonic()
     assert time.monotonic() - ending < END_LIMIT_S
+
+
+async def test_an_export_that_is_set_up_wrongly_is_told_of_and_keeps_nobody_from_starting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "zip")
+    with OtlpReceiver() as receiver, structlog.testing.capture_logs() as lines:
+        async with exporting(ExporterType.OTLP_GRPC, target=receiver.target):
+            while not lines:
+                await asyncio.sleep(0.01)
+            monkeypatch.delenv("OTEL_EXPORTER_OTLP_COMPRESSION")
+            await asyncio.to_thread(receiver.wait_until, lambda receiver: bool(receiver.metrics("size")))
+    assert lines[0]["event"] == "metrics_export_failing"
+    assert "OTEL_EXPORTER_OTLP_COMPRESSION" in lines[0]["problem"]
 
 
 async def longest_turn_s(duration_s: float) -> float:
