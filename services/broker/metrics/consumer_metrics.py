@@ -6,10 +6,10 @@ import asyncio
 from typing import Final
 
 from broker.metrics.message_metrics import flag
+from broker.metrics.store_time import read_stored_at_ms
 from broker.metrics.turn_limit import TurnLimit
 from mqcore.clock import Clock
 from mqcore.delivery import Backlog, LeaseTable
-from mqcore.message import read_store_timestamp_ms
 from mqcore.storage import MessageStore
 from mqservice.metrics import OTHER, MetricSamples, SeriesLimit
 
@@ -17,8 +17,6 @@ __all__ = ["ConsumerMetrics"]
 
 _FIRST: Final = flag(False)
 _AGAIN: Final = flag(True)
-_HEAD_BYTES: Final = 256
-"""Of a record; more than its fixed fields take."""
 
 _POSITIONS_MAX: Final = 200_000
 """Remembered of calls that were given up, in 40 MB: as many as there are queues with a group that stands still."""
@@ -102,8 +100,7 @@ class ConsumerMetrics:
             entries = queue.read(offset, 1)
             if not entries:
                 return None
-            head = self._store.read_log(entries[0].physical_offset, _HEAD_BYTES)
-            found = read_store_timestamp_ms(head, entries[0].physical_offset)
+            found = read_stored_at_ms(self._store, entries[0].physical_offset)
         if found is not None:
             stored_at_ms[position] = found
         return found

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+from broker.metrics.store_time import read_stored_at_ms
 from mqcore.clock import Clock
-from mqcore.message import read_store_timestamp_ms
 from mqcore.metrics import Histogram
 from mqcore.storage import Disk, DiskUsage, MessageStore
 from mqservice.metrics import MetricSamples
@@ -15,7 +15,6 @@ from mqservice.metrics import MetricSamples
 __all__ = ["StoreMetrics"]
 
 _KEPT_TAILS: Final = "kept-tails"
-_HEAD_BYTES: Final = 256
 
 
 class StoreMetrics:
@@ -64,6 +63,5 @@ class StoreMetrics:
         return self._disk.usage(), len(self._disk.list_folder(_KEPT_TAILS))
 
     def _oldest_age_ms(self) -> int:
-        min_offset = self._store.min_offset
-        stored_at_ms = read_store_timestamp_ms(self._store.read_log(min_offset, _HEAD_BYTES), min_offset)
-        return max(0, self._clock.wall_ms() - stored_at_ms) if stored_at_ms is not None else 0
+        oldest_ms = read_stored_at_ms(self._store, self._store.min_offset)
+        return max(0, self._clock.wall_ms() - oldest_ms) if oldest_ms is not None else 0
