@@ -328,7 +328,7 @@ class BrokerSettings(ServiceSettings):
     @classmethod
     def _is_a_receiver(cls, value: str) -> str:
         if value and not _HOST_PORT.match(value):
-            raise ValueError("write it as host:port without a scheme, for example collector:4317, or leave it empty")
+            raise ValueError("write it as host:port, for example collector:4317, or for TLS as https://collector:4317")
         return value
 
     @field_validator("metrics_exporter_type")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AggregationTemporality,
     HistogramDataPoint,
@@ -23,7 +23,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from mqcore.metrics import Exemplar, HistogramReading
 from mqservice.metrics.metric_info import MetricKind
 from mqservice.metrics.metric_samples import MetricFamily
-from mqservice.version import VERSION
+from mqservice.telemetry.otlp_library import SCOPE
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -33,7 +33,6 @@ __all__ = ["metrics_requests"]
 _POINTS_MAX: Final = 500
 """Of a request: some 100 KiB, where receivers take 4 MiB; and its encoding keeps the event loop from the interpreter
 for ten milliseconds only."""
-_SCOPE: Final = InstrumentationScope(name="tandemmq", version=VERSION)
 _CUMULATIVE: Final = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 
 
@@ -68,7 +67,7 @@ def metrics_requests(
 
 def _new_request(resource: Resource) -> tuple[ExportMetricsServiceRequest, RepeatedCompositeFieldContainer[Metric]]:
     request = ExportMetricsServiceRequest()
-    scope_metrics = request.resource_metrics.add(resource=resource).scope_metrics.add(scope=_SCOPE)
+    scope_metrics = request.resource_metrics.add(resource=resource).scope_metrics.add(scope=SCOPE)
     return request, scope_metrics.metrics
 
 

@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics.export import MetricExportResult
 
 from mqservice.metrics.metric_samples import MetricFamily
 from mqservice.metrics.otlp_encoding import metrics_requests
-from mqservice.telemetry.otlp_library import EXPORTER_LINES, encoded_resource
+from mqservice.telemetry.otlp_library import EXPORTER_LINES, encoded_resource, endpoint_of
 
 __all__ = ["OtlpMetricsSender"]
 
@@ -27,7 +27,7 @@ class OtlpMetricsSender:
         self.target = target
         self._resource = encoded_resource(resource)
         self._start_ns = time_ns()
-        self._exporter = _Exporter(endpoint=target if "://" in target else f"http://{target}", timeout=timeout_s)
+        self._exporter = _Exporter(endpoint=endpoint_of(target), timeout=timeout_s)
 
     def send(self, families: Sequence[MetricFamily]) -> str:
         """`MetricsSender`'s."""

@@ -8,13 +8,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.sdk import resources
 
 from mqcore.tracing.span_data import AttributeValue
+from mqservice.version import VERSION
 
-__all__ = ["EXPORTER_LINES", "ExporterLines", "encoded_resource", "fill_attributes"]
+__all__ = ["EXPORTER_LINES", "SCOPE", "ExporterLines", "encoded_resource", "endpoint_of", "fill_attributes"]
+
+SCOPE: Final = InstrumentationScope(name="tandemmq", version=VERSION)
 
 
 class ExporterLines(logging.Filter):
@@ -49,6 +52,11 @@ class ExporterLines(logging.Filter):
 EXPORTER_LINES: Final = ExporterLines()
 # Before the library's own filter, which lets no line through twice in 20 s.
 logging.getLogger("opentelemetry.exporter.otlp.proto.grpc.exporter").filters.insert(0, EXPORTER_LINES)
+
+
+def endpoint_of(target: str) -> str:
+    """The exporters' URL of a receiver, which settings name as host:port (without TLS) or as an URL."""
+    return target if "://" in target else f"http://{target}"
 
 
 def encoded_resource(attributes: Mapping[str, str | int]) -> Resource:

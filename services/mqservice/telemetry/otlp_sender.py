@@ -12,18 +12,15 @@ from typing import Any, Final
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from mqcore.tracing import SpanData, SpanKind, TraceContext
-from mqservice.telemetry.otlp_library import EXPORTER_LINES, encoded_resource, fill_attributes
-from mqservice.version import VERSION
+from mqservice.telemetry.otlp_library import EXPORTER_LINES, SCOPE, encoded_resource, endpoint_of, fill_attributes
 
 __all__ = ["OtlpSpanSender", "export_request"]
 
-_SCOPE: Final = InstrumentationScope(name="tandemmq", version=VERSION)
 _KINDS: Final = {kind: Span.SpanKind.Value(f"SPAN_KIND_{kind.value}") for kind in SpanKind}
 # opentelemetry-proto, SpanFlags: whether the parent is remote is known, and it is.
 _REMOTE_KNOWN: Final = 0x100
@@ -35,9 +32,7 @@ class OtlpSpanSender:
     """A `SpanSender`. Connects at the first batch."""
 
     def __init__(self, target: str, *, resource: Mapping[str, str | int], timeout_s: float) -> None:
-        self._exporter = _Exporter(
-            encoded_resource(resource), endpoint=target if "://" in target else f"http://{target}", timeout=timeout_s
-        )
+        self._exporter = _Exporter(encoded_resource(resource), endpoint=endpoint_of(target), timeout=timeout_s)
 
     def send(self, spans: Sequence[SpanData]) -> str:
         """`SpanSender`'s."""
@@ -71,7 +66,7 @@ def export_request(spans: Sequence[SpanData], resource: Resource) -> ExportTrace
     """What the receiver is sent."""
     request = ExportTraceServiceRequest()
     of_resource = request.resource_spans.add(resource=resource)
-    encoded = of_resource.scope_spans.add(scope=_SCOPE).spans
+    encoded = of_resource.scope_spans.add(scope=SCOPE).spans
     for span in spans:
         _encode(span, encoded.add())
     return request
