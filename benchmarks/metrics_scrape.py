@@ -108,7 +108,11 @@ class CrowdedBroker:
             pair_limit=pairs,
         )
         self._consumers = ConsumerMetrics(
-            leases=self._broker.leases, store=self._broker.store, clock=self._clock, pair_limit=pairs
+            leases=self._broker.leases,
+            store=self._broker.store,
+            has_topic=lambda _: True,
+            clock=self._clock,
+            pair_limit=pairs,
         )
         self.pieces_s: list[float] = []
 

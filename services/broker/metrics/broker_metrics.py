@@ -7,12 +7,12 @@ it go on between topics. So two figures of one scrape may be some milliseconds a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.api.client_api import ClientApi
 from broker.api.sessions import ClientSessions
-from broker.client_server import ClientServer
+from broker.client_plane import ClientPlane
 from broker.metrics.catalogue import BROKER_METRICS, NODE_TYPE
 from broker.metrics.client_metrics import ClientMetrics
 from broker.metrics.consumer_metrics import ConsumerMetrics
@@ -63,7 +63,7 @@ class BrokerMetrics:
         write_path: WritePath,
         put_meter: PutMeter,
         client_api: ClientApi,
-        client_servers: Callable[[], Sequence[ClientServer]],
+        client_plane: ClientPlane,
         leases: LeaseTable,
         sessions: ClientSessions,
         topics: TopicTable,
@@ -99,7 +99,13 @@ class BrokerMetrics:
             topic_limit=SeriesLimit(settings.metrics_series_max),
             pair_limit=pair_limit,
         )
-        self._consumers = ConsumerMetrics(leases=leases, store=store, clock=clock, pair_limit=pair_limit)
+        self._consumers = ConsumerMetrics(
+            leases=leases,
+            store=store,
+            has_topic=lambda name: topics.get(name) is not None,
+            clock=clock,
+            pair_limit=pair_limit,
+        )
         self._master = MasterMetrics(
             slaves=replica.slaves,
             end_offset=lambda: store.end_offset,
@@ -120,7 +126,7 @@ class BrokerMetrics:
         self._clients = ClientMetrics(
             sessions=sessions,
             client_api=client_api,
-            client_servers=client_servers,
+            client_plane=client_plane,
             write_path=write_path,
             group_limit=SeriesLimit(settings.metrics_series_max),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from broker.metrics.message_metrics import flag
@@ -32,9 +33,17 @@ class ConsumerMetrics:
     """
 
     def __init__(
-        self, *, leases: LeaseTable, store: MessageStore, clock: Clock, pair_limit: SeriesLimit[tuple[str, str]]
+        self,
+        *,
+        leases: LeaseTable,
+        store: MessageStore,
+        has_topic: Callable[[str], bool],
+        clock: Clock,
+        pair_limit: SeriesLimit[tuple[str, str]],
     ) -> None:
+        """What a group had of a topic that is not there any more is no lag: nobody can receive it."""
         self._leases = leases
+        self._has_topic = has_topic
         self._store = store
         self._clock = clock
         self._pair_limit = pair_limit
@@ -57,6 +66,8 @@ class ConsumerMetrics:
     async def _tell_groups(self, samples: MetricSamples, turn: TurnLimit, stored_at_ms: dict[_Position, int]) -> None:
         others: list[Backlog] = []
         for group, topic in self._leases.pairs():
+            if not self._has_topic(topic):
+                continue
             backlog = self._leases.backlog_of(group, topic)
             if self._pair_limit.admits((topic, group)):
                 _tell_backlog(samples, topic, group, backlog)

@@ -27,9 +27,11 @@ class Group:
     def __init__(self, *, series_max: int = 10) -> None:
         self.time = ManualTime()
         self.broker = BrokerAssembly(clock=self.time, timers=self.time)
+        self.deleted: set[str] = set()
         self.metrics = ConsumerMetrics(
             leases=self.broker.leases,
             store=self.broker.store,
+            has_topic=lambda topic: topic not in self.deleted,
             clock=self.time,
             pair_limit=SeriesLimit(series_max),
         )
@@ -127,6 +129,14 @@ async def test_ages_follow_the_group_from_call_to_call(group: Group) -> None:
     assert (await group.told())["lag_latency", "orders", "billing", "false"] == 6_000
     group.acknowledge(received, 1)
     assert (await group.told())["lag_latency", "orders", "billing", "false"] == 1_000
+
+
+async def test_a_deleted_topic_keeps_nobody_waiting(group: Group) -> None:
+    group.put(2)
+    group.receive(1)
+    assert await group.told()
+    group.deleted.add("orders")
+    assert await group.told() == {}
 
 
 async def test_what_was_read_before_a_call_was_given_up_is_not_read_again(
