@@ -26,6 +26,7 @@ from mqcore.tracing.offset_timeline import OffsetTimeline
 from mqcore.tracing.send_spans import AckPolicy, LinkTimeline, TracedSend, send_spans
 from mqcore.tracing.span_data import AttributeValue
 from mqcore.tracing.trace_context import TRACEPARENT
+from mqservice.route_query import CLIENT_ID_HEADER
 from mqservice.rpc import Call
 
 __all__ = ["PutOrigin", "SendTracer"]
@@ -56,7 +57,6 @@ _PUT_OK: Final = PutStatus.PUT_OK
 _TEXT_MAX: Final = 1_024
 _ID_MAX: Final = 256
 _BATCH_TOLD_MAX: Final = 32
-_CLIENT_ID: Final = "x-mq-client-id"
 
 
 class PutOrigin:
@@ -202,7 +202,7 @@ class SendTracer:
                     message_ids=_told(message_ids),
                     message_count=len(message_ids),
                     body_bytes=0,
-                    client_id=call.header(_CLIENT_ID)[:_TEXT_MAX],
+                    client_id=call.header(CLIENT_ID_HEADER)[:_TEXT_MAX],
                     peer=call.peer,
                     received_ns=call.received_ns,
                     released_ns=self._tracing.clock.monotonic_ns(),
@@ -294,7 +294,7 @@ class SendTracer:
             message_ids=_told([message.index_keys[0] for message in messages[:_BATCH_TOLD_MAX]]),
             message_count=len(messages),
             body_bytes=sum([len(message.body) for message in messages]),
-            client_id=call.header(_CLIENT_ID)[:_TEXT_MAX],
+            client_id=call.header(CLIENT_ID_HEADER)[:_TEXT_MAX],
             peer=call.peer,
             received_ns=0,
             begun_ns=origin.begun_ns,
