@@ -30,7 +30,7 @@ from broker.api.sessions import ClientSessions
 from broker.api.trace_servicer import TraceServicer
 from broker.audit.replica_state import ReplicaState
 from broker.broker_status import broker_status, probe_response
-from broker.client_server import ClientServer, added_counters, client_server_of
+from broker.client_plane import ClientPlane
 from broker.departure import Departure
 from broker.files import PosixDisk
 from broker.flush_worker import FlushWorker
@@ -124,9 +124,7 @@ class Broker:
             auto_create_subscription_group=settings.auto_create_subscription_group,
         )
         self._client_api = ClientApi(self, self._observability.tracing)
-        self._client_server = client_server_of(settings, clock=clock, port=settings.grpc_server_port)
-        self._client_server.add(self._client_api.method_table())
-        self._external_server = self._external_server_of(settings)
+        self._client_plane = ClientPlane(settings, self._client_api, clock=clock)
         self._replica = MasterReplica(self._store, settings.master_options())
         self._flusher = FlushWorker(
             "flush-log",
@@ -158,7 +156,7 @@ class Broker:
             waits_for_slaves=settings.broker_role is BrokerRole.SYNC_MASTER,
             kick_flush=self._flusher.kick,
             appended=self._client_api.message_arrived,
-            answered=self._client_server.flush if self._external_server is None else self._flush_both,
+            answered=self._client_plane.flush,
             refusal=lambda: self._refusal,
             failed=self._disk_failed,
             meter=self._observability.put_meter,
@@ -361,9 +359,7 @@ class Broker:
         """Opens the doors; not if somebody has asked for a drain before it came to that."""
         if self._departure.has_begun:
             return
-        self._ports["grpcServerPort"] = await self._client_server.start()
-        if self._external_server is not None:
-            self._ports["externalListenPort"] = await self._external_server.start()
+        self._ports |= await self._client_plane.start()
         self._is_open = True
         self._links.announce()
         self._refusal = None if self._settings.is_master else _SLAVE_REFUSAL
@@ -399,19 +395,6 @@ class Broker:
             auto_create_topic=self._settings.auto_create_topic_enable,
         )
         self._lease_storage.load()
-
-    def _external_server_of(self, settings: BrokerSettings) -> ClientServer | None:
-        """The same handlers on a port for clients elsewhere; only their routes name other addresses."""
-        if not settings.external_listen_port:
-            return None
-        server = client_server_of(settings, clock=self._clock, port=settings.external_listen_port)
-        server.add(self._client_api.external_method_table())
-        return server
-
-    def _flush_both(self) -> None:
-        self._client_server.flush()
-        if self._external_server is not None:
-            self._external_server.flush()
 
     def _metadata_server_of(self, settings: BrokerSettings) -> GrpcServer:
         metadata_server = GrpcServer(
@@ -478,7 +461,7 @@ class Broker:
             write_path=self._write_path,
             put_meter=self._observability.put_meter,
             client_api=self._client_api,
-            client_servers=lambda: self._client_servers,
+            client_plane=self._client_plane,
             leases=self._leases,
             sessions=self._sessions,
             topics=self._tables.topics,
@@ -576,12 +559,7 @@ class Broker:
         """To whoever asks the health service for a whole plane."""
         is_serving = self._is_open and not self._departure.has_begun
         await self._metadata_server.set_serving(is_serving)
-        for server in self._client_servers:
-            await server.set_serving(is_serving)
-
-    @property
-    def _client_servers(self) -> list[ClientServer]:
-        return [server for server in (self._client_server, self._external_server) if server is not None]
+        await self._client_plane.set_serving(is_serving)
 
     async def _leave(self) -> None:
         """The first step of a drain: nobody new is sent here."""
@@ -626,9 +604,7 @@ class Broker:
             await asyncio.sleep(0.01)
         self._write_path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
         self._client_api.drain()
-        async with asyncio.TaskGroup() as stops:
-            for server in self._client_servers:
-                stops.create_task(server.stop(limit_ms=500))
+        await self._client_plane.stop(limit_ms=500)
         await self._slaves_caught_up(deadline_ms)
         self._serving = False
         self._ha.stop()
@@ -829,8 +805,8 @@ class Broker:
             client_count=len(self._sessions),
             write_refusal=self.refusal or self._store.refusal or "",
             needed_slave_count=settings.master_options().needed_slaves if settings.is_master else 0,
-            client_plane_counts=added_counters(self._client_servers),
-            client_connection_count=sum(server.connection_count for server in self._client_servers),
+            client_plane_counts=self._client_plane.counters,
+            client_connection_count=self._client_plane.connection_count,
             loop_meter=self._loop_meter,
             kept_tails=[f"kept-tails/{entry.name}" for entry in self._disk.list_folder("kept-tails")],
         )

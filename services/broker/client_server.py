@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from broker.settings import BrokerSettings, ClientFront
@@ -13,7 +13,7 @@ from mqservice.grpc_server import GrpcServer
 from mqservice.http2_front import Http2Front
 from mqservice.rpc import MethodTable
 
-__all__ = ["ClientServer", "added_counters", "check_tls_files", "client_server_of"]
+__all__ = ["ClientServer", "check_tls_files", "client_server_of"]
 
 
 class ClientServer(Protocol):
@@ -55,15 +55,6 @@ def client_server_of(settings: BrokerSettings, *, clock: Clock, port: int) -> Cl
         tls=_tls_context(settings) if settings.tls_mode is not TlsMode.DISABLED else None,
         tls_mode=settings.tls_mode,
     )
-
-
-def added_counters(servers: Iterable[ClientServer]) -> dict[str, int]:
-    """The counters of all servers of one broker, added up by name."""
-    added: dict[str, int] = {}
-    for server in servers:
-        for name, count in server.counters.items():
-            added[name] = added.get(name, 0) + count
-    return added
 
 
 def check_tls_files(settings: BrokerSettings) -> list[str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.api.client_api import ClientApi
 from broker.api.sessions import ClientSessions
-from broker.client_server import ClientServer, added_counters
+from broker.client_plane import ClientPlane
 from broker.metrics.turn_limit import TurnLimit
 from broker.write_path import WritePath
 from mqservice.metrics import OTHER, MetricSamples, SeriesLimit
@@ -26,22 +25,21 @@ class ClientMetrics:
         *,
         sessions: ClientSessions,
         client_api: ClientApi,
-        client_servers: Callable[[], Sequence[ClientServer]],
+        client_plane: ClientPlane,
         write_path: WritePath,
         group_limit: SeriesLimit[str],
     ) -> None:
         self._sessions = sessions
         self._client_api = client_api
-        self._client_servers = client_servers
+        self._client_plane = client_plane
         self._write_path = write_path
         self._group_limit = group_limit
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
         """Adds its samples."""
-        servers = self._client_servers()
         samples.add("rocketmq_broker_clients", len(self._sessions))
-        samples.add("rocketmq_broker_client_connections", sum(server.connection_count for server in servers))
-        samples.add_counts("rocketmq_broker_client_plane_events_total", added_counters(servers))
+        samples.add("rocketmq_broker_client_connections", self._client_plane.connection_count)
+        samples.add_counts("rocketmq_broker_client_plane_events_total", self._client_plane.counters)
         samples.add("rocketmq_processor_watermark", self._write_path.waiting_count, "send")
         samples.add("rocketmq_processor_watermark", self._client_api.waiting_receive_count, "receive")
         await self._tell_sessions(samples, turn)
