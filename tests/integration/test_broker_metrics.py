@@ -55,6 +55,8 @@ def test_a_pair_tells_of_sends_and_of_replication(tmp_path: Path) -> None:
                 limit_s=10,
                 what="a traced send is an exemplar",
             )
+        flushed = "rocketmq_store_flush_seconds_count"
+        wait_until(lambda: scrape(master).value(flushed, file="log") > 0, limit_s=30, what="a flush is counted")
         scraped, of_slave = scrape(master), scrape(slave)
         sent = len(sender.acknowledged)
         ok = {"preset": "SYNC_MASTER/ASYNC_FLUSH", "status": "PUT_OK"}
@@ -65,7 +67,6 @@ def test_a_pair_tells_of_sends_and_of_replication(tmp_path: Path) -> None:
         assert scraped.value("rocketmq_store_ha_ack_latency_seconds_count") > 0
         assert scraped.value("rocketmq_store_ha_replication_lag_bytes", slave="1") == 0
         assert scraped.value("rocketmq_broker_writable") == 1
-        assert scraped.value("rocketmq_store_flush_seconds_count", file="log") > 0
         assert of_slave.value("rocketmq_store_ha_slave_following", broker_id="1") == 1
         assert of_slave.value("rocketmq_storage_size") == scraped.value("rocketmq_storage_size")
         everything = {metric.name for metric in (*BROKER_METRICS, *PROCESS_METRICS)}
