@@ -74,6 +74,14 @@ class _Server(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
+    def get_request(self) -> Any:
+        """Rests where no connection can be taken, as without a file descriptor: it would be tried again at once."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_STOP_LOOK_S)
+            raise
+
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._places.acquire(blocking=False):
             super().process_request(request, client_address)
@@ -103,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         open_metrics = "application/openmetrics-text" in self.headers.get("Accept", "")
         try:
-            families = self.server.read_families()
+            body = _text(self.server.read_families(), open_metrics=open_metrics)
         except SnapshotUnavailable as error:
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode(), "text/plain")
             return
@@ -111,11 +119,6 @@ class _Handler(BaseHTTPRequestHandler):
             log.error("metrics_unreadable", exc_info=error)
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, b"see the log\n", "text/plain")
             return
-        parts = []
-        for piece in exposition_pieces(families, open_metrics=open_metrics):
-            parts.append(piece.encode(errors="replace"))
-            time.sleep(_PAUSE_S)
-        body = b"".join(parts)
         content_type = OPEN_METRICS_CONTENT_TYPE if open_metrics else TEXT_CONTENT_TYPE
         self._answer(HTTPStatus.OK, body, content_type)
 
@@ -131,3 +134,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name is the base class's
         """Not a line for each scrape."""
+
+
+def _text(families: list[MetricFamily], *, open_metrics: bool) -> bytes:
+    parts = []
+    for piece in exposition_pieces(families, open_metrics=open_metrics):
+        parts.append(piece.encode(errors="replace"))
+        time.sleep(_PAUSE_S)
+    return b"".join(parts)

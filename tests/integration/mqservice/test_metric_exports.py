@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import http.client
+import socket
+import socketserver
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import NoReturn
 
 import pytest
 import structlog
@@ -136,6 +140,34 @@ async def test_metrics_that_cannot_be_read_are_an_error_of_the_scrape() -> None:
         assert (await asyncio.to_thread(get, endpoint.port))[0] == 500
     finally:
         await asyncio.to_thread(endpoint.close)
+
+
+async def test_metrics_that_cannot_be_written_are_one_too() -> None:
+    def wrong() -> list[MetricFamily]:
+        return [MetricFamily(SIZE, [(("orders",), None)])]  # type: ignore[list-item]  # a mistake
+
+    endpoint = PrometheusEndpoint("127.0.0.1", 0, read=wrong)
+    try:
+        with structlog.testing.capture_logs() as lines:
+            assert (await asyncio.to_thread(get, endpoint.port))[0] == 500
+    finally:
+        await asyncio.to_thread(endpoint.close)
+    assert [line["event"] for line in lines] == ["metrics_unreadable"]
+
+
+async def test_without_a_file_descriptor_left_the_thread_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = []
+
+    def accept(_: socketserver.TCPServer) -> NoReturn:
+        attempts.append(time.monotonic())
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socketserver.TCPServer, "get_request", accept)
+    endpoint = PrometheusEndpoint("127.0.0.1", 0, read=list)
+    with socket.create_connection(("127.0.0.1", endpoint.port)):
+        await asyncio.sleep(0.5)
+    await asyncio.to_thread(endpoint.close)
+    assert 1 <= len(attempts) < 20
 
 
 async def test_a_receiver_is_sent_the_same_metrics_again_and_again() -> None:
