@@ -123,7 +123,8 @@ _REPLICATION: Final = (
         "rocketmq_store_ha_ack_latency_seconds",
         _HISTOGRAM,
         "s",
-        "From a message's append to its acknowledgement by as many slaves as needed. Exemplars name the trace.",
+        "From a message's append until as many slaves as needed have it, and with SYNC_FLUSH the master's disk too. "
+        "Exemplars name the trace.",
         BASE_LABELS,
     ),
     MetricInfo("rocketmq_store_ha_slaves_connected", _GAUGE, "{slave}", "Slaves connected to the master.", BASE_LABELS),
