@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
 
 from broker.api.admin_servicer import AdminServicer
 from broker.api.audit_services import AuditServices
+from broker.api.broker_report import BrokerReport
 from broker.api.client_api import ClientApi
 from broker.api.metadata_plane import SERVICE_NAMES, MetadataPlane
 from broker.api.metadata_servicer import MetadataServicer
@@ -29,7 +29,6 @@ from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
 from broker.api.trace_servicer import TraceServicer
 from broker.audit.replica_state import ReplicaState
-from broker.broker_status import broker_status, probe_response
 from broker.client_plane import ClientPlane
 from broker.departure import Departure
 from broker.files import PosixDisk
@@ -42,7 +41,6 @@ from broker.message_lookup import MessageLookup
 from broker.metadata_tables import MetadataTables
 from broker.metrics import BrokerMetrics
 from broker.observability import BrokerObservability
-from broker.peer_probe import PeerProbes, ProbeTarget, probe_targets
 from broker.queue_reader import StoreQueueReader
 from broker.retention import Retention
 from broker.settings import BrokerRole, BrokerSettings
@@ -101,7 +99,6 @@ class Broker:
         self._settings = settings
         self._clock = clock
         self._store_host = store_host
-        self._started_ms = clock.monotonic_ms()
         self._incarnation = clock.wall_ms()
         self._identity = BrokerIdentity(settings.broker_cluster_name, settings.broker_name, settings.broker_id)
         self._observability = BrokerObservability(settings, identity=self._identity, clock=clock)
@@ -205,7 +202,22 @@ class Broker:
             slaves=self._replica.slaves,
             end_offset=lambda: self._store.end_offset,
         )
-        self._peer_probes = PeerProbes(clock=clock, targets=self._probe_targets)
+        self._report = BrokerReport(
+            settings,
+            identity=self._identity,
+            clock=clock,
+            store=self._store,
+            disk=self._disk,
+            replica=self._replica,
+            follower=self._follower,
+            write_path=self._write_path,
+            leases=self._leases,
+            sessions=self._sessions,
+            client_plane=self._client_plane,
+            links=self._links,
+            loop_meter=self._loop_meter,
+            refusal=lambda: self._refusal,
+        )
         self._store_turn = asyncio.Lock()
         self._audit = AuditServices(
             settings,
@@ -422,13 +434,13 @@ class Broker:
             reader=self._audit.reader,
             repair=self._audit.repair,
             admin=AdminServicer(
-                status=self._status,
+                status=self._report.status,
                 topics=self._tables.topics,
                 groups=self._tables.groups,
                 queues=self._store,
-                progress=self._group_progress,
+                progress=self._report.group_progress,
                 departure=self._departure,
-                probe_peers=self._probe_peers,
+                probe_peers=self._report.probe_peers,
                 is_system_topic=self._is_system_topic,
                 topics_changed=self._tables.topics_edited,
                 groups_changed=self._tables.groups_edited,
@@ -572,25 +584,6 @@ class Broker:
             self._refusal = "the broker is draining: it will be restarted"
             self._client_api.drain()
 
-    def _probe_targets(self) -> list[ProbeTarget]:
-        return probe_targets(self._identity, name_servers=self._settings.name_servers, brokers=self._links.view.brokers)
-
-    async def _probe_peers(self) -> pb.ProbePeersResponse:
-        problems = [
-            f"NameServer {link.address}: {link.error or 'no route stream yet'}"
-            for link in self._links.links
-            if not link.is_watching
-        ]
-        probes = await self._peer_probes.run()
-        return probe_response(
-            probes,
-            wall_clock_ms=self._clock.wall_ms(),
-            disk_path=str(Path(self._settings.store_path_root_dir).absolute()),
-            usage=await asyncio.to_thread(self._disk.usage),
-            disk_warning_ratio=self._settings.disk_space_warning_level_ratio,
-            problems=problems,
-        )
-
     async def _stop(self) -> None:
         """Leaves the routes, ends what waits, then closes the planes; the store is still open."""
         limit_ms = self._settings.shutdown_timeout
@@ -726,19 +719,6 @@ class Broker:
         self._refusal = failure
         self._stopping.set()
 
-    def _group_progress(self, group: str) -> list[pb.GroupProgress]:
-        return [
-            pb.GroupProgress(
-                topic=state.topic,
-                queue_id=state.queue_id,
-                committed_offset=state.committed_offset,
-                max_offset=self._store.queue_max_offset(state.topic, state.queue_id),
-                inflight_count=state.inflight_count,
-            )
-            for state in self._leases.progress()
-            if state.group == group
-        ]
-
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback of the loop raised: an invariant is broken, and a crash is better than a wrong byte."""
         error = context.get("exception")
@@ -787,26 +767,4 @@ class Broker:
             index_offset=store.saved_offset if self._settings.message_index_enable else store.min_offset,
             lag_bytes=0 if is_master else self._follower.lag_bytes,
             serving=self._serving and (is_master or self._follower.is_following),
-        )
-
-    def _status(self) -> pb.GetBrokerStatusResponse:
-        settings, write_path = self._settings, self._write_path
-        return broker_status(
-            identity=self._identity,
-            role=str(settings.broker_role),
-            flush_disk_type=str(settings.flush_disk_type),
-            uptime_ms=self._clock.monotonic_ms() - self._started_ms,
-            store=self._store,
-            slaves=self._replica.slaves(),
-            follower=None if settings.is_master else self._follower,
-            put_counts=write_path.put_counts,
-            refused_counts=write_path.refused_counts,
-            waiting_send_count=write_path.waiting_count,
-            client_count=len(self._sessions),
-            write_refusal=self.refusal or self._store.refusal or "",
-            needed_slave_count=settings.master_options().needed_slaves if settings.is_master else 0,
-            client_plane_counts=self._client_plane.counters,
-            client_connection_count=self._client_plane.connection_count,
-            loop_meter=self._loop_meter,
-            kept_tails=[f"kept-tails/{entry.name}" for entry in self._disk.list_folder("kept-tails")],
         )

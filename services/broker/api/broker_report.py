@@ -1,0 +1,167 @@
+"""What a broker tells tools about itself, from its parts. The edge of the admin plane."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
+
+from broker.api.sessions import ClientSessions
+from broker.client_plane import ClientPlane
+from broker.peer_probe import PeerProbes, ProbeTarget, probe_targets
+from broker.settings import BrokerSettings
+from broker.slave.follower import Follower
+from broker.write_path import WritePath
+from mqcore.clock import Clock
+from mqcore.delivery import LeaseTable
+from mqcore.replication import MasterReplica
+from mqcore.routing import BrokerIdentity
+from mqcore.storage import Disk, MessageStore
+from mqservice.loop_meter import LoopMeter
+from mqservice.memory import resident_bytes
+from mqservice.name_server_link import NameServerLinks
+from mqservice.version import VERSION
+
+__all__ = ["BrokerReport"]
+
+_KEPT_TAILS: Final = "kept-tails"
+
+
+class BrokerReport:
+    """Answers what BrokerAdminService asks of the broker as a whole. `refusal`: why it serves no clients now."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        identity: BrokerIdentity,
+        clock: Clock,
+        store: MessageStore,
+        disk: Disk,
+        replica: MasterReplica,
+        follower: Follower,
+        write_path: WritePath,
+        leases: LeaseTable,
+        sessions: ClientSessions,
+        client_plane: ClientPlane,
+        links: NameServerLinks,
+        loop_meter: LoopMeter,
+        refusal: Callable[[], str | None],
+    ) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._clock = clock
+        self._store = store
+        self._disk = disk
+        self._replica = replica
+        self._follower = follower
+        self._write_path = write_path
+        self._leases = leases
+        self._sessions = sessions
+        self._client_plane = client_plane
+        self._links = links
+        self._loop_meter = loop_meter
+        self._refusal = refusal
+        self._started_ms = clock.monotonic_ms()
+        self._peer_probes = PeerProbes(clock=clock, targets=self._probe_targets)
+
+    def status(self) -> pb.GetBrokerStatusResponse:
+        """The answer of GetBrokerStatus: of a slave with its link, of a master with its slaves'."""
+        settings, store, write_path, meter = self._settings, self._store, self._write_path, self._loop_meter
+        status = pb.GetBrokerStatusResponse(
+            cluster=self._identity.cluster,
+            broker_name=self._identity.broker_name,
+            broker_id=self._identity.broker_id,
+            role=str(settings.broker_role),
+            flush_disk_type=str(settings.flush_disk_type),
+            version=VERSION,
+            uptime_seconds=(self._clock.monotonic_ms() - self._started_ms) // 1000,
+            min_offset=store.min_offset,
+            end_offset=store.end_offset,
+            flushed_offset=store.flushed_offset,
+            dispatched_offset=store.dispatched_offset,
+            put_counts=write_path.put_counts,
+            refused_counts=write_path.refused_counts,
+            waiting_send_count=write_path.waiting_count,
+            resident_bytes=resident_bytes(),
+            client_count=len(self._sessions),
+            write_refusal=self._refusal() or store.refusal or "",
+            kept_tails=[f"{_KEPT_TAILS}/{entry.name}" for entry in self._disk.list_folder(_KEPT_TAILS)],
+            needed_slave_count=settings.master_options().needed_slaves if settings.is_master else 0,
+            client_plane_counts=self._client_plane.counters,
+            client_connection_count=self._client_plane.connection_count,
+            event_loop=pb.EventLoopStatus(
+                stall_count=meter.stall_count,
+                stalled_ms=round(meter.stalled_s * 1_000),
+                longest_stall_ms=round(meter.longest_stall_s * 1_000),
+            ),
+        )
+        for slave in self._replica.slaves():
+            status.slaves.add(
+                peer=slave.peer,
+                broker_id=-1 if slave.broker_id is None else slave.broker_id,
+                acked_offset=slave.acked_offset,
+                lag_bytes=slave.lag_bytes,
+                in_sync=slave.in_sync,
+                verified=slave.verified,
+            )
+        if not settings.is_master:
+            link, follower = status.master_link, self._follower
+            link.address = follower.master_address
+            link.state = follower.state
+            link.lag_bytes = follower.lag_bytes
+            link.master_end_offset = store.end_offset + follower.lag_bytes
+        return status
+
+    def group_progress(self, group: str) -> list[pb.GroupProgress]:
+        """How far a consumer group is, queue by queue."""
+        return [
+            pb.GroupProgress(
+                topic=state.topic,
+                queue_id=state.queue_id,
+                committed_offset=state.committed_offset,
+                max_offset=self._store.queue_max_offset(state.topic, state.queue_id),
+                inflight_count=state.inflight_count,
+            )
+            for state in self._leases.progress()
+            if state.group == group
+        ]
+
+    async def probe_peers(self) -> pb.ProbePeersResponse:
+        """The answer of ProbePeers: whom this broker reaches, and its disk."""
+        problems = [
+            f"NameServer {link.address}: {link.error or 'no route stream yet'}"
+            for link in self._links.links
+            if not link.is_watching
+        ]
+        probes = await self._peer_probes.run()
+        usage = await asyncio.to_thread(self._disk.usage)
+        return pb.ProbePeersResponse(
+            probes=[
+                pb.PeerProbe(
+                    peer=probe.target.peer,
+                    plane=probe.target.plane,
+                    address=probe.target.address,
+                    resolved_ip=probe.resolved_ip,
+                    reachable=not probe.error,
+                    connect_ms=probe.connect_ms,
+                    error=probe.error,
+                )
+                for probe in probes
+            ],
+            wall_clock_ms=self._clock.wall_ms(),
+            disk=pb.DiskState(
+                path=str(Path(self._settings.store_path_root_dir).absolute()),
+                total_bytes=usage.total_bytes,
+                free_bytes=usage.total_bytes - usage.used_bytes,
+                used_ratio=usage.used_ratio,
+                warning_ratio=self._settings.disk_space_warning_level_ratio,
+            ),
+            problems=problems,
+        )
+
+    def _probe_targets(self) -> list[ProbeTarget]:
+        return probe_targets(self._identity, name_servers=self._settings.name_servers, brokers=self._links.view.brokers)
