@@ -87,7 +87,7 @@ bench-catchup: setup ## a fresh slave copies a log and builds its ConsumeQueues:
 bench-send: setup ## CPU of a sync-replicated send, HTTP/2 bytes in and out, without sockets
 	@$(BIN)/python benchmarks/send_path.py
 
-bench-tracing: setup ## CPU of a sync-replicated send with tracing off, at 1 % and of every message, beside code without it
+bench-tracing: setup compiled ## CPU of a sync-replicated send with tracing off, at 1 % and of every message, beside code without it
 	@$(BIN)/python benchmarks/tracing_overhead.py
 
 e2e-observability: setup ## traces, metrics, alerts and dashboards of a live cluster with Prometheus and the OpenTelemetry Collector: PICTURES=1
