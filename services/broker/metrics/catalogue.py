@@ -18,267 +18,190 @@ NODE_TYPE: Final = "broker"
 BASE_LABELS: Final = ("cluster", "node_type", "node_id", "broker_id")
 """Of every metric: cluster, `broker`, the broker group's name, 0 for the master."""
 
-_COUNTER: Final = MetricKind.COUNTER
-_GAUGE: Final = MetricKind.GAUGE
-_HISTOGRAM: Final = MetricKind.HISTOGRAM
+_IN: Final = ("topic", "message_type", "is_system")
+_OUT: Final = ("topic", "consumer_group", "is_system", "is_retry")
+_CONSUMER: Final = ("topic", "consumer_group", "is_retry")
 
-_IN: Final = (*BASE_LABELS, "topic", "message_type", "is_system")
-_OUT: Final = (*BASE_LABELS, "topic", "consumer_group", "is_system", "is_retry")
-_CONSUMER: Final = (*BASE_LABELS, "topic", "consumer_group", "is_retry")
-_SLAVE: Final = (*BASE_LABELS, "slave")
+
+def _counter(name: str, unit: str, meaning: str, *labels: str) -> MetricInfo:
+    return MetricInfo(name, MetricKind.COUNTER, unit, meaning, (*BASE_LABELS, *labels))
+
+
+def _gauge(name: str, unit: str, meaning: str, *labels: str) -> MetricInfo:
+    return MetricInfo(name, MetricKind.GAUGE, unit, meaning, (*BASE_LABELS, *labels))
+
+
+def _histogram(name: str, unit: str, meaning: str, *labels: str) -> MetricInfo:
+    return MetricInfo(name, MetricKind.HISTOGRAM, unit, meaning, (*BASE_LABELS, *labels))
+
 
 _SENDS: Final = (
-    MetricInfo("rocketmq_messages_in_total", _COUNTER, "{message}", "Messages stored, by topic.", _IN),
-    MetricInfo("rocketmq_throughput_in_total", _COUNTER, "By", "Bytes of those messages as stored.", _IN),
-    MetricInfo("rocketmq_message_size", _HISTOGRAM, "By", "Sizes of messages as stored.", BASE_LABELS),
-    MetricInfo(
+    _counter("rocketmq_messages_in_total", "{message}", "Messages stored, by topic.", *_IN),
+    _counter("rocketmq_throughput_in_total", "By", "Bytes of those messages as stored.", *_IN),
+    _histogram("rocketmq_message_size", "By", "Sizes of messages as stored."),
+    _counter(
         "rocketmq_broker_messages_put_total",
-        _COUNTER,
         "{message}",
         "Messages by the put status their sender was given.",
-        (*BASE_LABELS, "status"),
+        "status",
     ),
-    MetricInfo(
+    _histogram(
         "rocketmq_send_to_ack_seconds",
-        _HISTOGRAM,
         "s",
         "From a send's arrival to its answer, by what it waits for (`preset`: role and flush type) and put status. "
         "Exemplars name the trace.",
-        (*BASE_LABELS, "preset", "status"),
+        "preset",
+        "status",
     ),
-    MetricInfo(
-        "rocketmq_broker_waiting_sends", _GAUGE, "{request}", "Sends that wait for a slave or a flush.", BASE_LABELS
-    ),
-    MetricInfo(
-        "rocketmq_broker_writable", _GAUGE, "1", "1 when a master takes writes, 0 when it refuses them.", BASE_LABELS
-    ),
+    _gauge("rocketmq_broker_waiting_sends", "{request}", "Sends that wait for a slave or a flush."),
+    _gauge("rocketmq_broker_writable", "1", "1 when a master takes writes, 0 when it refuses them."),
 )
 
 _RECEIVES: Final = (
-    MetricInfo("rocketmq_messages_out_total", _COUNTER, "{message}", "Messages delivered.", _OUT),
-    MetricInfo("rocketmq_throughput_out_total", _COUNTER, "By", "Bytes of those messages as delivered.", _OUT),
-    MetricInfo(
+    _counter("rocketmq_messages_out_total", "{message}", "Messages delivered.", *_OUT),
+    _counter("rocketmq_throughput_out_total", "By", "Bytes of those messages as delivered.", *_OUT),
+    _gauge(
         "rocketmq_consumer_lag_messages",
-        _GAUGE,
         "{message}",
         "Messages the group has not finished, in all queues; with is_retry those waiting for another attempt.",
-        _CONSUMER,
+        *_CONSUMER,
     ),
-    MetricInfo(
+    _gauge(
         "rocketmq_consumer_lag_latency",
-        _GAUGE,
         "ms",
         "Age of the oldest message the group has not finished; 0 when there is none.",
-        _CONSUMER,
+        *_CONSUMER,
     ),
-    MetricInfo(
-        "rocketmq_consumer_inflight_messages",
-        _GAUGE,
-        "{message}",
-        "Messages delivered and not yet acknowledged.",
-        _CONSUMER,
+    _gauge(
+        "rocketmq_consumer_inflight_messages", "{message}", "Messages delivered and not yet acknowledged.", *_CONSUMER
     ),
-    MetricInfo(
+    _gauge(
         "rocketmq_consumer_ready_messages",
-        _GAUGE,
         "{message}",
         "Messages a receive would get now: never delivered, or, with is_retry, to be delivered again.",
-        _CONSUMER,
+        *_CONSUMER,
     ),
-    MetricInfo(
+    _gauge(
         "rocketmq_consumer_queueing_latency",
-        _GAUGE,
         "ms",
         "Age of the oldest message the group was never given; 0 when there is none.",
-        _CONSUMER,
+        *_CONSUMER,
     ),
-    MetricInfo(
+    _counter(
         "rocketmq_send_to_dlq_messages_total",
-        _COUNTER,
         "{message}",
         "Messages given up: moved to the group's dead letter queue.",
-        (*BASE_LABELS, "topic", "consumer_group", "is_system"),
+        "topic",
+        "consumer_group",
+        "is_system",
     ),
 )
 
 _REPLICATION: Final = (
-    MetricInfo(
+    _gauge(
         "rocketmq_store_ha_replication_lag_bytes",
-        _GAUGE,
         "By",
         "Bytes the slave is behind, as its master sees it; `slave` is its broker id, `unproven` before its log was "
         "compared.",
-        _SLAVE,
+        "slave",
     ),
-    MetricInfo(
+    _gauge(
         "rocketmq_store_ha_replication_lag_seconds",
-        _GAUGE,
         "s",
         "How long the oldest byte the slave lacks has been on its master, counted from the master's start at the "
         "earliest; 0 when it lacks none, or none older than a second.",
-        _SLAVE,
+        "slave",
     ),
-    MetricInfo("rocketmq_store_ha_slave_in_sync", _GAUGE, "1", "1 when the master counts the slave, else 0.", _SLAVE),
-    MetricInfo(
+    _gauge("rocketmq_store_ha_slave_in_sync", "1", "1 when the master counts the slave, else 0.", "slave"),
+    _histogram(
         "rocketmq_store_ha_ack_latency_seconds",
-        _HISTOGRAM,
         "s",
         "From a message's append until as many slaves as needed have it, and with SYNC_FLUSH the master's disk too. "
         "Exemplars name the trace.",
-        BASE_LABELS,
     ),
-    MetricInfo("rocketmq_store_ha_slaves_connected", _GAUGE, "{slave}", "Slaves connected to the master.", BASE_LABELS),
-    MetricInfo("rocketmq_store_ha_slaves_in_sync", _GAUGE, "{slave}", "Slaves in sync.", BASE_LABELS),
-    MetricInfo(
-        "rocketmq_store_ha_slaves_needed",
-        _GAUGE,
-        "{slave}",
-        "Slaves that must hold a message before it is acknowledged.",
-        BASE_LABELS,
-    ),
-    MetricInfo(
-        "rocketmq_store_ha_slave_following",
-        _GAUGE,
-        "1",
-        "1 when this slave follows its master, else 0. Told by slaves.",
-        BASE_LABELS,
-    ),
-    MetricInfo(
-        "rocketmq_store_ha_slave_behind_bytes",
-        _GAUGE,
-        "By",
-        "Bytes this slave knows it is behind. Told by slaves.",
-        BASE_LABELS,
-    ),
-    MetricInfo(
+    _gauge("rocketmq_store_ha_slaves_connected", "{slave}", "Slaves connected to the master."),
+    _gauge("rocketmq_store_ha_slaves_in_sync", "{slave}", "Slaves in sync."),
+    _gauge("rocketmq_store_ha_slaves_needed", "{slave}", "Slaves that must hold a message before it is acknowledged."),
+    _gauge("rocketmq_store_ha_slave_following", "1", "1 when this slave follows its master, else 0. Told by slaves."),
+    _gauge("rocketmq_store_ha_slave_behind_bytes", "By", "Bytes this slave knows it is behind. Told by slaves."),
+    _counter(
         "rocketmq_store_ha_reports_refused_total",
-        _COUNTER,
         "{report}",
         "Reports of slaves that could not be true; each ends its connection.",
-        BASE_LABELS,
     ),
-    MetricInfo(
+    _counter(
         "rocketmq_store_ha_connections_refused_total",
-        _COUNTER,
         "{connection}",
         "Replication connections refused or ended for what the slave did, by reason.",
-        (*BASE_LABELS, "reason"),
+        "reason",
     ),
 )
 
 _STORE: Final = (
-    MetricInfo("rocketmq_storage_size", _GAUGE, "By", "Bytes of CommitLog held.", BASE_LABELS),
-    MetricInfo("rocketmq_storage_flush_behind_bytes", _GAUGE, "By", "Bytes not known to be on disk.", BASE_LABELS),
-    MetricInfo(
-        "rocketmq_storage_dispatch_behind_bytes",
-        _GAUGE,
-        "By",
-        "Bytes whose ConsumeQueue entries are missing.",
-        BASE_LABELS,
+    _gauge("rocketmq_storage_size", "By", "Bytes of CommitLog held."),
+    _gauge("rocketmq_storage_flush_behind_bytes", "By", "Bytes not known to be on disk."),
+    _gauge("rocketmq_storage_dispatch_behind_bytes", "By", "Bytes whose ConsumeQueue entries are missing."),
+    _gauge("rocketmq_storage_message_reserve_time", "ms", "Age of the oldest message still held."),
+    _gauge("rocketmq_store_commitlog_min_offset", "By", "First byte of the CommitLog still held."),
+    _gauge("rocketmq_store_commitlog_end_offset", "By", "One past the last byte of the CommitLog."),
+    _gauge("rocketmq_store_kept_tails", "{file}", "Cut-off CommitLog tails kept aside."),
+    _histogram(
+        "rocketmq_store_flush_seconds", "s", "How long a flush took, by what is flushed: `log` or `queues`.", "file"
     ),
-    MetricInfo(
-        "rocketmq_storage_message_reserve_time", _GAUGE, "ms", "Age of the oldest message still held.", BASE_LABELS
-    ),
-    MetricInfo(
-        "rocketmq_store_commitlog_min_offset", _GAUGE, "By", "First byte of the CommitLog still held.", BASE_LABELS
-    ),
-    MetricInfo(
-        "rocketmq_store_commitlog_end_offset", _GAUGE, "By", "One past the last byte of the CommitLog.", BASE_LABELS
-    ),
-    MetricInfo("rocketmq_store_kept_tails", _GAUGE, "{file}", "Cut-off CommitLog tails kept aside.", BASE_LABELS),
-    MetricInfo(
-        "rocketmq_store_flush_seconds",
-        _HISTOGRAM,
-        "s",
-        "How long a flush took, by what is flushed: `log` or `queues`.",
-        (*BASE_LABELS, "file"),
-    ),
-    MetricInfo(
+    _gauge(
         "rocketmq_store_recovery_progress_ratio",
-        _GAUGE,
         "1",
         "Share of what recovery has to read at most that it has read; 1 when the store is recovered.",
-        BASE_LABELS,
     ),
-    MetricInfo(
-        "rocketmq_store_recovery_duration_seconds", _GAUGE, "s", "How long recovery took, or runs by now.", BASE_LABELS
-    ),
-    MetricInfo("rocketmq_disk_used_ratio", _GAUGE, "1", "How full the store's file system is.", BASE_LABELS),
-    MetricInfo(
+    _gauge("rocketmq_store_recovery_duration_seconds", "s", "How long recovery took, or runs by now."),
+    _gauge("rocketmq_disk_used_ratio", "1", "How full the store's file system is."),
+    _gauge(
         "rocketmq_disk_warning_ratio",
-        _GAUGE,
         "1",
         "How full it may be before messages are refused (diskSpaceWarningLevelRatio).",
-        BASE_LABELS,
     ),
 )
 
 _BROKER: Final = (
-    MetricInfo(
-        "rocketmq_broker_info",
-        _GAUGE,
-        "1",
-        "1; what the broker is.",
-        (*BASE_LABELS, "role", "flush_disk_type", "version"),
-    ),
-    MetricInfo("rocketmq_broker_uptime_seconds", _GAUGE, "s", "Time since the process started.", BASE_LABELS),
-    MetricInfo(
-        "rocketmq_broker_permission",
-        _GAUGE,
-        "1",
-        "RocketMQ's permission bits: 4 is readable, 2 writable, 6 both.",
-        BASE_LABELS,
-    ),
-    MetricInfo("rocketmq_topic_number", _GAUGE, "{topic}", "Topics, those of the system included.", BASE_LABELS),
-    MetricInfo("rocketmq_consumer_group_number", _GAUGE, "{group}", "Consumer groups.", BASE_LABELS),
-    MetricInfo("rocketmq_producer_connections", _GAUGE, "{client}", "Producers with a session.", BASE_LABELS),
-    MetricInfo(
-        "rocketmq_consumer_connections",
-        _GAUGE,
-        "{client}",
-        "Consumers with a session.",
-        (*BASE_LABELS, "consumer_group"),
-    ),
-    MetricInfo("rocketmq_broker_clients", _GAUGE, "{client}", "Clients with a session.", BASE_LABELS),
-    MetricInfo("rocketmq_broker_client_connections", _GAUGE, "{connection}", "Client connections open.", BASE_LABELS),
-    MetricInfo(
+    _gauge("rocketmq_broker_info", "1", "1; what the broker is.", "role", "flush_disk_type", "version"),
+    _gauge("rocketmq_broker_uptime_seconds", "s", "Time since the process started."),
+    _gauge("rocketmq_broker_permission", "1", "RocketMQ's permission bits: 4 is readable, 2 writable, 6 both."),
+    _gauge("rocketmq_topic_number", "{topic}", "Topics, those of the system included."),
+    _gauge("rocketmq_consumer_group_number", "{group}", "Consumer groups."),
+    _gauge("rocketmq_producer_connections", "{client}", "Producers with a session."),
+    _gauge("rocketmq_consumer_connections", "{client}", "Consumers with a session.", "consumer_group"),
+    _gauge("rocketmq_broker_clients", "{client}", "Clients with a session."),
+    _gauge("rocketmq_broker_client_connections", "{connection}", "Client connections open."),
+    _counter(
         "rocketmq_broker_client_plane_events_total",
-        _COUNTER,
         "{event}",
         "Connections accepted, and what the client plane's limits refused, by limit.",
-        (*BASE_LABELS, "event"),
+        "event",
     ),
-    MetricInfo(
+    _gauge(
         "rocketmq_processor_watermark",
-        _GAUGE,
         "{request}",
         "Requests that wait, by kind: `send` for a slave or a flush, `receive` for a message.",
-        (*BASE_LABELS, "processor"),
+        "processor",
     ),
-    MetricInfo(
+    _counter(
         "rocketmq_broker_event_loop_stalls_total",
-        _COUNTER,
         "{stall}",
         "Turns of the event loop above 20 ms, in which nothing else is done.",
-        BASE_LABELS,
     ),
-    MetricInfo("rocketmq_broker_event_loop_stalled_seconds_total", _COUNTER, "s", "Their sum.", BASE_LABELS),
-    MetricInfo(
-        "rocketmq_broker_event_loop_longest_stall_seconds", _GAUGE, "s", "The longest since the start.", BASE_LABELS
-    ),
-    MetricInfo(
+    _counter("rocketmq_broker_event_loop_stalled_seconds_total", "s", "Their sum."),
+    _gauge("rocketmq_broker_event_loop_longest_stall_seconds", "s", "The longest since the start."),
+    _gauge(
         "rocketmq_route_age_seconds",
-        _GAUGE,
         "s",
         "Time since the NameServer last told something: routes, or the answer to a heartbeat.",
-        (*BASE_LABELS, "nameserver"),
+        "nameserver",
     ),
-    MetricInfo(
+    _counter(
         "rocketmq_trace_spans_total",
-        _COUNTER,
         "{span}",
         "Spans by what became of them; `no_room`: sends that were to be traced and were too many.",
-        (*BASE_LABELS, "outcome"),
+        "outcome",
     ),
 )
 
