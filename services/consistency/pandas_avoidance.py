@@ -1,4 +1,4 @@
-"""Keeps pandas out of a run: it would be loaded only to ask whether what a run has is of pandas. 1.5 s of CPU."""
+"""Keeps pandas out of a run: it would be loaded only to ask whether what a run has is of pandas, for 2 s of CPU."""
 
 from __future__ import annotations
 

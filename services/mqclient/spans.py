@@ -33,7 +33,7 @@ from mqcore.tracing import attributes
 from mqcore.tracing.span_data import AttributeValue
 from mqcore.tracing.trace_context import TRACEPARENT
 
-__all__ = ["ClientSpans", "call_headers"]
+__all__ = ["ClientSpans", "call_headers", "endpoint_attributes", "error_type"]
 
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
