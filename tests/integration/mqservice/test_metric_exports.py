@@ -170,6 +170,22 @@ async def test_without_a_file_descriptor_left_the_thread_rests(monkeypatch: pyte
     assert 1 <= len(attempts) < 20
 
 
+async def test_places_of_scrapes_that_found_no_thread_are_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    endpoint = PrometheusEndpoint("127.0.0.1", 0, read=list)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(socketserver.ThreadingMixIn, "process_request", refuse)
+            for _ in range(10):
+                with pytest.raises((http.client.HTTPException, ConnectionError)):
+                    await asyncio.to_thread(get, endpoint.port)
+        assert (await asyncio.to_thread(get, endpoint.port))[0] == 200
+    finally:
+        await asyncio.to_thread(endpoint.close)
+
+
 async def test_a_receiver_is_sent_the_same_metrics_again_and_again() -> None:
     with OtlpReceiver() as receiver:
         async with exporting(ExporterType.OTLP_GRPC, target=receiver.target):
