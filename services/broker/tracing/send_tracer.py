@@ -42,7 +42,7 @@ _RIPE_NS: Final = 500 * _NS_PER_MS
 _BUILD_PAUSE_S: Final = 0.25
 # Of one turn of the loop, which is about 2 ms.
 _BUILT_AT_ONCE: Final = 32
-# Waiting to become spans: 4,000 a second. Beyond it a send is not kept, and counted.
+# Waiting to become spans, for 0.75 s at most: 2,600 a second. Beyond it a send is not kept, and counted.
 _KEPT_MAX: Final = 2_000
 # Slow or failed ones between two buildings, 100 a second: when a slave is away all sends are, and tracing must not add
 # to it.
