@@ -39,13 +39,16 @@ from mqcore.message.property_names import (
 )
 from mqcore.message.sys_flag import COMPRESSED
 
-__all__ = ["born_host", "outgoing_message"]
+__all__ = ["NoTime", "born_host", "outgoing_message"]
 
 # What a broker of RocketMQ writes into each message sent to it (BrokerConfig.regionId, traceOn).
 _REGION: Final = "DefaultRegion"
 _TRACE_ON: Final = "true"
 # The broker's own HashMap, from which 5.5 writes the property string.
 _JAVA_MAP_CAPACITY: Final = 128
+# Of protobuf's Timestamp.
+_FIRST_SECOND: Final = -62_135_596_800
+_LAST_SECOND: Final = 253_402_300_799
 _PUT_ORDER: Final = (
     PROPERTY_TAGS,
     PROPERTY_KEYS,
@@ -62,10 +65,15 @@ _PUT_ORDER: Final = (
 )
 
 
+class NoTime(ValueError):
+    """A timestamp that is none; the text is for its sender."""
+
+
 def outgoing_message(
     sent: SentMessage, topic: str, queue_id: int, *, cluster: str, peer_host: Host, now_wall_ms: int
 ) -> OutgoingMessage:
-    """A NORMAL or FIFO message as it is put. InvalidProperty when a value hides a separator of the stored form."""
+    """A NORMAL or FIFO message as it is put. InvalidProperty when a value hides a separator of the stored form, NoTime when the
+    message was born outside the years there are."""
     system = sent.system
     tag = sent.tag or None
     keys = sent.keys
@@ -188,4 +196,7 @@ def _address_text(address: bytes) -> str:
 
 
 def _milliseconds(timestamp: Timestamp) -> int:
-    return timestamp.seconds * 1_000 + timestamp.nanos // 1_000_000
+    seconds = timestamp.seconds
+    if not _FIRST_SECOND <= seconds <= _LAST_SECOND:
+        raise NoTime(f"born_timestamp: {seconds} s since 1970 is outside the years 1 to 9999; send a time")
+    return seconds * 1_000 + timestamp.nanos // 1_000_000

@@ -14,7 +14,7 @@ from typing import Final
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
 
-from broker.api.message_translation import born_host, outgoing_message
+from broker.api.message_translation import NoTime, born_host, outgoing_message
 from broker.api.sent_message import SentMessage
 from broker.api.services import BrokerServices
 from broker.api.status_codes import PUT_OUTCOMES, Code, Outcome, common_status, ok_status, status_of
@@ -114,6 +114,8 @@ class SendHandler:
             ]
         except InvalidProperty as error:
             return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error))
+        except NoTime as error:
+            return Outcome(Code.BAD_REQUEST, str(error))
 
     def _queue(self, first: SentMessage, config: TopicConfig) -> int:
         """The client's own choice is advice that is ignored, as RocketMQ's proxy does: languages hash differently."""

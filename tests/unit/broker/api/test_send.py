@@ -102,6 +102,15 @@ def test_request_that_names_no_client_is_refused(broker: BrokerAssembly) -> None
     assert response.status.code == Code.CLIENT_ID_REQUIRED
 
 
+@pytest.mark.parametrize("seconds", [1 << 60, -(1 << 60)])
+def test_message_born_outside_all_years_is_refused(broker: BrokerAssembly, seconds: int) -> None:
+    odd = message()
+    odd.system_properties.born_timestamp.seconds = seconds
+    response = send(broker, odd)
+    assert response.status.code == Code.BAD_REQUEST
+    assert "born_timestamp" in response.status.message
+
+
 def test_slave_refuses_at_once(broker: BrokerAssembly) -> None:
     broker.refusal = "this broker is a slave"
     assert refused(broker, message()) == Code.FORBIDDEN
