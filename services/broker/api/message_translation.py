@@ -72,8 +72,8 @@ class NoTime(ValueError):
 def outgoing_message(
     sent: SentMessage, topic: str, queue_id: int, *, cluster: str, peer_host: Host, now_wall_ms: int
 ) -> OutgoingMessage:
-    """A NORMAL or FIFO message as it is put. InvalidProperty when a value hides a separator of the stored form, NoTime when the
-    message was born outside the years there are."""
+    """A NORMAL or FIFO message as it is put. InvalidProperty when a value hides a separator of the stored form, NoTime
+    when it was born outside the years there are."""
     system = sent.system
     tag = sent.tag or None
     keys = sent.keys
