@@ -10,8 +10,10 @@ import pytest
 from broker.metrics import consumer_metrics
 from broker.metrics.catalogue import BROKER_METRICS
 from broker.metrics.consumer_metrics import ConsumerMetrics
+from broker.metrics.store_time import read_stored_at_ms
 from broker.metrics.turn_limit import TurnLimit
 from mqcore.delivery import Received, TagFilter
+from mqcore.storage import MessageStore
 from mqservice.metrics import OTHER, MetricSamples, SeriesLimit
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
@@ -155,13 +157,13 @@ async def test_what_was_read_before_a_call_was_given_up_is_not_read_again(
         async def pause(self) -> None:
             raise asyncio.CancelledError
 
-    read_log, reads = group.broker.store.read_log, []
+    reads = []
 
-    def counted(offset: int, max_bytes: int) -> memoryview:
-        reads.append(offset)
-        return read_log(offset, max_bytes)
+    def counted(store: MessageStore, physical_offset: int) -> int | None:
+        reads.append(physical_offset)
+        return read_stored_at_ms(store, physical_offset)
 
-    monkeypatch.setattr(group.broker.store, "read_log", counted)
+    monkeypatch.setattr(consumer_metrics, "read_stored_at_ms", counted)
     samples = MetricSamples(BROKER_METRICS, base=("c", "broker", "a", "0"))
     with pytest.raises(asyncio.CancelledError):
         await group.metrics.tell(samples, Impatient(group.time))
