@@ -21,7 +21,7 @@ EXTENT_BYTES: Final = 4 << 20
 STORED_BYTES_PER_EXTENT: Final = 24
 """In Parquet: 16 of digest, the rest compresses well."""
 AUDIT_READ_RATE: Final = 64 << 20
-"""What the plan sets auditReadRate to, bytes a second: its brokers take more than the default of 32 MiB/s."""
+"""What the plan sets auditReadRate to, bytes a second: its brokers take more than the default of 24 MiB/s."""
 RETENTION_HOURS: Final = 72
 """fileReservedTime."""
 VOLUME_BYTES_PER_S: Final = 100e6

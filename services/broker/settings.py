@@ -204,7 +204,7 @@ class BrokerSettings(ServiceSettings):
 
     # Proof and repair of replicas
     audit_read_rate: int = Field(
-        32 << 20,
+        24 << 20,
         ge=0,
         alias="auditReadRate",
         description="Bytes a second that the consistency job may have digested or checked here, and as many that it "
