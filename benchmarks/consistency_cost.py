@@ -374,13 +374,14 @@ def measure(console: Console, *, gib: float, growth_gib: float) -> Iterator[Row]
 
 
 def measure_broker(gib: float) -> Iterator[Row]:
-    """The rows of the last run, the broker's measured again, with a log of its own."""
+    """The rows of the last run, if there was one, the broker's measured again, with a log of its own."""
     store = FOLDER / "stores" / GROUP / "0"
     append_messages(store, int(gib * 2**30), seed=1)
     os.sync()
     again = {row.name: row for row in broker_digest(store, FOLDER)}
-    rows = [Row(**row) for row in json.loads(REPORT.read_text())]
-    yield from (again.get(row.name, row) for row in rows)
+    before = [Row(**row) for row in json.loads(REPORT.read_text())] if REPORT.exists() else []
+    yield from (again.pop(row.name, row) for row in before)
+    yield from again.values()
 
 
 def table(rows: list[Row]) -> Table:
