@@ -293,9 +293,11 @@ def test_reading_leaves_no_trace_in_the_page_cache(cluster: ProcessCluster) -> N
         reader = Reader(broker)
         # What a consumer may need stays, and wherever the start has been.
         before = resident_pages(file.fileno(), 0, 16 << 20)
-        assert 512 <= before.count(1) < 3_000
+        assert 256 <= before.count(1) < 3_000
         reader.digests(0, 16 << 20)
         reader.read(f"commitlog/{0:020d}", 100, 16 << 20)
         after = resident_pages(file.fileno(), 0, 16 << 20)
-        assert [page for page in range(len(before)) if before[page] != after[page]] == []
+        assert [page for page in range(len(before)) if after[page] and not before[page]] == []
+        # The kernel may take some back at any time; a reader that drops what it reads takes all.
+        assert after.count(1) > before.count(1) // 2
     reader.close()
