@@ -1,0 +1,1 @@
+"""What operators ask of a cluster and do to it: one model behind console, REST, gRPC and command line."""

@@ -1,0 +1,127 @@
+"""All an operator can ask of a cluster and do to it. Console, REST, gRPC and command line know nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+from admin.operations.values import (
+    FIRST_PAGE,
+    BrokerSettings,
+    ChangeResult,
+    Client,
+    ConfigChange,
+    DeadLetterResult,
+    EventLine,
+    GroupChange,
+    GroupDetail,
+    GroupSummary,
+    MessageDetail,
+    MessagePage,
+    MessageQuery,
+    MessageSummary,
+    OffsetReset,
+    Page,
+    PageRequest,
+    ResetTarget,
+    Route,
+    TestMessage,
+    TestReceipt,
+    TopicChange,
+    TopicDetail,
+    TopicSummary,
+    Unseen,
+)
+
+__all__ = ["Operations"]
+
+
+class Operations(Protocol):
+    """One cluster. Every method may raise `OperationFailed`; what single members cannot say is in `unseen`.
+
+    With `dry_run` nothing is changed and the answer says what would be. Changes reach all masters or say which not.
+    """
+
+    # Topics
+
+    async def topics(
+        self, *, search: str = "", categories: Sequence[str] = ("topic",), page: PageRequest = FIRST_PAGE
+    ) -> Page[TopicSummary]:
+        """Topics by name; `search` is a part of the name, case does not matter. Those shown have their counts."""
+
+    async def topic(self, name: str) -> TopicDetail:
+        """One topic. NOT_FOUND when no master that answers has it."""
+
+    async def topic_routes(self, name: str) -> tuple[Sequence[Route], Sequence[Unseen]]:
+        """What each NameServer says."""
+
+    async def put_topic(self, change: TopicChange, *, dry_run: bool = False) -> ChangeResult:
+        """Creates or changes a topic, and waits until every NameServer routes to it."""
+
+    async def delete_topic(self, name: str, *, dry_run: bool = False) -> ChangeResult:
+        """Removes a topic from all masters; its messages can no longer be read."""
+
+    # Groups and clients
+
+    async def groups(self, *, search: str = "", page: PageRequest = FIRST_PAGE) -> Page[GroupSummary]:
+        """Groups by name; those shown have their lag."""
+
+    async def group(self, name: str) -> GroupDetail:
+        """One group. NOT_FOUND when no master that answers has it."""
+
+    async def put_group(self, change: GroupChange, *, dry_run: bool = False) -> ChangeResult:
+        """Creates or changes a group."""
+
+    async def delete_group(self, name: str, *, even_with_members: bool = False, dry_run: bool = False) -> ChangeResult:
+        """Removes a group with its progress."""
+
+    async def reset_offsets(
+        self, group: str, topic: str, target: ResetTarget, *, dry_run: bool = False
+    ) -> Sequence[OffsetReset]:
+        """Sets where a group goes on."""
+
+    async def clients(self, *, group: str = "", topic: str = "", limit: int = 200) -> Page[Client]:
+        """Connected clients, of all brokers together."""
+
+    # Messages
+
+    async def search(self, query: MessageQuery) -> MessagePage:
+        """Messages of a topic, of all masters together."""
+
+    async def find_message(self, message_id: str, *, topic: str = "") -> Sequence[MessageSummary]:
+        """Messages by the id a client gave them, or by an id of address and offset; newest first."""
+
+    async def message(self, broker_name: str, physical_offset: int, *, body_bytes: int = 65_536) -> MessageDetail:
+        """One message whole, with its copies compared."""
+
+    async def message_at(
+        self, broker_name: str, topic: str, queue_id: int, queue_offset: int, *, body_bytes: int = 65_536
+    ) -> MessageDetail:
+        """The same, by its place in a queue."""
+
+    def tail(self, topic: str, *, tags: Sequence[str] = (), body_bytes: int = 4_096) -> AsyncIterator[MessageSummary]:
+        """Messages as they come in, from now on, until the caller stops."""
+
+    async def send(self, message: TestMessage) -> TestReceipt:
+        """Sends a message as a client would. REFUSED says what the broker said."""
+
+    async def resend_dead_letters(
+        self, group: str, broker_name: str, queue_offsets: Sequence[int], *, dry_run: bool = False
+    ) -> Sequence[DeadLetterResult]:
+        """Puts dead letters back into the topics they came from."""
+
+    # Brokers
+
+    async def broker_settings(self, broker: str) -> BrokerSettings:
+        """Settings of `name:id`."""
+
+    async def update_settings(
+        self, broker: str, values: Mapping[str, str], *, dry_run: bool = False
+    ) -> Sequence[ConfigChange]:
+        """Changes settings of `name:id` until its next start."""
+
+    async def set_write_permission(self, broker_name: str, *, writable: bool, dry_run: bool = False) -> ChangeResult:
+        """Takes a broker group out of producers' routes at every NameServer, or puts it back."""
+
+    async def events(self, *, limit: int = 200) -> tuple[Sequence[EventLine], Sequence[Unseen]]:
+        """What happened lately on all brokers, newest first."""

@@ -1,0 +1,508 @@
+"""What operations answer: values of our own, the same for console, REST, gRPC and command line.
+
+Times are wall-clock milliseconds since 1970, -1 where unknown. Sizes are bytes. Offsets of queues count messages, those
+of the CommitLog bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Generic, TypeVar
+
+__all__ = [
+    "FIRST_PAGE",
+    "BrokerSettings",
+    "BrokerTopic",
+    "Change",
+    "ChangeResult",
+    "Client",
+    "ConfigChange",
+    "DeadLetterResult",
+    "EventLine",
+    "Extent",
+    "GroupChange",
+    "GroupDetail",
+    "GroupSummary",
+    "Message",
+    "MessageDetail",
+    "MessagePage",
+    "MessageQuery",
+    "MessageSummary",
+    "OffsetReset",
+    "Page",
+    "PageRequest",
+    "Progress",
+    "QueueRoute",
+    "ReplicaCopy",
+    "ResetTarget",
+    "Route",
+    "SearchOrder",
+    "Setting",
+    "TestMessage",
+    "TestReceipt",
+    "TopicChange",
+    "TopicDetail",
+    "TopicSummary",
+    "Unseen",
+]
+
+ItemT = TypeVar("ItemT")
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Who could not be asked: the answer lacks what only they know."""
+
+    # A broker as name:id, or a NameServer's address.
+    subject: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """Which part of a list: `number` from 1."""
+
+    number: int = 1
+    size: int = 50
+
+
+FIRST_PAGE: Final = PageRequest()
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[ItemT]):
+    """Part of a list."""
+
+    items: Sequence[ItemT]
+    number: int
+    size: int
+    total: int
+    unseen: Sequence[Unseen] = ()
+
+    @property
+    def last_number(self) -> int:
+        """Number of the last page, at least 1."""
+        return max(1, -(-self.total // self.size))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happens, or would happen, on one broker or NameServer."""
+
+    # name:id, or an address.
+    subject: str
+    # In words: `created with 8 queues`, `no change`.
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeResult:
+    """What an operation changed, or with `dry_run` would change."""
+
+    changes: Sequence[Change]
+    dry_run: bool = False
+    # What the operator should know: who could not be told.
+    warnings: Sequence[str] = ()
+
+
+# Topics
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A queue of a topic on one master."""
+
+    broker_name: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    oldest_store_ms: int = -1
+    newest_store_ms: int = -1
+
+    @property
+    def held(self) -> int:
+        """Messages still held."""
+        return self.max_offset - self.min_offset
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerTopic:
+    """A topic's configuration on one master."""
+
+    broker_name: str
+    read_queue_count: int
+    write_queue_count: int
+    # RocketMQ's bits: 4 read, 2 write, 1 inherit.
+    permission: int
+    message_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """One line of a list of topics."""
+
+    name: str
+    # topic, retry, dead letter or system.
+    category: str
+    brokers: Sequence[BrokerTopic]
+    # Messages held by all masters that answered; -1: not asked.
+    held: int = -1
+    # Messages ever stored, likewise.
+    stored: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRoute:
+    """What a NameServer says of a topic on one broker group."""
+
+    broker_name: str
+    read_queue_count: int
+    write_queue_count: int
+    permission: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One NameServer's answer about a topic."""
+
+    name_server: str
+    # Empty: it knows no such topic.
+    queues: Sequence[QueueRoute]
+    # name:id -> client endpoint.
+    brokers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDetail:
+    """All that is known of a topic."""
+
+    summary: TopicSummary
+    extents: Sequence[Extent]
+    routes: Sequence[Route]
+    # False: NameServers that answered disagree.
+    routes_agree: bool
+    # Groups that have read it, with what they lack.
+    groups: Sequence[Progress]
+    unseen: Sequence[Unseen] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """A topic to create or change. 0 queues: the brokers' default, or as it is."""
+
+    name: str
+    read_queue_count: int = 0
+    write_queue_count: int = 0
+    # 0: read and write, or as it is.
+    permission: int = 0
+    # Empty: NORMAL, or as it is.
+    message_type: str = ""
+    # Only on these broker groups; empty: on all.
+    broker_names: Sequence[str] = ()
+
+
+# Groups
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A group in one queue, or in a topic when `queue_id` is -1 (then `broker_name` is empty)."""
+
+    group: str
+    topic: str
+    broker_name: str
+    queue_id: int
+    committed_offset: int
+    max_offset: int
+    inflight: int
+    # Age of the oldest message not acknowledged; 0: none, or not known.
+    oldest_age_ms: int = 0
+
+    @property
+    def lag(self) -> int:
+        """Messages not acknowledged."""
+        return max(0, self.max_offset - self.committed_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """One line of a list of groups."""
+
+    name: str
+    ordered: bool
+    retry_max_times: int
+    enabled: bool
+    member_count: int
+    # -1: not asked.
+    lag: int = -1
+    inflight: int = -1
+    # Topics it has read.
+    topics: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A connected client; it may be connected to several brokers."""
+
+    client_id: str
+    client_type: str
+    group: str
+    language: str
+    version: str
+    address: str
+    silent_ms: int
+    subscriptions: Mapping[str, str]
+    # name:id of those it is connected to.
+    brokers: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDetail:
+    """All that is known of a group."""
+
+    summary: GroupSummary
+    # By topic, broker and queue.
+    progress: Sequence[Progress]
+    members: Sequence[Client]
+    # Messages in its dead letter queues; 0 without any.
+    dead_letters: int
+    unseen: Sequence[Unseen] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """A group to create or change. None: as it is, or the default."""
+
+    name: str
+    ordered: bool | None = None
+    # 0: as it is, or 16.
+    retry_max_times: int = 0
+    enabled: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResetTarget:
+    """Where a group goes on: exactly one is set."""
+
+    time_ms: int | None = None
+    earliest: bool = False
+    latest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """One queue's move."""
+
+    broker_name: str
+    queue_id: int
+    # -1: it had not read this queue.
+    from_offset: int
+    to_offset: int
+    max_offset: int
+    inflight: int
+
+
+# Messages
+
+
+class SearchOrder(StrEnum):
+    """In which order a time range is read."""
+
+    NEWEST = "newest"
+    OLDEST = "oldest"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageQuery:
+    """Messages of a topic. At most one of `key` and `queue_id` is set; times narrow both key and time searches."""
+
+    topic: str
+    key: str = ""
+    # -1: all queues.
+    queue_id: int = -1
+    # Of one queue: from here on.
+    start_offset: int = 0
+    # Only this broker group; needed with `queue_id`.
+    broker_name: str = ""
+    # -1: open.
+    start_ms: int = -1
+    end_ms: int = -1
+    order: SearchOrder = SearchOrder.NEWEST
+    tags: Sequence[str] = ()
+    limit: int = 50
+    # Bytes of each body.
+    body_bytes: int = 0
+    # As the page before gave it.
+    page_token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSummary:
+    """A message in a list."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    record_bytes: int
+    message_id: str
+    offset_message_id: str
+    tag: str
+    keys: Sequence[str]
+    born_ms: int
+    born_host: str
+    store_ms: int
+    store_host: str
+    reconsume_times: int
+    body_size: int
+    # As much as was asked for, unpacked.
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Message(MessageSummary):
+    """A message whole."""
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    sys_flag: int = 0
+    flag: int = 0
+    body_crc: int = 0
+    # zlib, lz4, zstd or empty.
+    compression: str = ""
+    # Why the body cannot be shown; empty if it can.
+    body_problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """Messages found."""
+
+    messages: Sequence[MessageSummary]
+    # To go on; empty: this was all.
+    next_page_token: str
+    scanned: int
+    unseen: Sequence[Unseen] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCopy:
+    """One replica's copy of a message."""
+
+    # name:id.
+    broker: str
+    held: bool
+    # SHA-256 of the record's bytes in hex; empty if not held or not asked.
+    sha256: str
+    # True: the same bytes as the master's. None: not known.
+    equal: bool | None
+    flushed: bool
+    # In words: `holds the same bytes`, `3,120 bytes behind`, `does not answer: …`.
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDetail:
+    """A message and its copies."""
+
+    message: Message
+    copies: Sequence[ReplicaCopy]
+    # Groups that read its topic: group -> acknowledged, in flight or waiting, or not known.
+    consumption: Mapping[str, str]
+    unseen: Sequence[Unseen] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TestMessage:
+    """A message to send."""
+
+    __test__ = False
+
+    topic: str
+    body: bytes
+    tag: str = ""
+    keys: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    # FIFO topics need one.
+    message_group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TestReceipt:
+    """Where it went."""
+
+    __test__ = False
+
+    message_id: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    duration_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterResult:
+    """What came of one dead letter."""
+
+    broker_name: str
+    queue_offset: int
+    topic: str
+    # -1: nothing was sent.
+    new_queue_offset: int
+    message_id: str
+    # Empty: it was sent, or would be.
+    problem: str
+
+
+# Brokers
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting of one broker."""
+
+    key: str
+    value: str
+    default_value: str
+    # default, configured or changed.
+    origin: str
+    changeable: bool
+    description: str
+
+    @property
+    def differs(self) -> bool:
+        """True when it is not the default."""
+        return self.value != self.default_value
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """A broker's settings."""
+
+    broker: str
+    settings: Sequence[Setting]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """A setting that changed."""
+
+    broker: str
+    key: str
+    from_value: str
+    to_value: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventLine:
+    """Something that happened: a line of a broker's log, a change of health, or what an operator did."""
+
+    time_ms: int
+    # A broker as name:id, or `admin`.
+    source: str
+    # info, warning, error or critical.
+    level: str
+    event: str
+    fields: Mapping[str, str]
