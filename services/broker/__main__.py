@@ -22,6 +22,7 @@ from mqcore.metadata import MetadataCorrupt
 from mqcore.storage import StorageError
 from mqservice.clock import SystemClock
 from mqservice.command_line import EXIT_REFUSED, settings_of_command_line
+from mqservice.event_memory import EventMemory
 from mqservice.grpc_server import ListenError
 from mqservice.logging import configure_logging
 from mqservice.loop_meter import LoopMeter
@@ -53,8 +54,10 @@ def run_broker(
         environ=os.environ,
         check=partial(_check, home_role=home_role),
     )
+    events = EventMemory()
     configure_logging(
         os.environ,
+        memory=events,
         service="broker",
         cluster=settings.broker_cluster_name,
         broker_name=settings.broker_name,
@@ -69,7 +72,7 @@ def run_broker(
     try:
         meter = LoopMeter()
         with asyncio.Runner(loop_factory=meter.new_loop) as runner:
-            exit_code = runner.run(_serve(settings, meter))
+            exit_code = runner.run(_serve(settings, meter, events))
     except* (StorageError, MetadataCorrupt, ListenError, AddressUnusable, OSError) as group:
         for error in group.exceptions:
             log.critical("broker_not_started", error=str(error), kind=type(error).__name__)
@@ -94,13 +97,14 @@ def check_machine(settings: BrokerSettings) -> list[str]:
     ]
 
 
-async def _serve(settings: BrokerSettings, meter: LoopMeter) -> int:
+async def _serve(settings: BrokerSettings, meter: LoopMeter, events: EventMemory) -> int:
     clock = SystemClock()
     with stop_requested() as stop:
         store_host = await _unless(stop, resolve_advertised(settings, clock=clock))
         if store_host is None:
             return 0
-        return await _run(Broker(settings, clock=clock, store_host=store_host, loop_meter=meter), stop)
+        broker = Broker(settings, clock=clock, store_host=store_host, loop_meter=meter, events=events)
+        return await _run(broker, stop)
 
 
 async def _run(broker: Broker, stop: asyncio.Event) -> int:

@@ -34,6 +34,7 @@ from broker.departure import Departure
 from broker.files import PosixDisk
 from broker.flush_worker import FlushWorker
 from broker.group_members import GroupMembers
+from broker.lag_age import LagAge
 from broker.lease_storage import LeaseStorage
 from broker.master.ha_listener import HaListener
 from broker.master.tail_recovery import TailRecovery
@@ -70,6 +71,7 @@ from mqcore.routing import (
     host_port,
 )
 from mqcore.storage import AppendResult, DiskError, FlushDiskType, FlushJob, MessageStore, PutStatus
+from mqservice.event_memory import EventMemory
 from mqservice.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from mqservice.loop_meter import LoopMeter
 from mqservice.metrics import MetricExports
@@ -93,8 +95,16 @@ class Broker:
     """
 
     def __init__(
-        self, settings: BrokerSettings, *, clock: Clock, store_host: Host, loop_meter: LoopMeter | None = None
+        self,
+        settings: BrokerSettings,
+        *,
+        clock: Clock,
+        store_host: Host,
+        loop_meter: LoopMeter | None = None,
+        events: EventMemory | None = None,
     ) -> None:
+        """`events` is where the process' log lines are remembered."""
+        self._events = events or EventMemory()
         self._loop_meter = loop_meter or LoopMeter()
         self._settings = settings
         self._clock = clock
@@ -202,6 +212,7 @@ class Broker:
             slaves=self._replica.slaves,
             end_offset=lambda: self._store.end_offset,
         )
+        self._lag_age = LagAge(end_offset=lambda: self._store.end_offset, clock=clock)
         self._report = BrokerReport(
             settings,
             identity=self._identity,
@@ -216,6 +227,11 @@ class Broker:
             client_plane=self._client_plane,
             links=self._links,
             loop_meter=self._loop_meter,
+            ha=self._ha,
+            lag_age=self._lag_age,
+            puts=self._observability.put_meter,
+            deliveries=self._client_api.delivery_meter,
+            tables=self._tables,
             refusal=lambda: self._refusal,
         )
         self._store_turn = asyncio.Lock()
@@ -480,6 +496,7 @@ class Broker:
             groups=self._tables.groups,
             links=self._links,
             loop_meter=self._loop_meter,
+            lag_age=self._lag_age,
             flush_seconds={"log": self._flusher.durations_s, "queues": self._queue_flusher.durations_s},
             refusal=lambda: self._refusal,
             span_counts=self._observability.span_counts,
@@ -494,9 +511,8 @@ class Broker:
             group.create_task(self._links.run()),
             group.create_task(self._retention.run()),
             group.create_task(self._departure.run()),
+            group.create_task(self._report.run()),
         ]
-        if self._settings.metrics_options().types:
-            tasks.append(group.create_task(self._metrics.run()))
         if self.send_tracer is not None:
             tasks.append(group.create_task(self.send_tracer.run()))
         if self._settings.is_master:

@@ -58,7 +58,7 @@ class ReplicationLinks(Protocol):
     def pump(self) -> None:
         """Sends what is new to every slave."""
 
-    def close_link(self, link: int) -> None:
+    def close_link(self, link: int, reason: str) -> None:
         """Drops a slave."""
 
 
@@ -216,7 +216,7 @@ class WritePath:
                     self.refused_counts[counter] += 1
                     log.warning("slave_link_closed", link=link, reason=reason)
                     if self._ha is not None:
-                        self._ha.close_link(link)
+                        self._ha.close_link(link, reason)
                 case ReportRefused(link, peer, offset, reason):
                     self.refused_report_count += 1
                     log.warning("slave_report_refused", link=link, slave=peer, reported_offset=offset, reason=reason)

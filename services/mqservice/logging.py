@@ -18,6 +18,7 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 from mqcore.tracing import TraceContext
+from mqservice.event_memory import EventMemory
 
 __all__ = ["LEVELS", "configure_logging", "get_logger", "traced_lines"]
 
@@ -73,8 +74,8 @@ _SHARED: Final[tuple[Processor, ...]] = (
 )
 
 
-def configure_logging(environ: Mapping[str, str], **context: str | int) -> None:
-    """Sets up logging for this process, once, before anything is logged.
+def configure_logging(environ: Mapping[str, str], *, memory: EventMemory | None = None, **context: str | int) -> None:
+    """Sets up logging for this process, once, before anything is logged. `memory` is given every line of structlog's.
 
     The level is LOG_LEVEL of `environ` (one of LEVELS, default INFO; an unknown one counts as INFO and is warned of).
     `context` appears on every line, for example service, cluster, broker_name, broker_id.
@@ -82,7 +83,7 @@ def configure_logging(environ: Mapping[str, str], **context: str | int) -> None:
     wanted = environ.get("LOG_LEVEL", "INFO").upper()
     level = LEVELS.get(wanted, logging.INFO)
     structlog.configure(
-        processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[*_SHARED, *_into(memory), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,
@@ -110,6 +111,17 @@ def get_logger(**context: str | int) -> FilteringBoundLogger:
     """A logger that adds `context` to each line."""
     logger: FilteringBoundLogger = structlog.get_logger(**context)
     return logger
+
+
+def _into(memory: EventMemory | None) -> list[Processor]:
+    if memory is None:
+        return []
+
+    def note(_logger: object, _method: str, event: EventDict) -> EventDict:
+        memory.note(event)
+        return event
+
+    return [note]
 
 
 def _renderers() -> list[Processor]:

@@ -41,6 +41,20 @@ def kept_tails(slave: ServiceProcess) -> list[str]:
     return list(asyncio.run(broker_status(slave)).kept_tails)
 
 
+def assert_departure_is_told(master: ServiceProcess) -> None:
+    """The master says who went, why, and what its sends cost until then."""
+    status = asyncio.run(broker_status(master))
+    assert not status.slaves
+    departure = status.slave_departures[-1]
+    assert departure.reason
+    assert departure.lag_bytes >= 0
+    assert sum(status.ack_latency.counts) > 200
+    assert len(status.ack_latency.counts) == len(status.ack_latency.bounds_s) + 1
+    assert status.messages_in_count > 200
+    assert 0 < status.disk.used_ratio < 1
+    assert status.topic_count > 1
+
+
 def assert_identical(cluster: ProcessCluster, master: str, slave: str) -> None:
     """Compares every CommitLog file both hold."""
     ours, theirs = commit_log_bytes(cluster.store_folder(master)), commit_log_bytes(cluster.store_folder(slave))
@@ -75,6 +89,7 @@ def test_slave_killed_under_load_catches_up(tmp_path: Path) -> None:
             wait_until(lambda: len(sender.acknowledged) > 200, limit_s=30, what="200 acknowledged sends")
             slave.kill()
             wait_until(lambda: sender.refused > 0, limit_s=30, what="a send without a slave is no OK")
+            assert_departure_is_told(master)
             slave.start()
             before = len(sender.acknowledged)
             wait_until(lambda: len(sender.acknowledged) > before + 200, limit_s=30, what="acknowledged again")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -11,15 +12,21 @@ from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
 
 from broker.api.sessions import ClientSessions
 from broker.client_plane import ClientPlane
+from broker.delivery_meter import DeliveryMeter
+from broker.lag_age import LagAge
+from broker.master.ha_listener import HaListener
+from broker.metadata_tables import MetadataTables
 from broker.peer_probe import PeerProbes, ProbeTarget, probe_targets
+from broker.put_meter import PutMeter
 from broker.settings import BrokerSettings
 from broker.slave.follower import Follower
 from broker.write_path import WritePath
 from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable
+from mqcore.metrics import HistogramReading
 from mqcore.replication import MasterReplica
 from mqcore.routing import BrokerIdentity
-from mqcore.storage import Disk, MessageStore
+from mqcore.storage import Disk, DiskError, DiskUsage, MessageStore
 from mqservice.loop_meter import LoopMeter
 from mqservice.memory import resident_bytes
 from mqservice.name_server_link import NameServerLinks
@@ -28,6 +35,8 @@ from mqservice.version import VERSION
 __all__ = ["BrokerReport"]
 
 _KEPT_TAILS: Final = "kept-tails"
+_TICK_S: Final = 1.0
+_TICKS_PER_LOOK: Final = 5
 
 
 class BrokerReport:
@@ -49,6 +58,11 @@ class BrokerReport:
         client_plane: ClientPlane,
         links: NameServerLinks,
         loop_meter: LoopMeter,
+        ha: HaListener,
+        lag_age: LagAge,
+        puts: PutMeter,
+        deliveries: DeliveryMeter,
+        tables: MetadataTables,
         refusal: Callable[[], str | None],
     ) -> None:
         self._settings = settings
@@ -64,9 +78,29 @@ class BrokerReport:
         self._client_plane = client_plane
         self._links = links
         self._loop_meter = loop_meter
+        self._ha = ha
+        self._lag_age = lag_age
+        self._puts = puts
+        self._deliveries = deliveries
+        self._tables = tables
         self._refusal = refusal
         self._started_ms = clock.monotonic_ms()
         self._peer_probes = PeerProbes(clock=clock, targets=self._probe_targets)
+        self._disk_usage: DiskUsage | None = None
+        self._kept_tails: list[str] = []
+
+    async def run(self) -> None:
+        """Keeps what takes time to find out ready for `status`, until cancelled. Once the store is recovered."""
+        while True:
+            # A disk that fails is found out by those who write to it.
+            with contextlib.suppress(DiskError):
+                self._disk_usage, self._kept_tails = await asyncio.to_thread(self._look_at_disk)
+            for _ in range(_TICKS_PER_LOOK):
+                self._lag_age.tick()
+                await asyncio.sleep(_TICK_S)
+
+    def _look_at_disk(self) -> tuple[DiskUsage, list[str]]:
+        return self._disk.usage(), [f"{_KEPT_TAILS}/{entry.name}" for entry in self._disk.list_folder(_KEPT_TAILS)]
 
     def status(self) -> pb.GetBrokerStatusResponse:
         """The answer of GetBrokerStatus: of a slave with its link, of a master with its slaves'."""
@@ -89,7 +123,7 @@ class BrokerReport:
             resident_bytes=resident_bytes(),
             client_count=len(self._sessions),
             write_refusal=self._refusal() or store.refusal or "",
-            kept_tails=[f"{_KEPT_TAILS}/{entry.name}" for entry in self._disk.list_folder(_KEPT_TAILS)],
+            kept_tails=self._kept_tails,
             needed_slave_count=settings.master_options().needed_slaves if settings.is_master else 0,
             client_plane_counts=self._client_plane.counters,
             client_connection_count=self._client_plane.connection_count,
@@ -98,8 +132,26 @@ class BrokerReport:
                 stalled_ms=round(meter.stalled_s * 1_000),
                 longest_stall_ms=round(meter.longest_stall_s * 1_000),
             ),
+            messages_in_count=sum(topic.messages for topic in self._puts.topics.values()),
+            messages_out_count=sum(pair.messages for pair in self._deliveries.counts.values()),
+            bytes_in_count=sum(topic.bytes for topic in self._puts.topics.values()),
+            send_latency=_latency(histogram.reading() for histogram in self._puts.send_to_ack_s.values()),
+            topic_count=len(self._tables.topics),
+            group_count=len(self._tables.groups),
         )
+        if self._disk_usage is not None:
+            status.disk.CopyFrom(self._disk_state(self._disk_usage))
+        if settings.is_master:
+            self._add_slaves(status)
+        else:
+            self._add_master(status)
+        return status
+
+    def _add_slaves(self, status: pb.GetBrokerStatusResponse) -> None:
+        now_ms = self._clock.monotonic_ms()
+        status.ack_latency.CopyFrom(_latency([self._puts.ack_latency_s.reading()]))
         for slave in self._replica.slaves():
+            traffic = self._ha.traffic(slave.link)
             status.slaves.add(
                 peer=slave.peer,
                 broker_id=-1 if slave.broker_id is None else slave.broker_id,
@@ -107,14 +159,25 @@ class BrokerReport:
                 lag_bytes=slave.lag_bytes,
                 in_sync=slave.in_sync,
                 verified=slave.verified,
+                lag_seconds=self._lag_age.lag_s(slave.acked_offset),
+                connected_seconds=(now_ms - traffic.connected_at_ms) // 1_000 if traffic is not None else 0,
+                sent_bytes=traffic.sent_bytes if traffic is not None else 0,
             )
-        if not settings.is_master:
-            link, follower = status.master_link, self._follower
-            link.address = follower.master_address
-            link.state = follower.state
-            link.lag_bytes = follower.lag_bytes
-            link.master_end_offset = store.end_offset + follower.lag_bytes
-        return status
+        for departure in self._ha.departures:
+            status.slave_departures.add(
+                peer=departure.peer,
+                broker_id=-1 if departure.broker_id is None else departure.broker_id,
+                wall_clock_ms=departure.at_wall_ms,
+                reason=departure.reason,
+                lag_bytes=departure.lag_bytes,
+            )
+
+    def _add_master(self, status: pb.GetBrokerStatusResponse) -> None:
+        link, follower = status.master_link, self._follower
+        link.address = follower.master_address
+        link.state = follower.state
+        link.lag_bytes = follower.lag_bytes
+        link.master_end_offset = self._store.end_offset + follower.lag_bytes
 
     def group_progress(self, group: str) -> list[pb.GroupProgress]:
         """How far a consumer group is, queue by queue."""
@@ -153,15 +216,28 @@ class BrokerReport:
                 for probe in probes
             ],
             wall_clock_ms=self._clock.wall_ms(),
-            disk=pb.DiskState(
-                path=str(Path(self._settings.store_path_root_dir).absolute()),
-                total_bytes=usage.total_bytes,
-                free_bytes=usage.total_bytes - usage.used_bytes,
-                used_ratio=usage.used_ratio,
-                warning_ratio=self._settings.disk_space_warning_level_ratio,
-            ),
+            disk=self._disk_state(usage),
             problems=problems,
         )
 
     def _probe_targets(self) -> list[ProbeTarget]:
         return probe_targets(self._identity, name_servers=self._settings.name_servers, brokers=self._links.view.brokers)
+
+    def _disk_state(self, usage: DiskUsage) -> pb.DiskState:
+        return pb.DiskState(
+            path=str(Path(self._settings.store_path_root_dir).absolute()),
+            total_bytes=usage.total_bytes,
+            free_bytes=usage.total_bytes - usage.used_bytes,
+            used_ratio=usage.used_ratio,
+            warning_ratio=self._settings.disk_space_warning_level_ratio,
+        )
+
+
+def _latency(readings: Iterable[HistogramReading]) -> pb.LatencyCounts:
+    """The sum of histograms with the same bounds."""
+    parts = list(readings)
+    return pb.LatencyCounts(
+        bounds_s=parts[0].bounds,
+        counts=[sum(counts) for counts in zip(*(part.counts for part in parts), strict=True)],
+        sum_s=sum(part.total for part in parts),
+    )

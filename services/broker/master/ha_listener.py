@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -18,7 +20,7 @@ from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
 from mqcore.replication import MasterReplica
 
-__all__ = ["HaListener", "LogReader"]
+__all__ = ["Departure", "HaListener", "LinkTraffic", "LogReader"]
 
 log = structlog.get_logger(__name__)
 
@@ -27,6 +29,7 @@ SEND_BUDGET_BYTES: Final = 1 << 20
 # Reports are 8 bytes; a slave that sends more than this in one read is met again at the next.
 READ_BYTES: Final = 64 << 10
 SLAVES_MAX: Final = 64
+_DEPARTURES_MAX: Final = 32
 _NOTHING: Final = memoryview(b"")
 _NS_PER_MS: Final = 1_000_000
 
@@ -38,15 +41,38 @@ class LogReader(Protocol):
         """Bytes from `offset`, within one file, at most `max_bytes`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A slave's connection that ended."""
+
+    peer: str
+    # None: it never proved one.
+    broker_id: int | None
+    at_wall_ms: int
+    reason: str
+    # How far behind it was.
+    lag_bytes: int
+
+
+class LinkTraffic(NamedTuple):
+    """A connection in numbers."""
+
+    # On the monotonic clock.
+    connected_at_ms: int
+    sent_bytes: int
+
+
 class _HaLink:
     """One slave's socket with the bytes of a half-finished send."""
 
-    __slots__ = ("link_id", "peer", "sock", "unsent", "writing")
+    __slots__ = ("connected_at_ms", "link_id", "peer", "sent_bytes", "sock", "unsent", "writing")
 
-    def __init__(self, link_id: int, sock: socket.socket, peer: str) -> None:
+    def __init__(self, link_id: int, sock: socket.socket, peer: str, *, connected_at_ms: int) -> None:
         self.link_id = link_id
         self.sock = sock
         self.peer = peer
+        self.connected_at_ms = connected_at_ms
+        self.sent_bytes = 0
         self.unsent: list[bytes | memoryview] = []
         self.writing = False
 
@@ -74,6 +100,8 @@ class HaListener:
         self._tracer = tracer
         self._links: dict[int, _HaLink] = {}
         self._listener: socket.socket | None = None
+        self.departures: deque[Departure] = deque(maxlen=_DEPARTURES_MAX)
+        """Slaves that went away, newest last."""
 
     @property
     def port(self) -> int:
@@ -103,7 +131,12 @@ class HaListener:
             self._listener.close()
             self._listener = None
         for link_id in list(self._links):
-            self.close_link(link_id)
+            self.close_link(link_id, "this broker stopped")
+
+    def traffic(self, link_id: int) -> LinkTraffic | None:
+        """Of one connection; None when it is closed."""
+        link = self._links.get(link_id)
+        return None if link is None else LinkTraffic(link.connected_at_ms, link.sent_bytes)
 
     def pump(self) -> None:
         """Sends every slave what it lacks, as far as its socket takes it."""
@@ -111,8 +144,8 @@ class HaListener:
             if not link.writing:
                 self._send(link)
 
-    def close_link(self, link_id: int) -> None:
-        """Closes one slave's connection; unknown ids are fine."""
+    def close_link(self, link_id: int, reason: str) -> None:
+        """Closes one slave's connection for `reason`, in words; unknown ids are fine."""
         link = self._links.pop(link_id, None)
         if link is None:
             return
@@ -125,7 +158,11 @@ class HaListener:
         now_ns = self._clock.monotonic_ns()
         if self._tracer is not None:
             self._tracer.slave_gone(link_id, now_ns)
-        self._replica.slave_disconnected(link_id, now_ms=now_ns // _NS_PER_MS)
+        slave = self._replica.slave_disconnected(link_id, now_ms=now_ns // _NS_PER_MS)
+        if slave is not None:
+            self.departures.append(
+                Departure(slave.peer, slave.broker_id, self._clock.wall_ms(), reason, slave.lag_bytes)
+            )
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -140,8 +177,9 @@ class HaListener:
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link_id = self._replica.slave_connected(peer, now_ms=self._clock.monotonic_ms())
-        link = _HaLink(link_id, sock, peer)
+        now_ms = self._clock.monotonic_ms()
+        link_id = self._replica.slave_connected(peer, now_ms=now_ms)
+        link = _HaLink(link_id, sock, peer, connected_at_ms=now_ms)
         self._links[link_id] = link
         if self._tracer is not None:
             self._tracer.slave_connected(link_id, peer)
@@ -168,7 +206,7 @@ class HaListener:
 
     def _lost(self, link: _HaLink, reason: str) -> None:
         log.info("slave_disconnected", peer=link.peer, link=link.link_id, reason=reason)
-        self.close_link(link.link_id)
+        self.close_link(link.link_id, reason)
         self._after_input()
 
     def _send(self, link: _HaLink) -> None:
@@ -185,6 +223,7 @@ class HaListener:
             except OSError as error:
                 self._lost(link, str(error))
                 return
+            link.sent_bytes += sent
             link.unsent = _after(link.unsent, sent)
             if link.unsent:
                 self._want_writable(link, wanted=True)

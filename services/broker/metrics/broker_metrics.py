@@ -6,13 +6,13 @@ it go on between topics. So two figures of one scrape may be some milliseconds a
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.api.client_api import ClientApi
 from broker.api.sessions import ClientSessions
 from broker.client_plane import ClientPlane
+from broker.lag_age import LagAge
 from broker.metrics.catalogue import BROKER_METRICS, NODE_TYPE
 from broker.metrics.client_metrics import ClientMetrics
 from broker.metrics.consumer_metrics import ConsumerMetrics
@@ -38,7 +38,6 @@ from mqservice.version import VERSION
 
 __all__ = ["BrokerMetrics"]
 
-_TICK_S: Final = 1.0
 _NO_PUTS: Final = dict.fromkeys(PutStatus.__members__, 0)
 """A counter that is there from the start: a rate over one that appears with the first failure would miss that one."""
 
@@ -46,8 +45,7 @@ _NO_PUTS: Final = dict.fromkeys(PutStatus.__members__, 0)
 class BrokerMetrics:
     """Collects what is in `catalogue.py`. Event loop only.
 
-    Before `recovered` it tells of the recovery alone: the store belongs to another thread then. `run` it for as long as
-    the broker runs.
+    Before `recovered` it tells of the recovery alone: the store belongs to another thread then.
     """
 
     def __init__(
@@ -70,6 +68,7 @@ class BrokerMetrics:
         groups: SubscriptionGroupTable,
         links: NameServerLinks,
         loop_meter: LoopMeter,
+        lag_age: LagAge,
         flush_seconds: Mapping[str, Histogram],
         refusal: Callable[[], str | None],
         span_counts: Callable[[], Mapping[str, int]],
@@ -108,11 +107,10 @@ class BrokerMetrics:
         )
         self._master = MasterMetrics(
             slaves=replica.slaves,
-            end_offset=lambda: store.end_offset,
+            lag_age=lag_age,
             refused_connections=lambda: write_path.refused_counts,
             refused_report_count=lambda: write_path.refused_report_count,
             puts=put_meter,
-            clock=clock,
             needed_slaves=settings.needed_replicas - 1,
         )
         self._slave = SlaveMetrics(follower)
@@ -135,13 +133,6 @@ class BrokerMetrics:
     def recovered(self) -> None:
         """The store, and what is loaded after it, may be read from here on."""
         self._is_recovered = True
-
-    async def run(self) -> None:
-        """Notes once a second what figures about time are made of, until cancelled."""
-        while True:
-            if self._is_recovered and self._settings.is_master:
-                self._master.tick()
-            await asyncio.sleep(_TICK_S)
 
     async def collect(self) -> list[MetricFamily]:
         """All metrics as of now."""

@@ -5,50 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from broker.lag_age import LagAge
 from broker.put_meter import PutMeter
 from broker.slave.follower import Follower
-from mqcore.clock import Clock
 from mqcore.replication import SlaveView
-from mqcore.tracing.offset_timeline import OffsetTimeline
 from mqservice.metrics import MetricSamples
 
 __all__ = ["MasterMetrics", "SlaveMetrics"]
 
 _UNPROVEN: Final = "unproven"
-_TICKS_MAX: Final = 43_200
-"""Twelve hours of seconds, in 1.4 MB at most; who is further behind is told as that far."""
 
 
 class MasterMetrics:
-    """Tells what a master knows of its slaves. `tick` once a second."""
+    """Tells what a master knows of its slaves."""
 
     def __init__(
         self,
         *,
         slaves: Callable[[], Sequence[SlaveView]],
-        end_offset: Callable[[], int],
+        lag_age: LagAge,
         refused_connections: Callable[[], Mapping[str, int]],
         refused_report_count: Callable[[], int],
         puts: PutMeter,
-        clock: Clock,
         needed_slaves: int,
     ) -> None:
         self._slaves = slaves
-        self._end_offset = end_offset
+        self._lag_age = lag_age
         self._refused_connections = refused_connections
         self._refused_report_count = refused_report_count
         self._puts = puts
-        self._clock = clock
         self._needed_slaves = needed_slaves
-        # How far the log was at each second, for the age of what a slave lacks.
-        self._ends = OffsetTimeline(entries_max=_TICKS_MAX)
-
-    def tick(self) -> None:
-        """Notes where the log ends now. After a cut ages count from there: what was before is not known any more."""
-        end_offset = self._end_offset()
-        if end_offset < self._ends.newest_offset:
-            self._ends = OffsetTimeline(entries_max=_TICKS_MAX)
-        self._ends.note(end_offset, self._clock.monotonic_ns())
 
     def tell(self, samples: MetricSamples) -> None:
         """Adds its samples."""
@@ -58,20 +44,13 @@ class MasterMetrics:
         samples.add("rocketmq_store_ha_slaves_needed", self._needed_slaves)
         for slave in _by_name(slaves):
             samples.add("rocketmq_store_ha_replication_lag_bytes", slave.lag_bytes, slave.name)
-            samples.add("rocketmq_store_ha_replication_lag_seconds", self._lag_s(slave), slave.name)
+            samples.add(
+                "rocketmq_store_ha_replication_lag_seconds", self._lag_age.lag_s(slave.acked_offset), slave.name
+            )
             samples.add("rocketmq_store_ha_slave_in_sync", slave.in_sync, slave.name)
         samples.add_histogram("rocketmq_store_ha_ack_latency_seconds", self._puts.ack_latency_s.reading())
         samples.add("rocketmq_store_ha_reports_refused_total", self._refused_report_count())
         samples.add_counts("rocketmq_store_ha_connections_refused_total", self._refused_connections())
-
-    def _lag_s(self, slave: _Slave) -> float:
-        """Since the first second at whose end a byte was there that the slave lacks."""
-        if not slave.lag_bytes or slave.acked_offset >= self._ends.newest_offset:
-            return 0.0
-        reached = self._ends.first_at_or_above(slave.acked_offset + 1)
-        if reached is None:
-            return float(_TICKS_MAX)
-        return (self._clock.monotonic_ns() - reached.at_ns) / 1e9
 
 
 class SlaveMetrics:

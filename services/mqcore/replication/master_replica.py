@@ -84,6 +84,7 @@ class MasterReplica:
         self._next_link = 1
         self._verified_ends: dict[int, _VerifiedEnd] = {}  # by broker id, oldest first
         self._events: list[MasterEvent] = []
+        self._departed: dict[int, SlaveView] = {}  # by link, until the shell has closed it
 
     # Connections
 
@@ -94,9 +95,13 @@ class MasterReplica:
         self._sessions[link] = MasterSession(link, peer, self._log, self._options, now_ms=now_ms)
         return link
 
-    def slave_disconnected(self, link: int, *, now_ms: int) -> None:
-        """The link's connection is closed, by whichever side. Unknown links are fine."""
+    def slave_disconnected(self, link: int, *, now_ms: int) -> SlaveView | None:
+        """The link's connection is closed, by whichever side: how the slave was then, if it had reported.
+
+        Unknown links are fine.
+        """
         self._forget(link)
+        return self._departed.pop(link, None)
 
     def receive_data(self, link: int, data: bytes, *, now_ms: int) -> None:
         """Bytes of a slave. A refusal becomes events; the link is then deaf and the shell closes it."""
@@ -206,18 +211,7 @@ class MasterReplica:
 
     def slaves(self) -> list[SlaveView]:
         """Slaves that have reported, in the order they did."""
-        return [
-            SlaveView(
-                link=session.link,
-                peer=session.peer,
-                broker_id=session.broker_id,
-                acked_offset=session.acked_offset,
-                lag_bytes=session.lag_bytes,
-                in_sync=self._is_in_sync(session),
-                verified=session.verified,
-            )
-            for session in self._started
-        ]
+        return [self._view(session) for session in self._started]
 
     def acked_offset(self, link: int) -> int:
         """What one slave acknowledged; -1 for an unknown link, and for one that has not reported."""
@@ -285,5 +279,17 @@ class MasterReplica:
     def _forget(self, link: int) -> None:
         session = self._sessions.pop(link, None)
         if session is not None and session.started:
+            self._departed[link] = self._view(session)
             self._started.remove(session)
             self._acks_changed()
+
+    def _view(self, session: MasterSession) -> SlaveView:
+        return SlaveView(
+            link=session.link,
+            peer=session.peer,
+            broker_id=session.broker_id,
+            acked_offset=session.acked_offset,
+            lag_bytes=session.lag_bytes,
+            in_sync=self._is_in_sync(session),
+            verified=session.verified,
+        )

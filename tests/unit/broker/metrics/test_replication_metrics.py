@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.lag_age import LagAge
 from broker.metrics.catalogue import BROKER_METRICS
 from broker.metrics.replication_metrics import MasterMetrics
 from broker.put_meter import PutMeter
@@ -21,20 +22,20 @@ class Master:
         self.time = ManualTime()
         self.end_offset = 0
         self.slaves: list[SlaveView] = []
+        self.lag_age = LagAge(end_offset=lambda: self.end_offset, clock=self.time)
         self.metrics = MasterMetrics(
             slaves=lambda: self.slaves,
-            end_offset=lambda: self.end_offset,
+            lag_age=self.lag_age,
             refused_connections=lambda: {"replaced": 2},
             refused_report_count=lambda: 3,
             puts=PutMeter(),
-            clock=self.time,
             needed_slaves=1,
         )
 
     def grow(self, end_offset: int) -> None:
         """The log is so long for the next second."""
         self.end_offset = end_offset
-        self.metrics.tick()
+        self.lag_age.tick()
         self.time.advance(1_000)
 
     def told(self) -> dict[tuple[str, ...], float]:
