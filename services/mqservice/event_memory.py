@@ -69,7 +69,7 @@ class EventMemory:
             event = RememberedEvent(self._last_sequence, wall_ms, level, _short(line.get("event", "")), fields)
             self._events.append(event)
 
-    def after(self, sequence: int, *, limit: int) -> list[RememberedEvent]:
+    def events_after(self, sequence: int, limit: int) -> list[RememberedEvent]:
         """Lines after this number, oldest first; if they are more than `limit`, the newest of them."""
         with self._lock:
             newest_first = list(islice(reversed(self._events), max(0, limit)))

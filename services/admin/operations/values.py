@@ -289,6 +289,8 @@ class ResetTarget:
     time_ms: int | None = None
     earliest: bool = False
     latest: bool = False
+    # By broker name and queue id; queues that are not named stay.
+    offsets: Mapping[tuple[str, int], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
