@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive bench-tracing e2e-observability trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
+.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -91,7 +91,11 @@ bench-tracing: setup compiled ## CPU of a sync-replicated send with tracing off,
 	@$(BIN)/python benchmarks/tracing_overhead.py
 
 e2e-observability: setup ## traces, metrics, alerts and dashboards of a live cluster with Prometheus and the OpenTelemetry Collector: PICTURES=1
-	@$(BIN)/python tools/e2e_observability.py $(if $(PICTURES),--pictures)
+	@$(BIN)/python tools/e2e_suite.py observability $(if $(PICTURES),--pictures)
+
+e2e-admin: setup ## twenty tasks of a newcomer, each in the console (a real browser) and on the command line: PICTURES=1
+	@tools/bootstrap.sh browser
+	@$(BIN)/python tools/e2e_suite.py admin $(if $(PICTURES),--pictures)
 
 bench-metrics: setup ## what a scrape of a broker with 10,000 topics costs
 	@$(BIN)/python benchmarks/metrics_scrape.py

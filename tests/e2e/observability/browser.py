@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Final
 
-__all__ = ["browser", "picture"]
+from e2e.chromium import chromium
+
+__all__ = ["picture"]
 
 _LIMIT_S: Final = 300
 # What a page may take to fetch its data and draw, in the browser's own time: more if it has drawn nothing by then.
 _SETTLE_MS: Final = (6_000, 20_000, 60_000)
 # A page without anything on it is smaller, and so is one that says "loading".
 _DRAWN_BYTES_MIN: Final = 15_000
-
-
-def browser() -> str:
-    """Path of Chromium, installed if there is none and that is possible."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(["apt-get", "update", "-qq"], env=quiet, check=True)
-        subprocess.run(
-            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"], env=quiet, check=True
-        )
-        found = next(filter(None, map(shutil.which, names)), None)
-    assert found is not None, "Chromium is missing; install it, or run as root where apt-get works"
-    return found
 
 
 def picture(url: str, target: Path, *, width: int, height: int) -> None:
@@ -49,7 +34,7 @@ def _shot(url: str, target: Path, *, width: int, height: int, settle_ms: int) ->
     with tempfile.TemporaryDirectory() as profile:
         done = subprocess.run(
             [
-                *(browser(), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+                *(chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
                 *(f"--user-data-dir={profile}", f"--window-size={width},{height}", "--force-device-scale-factor=1"),
                 *(f"--virtual-time-budget={settle_ms}", f"--screenshot={target}", url),
             ],

@@ -1,10 +1,10 @@
-"""Traces, metrics, alerts and dashboards of a live cluster, seen by Prometheus and an OpenTelemetry Collector.
+"""Runs one suite of end-to-end tests that needs more than CI has, and writes what came of each test and its figures.
 
-    make e2e-observability                # build/e2e-observability.json
-    make e2e-observability PICTURES=1     # pictures of the dashboards and of one send's trace, into docs/pictures
+    make e2e-observability                # traces, metrics, alerts, dashboards: build/e2e-observability.json
+    make e2e-admin                        # the console in a browser and the command line: build/e2e-admin.json
+    make e2e-admin PICTURES=1             # pictures of what is seen, too, into docs/pictures
 
-Gets what it needs (Prometheus, the collector, for pictures also Zipkin and Chromium) below build/tools. The tests are
-in tests/e2e/observability; their figures and one row for each test go into the report.
+The tests are in tests/e2e/<suite>, which gets what it needs (Prometheus, a browser) itself.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BUILD: Final = ROOT / "build"
-JUNIT: Final = BUILD / "test-e2e-observability.xml"
-FIGURES: Final = BUILD / "e2e-observability-figures.json"
+SUITES: Final = ("admin", "observability")
 PICTURES: Final = ROOT / "docs" / "pictures"
 
 
 def main() -> int:
     """Runs the tests and writes the report; exit code 1 when one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", choices=SUITES)
     parser.add_argument("--pictures", action="store_true", help=f"make the pictures of {PICTURES.relative_to(ROOT)}")
     arguments = parser.parse_args()
     BUILD.mkdir(exist_ok=True)
-    for old in (JUNIT, FIGURES):
+    suite: str = arguments.suite
+    junit, figures = BUILD / f"test-e2e-{suite}.xml", BUILD / f"e2e-{suite}-figures.json"
+    for old in (junit, figures):
         old.unlink(missing_ok=True)
     started = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-q", "tests/e2e/observability", f"--junitxml={JUNIT}"]
+    command = [sys.executable, "-m", "pytest", "-q", f"tests/e2e/{suite}", f"--junitxml={junit}"]
     code = subprocess.call([*command, *([f"--pictures={PICTURES}"] if arguments.pictures else [])], cwd=ROOT)
-    rows = [*_tests(), *_figures()]
-    rows.append(_row("e2e_observability_time", round(time.monotonic() - started, 1), "s"))
-    report = BUILD / "e2e-observability.json"
+    rows = [*_tests(junit), *_figures(figures)]
+    rows.append(_row(f"e2e_{suite}_time", round(time.monotonic() - started, 1), "s"))
+    report = BUILD / f"e2e-{suite}.json"
     report.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     passed = sum(row["target"] == "passes" and row["holds"] is True for row in rows)
     failed = sum(row["holds"] is False for row in rows)
@@ -46,11 +48,11 @@ def main() -> int:
     return 0 if code == 0 and passed and not failed else 1
 
 
-def _tests() -> list[dict[str, object]]:
-    if not JUNIT.exists():
+def _tests(junit: Path) -> list[dict[str, object]]:
+    if not junit.exists():
         return [_row("tests", "broke off", "", target="passes", holds=False)]
     rows = []
-    for case in ElementTree.parse(JUNIT).getroot().iter("testcase"):
+    for case in ElementTree.parse(junit).getroot().iter("testcase"):
         failed = case.find("failure") is not None or case.find("error") is not None
         value = "failed" if failed else "skipped" if case.find("skipped") is not None else "passed"
         target = None if value == "skipped" else "passes"
@@ -58,10 +60,10 @@ def _tests() -> list[dict[str, object]]:
     return rows
 
 
-def _figures() -> list[dict[str, object]]:
-    if not FIGURES.exists():
+def _figures(figures: Path) -> list[dict[str, object]]:
+    if not figures.exists():
         return []
-    return [_row(each["name"], each["value"], each["unit"]) for each in json.loads(FIGURES.read_text())]
+    return [_row(each["name"], each["value"], each["unit"]) for each in json.loads(figures.read_text())]
 
 
 def _row(name: str, value: object, unit: str, *, target: str | None = None, holds: bool = True) -> dict[str, object]:
