@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tandemmq.admin.v1 import cluster_service_pb2 as pb
 
-from admin.api.access import Access, Refusal, peer_host_of
+from admin.api.access import Access, Refusal, Request, peer_host_of
 from admin.api.cluster_messages import cluster_message
 from admin.cluster_cache import CachedCluster, ClusterReading
 from mqcore.clock import Clock
@@ -86,13 +86,14 @@ class ClusterServicer:
             forget()
 
 
-def guarded(table: MethodTable, access: Access) -> MethodTable:
-    """The same methods, for callers that may read."""
+def guarded(table: MethodTable, access: Access, *, is_monitoring: bool = True) -> MethodTable:
+    """The same methods, for callers that may read; `is_monitoring`: for all while no token is set."""
 
     def refusal(call: Call) -> Refusal | None:
-        return access.refusal(
-            peer_host=peer_host_of(call.peer), authorization=call.header("authorization"), requested_host=None
+        actor = access.actor_of(
+            Request(peer_host=peer_host_of(call.peer), header=call.header, monitoring=is_monitoring)
         )
+        return actor if isinstance(actor, Refusal) else None
 
     def guarded_handler(handler: Callable[[Any, Call], None]) -> Callable[[Any, Call], None]:
         def handle(request: Any, call: Call) -> None:

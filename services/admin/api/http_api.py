@@ -5,22 +5,29 @@ Nothing here asks the cluster but what is about traces: every other answer is th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.exceptions import HTTPException
 
-from admin.api.access import Access, Refusal
+from admin.api.access import Access
+from admin.api.acting_operations import NotPermitted, OperationsDesk
+from admin.api.console import AddPages, Pages
+from admin.api.guard import App, Guard
+from admin.api.problems import plain_problem, problem_of, problem_response
 from admin.api.trace_routes import add_traces
 from admin.cluster_cache import CachedCluster, ClusterReading
 from admin.cluster_state import BrokerState, Finding, NameServerState
 from admin.cluster_traces import TraceSource
 from admin.consistency_runs import ConsistencyRuns
 from admin.metrics import CONTENT_TYPE, ClusterMetrics
+from admin.operations.failure import OperationFailed
 from admin.web import StaticFile, StatusPage, TracePage
 from mqcore.audit.run_summary import RunSummary
 from mqcore.clock import Clock
@@ -28,30 +35,7 @@ from mqservice.version import VERSION
 
 __all__ = ["ClusterDocument", "ConsistencyRunsDocument", "FindingsDocument", "http_app"]
 
-_Scope = MutableMapping[str, Any]
-_Message = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[_Message]]
-_Send = Callable[[_Message], Awaitable[None]]
-_App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
-
-# Probes come from the node, without a token.
-_OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 _STATIC_MAX_AGE_S: Final = 3_600
-
-# Nothing is loaded from elsewhere, nothing is embedded, and forms come back here.
-_CONTENT_POLICY: Final = (
-    b"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
-    b"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-)
-_SECURITY_HEADERS: Final = (
-    (b"content-security-policy", _CONTENT_POLICY),
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
-)
 
 
 @dataclass(frozen=True)
@@ -120,8 +104,11 @@ def http_app(
     metrics: ClusterMetrics,
     page: StatusPage,
     clock: Clock,
-) -> _App:
-    """The ASGI application."""
+    desk: OperationsDesk | None = None,
+    add_pages: Sequence[AddPages] = (),
+    refresh_ms: int = 2_000,
+) -> App:
+    """The ASGI application. `add_pages` add the console's pages; one that adds `/` takes the place of `page`."""
     app = FastAPI(
         title="TandemMQ admin service",
         version=VERSION,
@@ -132,12 +119,50 @@ def http_app(
         redoc_url=None,
         redirect_slashes=False,
     )
+    _add_problems(app)
     _add_health(app, cluster)
     _add_json(app, cluster, clock)
     _add_consistency(app, consistency)
+    if desk is not None:
+        pages = Pages(
+            templates=page.templates,
+            desk=desk,
+            cluster=cluster,
+            consistency=consistency,
+            traces=traces,
+            clock=clock,
+            refresh_ms=refresh_ms,
+        )
+        for add in add_pages:
+            add(app, pages)
     add_traces(app, traces, TracePage(page.templates))
     _add_pages(app, cluster, consistency, metrics, page, clock)
-    return _Guard(app, access)
+    return Guard(app, access)
+
+
+def _add_problems(app: FastAPI) -> None:
+    """Whatever goes wrong is told in one form."""
+
+    @app.exception_handler(OperationFailed)
+    async def failed(_request: Request, failure: Exception) -> Response:
+        assert isinstance(failure, OperationFailed)
+        status = HTTPStatus.FORBIDDEN if isinstance(failure, NotPermitted) else None
+        return problem_response(problem_of(failure, status=status))
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        detail = str(error.detail)
+        if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
+            detail = f"there is nothing at {request.url.path}; see /api/docs"
+        headers = dict(error.headers) if error.headers else None
+        return problem_response(plain_problem(HTTPStatus(error.status_code), detail), headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        wrong = [f"{'.'.join(map(str, each['loc'][1:])) or each['loc'][0]}: {each['msg']}" for each in error.errors()]
+        return problem_response(plain_problem(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(wrong[:10])))
 
 
 def _add_health(app: FastAPI, cluster: CachedCluster) -> None:
@@ -261,51 +286,6 @@ def _add_pages(
         headers = {"cache-control": f"public, max-age={_STATIC_MAX_AGE_S}, immutable"}
         return Response(found.content, media_type=found.media_type, headers=headers)
 
-    @app.exception_handler(HTTPStatus.NOT_FOUND)
-    async def not_found(request: Request, error: Exception) -> JSONResponse:
-        detail = f"there is nothing at {request.url.path}; see /api/docs"
-        return JSONResponse({"detail": detail}, HTTPStatus.NOT_FOUND)
-
 
 def _rfc3339(wall_ms: int) -> str:
     return datetime.fromtimestamp(wall_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-class _Guard:
-    """Refuses who may not read, and puts the security headers on every answer."""
-
-    def __init__(self, app: _App, access: Access) -> None:
-        self._app = app
-        self._access = access
-
-    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        """One request."""
-
-        async def send_with_headers(message: _Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_SECURITY_HEADERS]
-            await send(message)
-
-        if scope["method"] == "HEAD":
-            # The same answer; the server leaves its body out.
-            scope = {**scope, "method": "GET"}
-        refusal = None if scope["path"] in _OPEN_PATHS else self._refusal(scope)
-        if refusal is None:
-            await self._app(scope, receive, send_with_headers)
-        else:
-            await _refused(refusal)(scope, receive, send_with_headers)
-
-    def _refusal(self, scope: _Scope) -> Refusal | None:
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        client = scope.get("client")
-        return self._access.refusal(
-            peer_host=client[0] if client else "",
-            authorization=headers.get(b"authorization", b"").decode("latin-1"),
-            requested_host=headers.get(b"host", b"").decode("latin-1"),
-        )
-
-
-def _refused(refusal: Refusal) -> JSONResponse:
-    if refusal is Refusal.HOST_NOT_LOCAL:
-        return JSONResponse({"detail": refusal.value}, HTTPStatus.FORBIDDEN)
-    return JSONResponse({"detail": refusal.value}, HTTPStatus.UNAUTHORIZED, {"www-authenticate": "Bearer"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import SecretStr
 
-from admin.api.access import Access, Refusal, peer_host_of
+from admin.api.access import Access, Refusal, Request, peer_host_of
 
 _TOKEN = "correct-horse-battery"
 _WITH_TOKEN = Access(SecretStr(_TOKEN))
@@ -13,9 +13,19 @@ _OPEN = Access(SecretStr(""))
 
 
 def _refusal(
-    access: Access, peer_host: str, *, authorization: str = "", requested_host: str | None = None
+    access: Access,
+    peer_host: str,
+    *,
+    authorization: str = "",
+    requested_host: str | None = None,
+    monitoring: bool = False,
 ) -> Refusal | None:
-    return access.refusal(peer_host=peer_host, authorization=authorization, requested_host=requested_host)
+    headers = {"authorization": authorization}
+    request = Request(
+        peer_host, lambda name: headers.get(name, ""), requested_host=requested_host, monitoring=monitoring
+    )
+    actor = access.actor_of(request)
+    return actor if isinstance(actor, Refusal) else None
 
 
 def test_other_hosts_need_the_token() -> None:
@@ -26,9 +36,11 @@ def test_other_hosts_need_the_token() -> None:
     assert _refusal(_WITH_TOKEN, "10.0.0.7", authorization=f"bearer {_TOKEN}") is None
 
 
-def test_everybody_may_read_where_no_token_is_set() -> None:
-    assert _refusal(_OPEN, "10.0.0.7") is None
-    assert _refusal(_OPEN, "10.0.0.7", authorization="Bearer ") is None
+def test_monitoring_is_open_while_no_token_is_set() -> None:
+    assert _refusal(_OPEN, "10.0.0.7", monitoring=True) is None
+    assert _refusal(_OPEN, "10.0.0.7", authorization="Bearer ", monitoring=True) is None
+    assert _refusal(_OPEN, "10.0.0.7") is Refusal.NO_TOKEN_SET
+    assert _refusal(_WITH_TOKEN, "10.0.0.7", monitoring=True) is Refusal.TOKEN_MISSING
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])

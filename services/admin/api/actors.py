@@ -1,0 +1,55 @@
+"""Who asks, and what they may do: found once per request by `access`, then carried along with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import Depends, HTTPException, Request
+
+__all__ = ["OPERATOR_ONLY", "Actor", "Role", "current_actor", "operator_only"]
+
+
+class Role(StrEnum):
+    """What somebody may do; every role may do what those before it may."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who asks."""
+
+    # As the audit log has it: `local`, `adminToken`, `viewerToken`, or the name a proxy has checked.
+    name: str
+    role: Role
+    # Where from: an address without its port.
+    address: str = ""
+
+    @property
+    def may_change(self) -> bool:
+        """True for operators."""
+        return self.role is Role.OPERATOR
+
+
+def current_actor(request: Request) -> Actor:
+    """Who sent the request. Every request has an actor but those for paths that are open to all."""
+    actor = getattr(request.state, "actor", None)
+    if not isinstance(actor, Actor):
+        raise HTTPException(HTTPStatus.UNAUTHORIZED, "nobody is known to have sent this")
+    return actor
+
+
+def operator_only(request: Request) -> Actor:
+    """The actor, if it may change something. A dependency of routes that do."""
+    actor = current_actor(request)
+    if not actor.may_change:
+        raise HTTPException(HTTPStatus.FORBIDDEN, f"{actor.name} may look and not change: ask an operator to do it")
+    return actor
+
+
+OPERATOR_ONLY: Final[Any] = Depends(operator_only)
+"""For `dependencies=[OPERATOR_ONLY]` of routes that change something."""

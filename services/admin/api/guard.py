@@ -1,0 +1,198 @@
+"""What every HTTP request passes before a route sees it: who asks, whether a page elsewhere made it, how big it is.
+
+A change that a page of another origin posts is refused by what the browser says of the request itself, as Go 1.25's
+`http.CrossOriginProtection` does: `Sec-Fetch-Site` must be same-origin or none; a browser without it sends `Origin`,
+whose host must be the one that was asked. What sends neither is no browser of this decade, holds no cookies and
+forwards no port. So forms carry no tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote, urlsplit
+
+from fastapi import Response
+from fastapi.responses import RedirectResponse
+
+from admin.api.access import SESSION_COOKIE, Access, Refusal, Request
+from admin.api.actors import Actor
+from admin.api.problems import plain_problem, problem_response
+
+__all__ = ["App", "Guard", "Receive", "Scope", "Send"]
+
+Scope: TypeAlias = MutableMapping[str, Any]
+_Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[_Message]]
+Send: TypeAlias = Callable[[_Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# Probes come from the node, without a token; who logs in has no session yet, and its page wants to look like one.
+_OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/login"})
+_OPEN_FOLDER: Final = "/static/"
+_MONITORING_PATHS: Final = frozenset({"/metrics", "/api/v1/cluster", "/api/v1/findings"})
+_MONITORING_FOLDER: Final = "/api/v1/consistency/"
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_BODY_BYTES_MAX: Final = 1 << 20
+# A test message of 4 MiB, which JSON's base64 and a form's percent signs make longer.
+_MESSAGE_BODY_BYTES_MAX: Final = 8 << 20
+_MESSAGE_PATH_ENDS: Final = ("/messages", "/send")
+_HEADER_BYTES_MAX: Final = 8 << 10
+
+# Nothing is loaded from elsewhere, nothing is embedded, and forms come back here.
+_CONTENT_POLICY: Final = (
+    b"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
+    b"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_SECURITY_HEADERS: Final = (
+    (b"content-security-policy", _CONTENT_POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+
+
+class Guard:
+    """An ASGI application in front of another: refuses, or passes on with `request.state.actor` set."""
+
+    def __init__(self, app: App, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+
+        async def send_with_headers(message: _Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_SECURITY_HEADERS]
+            await send(message)
+
+        headers = _Headers(scope["headers"])
+        refusal = self._refusal_of(scope, headers)
+        if refusal is not None:
+            await refusal(scope, receive, send_with_headers)
+            return
+        if scope["method"] == "HEAD":
+            # The same answer; the server leaves its body out.
+            scope["method"] = "GET"
+        body = _BoundedBody(receive, _body_bytes_max(scope["path"]))
+        try:
+            await self._app(scope, body.receive, send_with_headers)
+        except _BodyTooLong as error:
+            await _too_long(error.limit)(scope, receive, send_with_headers)
+
+    def _refusal_of(self, scope: Scope, headers: _Headers) -> Response | None:
+        """The answer to a request that goes no further. Otherwise its actor is in the scope."""
+        path: str = scope["path"]
+        is_change = scope["method"] not in _SAFE_METHODS
+        if is_change and not _is_of_this_origin(headers):
+            return problem_response(plain_problem(HTTPStatus.FORBIDDEN, "a page of another origin sent this"))
+        if is_change and headers.length > _body_bytes_max(path):
+            return _too_long(_body_bytes_max(path))
+        if path in _OPEN_PATHS or path.startswith(_OPEN_FOLDER):
+            return None
+        client = scope.get("client")
+        actor = self._access.actor_of(
+            Request(
+                peer_host=client[0] if client else "",
+                header=headers.only,
+                requested_host=headers.only("host"),
+                session_id=headers.cookie(SESSION_COOKIE),
+                monitoring=path in _MONITORING_PATHS or path.startswith(_MONITORING_FOLDER),
+            )
+        )
+        if isinstance(actor, Actor):
+            scope.setdefault("state", {})["actor"] = actor
+            return None
+        if self._access.has_tokens and not is_change and "text/html" in headers.only("accept"):
+            return RedirectResponse(f"/login?next={quote(_address_of(scope))}", HTTPStatus.SEE_OTHER)
+        return _refused(actor)
+
+
+class _Headers:
+    """Headers of a request, of which one that is there twice is not believed."""
+
+    def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
+        self._headers = headers
+
+    def only(self, name: str) -> str:
+        """One header, "" if it is not there or more than once."""
+        wanted = name.encode("latin-1")
+        values = [value for key, value in self._headers if key == wanted] if wanted else []
+        return values[0].decode("latin-1") if len(values) == 1 and len(values[0]) <= _HEADER_BYTES_MAX else ""
+
+    @property
+    def length(self) -> int:
+        """What Content-Length says; 0 if it says nothing."""
+        text = self.only("content-length")
+        return int(text) if text.isascii() and text.isdigit() else 0
+
+    def cookie(self, name: str) -> str:
+        """A cookie's value, "" if there is none."""
+        cookies: SimpleCookie = SimpleCookie()
+        try:
+            cookies.load(self.only("cookie"))
+        except CookieError:
+            return ""
+        return cookies[name].value if name in cookies else ""
+
+
+def _is_of_this_origin(headers: _Headers) -> bool:
+    site = headers.only("sec-fetch-site")
+    if site:
+        return site in ("same-origin", "none")
+    origin = headers.only("origin")
+    if not origin:
+        return True
+    return urlsplit(origin).netloc.lower() == headers.only("host").lower() != ""
+
+
+def _address_of(scope: Scope) -> str:
+    query = scope.get("query_string", b"").decode("latin-1")
+    return f"{scope['path']}?{query}" if query else str(scope["path"])
+
+
+def _body_bytes_max(path: str) -> int:
+    return _MESSAGE_BODY_BYTES_MAX if path.endswith(_MESSAGE_PATH_ENDS) else _BODY_BYTES_MAX
+
+
+class _BodyTooLong(Exception):
+    """The sender sent more than is read of a request."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+
+class _BoundedBody:
+    """A request's body up to a limit: one that has no Content-Length may be of any length."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._received = 0
+
+    async def receive(self) -> _Message:
+        """The next part."""
+        message = await self._receive()
+        self._received += len(message.get("body", b""))
+        if self._received > self._limit:
+            raise _BodyTooLong(self._limit)
+        return message
+
+
+def _too_long(limit: int) -> Response:
+    detail = f"a request of this kind has at most {limit >> 20} MiB"
+    # The rest is not read, so the connection cannot be used again.
+    return problem_response(plain_problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail), {"connection": "close"})
+
+
+def _refused(refusal: Refusal) -> Response:
+    if refusal is Refusal.HOST_NOT_LOCAL:
+        return problem_response(plain_problem(HTTPStatus.FORBIDDEN, refusal.value))
+    return problem_response(plain_problem(HTTPStatus.UNAUTHORIZED, refusal.value), {"www-authenticate": "Bearer"})
