@@ -6,7 +6,7 @@ The only module of this service that imports the protocol stubs' services; what 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Callable, Sequence
 from typing import Final, TypeVar
 
 import grpc
@@ -14,6 +14,8 @@ import grpc.aio
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.admin.v1 import broker_operations_service_pb2 as operations_pb
+from tandemmq.admin.v1 import message_query_service_pb2 as query_pb
 from tandemmq.admin.v1 import trace_service_pb2 as trace_pb
 from tandemmq.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.broker.v1 import replica_repair_service_pb2 as repair_pb
@@ -21,7 +23,9 @@ from tandemmq.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 
 __all__ = [
     "BrokerAdminCalls",
+    "BrokerOperationsCalls",
     "Channels",
+    "MessageQueryCalls",
     "NameServerCalls",
     "ReplicaRepairCalls",
     "TraceCalls",
@@ -34,6 +38,7 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 # Deadlines in seconds, from the comments in proto/tandemmq.
 _READ_TIMEOUT_S: Final = 3.0
 _CHANGE_TIMEOUT_S: Final = 6.0
+_SEARCH_TIMEOUT_S: Final = 10.0
 
 _CHANNEL_OPTIONS: Final = (
     # A broker that comes back within seconds should be seen within a second, not after gRPC's two minutes.
@@ -109,6 +114,20 @@ class NameServerCalls:
             raise
         return reply.route
 
+    async def wipe_write_permission(self, broker_name: str) -> int:
+        """Takes a broker group out of producers' routes. Number of topics that changed."""
+        path = "/tandemmq.nameserver.v1.NameServerService/WipeWritePermission"
+        request = nameserver_pb.WipeWritePermissionRequest(broker_name=broker_name)
+        reply_type = nameserver_pb.WipeWritePermissionResponse
+        return (await _unary(self._channel, path, request, reply_type, _READ_TIMEOUT_S)).topic_count
+
+    async def add_write_permission(self, broker_name: str) -> int:
+        """Puts it back. Number of topics that changed."""
+        path = "/tandemmq.nameserver.v1.NameServerService/AddWritePermission"
+        request = nameserver_pb.AddWritePermissionRequest(broker_name=broker_name)
+        reply_type = nameserver_pb.AddWritePermissionResponse
+        return (await _unary(self._channel, path, request, reply_type, _READ_TIMEOUT_S)).topic_count
+
 
 class BrokerAdminCalls:
     """BrokerAdminService of one address. Every call may raise `grpc.aio.AioRpcError`."""
@@ -135,9 +154,11 @@ class BrokerAdminCalls:
         request = admin_pb.DeleteTopicRequest(topic=topic)
         await self._call("DeleteTopic", request, admin_pb.DeleteTopicResponse, _CHANGE_TIMEOUT_S)
 
-    async def topics(self, *, include_system: bool) -> list[admin_pb.TopicStatus]:
-        """Topics ordered by name."""
-        request = admin_pb.ListTopicsRequest(include_system=include_system)
+    async def topics(
+        self, *, include_system: bool, names: Sequence[str] = (), without_queues: bool = False
+    ) -> list[admin_pb.TopicStatus]:
+        """Topics ordered by name; only those of `names`, if there are any."""
+        request = admin_pb.ListTopicsRequest(include_system=include_system, topics=names, without_queues=without_queues)
         reply = await self._call("ListTopics", request, admin_pb.ListTopicsResponse, _CHANGE_TIMEOUT_S)
         return list(reply.topics)
 
@@ -147,9 +168,11 @@ class BrokerAdminCalls:
             "UpdateSubscriptionGroup", request, admin_pb.UpdateSubscriptionGroupResponse, _CHANGE_TIMEOUT_S
         )
 
-    async def groups(self) -> list[admin_pb.SubscriptionGroupStatus]:
-        """Subscription groups ordered by name."""
-        request = admin_pb.ListSubscriptionGroupsRequest()
+    async def groups(
+        self, *, names: Sequence[str] = (), without_progress: bool = False
+    ) -> list[admin_pb.SubscriptionGroupStatus]:
+        """Subscription groups ordered by name; only those of `names`, if there are any."""
+        request = admin_pb.ListSubscriptionGroupsRequest(groups=names, without_progress=without_progress)
         reply = await self._call(
             "ListSubscriptionGroups", request, admin_pb.ListSubscriptionGroupsResponse, _CHANGE_TIMEOUT_S
         )
@@ -157,6 +180,82 @@ class BrokerAdminCalls:
 
     async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
         path = f"/tandemmq.admin.v1.BrokerAdminService/{method}"
+        return await _unary(self._channel, path, request, reply_type, timeout_s)
+
+
+class BrokerOperationsCalls:
+    """BrokerOperationsService of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def clients(self, request: operations_pb.ListClientsRequest) -> operations_pb.ListClientsResponse:
+        """Connected clients."""
+        return await self._call("ListClients", request, operations_pb.ListClientsResponse, _CHANGE_TIMEOUT_S)
+
+    async def delete_group(
+        self, request: operations_pb.DeleteSubscriptionGroupRequest
+    ) -> operations_pb.DeleteSubscriptionGroupResponse:
+        """Removes a group with its progress; masters only."""
+        reply_type = operations_pb.DeleteSubscriptionGroupResponse
+        return await self._call("DeleteSubscriptionGroup", request, reply_type, _CHANGE_TIMEOUT_S)
+
+    async def reset_offsets(self, request: operations_pb.ResetOffsetsRequest) -> operations_pb.ResetOffsetsResponse:
+        """Sets where a group goes on; masters only."""
+        return await self._call("ResetOffsets", request, operations_pb.ResetOffsetsResponse, _CHANGE_TIMEOUT_S)
+
+    async def resend_dead_letters(
+        self, request: operations_pb.ResendDeadLettersRequest
+    ) -> operations_pb.ResendDeadLettersResponse:
+        """Sends dead letters again; masters only."""
+        reply_type = operations_pb.ResendDeadLettersResponse
+        return await self._call("ResendDeadLetters", request, reply_type, _SEARCH_TIMEOUT_S)
+
+    async def config(self) -> operations_pb.GetConfigResponse:
+        """All settings."""
+        request = operations_pb.GetConfigRequest()
+        return await self._call("GetConfig", request, operations_pb.GetConfigResponse, _READ_TIMEOUT_S)
+
+    async def update_config(self, request: operations_pb.UpdateConfigRequest) -> operations_pb.UpdateConfigResponse:
+        """Changes settings until the next start."""
+        return await self._call("UpdateConfig", request, operations_pb.UpdateConfigResponse, _READ_TIMEOUT_S)
+
+    async def events(self, *, limit: int) -> operations_pb.ListEventsResponse:
+        """The newest events."""
+        request = operations_pb.ListEventsRequest(limit=limit)
+        return await self._call("ListEvents", request, operations_pb.ListEventsResponse, _READ_TIMEOUT_S)
+
+    async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
+        path = f"/tandemmq.admin.v1.BrokerOperationsService/{method}"
+        return await _unary(self._channel, path, request, reply_type, timeout_s)
+
+
+class MessageQueryCalls:
+    """MessageQueryService of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def queues(self, topic: str) -> query_pb.ListQueuesResponse:
+        """Queues of a topic with their extents."""
+        request = query_pb.ListQueuesRequest(topic=topic)
+        return await self._call("ListQueues", request, query_pb.ListQueuesResponse, _CHANGE_TIMEOUT_S)
+
+    async def query(self, request: query_pb.QueryMessagesRequest) -> query_pb.QueryMessagesResponse:
+        """A page of messages."""
+        return await self._call("QueryMessages", request, query_pb.QueryMessagesResponse, _SEARCH_TIMEOUT_S)
+
+    async def message(self, request: query_pb.GetMessageRequest) -> query_pb.MessageView:
+        """One message."""
+        return (await self._call("GetMessage", request, query_pb.GetMessageResponse, _READ_TIMEOUT_S)).message
+
+    async def digest(self, physical_offset: int, size: int) -> query_pb.DigestRecordResponse:
+        """Checksum of a range of the log."""
+        request = query_pb.DigestRecordRequest(physical_offset=physical_offset, size=size)
+        return await self._call("DigestRecord", request, query_pb.DigestRecordResponse, _READ_TIMEOUT_S)
+
+    async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
+        path = f"/tandemmq.admin.v1.MessageQueryService/{method}"
         return await _unary(self._channel, path, request, reply_type, timeout_s)
 
 
