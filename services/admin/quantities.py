@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["bytes_text", "count_text", "duration_text", "nanoseconds_text", "wall_text"]
+__all__ = [
+    "age_text",
+    "bytes_text",
+    "count_text",
+    "duration_text",
+    "nanoseconds_text",
+    "rate_text",
+    "seconds_text",
+    "wall_text",
+]
 
 
 def count_text(value: int) -> str:
@@ -36,6 +45,38 @@ def duration_text(seconds: float) -> str:
     if hours < 24:
         return f"{hours} h {minutes} min"
     return f"{hours // 24} d {hours % 24} h"
+
+
+def age_text(age_ms: int) -> str:
+    """How long ago, by the largest unit: just now, 12 s ago, 3 min ago, 5 h ago, 12 d ago; in 4 min for what comes."""
+    seconds = abs(age_ms) // 1_000
+    if seconds < 2:
+        return "just now"
+    for unit, size, next_size in (("s", 1, 120), ("min", 60, 7_200), ("h", 3_600, 172_800)):
+        if seconds < next_size:
+            text = f"{seconds // size} {unit}"
+            break
+    else:
+        text = f"{seconds // 86_400:,} d"
+    return f"{text} ago" if age_ms >= 0 else f"in {text}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Three digits and a unit: 0 s, 412 µs, 7.4 ms, 3.2 s, then as `duration_text`."""
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms" if seconds < 0.0995 else f"{seconds * 1e3:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else duration_text(seconds)
+
+
+def rate_text(per_second: float) -> str:
+    """0/s, 0.4/s, 12/s, 12,345/s."""
+    if per_second == 0 or per_second >= 10:
+        return f"{per_second:,.0f}/s"
+    return f"{per_second:.1f}/s" if per_second >= 0.05 else "under 0.1/s"
 
 
 def wall_text(wall_ms: int) -> str:

@@ -11,6 +11,7 @@ from admin.cluster_state import BrokerState, ClusterState, SlaveState
 from admin.consistency_state import ConsistencyReading
 from admin.quantities import bytes_text, count_text
 from admin.web.consistency_section import consistency_section
+from admin.web.frame import frame_of
 from admin.web.page_templates import PageTemplates
 
 __all__ = ["StatusPage"]
@@ -62,8 +63,8 @@ class StatusPage:
         state = reading.state if reading is not None else ClusterState(name_servers=(), brokers=())
         return self._status.render(
             reading=reading,
-            age_ms=reading.age_ms(now_ms) if reading is not None else 0,
-            refresh_ms=self._refresh_ms,
+            frame=frame_of(reading, active="overview", actor=None, flash=None, now_ms=now_ms, now_wall_ms=now_wall_ms),
+            live_ms=self._refresh_ms,
             clusters=sorted({broker.cluster for broker in state.brokers}),
             name_servers=state.name_servers,
             brokers=state.brokers,
