@@ -18,7 +18,7 @@ field it comes from catches it. `OperationFailed` of a viewer's change and every
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fastapi import FastAPI, Request
@@ -31,6 +31,7 @@ from admin.cluster_traces import TraceSource
 from admin.consistency_runs import ConsistencyRuns
 from admin.operations.interface import Operations
 from admin.web import PageTemplates
+from admin.web.frame import Flashes
 from mqcore.clock import Clock
 
 __all__ = ["AddPages", "Pages"]
@@ -48,6 +49,8 @@ class Pages:
     clock: Clock
     # How often an open page renews itself.
     refresh_ms: int
+    # What the page after a change says of it.
+    flashes: Flashes = field(default_factory=Flashes)
 
     def operations(self, request: Request) -> Operations:
         """The cluster's operations in the name of who sent the request."""
