@@ -35,8 +35,8 @@ ConfigT = TypeVar("ConfigT", TopicConfig, SubscriptionGroupConfig)
 _MASTER_ID: Final = 0
 _OFFSETS_APART_MS: Final = 60_000
 _SET_BACK: Final = (
-    "if it was set back on the master, the slave keeps the higher one until it is stopped, "
-    "its config/consumerOffset.json and .bak are removed, and it is started"
+    "the slave keeps the higher one, since no operator set it back; "
+    "if the master's is right, reset the group to it on the master"
 )
 _SYNC_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 
@@ -177,7 +177,7 @@ class _Comparer:
 
     def _consumer_offsets(self, broker_id: int, slave: str, master: str, versions: str) -> Iterator[Finding]:
         held, due = _consumer_offsets(slave), _consumer_offsets(master)
-        # What only the slave has its master forgot with a deleted topic: a slave removes nothing.
+        # What only the slave has its master forgot with a deleted topic, long ago: a slave does not keep up with that.
         for (consumer_group, topic, queue_id), offset in due.items():
             own = held.get((consumer_group, topic, queue_id))
             if own == offset:

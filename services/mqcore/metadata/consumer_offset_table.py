@@ -2,20 +2,32 @@
 
 An offset is the first one not yet acknowledged. It never moves back by itself: not by a late commit, and not on a slave
 whose master is behind. RocketMQ merges whatever the master says, so that a master restarted from an old file sets the
-progress back everywhere and everything is consumed again after the next switch. Only `reset` moves back.
+progress back everywhere and everything is consumed again after the next switch. Only an operator moves it back or lets
+it be forgotten, and a slave has to know that it was one: each such act leaves a mark beside the offsets, the wall clock
+in ms and never the same twice. A slave follows a mark that is newer than its own, whatever it holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.java_json import JavaValue, read_java_json, write_java_json
+from mqcore.metadata.java_json import JavaObject, JavaValue, read_java_json, write_java_json
 from mqcore.offsets import ConsumerOffset
 
 __all__ = ["ConsumerOffsetTable", "GroupOffset", "OffsetKept"]
+
+KeyT = TypeVar("KeyT", str, int)
+
+
+_MARKS_KEPT_MS: Final = 30 * 24 * 3_600_000
+"""A slave that was away for longer keeps what it had."""
+_REMOVALS_MAX: Final = 10_000
+"""Marks of removals, some 60 bytes of the file each; beyond it the oldest go."""
+_RESETS: Final = "operatorResets"
+_REMOVALS: Final = "operatorRemovals"
 
 
 class GroupOffset(NamedTuple):
@@ -51,6 +63,10 @@ class ConsumerOffsetTable:
         self._offsets: dict[str, dict[int, int]] = {}
         self._pull_offsets: dict[str, JavaValue] = {}
         """RocketMQ 5.5's pullOffsetTable, kept as read for Java readers; our consumers have no second progress."""
+        self._resets: dict[str, dict[int, int]] = {}
+        """Marks of queues whose progress was set."""
+        self._removals: dict[str, int] = {}
+        """Marks of subscriptions that were removed; oldest first."""
         self._version = DataVersion()
 
     @property
@@ -85,16 +101,43 @@ class ConsumerOffsetTable:
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int, *, now_ms: int) -> None:
         """Sets progress to any offset, because an operator said so."""
-        self._offsets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+        subscription = f"{topic}@{group}"
+        self._offsets.setdefault(subscription, {})[queue_id] = offset
+        marks = self._resets.setdefault(subscription, {})
+        marks[queue_id] = max(now_ms, marks.get(queue_id, 0) + 1)
+        self._let_old_marks_go(now_ms)
         self._version = self._version.next(now_ms)
 
     def remove_topic(self, topic: str, *, now_ms: int) -> None:
-        """Forgets a deleted topic: one made later under its name starts at offset 0 again."""
-        gone = [subscription for subscription in self._offsets if subscription.startswith(f"{topic}@")]
-        for subscription in gone:
+        """Forgets a deleted topic: groups start anew in one made later under its name."""
+        self._remove([one for one in self._offsets if one.startswith(f"{topic}@")], now_ms)
+
+    def remove_group(self, group: str, *, now_ms: int) -> None:
+        """Forgets a removed group: one of its name starts anew."""
+        self._remove([one for one in self._offsets if one.endswith(f"@{group}")], now_ms)
+
+    def _remove(self, subscriptions: list[str], now_ms: int) -> None:
+        for subscription in subscriptions:
             del self._offsets[subscription]
-        if gone:
+            self._resets.pop(subscription, None)
+            # The newest last, so that the first are the oldest.
+            self._removals[subscription] = max(now_ms, self._removals.pop(subscription, 0) + 1)
+        if subscriptions:
+            self._let_old_marks_go(now_ms)
             self._version = self._version.next(now_ms)
+
+    def _let_old_marks_go(self, now_ms: int) -> None:
+        oldest_ms = now_ms - _MARKS_KEPT_MS
+        surplus = len(self._removals) - _REMOVALS_MAX
+        for number, (subscription, marked_ms) in enumerate(list(self._removals.items())):
+            if number >= surplus and marked_ms >= oldest_ms:
+                break
+            del self._removals[subscription]
+        self._resets = {
+            subscription: kept
+            for subscription, marks in self._resets.items()
+            if (kept := {queue_id: marked_ms for queue_id, marked_ms in marks.items() if marked_ms >= oldest_ms})
+        }
 
     def __iter__(self) -> Iterator[GroupOffset]:
         for subscription, queues in self._offsets.items():
@@ -102,27 +145,57 @@ class ConsumerOffsetTable:
             for queue_id, offset in queues.items():
                 yield GroupOffset(group, topic, queue_id, offset)
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every group and topic it has progress in."""
+        return [(group, topic) for topic, _, group in (one.partition("@") for one in self._offsets)]
+
+    def offsets_of(self, group: str, topic: str) -> dict[int, int]:
+        """Progress of a group by queue id; empty when it never consumed the topic."""
+        return dict(self._offsets.get(f"{topic}@{group}", {}))
+
     def to_json(self) -> str:
-        """The text of `consumerOffset.json`."""
+        """The text of `consumerOffset.json`. The marks are ours: RocketMQ passes over fields it does not know."""
         fields: dict[str, JavaValue] = {"dataVersion": self._version.to_fields(), "offsetTable": self._offsets}
         if self._pull_offsets:
             fields["pullOffsetTable"] = self._pull_offsets
+        if self._resets:
+            fields[_RESETS] = self._resets
+        if self._removals:
+            fields[_REMOVALS] = self._removals
         return write_java_json(fields)
 
     def load_json(self, text: str) -> None:
         """Replaces everything, version included, by the text. MetadataCorrupt leaves the table as it was."""
-        self._version, self._offsets, self._pull_offsets = _read(text)
+        read = _read(text)
+        self._version, self._offsets, self._pull_offsets = read.version, read.offsets, read.pull_offsets
+        self._resets, self._removals = read.resets, read.removals
 
     def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
-        """Merges the master's table: nothing is removed and nothing moves back. One line for each offset kept."""
-        _, offsets, pull_offsets = _read(text)
+        """Merges the master's table: only where an operator was at work something is removed or moves back.
+
+        One line for each offset kept.
+        """
+        theirs = _read(text)
+        for subscription, marked_ms in theirs.removals.items():
+            if marked_ms > self._removals.get(subscription, 0):
+                self._offsets.pop(subscription, None)
+                self._resets.pop(subscription, None)
         notices: list[str] = []
-        for subscription, queues in offsets.items():
+        for subscription, queues in theirs.offsets.items():
+            marks, held_marks = theirs.resets.get(subscription, {}), self._resets.get(subscription, {})
             for queue_id, offset in queues.items():
+                if marks.get(queue_id, 0) > held_marks.get(queue_id, 0):
+                    self._offsets.setdefault(subscription, {})[queue_id] = offset
+                    continue
                 outcome = self._move_forward(subscription, queue_id, offset)
                 if isinstance(outcome, OffsetKept):
                     notices.append(str(outcome))
-        self._pull_offsets = pull_offsets
+        self._removals = _newer(theirs.removals, self._removals)
+        self._resets = {
+            subscription: _newer(marks, self._resets.get(subscription, {}))
+            for subscription, marks in theirs.resets.items()
+        }
+        self._pull_offsets = theirs.pull_offsets
         self._version = version
         return notices
 
@@ -136,11 +209,32 @@ class ConsumerOffsetTable:
         return offset != held
 
 
-def _read(text: str) -> tuple[DataVersion, dict[str, dict[int, int]], dict[str, JavaValue]]:
+class _Read(NamedTuple):
+    """A table's text."""
+
+    version: DataVersion
+    offsets: dict[str, dict[int, int]]
+    pull_offsets: dict[str, JavaValue]
+    resets: dict[str, dict[int, int]]
+    removals: dict[str, int]
+
+
+def _read(text: str) -> _Read:
     fields = read_java_json(text)
-    version = DataVersion.from_object(fields.object("dataVersion"))
-    table = fields.object("offsetTable")
-    offsets = {subscription: table.offsets(subscription) for subscription in table}
-    pulls = fields.object("pullOffsetTable")
-    pull_offsets: dict[str, JavaValue] = {subscription: pulls.offsets(subscription) for subscription in pulls}
-    return version, offsets, pull_offsets
+    pulls, removals = fields.object("pullOffsetTable"), fields.object(_REMOVALS)
+    return _Read(
+        version=DataVersion.from_object(fields.object("dataVersion")),
+        offsets=_offsets_by_name(fields.object("offsetTable")),
+        pull_offsets={subscription: pulls.offsets(subscription) for subscription in pulls},
+        resets=_offsets_by_name(fields.object(_RESETS)),
+        removals={subscription: removals.integer(subscription, 0) for subscription in removals},
+    )
+
+
+def _offsets_by_name(table: JavaObject) -> dict[str, dict[int, int]]:
+    return {subscription: table.offsets(subscription) for subscription in table}
+
+
+def _newer(theirs: dict[KeyT, int], ours: dict[KeyT, int]) -> dict[KeyT, int]:
+    """Their marks, or ours where they are newer. What a master does not mark any more is old."""
+    return {key: max(marked_ms, ours.get(key, 0)) for key, marked_ms in theirs.items()}

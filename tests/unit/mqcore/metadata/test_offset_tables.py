@@ -79,3 +79,69 @@ def test_delay_levels_move_forward_and_a_slave_takes_them_as_they_are() -> None:
     table.apply_from_master('{"dataVersion":{"counter":0},"offsetTable":{3:2}}', DataVersion(0, 5, 5))
     assert table.offset(3) == 2
     assert table.version == DataVersion(0, 5, 5)
+
+
+def test_a_slave_follows_an_operators_reset_back_once() -> None:
+    master, slave = ConsumerOffsetTable(), ConsumerOffsetTable()
+    master.commit_all([GroupOffset("G", "T", 0, 10), GroupOffset("G", "T", 1, 10)], now_ms=1)
+    slave.apply_from_master(master.to_json(), master.version)
+    master.reset("G", "T", 0, 4, now_ms=2)
+    assert slave.apply_from_master(master.to_json(), master.version) == []
+    assert slave.offsets_of("G", "T") == {0: 4, 1: 10}
+    slave.commit("G", "T", 0, 9, now_ms=3)
+    assert slave.apply_from_master(master.to_json(), master.version) == ["T@G queue 0: kept 9, not set back to 4"]
+    master.reset("G", "T", 0, 2, now_ms=2)
+    slave.apply_from_master(master.to_json(), master.version)
+    assert slave.offset("G", "T", 0) == 2, "a clock that stands still makes a new mark all the same"
+
+
+def test_a_slave_forgets_what_its_master_was_told_to_forget_and_what_came_later_counts() -> None:
+    master, slave = ConsumerOffsetTable(), ConsumerOffsetTable()
+    master.commit_all(
+        [GroupOffset("G", "T", 0, 10), GroupOffset("G", "T2", 0, 10), GroupOffset("H", "T", 0, 5)], now_ms=1
+    )
+    slave.apply_from_master(master.to_json(), master.version)
+    slave.commit("G", "T", 7, 3, now_ms=1)
+    master.remove_group("G", now_ms=2)
+    master.commit("G", "T", 0, 1, now_ms=3)
+    slave.apply_from_master(master.to_json(), master.version)
+    assert set(slave) == {GroupOffset("G", "T", 0, 1), GroupOffset("H", "T", 0, 5)}
+    master.remove_topic("T", now_ms=4)
+    slave.apply_from_master(master.to_json(), master.version)
+    assert list(slave) == []
+
+
+def test_marks_survive_a_restart_of_either_side() -> None:
+    master, slave = ConsumerOffsetTable(), ConsumerOffsetTable()
+    master.commit("G", "T", 0, 10, now_ms=1)
+    master.reset("G", "T", 0, 4, now_ms=2)
+    slave.apply_from_master(master.to_json(), master.version)
+    slave.commit("G", "T", 0, 8, now_ms=3)
+    restarted_master, restarted_slave = ConsumerOffsetTable(), ConsumerOffsetTable()
+    restarted_master.load_json(master.to_json())
+    restarted_slave.load_json(slave.to_json())
+    assert restarted_slave.apply_from_master(restarted_master.to_json(), restarted_master.version)
+    assert restarted_slave.offset("G", "T", 0) == 8, "the mark was followed already"
+
+
+def test_marks_of_more_than_thirty_days_go() -> None:
+    month_ms = 31 * 24 * 3_600_000
+    table = ConsumerOffsetTable()
+    table.commit("G", "T", 0, 10, now_ms=1)
+    table.commit("H", "T", 0, 10, now_ms=1)
+    table.reset("G", "T", 0, 4, now_ms=2)
+    table.remove_group("H", now_ms=3)
+    assert "operatorResets" in table.to_json()
+    assert "operatorRemovals" in table.to_json()
+    table.reset("G", "T", 1, 4, now_ms=month_ms)
+    assert '"H"' not in table.to_json()
+    assert "operatorRemovals" not in table.to_json()
+    assert table.offset("G", "T", 0) == 4
+
+
+def test_pairs_are_groups_and_topics() -> None:
+    table = ConsumerOffsetTable()
+    table.commit_all([GroupOffset("G", "T", 0, 1), GroupOffset("G", "%RETRY%G", 0, 2)], now_ms=1)
+    assert table.pairs() == [("G", "T"), ("G", "%RETRY%G")]
+    assert table.offsets_of("G", "%RETRY%G") == {0: 2}
+    assert table.offsets_of("G", "nowhere") == {}
