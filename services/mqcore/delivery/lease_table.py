@@ -299,6 +299,14 @@ class LeaseTable:
         resets, self._resets = self._resets, []
         return resets
 
+    def topics_of(self, group: str) -> list[str]:
+        """Topics the group consumes."""
+        return [topic for name, topic in self._state.subscriptions if name == group]
+
+    def open(self, group: str, topic: str, queue_ids: Sequence[int]) -> None:
+        """Fixes where the group starts in queues it has not read, as its first receive would."""
+        self._state.open(group, topic, queue_ids)
+
     def reset(self, *, group: str, topic: str, queue_id: int, offset: int) -> None:
         """The group goes on at `offset`, forward or back, because an operator says so; leases in the queue are void.
 
@@ -317,6 +325,12 @@ class LeaseTable:
         for subscription in [one for one in self._state.subscriptions.values() if one.topic == topic]:
             self._state.forget(subscription)
         self._resets = [reset for reset in self._resets if reset.topic != topic]
+
+    def forget_group(self, group: str) -> None:
+        """The group was removed: a later one of its name starts anew, and what it has in hand cannot be settled."""
+        for subscription in [one for one in self._state.subscriptions.values() if one.group == group]:
+            self._state.forget(subscription)
+        self._resets = [reset for reset in self._resets if reset.group != group]
 
     # Journal
 

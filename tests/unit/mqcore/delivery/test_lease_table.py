@@ -604,3 +604,29 @@ def test_a_long_journal_asks_for_compaction_and_a_snapshot_is_short() -> None:
         broker.leases.take_journal()
     assert len(broker.leases.snapshot()) < 100
     assert not broker.leases.compaction_due
+
+
+def test_a_removed_group_is_forgotten_and_its_namesakes_are_not() -> None:
+    broker = Broker()
+    broker.put(2)
+    (delivery, _) = broker.receive().deliveries
+    broker.leases.reset(group="G", topic="T", queue_id=1, offset=0)
+    assert broker.leases.topics_of("G") == ["T"]
+    broker.leases.forget_group("G2")
+    assert broker.committed() == 0
+    broker.leases.forget_group("G")
+    assert broker.leases.topics_of("G") == []
+    assert broker.leases.take_reset_offsets() == []
+    assert not broker.acknowledge(delivery)
+    assert broker.leases.take_moved_offsets() == []
+    broker.restart()
+    assert broker.committed() is None
+
+
+def test_a_group_opened_by_an_operator_starts_where_it_would_have_started_by_itself() -> None:
+    broker = Broker(options=DeliveryOptions())
+    broker.put(3, queue_id=0)
+    broker.put(3, queue_id=1)
+    broker.leases.open("G", "T", [0, 1])
+    broker.leases.reset(group="G", topic="T", queue_id=0, offset=1)
+    assert sorted((got.queue_id, got.queue_offset) for got in broker.receive(queues=2).deliveries) == [(0, 1), (0, 2)]
