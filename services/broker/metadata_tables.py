@@ -101,6 +101,21 @@ class MetadataTables:
         if file is MetadataFile.TOPICS:
             self._topics_changed()
 
+    def remove_group(self, group: str) -> bool:
+        """Removes a group and its progress, durably; False when there is no such group. Progress goes in any case."""
+        now_ms = self._clock.wall_ms()
+        is_removed = self.groups.remove(group, now_ms=now_ms)
+        if is_removed:
+            self.groups_edited()
+        self.consumer_offsets.remove_group(group, now_ms=now_ms)
+        self._offsets_edited()
+        return is_removed
+
+    def forget_progress_in(self, topic: str) -> None:
+        """Removes the progress of all groups in a deleted topic, durably."""
+        self.consumer_offsets.remove_topic(topic, now_ms=self._clock.wall_ms())
+        self._offsets_edited()
+
     def collect_progress(self, leases: LeaseTable) -> None:
         """Moves the groups' progress into the offset table and its file, and tells the slaves."""
         resets, moves = leases.take_reset_offsets(), leases.take_moved_offsets()
@@ -111,6 +126,9 @@ class MetadataTables:
             self.consumer_offsets.reset(group, topic, queue_id, offset, now_ms=now_ms)
         for kept in self.consumer_offsets.commit_all(moves, now_ms=now_ms):
             log.warning("consumer_offset_kept", notice=str(kept))
+        self._offsets_edited()
+
+    def _offsets_edited(self) -> None:
         if self.persist(MetadataFile.CONSUMER_OFFSETS):
             self.changes.notify()
 

@@ -26,6 +26,7 @@ __all__ = [
     "ENVIRONMENT_PREFIX",
     "ServiceSettings",
     "SettingsError",
+    "changed_settings",
     "check_folder_writable",
     "check_ports_free",
     "effective_settings",
@@ -109,6 +110,26 @@ def load_settings(
     if problems:
         raise SettingsError(problems)
     return settings
+
+
+def changed_settings(settings: SettingsT, values: Mapping[str, str]) -> SettingsT:
+    """`settings` with other values, by RocketMQ's keys or Python names, and everything checked together again.
+
+    Raises SettingsError with all problems found.
+    """
+    model = type(settings)
+    keys = _Keys(model)
+    wanted: dict[str, _Value] = {}
+    problems: list[str] = []
+    for name, text in values.items():
+        _assign(f"{name}={text}", "wanted", keys, wanted, problems)
+    if problems:
+        raise SettingsError(problems)
+    kept = {field.alias or name: getattr(settings, name) for name, field in model.model_fields.items()}
+    try:
+        return model.model_validate(kept | {key: value.text for key, value in wanted.items()})
+    except ValidationError as error:
+        raise SettingsError([line for detail in error.errors() for line in _lines(detail, wanted, keys)]) from error
 
 
 def effective_settings(settings: BaseSettings) -> dict[str, str]:

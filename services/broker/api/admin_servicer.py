@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from types import MappingProxyType
@@ -13,10 +14,11 @@ from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
 
 from broker.departure import Departure
+from broker.metrics.turn_limit import TurnLimit
+from broker.operations.group_progress import GroupProgressView, QueueStanding
 from mqcore.clock import Clock
 from mqcore.metadata import (
     ATTRIBUTE_MESSAGE_TYPE,
-    PERM_READ_WRITE,
     InvalidGroup,
     InvalidTopic,
     SubscriptionGroupConfig,
@@ -43,7 +45,10 @@ class QueueExtents(Protocol):
 
 
 class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
-    """Answers from the broker's tables; `topics_changed` and `groups_changed` persist what was changed."""
+    """Answers from the broker's tables.
+
+    `topics_changed` and `groups_changed` persist what was changed; `topic_deleted` forgets what groups had of it.
+    """
 
     def __init__(
         self,
@@ -52,28 +57,35 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         topics: TopicTable,
         groups: SubscriptionGroupTable,
         queues: QueueExtents,
-        progress: Callable[[str], Iterable[pb.GroupProgress]],
+        progress: Callable[[str], Iterable[pb.GroupProgress]] | None = None,
+        group_progress: GroupProgressView | None = None,
         departure: Departure,
         probe_peers: Callable[[], Awaitable[pb.ProbePeersResponse]],
         is_system_topic: Callable[[str], bool],
         topics_changed: Callable[[], None],
         groups_changed: Callable[[], None],
+        topic_deleted: Callable[[str], None] = lambda _topic: None,
         is_master: bool,
-        default_queue_count: int,
+        default_queue_count: Callable[[], int] | int,
         clock: Clock,
     ) -> None:
         self._status = status
         self._topics = topics
         self._groups = groups
         self._queues = queues
+        # One of them: whoever makes this servicer is on its way from the first to the second.
         self._progress = progress
+        self._group_progress = group_progress
         self._departure = departure
         self._probe_peers = probe_peers
         self._is_system_topic = is_system_topic
         self._topics_changed = topics_changed
         self._groups_changed = groups_changed
+        self._topic_deleted = topic_deleted
         self._is_master = is_master
-        self._default_queue_count = default_queue_count
+        self._default_queue_count = (
+            default_queue_count if callable(default_queue_count) else lambda: int(default_queue_count)
+        )
         self._clock = clock
 
     async def GetBrokerStatus(  # noqa: N802
@@ -91,14 +103,8 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         await self._masters_only(context)
         if self._is_system_topic(request.topic):
             await _refuse(context, f"topic: {request.topic} belongs to the system; choose another name")
-        config = TopicConfig(
-            topic_name=request.topic,
-            read_queue_count=request.read_queue_count or self._default_queue_count,
-            write_queue_count=request.write_queue_count or self._default_queue_count,
-            perm=request.permission or PERM_READ_WRITE,
-            attributes=MappingProxyType({ATTRIBUTE_MESSAGE_TYPE: request.message_type or "NORMAL"}),
-        )
         before = self._topics.get(request.topic)
+        config = self._as_asked(request, before or self._new_topic(request.topic))
         try:
             changed = self._topics.put(config, now_ms=self._clock.wall_ms())
         except InvalidTopic as error:
@@ -127,6 +133,8 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         if self._topics.remove(request.topic, now_ms=self._clock.wall_ms()):
             self._topics_changed()
             log.info("topic_deleted", by="operator", topic=request.topic)
+        # Also if it is gone: the call before may have come only so far.
+        self._topic_deleted(request.topic)
         return pb.DeleteTopicResponse()
 
     async def ListTopics(  # noqa: N802
@@ -134,12 +142,18 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         request: pb.ListTopicsRequest,
         context: _Context,
     ) -> pb.ListTopicsResponse:
-        wanted = (
-            topic for topic in self._topics if request.include_system or not self._is_system_topic(topic.topic_name)
-        )
-        return pb.ListTopicsResponse(
-            topics=[self._topic_status(topic) for topic in sorted(wanted, key=lambda topic: topic.topic_name)]
-        )
+        names = sorted(set(request.topics)) or sorted(topic.topic_name for topic in self._topics)
+        turn = TurnLimit(self._clock)
+        answer = pb.ListTopicsResponse()
+        for name in names:
+            topic = self._topics.get(name)
+            # Whoever names a system topic wants to see it.
+            is_wanted = bool(request.topics) or request.include_system or not self._is_system_topic(name)
+            if topic is not None and is_wanted:
+                answer.topics.append(self._topic_status(topic, with_queues=not request.without_queues))
+            if turn.is_reached:
+                await turn.pause()
+        return answer
 
     async def UpdateSubscriptionGroup(  # noqa: N802
         self,
@@ -176,17 +190,18 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         request: pb.ListSubscriptionGroupsRequest,
         context: _Context,
     ) -> pb.ListSubscriptionGroupsResponse:
-        return pb.ListSubscriptionGroupsResponse(
-            groups=[
-                pb.SubscriptionGroupStatus(
-                    group=group.group_name,
-                    retry_max_times=group.retry_max_times,
-                    consume_message_orderly=group.consume_message_orderly,
-                    progress=self._progress(group.group_name),
-                )
-                for group in sorted(self._groups, key=lambda group: group.group_name)
-            ]
-        )
+        names = sorted(set(request.groups)) or sorted(group.group_name for group in self._groups)
+        standings = {} if request.without_progress else await self._standings(names, with_ages=bool(request.groups))
+        member_counts = self._group_progress.member_counts() if self._group_progress is not None else Counter()
+        answer = pb.ListSubscriptionGroupsResponse()
+        turn = TurnLimit(self._clock)
+        for name in names:
+            group = self._groups.get(name)
+            if group is not None:
+                answer.groups.append(_group_status(group, standings.get(name, ()), member_counts[name]))
+            if turn.is_reached:
+                await turn.pause()
+        return answer
 
     async def Drain(self, request: pb.DrainRequest, context: _Context) -> pb.DrainResponse:  # noqa: N802
         if request.time_limit_ms < 0:
@@ -203,9 +218,26 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
     ) -> pb.ProbePeersResponse:
         return await self._probe_peers()
 
-    def _topic_status(self, topic: TopicConfig) -> pb.TopicStatus:
+    def _new_topic(self, name: str) -> TopicConfig:
+        count = self._default_queue_count()
+        return TopicConfig(name, count, count, attributes=MappingProxyType({ATTRIBUTE_MESSAGE_TYPE: "NORMAL"}))
+
+    def _as_asked(self, request: pb.UpdateTopicRequest, before: TopicConfig) -> TopicConfig:
+        """`before` with what the request names; what it leaves out stays."""
+        attributes = dict(before.attributes)
+        if request.message_type:
+            attributes[ATTRIBUTE_MESSAGE_TYPE] = request.message_type
+        return replace(
+            before,
+            read_queue_count=request.read_queue_count or before.read_queue_count,
+            write_queue_count=request.write_queue_count or before.write_queue_count,
+            perm=request.permission or before.perm,
+            attributes=MappingProxyType(attributes),
+        )
+
+    def _topic_status(self, topic: TopicConfig, *, with_queues: bool) -> pb.TopicStatus:
         extents = []
-        for queue_id in range(max(topic.read_queue_count, topic.write_queue_count)):
+        for queue_id in range(max(topic.read_queue_count, topic.write_queue_count) if with_queues else 0):
             max_offset = self._queues.queue_max_offset(topic.topic_name, queue_id)
             if max_offset:
                 min_offset = self._queues.queue_min_offset(topic.topic_name, queue_id)
@@ -219,11 +251,46 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
             queues=extents,
         )
 
+    async def _standings(self, names: list[str], *, with_ages: bool) -> dict[str, list[QueueStanding]]:
+        if self._group_progress is not None:
+            return await self._group_progress.of(names, with_ages=with_ages)
+        assert self._progress is not None
+        return {
+            name: [
+                QueueStanding(of.topic, of.queue_id, of.committed_offset, of.max_offset, of.inflight_count, 0)
+                for of in self._progress(name)
+            ]
+            for name in names
+        }
+
     async def _masters_only(self, context: _Context) -> None:
         if not self._is_master:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION, "this broker is a slave; make the change on its master"
             )
+
+
+def _group_status(
+    group: SubscriptionGroupConfig, standings: Iterable[QueueStanding], member_count: int
+) -> pb.SubscriptionGroupStatus:
+    return pb.SubscriptionGroupStatus(
+        group=group.group_name,
+        retry_max_times=group.retry_max_times,
+        consume_message_orderly=group.consume_message_orderly,
+        consume_enable=group.consume_enable,
+        member_count=member_count,
+        progress=[
+            pb.GroupProgress(
+                topic=standing.topic,
+                queue_id=standing.queue_id,
+                committed_offset=standing.committed_offset,
+                max_offset=standing.max_offset,
+                inflight_count=standing.inflight_count,
+                oldest_age_ms=standing.oldest_age_ms,
+            )
+            for standing in standings
+        ],
+    )
 
 
 async def _refuse(context: _Context, detail: str) -> NoReturn:

@@ -6,7 +6,7 @@ import random
 
 from broker.metadata_tables import MetadataTables
 from mqcore.delivery import DeliveryOptions, LeaseTable, TagFilter
-from mqcore.metadata import MetadataFile
+from mqcore.metadata import MetadataFile, SubscriptionGroupConfig
 from support.queue_memory import QueueMemory
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock
@@ -67,3 +67,16 @@ def test_an_operators_reset_goes_back_and_reaches_the_file() -> None:
     assert not progress.tables.persist(MetadataFile.CONSUMER_OFFSETS), "written already"
     progress.consume(1)
     assert progress.collected() == 2
+
+
+def test_a_removed_group_takes_its_progress_with_it_in_the_files_too() -> None:
+    progress = Progress()
+    progress.tables.put_group(SubscriptionGroupConfig("G"))
+    progress.consume(2)
+    assert progress.collected() == 2
+    assert progress.tables.remove_group("G")
+    assert progress.tables.groups.get("G") is None
+    assert progress.tables.consumer_offsets.offset("G", "T", 0) is None
+    for file in (MetadataFile.SUBSCRIPTION_GROUPS, MetadataFile.CONSUMER_OFFSETS):
+        assert not progress.tables.persist(file), "written already"
+    assert not progress.tables.remove_group("G")

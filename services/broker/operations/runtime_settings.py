@@ -1,0 +1,148 @@
+"""Settings as they work now, and those an operator may change until the next start.
+
+A setting is changeable only where the part it belongs to follows at once: that part's applier is registered under its
+key. Everything else is for the configuration and a restart, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import structlog
+from pydantic import SecretStr
+
+from broker.settings import BrokerSettings
+from mqservice.settings import SettingsError, changed_settings
+
+__all__ = ["Applier", "RuntimeSettings", "SettingChange", "SettingState", "SettingsRefused"]
+
+log = structlog.get_logger(__name__)
+
+Applier: TypeAlias = Callable[[BrokerSettings], None]
+"""Lets one part work with other settings from now on. Does not fail: the settings have been checked together."""
+
+_MASK: Final = "***"
+
+
+class SettingsRefused(ValueError):
+    """Nothing was changed; a line for each problem, with what to do. The operator's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingState:
+    """One setting; secrets are masked."""
+
+    key: str
+    value: str
+    default_value: str
+    # default, configured or changed (while running).
+    origin: str
+    changeable: bool
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """One change."""
+
+    key: str
+    from_value: str
+    to_value: str
+
+
+class RuntimeSettings:
+    """`appliers` by RocketMQ's key; several keys may share one. Event loop only."""
+
+    def __init__(self, settings: BrokerSettings, appliers: Mapping[str, Applier]) -> None:
+        self._started = settings
+        self._appliers = appliers
+        self._changed: set[str] = set()
+        self.current = settings
+        """What works now. Never changed in place."""
+
+    def all(self) -> list[SettingState]:
+        """Every setting, in the order of the documentation."""
+        configured = self._started.model_fields_set
+        states = []
+        for name, field in BrokerSettings.model_fields.items():
+            key = field.alias or name
+            origin = "changed" if key in self._changed else "configured" if name in configured else "default"
+            states.append(
+                SettingState(
+                    key=key,
+                    value=_shown(getattr(self.current, name)),
+                    default_value=_shown(field.default),
+                    origin=origin,
+                    changeable=key in self._appliers,
+                    description=field.description or "",
+                )
+            )
+        return states
+
+    def changes(self, values: Mapping[str, str]) -> list[SettingChange]:
+        """What `change` would change, ordered by key. Raises SettingsRefused."""
+        return _differences(self.current, self._checked(values))
+
+    def change(self, values: Mapping[str, str]) -> list[SettingChange]:
+        """Changes all of them or, with SettingsRefused, none. They hold until the process ends."""
+        settings = self._checked(values)
+        changes = _differences(self.current, settings)
+        self.current = settings
+        keys = [change.key for change in changes]
+        for applier in dict.fromkeys(self._appliers[key] for key in keys):
+            applier(settings)
+        started = {change.key for change in _differences(self._started, settings)}
+        self._changed = (self._changed | set(keys)) & started
+        if changes:
+            log.info(
+                "settings_changed",
+                by="operator",
+                changes={change.key: f"{change.from_value} to {change.to_value}" for change in changes},
+                until="the next start",
+            )
+        return changes
+
+    def _checked(self, values: Mapping[str, str]) -> BrokerSettings:
+        """The settings as they would be."""
+        if not values:
+            raise SettingsRefused("values: name at least one setting")
+        try:
+            settings = changed_settings(self.current, values)
+        except SettingsError as error:
+            raise SettingsRefused("\n".join(error.problems)) from error
+        problems = [
+            f"{change.key}: cannot change while the broker runs; write it into its configuration and restart it"
+            for change in _differences(self.current, settings)
+            if change.key not in self._appliers
+        ]
+        if settings.max_message_size > self._started.max_message_size:
+            # A slave proves its log by a tail twice as long as the largest record it was started for.
+            problems.append(
+                f"maxMessageSize={settings.max_message_size}: while the broker runs it can be at most the "
+                f"{self._started.max_message_size} it was started with; for more configure the whole broker group and "
+                "restart its slaves first"
+            )
+        if problems:
+            raise SettingsRefused("\n".join(problems))
+        return settings
+
+
+def _differences(before: BrokerSettings, after: BrokerSettings) -> list[SettingChange]:
+    """Ordered by key."""
+    differences = [
+        SettingChange(field.alias or name, _shown(getattr(before, name)), _shown(getattr(after, name)))
+        for name, field in BrokerSettings.model_fields.items()
+        if getattr(before, name) != getattr(after, name)
+    ]
+    return sorted(differences, key=lambda change: change.key)
+
+
+def _shown(value: object) -> str:
+    """As it would be written into a file."""
+    if isinstance(value, SecretStr):
+        return _MASK
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
