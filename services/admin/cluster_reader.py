@@ -14,9 +14,12 @@ from admin.cluster_state import (
     BrokerState,
     BrokerStatus,
     ClusterState,
+    DiskState,
     ExpectedBroker,
+    LatencyCounts,
     MasterLinkState,
     NameServerState,
+    SlaveDeparture,
     SlaveState,
 )
 from admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, error_text
@@ -108,17 +111,7 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
         end_offset=reply.end_offset,
         flushed_offset=reply.flushed_offset,
         dispatched_offset=reply.dispatched_offset,
-        slaves=tuple(
-            SlaveState(
-                peer=slave.peer,
-                broker_id=slave.broker_id,
-                acked_offset=slave.acked_offset,
-                lag_bytes=slave.lag_bytes,
-                in_sync=slave.in_sync,
-                verified=slave.verified,
-            )
-            for slave in reply.slaves
-        ),
+        slaves=tuple(_slave(slave) for slave in reply.slaves),
         master_link=MasterLinkState(
             address=link.address,
             state=link.state,
@@ -139,4 +132,51 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
         client_connection_count=reply.client_connection_count,
         loop_stall_count=reply.event_loop.stall_count,
         longest_loop_stall_ms=reply.event_loop.longest_stall_ms,
+        disk=_disk(reply.disk) if reply.HasField("disk") else None,
+        messages_in_count=reply.messages_in_count,
+        messages_out_count=reply.messages_out_count,
+        bytes_in_count=reply.bytes_in_count,
+        ack_latency=_latency(reply.ack_latency),
+        send_latency=_latency(reply.send_latency),
+        slave_departures=tuple(_departure(departure) for departure in reply.slave_departures),
+        topic_count=reply.topic_count,
+        group_count=reply.group_count,
     )
+
+
+def _slave(slave: admin_pb.SlaveStatus) -> SlaveState:
+    return SlaveState(
+        peer=slave.peer,
+        broker_id=slave.broker_id,
+        acked_offset=slave.acked_offset,
+        lag_bytes=slave.lag_bytes,
+        in_sync=slave.in_sync,
+        verified=slave.verified,
+        lag_seconds=slave.lag_seconds,
+        connected_seconds=slave.connected_seconds,
+        sent_bytes=slave.sent_bytes,
+    )
+
+
+def _departure(departure: admin_pb.SlaveDeparture) -> SlaveDeparture:
+    return SlaveDeparture(
+        peer=departure.peer,
+        broker_id=departure.broker_id,
+        wall_ms=departure.wall_clock_ms,
+        reason=departure.reason,
+        lag_bytes=departure.lag_bytes,
+    )
+
+
+def _disk(disk: admin_pb.DiskState) -> DiskState:
+    return DiskState(
+        path=disk.path,
+        total_bytes=disk.total_bytes,
+        free_bytes=disk.free_bytes,
+        used_ratio=disk.used_ratio,
+        warning_ratio=disk.warning_ratio,
+    )
+
+
+def _latency(latency: admin_pb.LatencyCounts) -> LatencyCounts:
+    return LatencyCounts(tuple(latency.bounds_s), tuple(latency.counts), latency.sum_s)

@@ -14,11 +14,14 @@ __all__ = [
     "BrokerState",
     "BrokerStatus",
     "ClusterState",
+    "DiskState",
     "ExpectedBroker",
     "Finding",
+    "LatencyCounts",
     "MasterLinkState",
     "NameServerState",
     "Severity",
+    "SlaveDeparture",
     "SlaveState",
     "diagnose",
     "is_healthy",
@@ -50,6 +53,24 @@ class SlaveState:
     lag_bytes: int
     in_sync: bool
     verified: bool
+    # Age of the oldest byte it has not reported; 0 if it holds all.
+    lag_seconds: float = 0.0
+    # Of this connection: how long it has lasted, and what was sent over it.
+    connected_seconds: int = 0
+    sent_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveDeparture:
+    """A replication connection that ended, as the master saw it."""
+
+    peer: str
+    # -1 if the slave never proved one.
+    broker_id: int
+    wall_ms: int
+    reason: str
+    # How far it was behind.
+    lag_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +82,29 @@ class MasterLinkState:
     state: str
     master_end_offset: int
     lag_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiskState:
+    """Room on the disk of a store. Ratios from 0 to 1."""
+
+    path: str
+    total_bytes: int
+    free_bytes: int
+    used_ratio: float
+    # Above it sends are refused.
+    warning_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyCounts:
+    """A histogram since the process started; the difference of two says what happened in between."""
+
+    # Upper bounds of the buckets in seconds, rising.
+    bounds_s: tuple[float, ...] = ()
+    # One for each bucket, and one more for what is above the last bound.
+    counts: tuple[int, ...] = ()
+    sum_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +139,21 @@ class BrokerStatus:
     # Turns of the event loop above 20 ms since the start, and the longest of them.
     loop_stall_count: int
     longest_loop_stall_ms: int
+    # None: not looked at yet.
+    disk: DiskState | None = None
+    # Messages and their bytes stored for clients, and messages given to them, since the start.
+    messages_in_count: int = 0
+    messages_out_count: int = 0
+    bytes_in_count: int = 0
+    # From append to acknowledgement by enough slaves; of masters.
+    ack_latency: LatencyCounts = LatencyCounts()
+    # From a send's arrival to its answer.
+    send_latency: LatencyCounts = LatencyCounts()
+    # Slaves that went away lately, newest last; of masters.
+    slave_departures: tuple[SlaveDeparture, ...] = ()
+    # With those of the system.
+    topic_count: int = 0
+    group_count: int = 0
 
     @property
     def put_count(self) -> int:

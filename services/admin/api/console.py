@@ -29,6 +29,7 @@ from admin.audit_log import AuditLog
 from admin.cluster_cache import CachedCluster
 from admin.cluster_traces import TraceSource
 from admin.consistency_runs import ConsistencyRuns
+from admin.history import ClusterHistory
 from admin.operations.interface import Operations
 from admin.web import PageTemplates
 from admin.web.frame import Flashes
@@ -49,6 +50,8 @@ class Pages:
     clock: Clock
     # How often an open page renews itself.
     refresh_ms: int
+    # The last hour, for plots.
+    history: ClusterHistory = field(default_factory=ClusterHistory)
     # What the page after a change says of it.
     flashes: Flashes = field(default_factory=Flashes)
 
