@@ -75,6 +75,7 @@ DERIVED: Final = {
         "bindAddress": "the pod's network",
         "httpPort": "always the same",
         "adminToken": "admin.token.existingSecret",
+        "viewerToken": "admin.viewerToken.existingSecret",
         "kubernetesRoleLabels": "admin.kubernetes.access",
         "kubernetesInstance": "the release's name",
         "kubernetesNamespace": "the namespace",

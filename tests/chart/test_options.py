@@ -92,6 +92,21 @@ def test_metrics_are_scraped_where_they_are_and_with_the_token() -> None:
     assert endpoint["authorization"]["credentials"] == {"name": "token", "key": "token"}
 
 
+def test_metrics_are_scraped_with_the_token_that_can_do_least() -> None:
+    rendered = render(
+        "--set", "monitoring.serviceMonitor.enabled=true",
+        "--set", "admin.token.existingSecret=tokens,admin.viewerToken.existingSecret=tokens",
+    )  # fmt: skip
+    (monitor,) = rendered.kind("ServiceMonitor").values()
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": "tokens", "key": "viewerToken"}
+    (container,) = rendered.pod_templates()["Deployment/mq-admin"]["spec"]["containers"]
+    tokens = {
+        each["name"]: each["valueFrom"]["secretKeyRef"]["key"] for each in container["env"] if "valueFrom" in each
+    }
+    assert (tokens["TANDEMMQ_ADMIN_TOKEN"], tokens["TANDEMMQ_VIEWER_TOKEN"]) == ("token", "viewerToken")
+
+
 def test_brokers_and_name_servers_tell_metrics_on_the_port_that_is_scraped() -> None:
     rendered = render("--set", "monitoring.podMonitor.enabled=true,monitoring.podMonitor.labels.release=prometheus")
     for name, template in rendered.pod_templates().items():

@@ -20,10 +20,9 @@ from pydantic import SecretStr
 
 from admin.api.actors import Actor, Role
 from admin.api.sessions import SessionTable
+from admin.settings import AdminSettings, IPNetwork
 
-__all__ = ["SESSION_COOKIE", "Access", "AccessRules", "IPNetwork", "Refusal", "Request", "peer_host_of"]
-
-IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+__all__ = ["SESSION_COOKIE", "Access", "AccessRules", "Refusal", "Request", "peer_host_of"]
 
 SESSION_COOKIE: Final = "tandemmq_session"
 
@@ -59,6 +58,19 @@ class AccessRules:
     # Users in one of these groups are operators, others viewers.
     operator_groups: frozenset[str] = frozenset()
 
+    @staticmethod
+    def of(settings: AdminSettings) -> AccessRules:
+        """As the settings say."""
+        return AccessRules(
+            viewer_token=settings.viewer_token,
+            local_role=Role(settings.local_role),
+            anonymous_role=None if settings.anonymous_role == "none" else Role(settings.anonymous_role),
+            trusted_proxies=settings.proxy_networks,
+            proxy_user_header=settings.proxy_user_header.lower(),
+            proxy_groups_header=settings.proxy_groups_header.lower(),
+            operator_groups=settings.operator_group_names,
+        )
+
 
 _DEFAULT_RULES: Final = AccessRules()
 
@@ -84,7 +96,8 @@ class Access:
         self, admin_token: SecretStr, rules: AccessRules = _DEFAULT_RULES, sessions: SessionTable | None = None
     ) -> None:
         self._rules = rules
-        self._sessions = sessions
+        self.sessions: Final = sessions
+        """Where those who log in are remembered; None: nobody can log in."""
         self._tokens = tuple(
             (name, role, token.get_secret_value().encode())
             for name, role, token in (
@@ -98,7 +111,7 @@ class Access:
     @property
     def has_tokens(self) -> bool:
         """True when there is something to log in with."""
-        return bool(self._tokens)
+        return bool(self._tokens) and self.sessions is not None
 
     def actor_of(self, request: Request) -> Actor | Refusal:
         """Who sent it. What proves more comes first: a token, a session, a proxy's word, the same host."""
@@ -107,8 +120,8 @@ class Access:
             actor = self.actor_with(authorization[len(_BEARER) :].strip(), address=request.peer_host)
             if actor is not None:
                 return actor
-        if self._sessions is not None and request.session_id:
-            actor = self._sessions.actor_of(request.session_id)
+        if self.sessions is not None and request.session_id:
+            actor = self.sessions.actor_of(request.session_id)
             if actor is not None:
                 return actor
         if _holds(self._rules.trusted_proxies, request.peer_host):

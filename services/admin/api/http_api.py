@@ -20,7 +20,9 @@ from admin.api.access import Access
 from admin.api.acting_operations import NotPermitted, OperationsDesk
 from admin.api.console import AddPages, Pages
 from admin.api.guard import App, Guard
-from admin.api.problems import plain_problem, problem_of, problem_response
+from admin.api.login_routes import add_login
+from admin.api.pages.page_answers import problem_page
+from admin.api.problems import Problem, plain_problem, problem_of, problem_response
 from admin.api.trace_routes import add_traces
 from admin.cluster_cache import CachedCluster, ClusterReading
 from admin.cluster_state import BrokerState, Finding, NameServerState
@@ -36,6 +38,7 @@ from mqservice.version import VERSION
 __all__ = ["ClusterDocument", "ConsistencyRunsDocument", "FindingsDocument", "http_app"]
 
 _STATIC_MAX_AGE_S: Final = 3_600
+_PROBLEMS_SHOWN: Final = 10
 
 
 @dataclass(frozen=True)
@@ -119,10 +122,7 @@ def http_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    _add_problems(app)
-    _add_health(app, cluster)
-    _add_json(app, cluster, clock)
-    _add_consistency(app, consistency)
+    pages: Pages | None = None
     if desk is not None:
         pages = Pages(
             templates=page.templates,
@@ -133,21 +133,33 @@ def http_app(
             clock=clock,
             refresh_ms=refresh_ms,
         )
+        if access.sessions is not None:
+            add_login(app, access, access.sessions, page.templates, audit_log=desk.audit_log, clock=clock)
         for add in add_pages:
             add(app, pages)
+    _add_problems(app, pages)
+    _add_health(app, cluster)
+    _add_json(app, cluster, clock)
+    _add_consistency(app, consistency)
     add_traces(app, traces, TracePage(page.templates))
     _add_pages(app, cluster, consistency, metrics, page, clock)
     return Guard(app, access)
 
 
-def _add_problems(app: FastAPI) -> None:
-    """Whatever goes wrong is told in one form."""
+def _add_problems(app: FastAPI, pages: Pages | None) -> None:
+    """Whatever goes wrong is told in one form: a page for a browser that asked for one, else problem+json."""
+
+    def answer(request: Request, problem: Problem, headers: dict[str, str] | None = None) -> Response:
+        is_api = request.url.path.startswith("/api/")
+        if pages is not None and not is_api and "text/html" in request.headers.get("accept", ""):
+            return problem_page(pages, request, problem)
+        return problem_response(problem, headers)
 
     @app.exception_handler(OperationFailed)
-    async def failed(_request: Request, failure: Exception) -> Response:
+    async def failed(request: Request, failure: Exception) -> Response:
         assert isinstance(failure, OperationFailed)
         status = HTTPStatus.FORBIDDEN if isinstance(failure, NotPermitted) else None
-        return problem_response(problem_of(failure, status=status))
+        return answer(request, problem_of(failure, status=status))
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: Exception) -> Response:
@@ -156,13 +168,13 @@ def _add_problems(app: FastAPI) -> None:
         if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
             detail = f"there is nothing at {request.url.path}; see /api/docs"
         headers = dict(error.headers) if error.headers else None
-        return problem_response(plain_problem(HTTPStatus(error.status_code), detail), headers)
+        return answer(request, plain_problem(HTTPStatus(error.status_code), detail), headers)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: Exception) -> Response:
+    async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         wrong = [f"{'.'.join(map(str, each['loc'][1:])) or each['loc'][0]}: {each['msg']}" for each in error.errors()]
-        return problem_response(plain_problem(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(wrong[:10])))
+        return answer(request, plain_problem(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(wrong[:_PROBLEMS_SHOWN])))
 
 
 def _add_health(app: FastAPI, cluster: CachedCluster) -> None:

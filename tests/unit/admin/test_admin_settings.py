@@ -40,6 +40,13 @@ def test_pod_environment_is_read_and_the_token_is_never_shown() -> None:
         ("namesrvAddr=nameserver", "is no host:port"),
         ("adminToken=short", "at least 16"),
         ("adminToken=with spaces in between it", "without spaces"),
+        ("viewerToken=short", "at least 16"),
+        ("localRole=admin", "'viewer' or 'operator'"),
+        ("anonymousRole=operator", "'none' or 'viewer'"),
+        ("trustedProxies=proxy.example", "10.1.2.3/32"),
+        ("trustedProxies=10.1.2.3/16", "host bits set"),
+        ("proxyUserHeader=X User", "letters, digits and hyphens"),
+        ("operatorGroups=messaging", "set trustedProxies"),
         ("refreshInterval=10", "refreshInterval"),
         ("httpPort=70000", "httpPort"),
     ],
@@ -48,3 +55,16 @@ def test_mistakes_are_named(override: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words) as refused:
         load_settings(AdminSettings, environ={}, overrides=[override])
     assert "short" not in str(refused.value).replace("adminToken=short", "")
+
+
+def test_one_token_is_not_for_looking_and_changing() -> None:
+    token = "correct-horse-battery"
+    with pytest.raises(SettingsError, match="could change everything") as refused:
+        load_settings(AdminSettings, environ={}, overrides=[f"adminToken={token}", f"viewerToken={token}"])
+    assert token not in str(refused.value)
+
+
+@pytest.mark.parametrize("proxies", ["127.0.0.1/32", "10.0.0.0/8;::1/128", "0.0.0.0/0"])
+def test_viewers_by_port_forward_and_a_proxy_in_the_pod_exclude_each_other(proxies: str) -> None:
+    with pytest.raises(SettingsError, match="pose as any user"):
+        load_settings(AdminSettings, environ={}, overrides=["localRole=viewer", f"trustedProxies={proxies}"])
