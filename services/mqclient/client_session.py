@@ -44,7 +44,7 @@ class ClientSession:
         self, options: ClientOptions, clock: Clock, *, settings: Callable[[], definition.Settings], group: str | None
     ) -> None:
         self.client_id = f"{socket.gethostname()}@{os.getpid()}@{next(_instances)}@{clock.wall_ms():x}"
-        self.connections = ConnectionPool(self._metadata, options.request_timeout_ms)
+        self.connections = ConnectionPool(self._metadata, options.request_timeout_ms, options.dial)
         self.routes = RouteCache(
             self.connections, options.access_points, clock, refresh_interval_ms=options.route_refresh_interval_ms
         )

@@ -74,13 +74,18 @@ TelemetryStream = grpc.aio.StreamStreamCall[pb.TelemetryCommand, pb.TelemetryCom
 
 
 class Connection:
-    """A lazily connected channel; made for the life of the client. `endpoint` is a gRPC target."""
+    """A lazily connected channel; made for the life of the client. `endpoint` is a gRPC target.
 
-    def __init__(self, endpoint: str, metadata: Callable[[], tuple[tuple[str, str], ...]], timeout_ms: int) -> None:
+    `target` is dialled in its place, if it is given.
+    """
+
+    def __init__(
+        self, endpoint: str, metadata: Callable[[], tuple[tuple[str, str], ...]], timeout_ms: int, *, target: str = ""
+    ) -> None:
         self.endpoint = endpoint
         self._metadata = metadata
         self._timeout_s = timeout_ms / 1_000
-        self._channel = grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(target or endpoint, options=_CHANNEL_OPTIONS)
         self._query_route = self._unary("QueryRoute", pb.QueryRouteResponse)
         self._send_message = self._unary("SendMessage", pb.SendMessageResponse)
         self._ack_message = self._unary("AckMessage", pb.AckMessageResponse)
@@ -176,16 +181,23 @@ class Connection:
 class ConnectionPool:
     """One connection per target, made at first use and kept until `close`."""
 
-    def __init__(self, metadata: Callable[[], tuple[tuple[str, str], ...]], timeout_ms: int) -> None:
+    def __init__(
+        self,
+        metadata: Callable[[], tuple[tuple[str, str], ...]],
+        timeout_ms: int,
+        dial: Callable[[str], str] | None = None,
+    ) -> None:
         self._metadata = metadata
         self._timeout_ms = timeout_ms
+        self._dial = dial
         self._connections: dict[str, Connection] = {}
 
     def get(self, endpoint: str) -> Connection:
         """The connection to `endpoint`."""
         connection = self._connections.get(endpoint)
         if connection is None:
-            connection = Connection(endpoint, self._metadata, self._timeout_ms)
+            target = self._dial(endpoint) if self._dial is not None else endpoint
+            connection = Connection(endpoint, self._metadata, self._timeout_ms, target=target)
             self._connections[endpoint] = connection
         return connection
 

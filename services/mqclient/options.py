@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from opentelemetry.trace import TracerProvider
@@ -30,6 +31,8 @@ class ClientOptions:
     isolation_ms: int = 5_000
     # Where spans go. None: to the provider of the process, which does nothing unless the application has set one.
     tracer_provider: TracerProvider | None = None
+    # Where a host:port is dialled instead, for one who stands outside the network the brokers' addresses belong to.
+    dial: Callable[[str], str] | None = None
 
 
 def parse_access_points(text: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from admin.cli.cluster_commands import down, status, up, version
+from admin.cli.context_commands import context_app
 from admin.cli.doctor_command import doctor
 from admin.cli.repair_command import repair
 from admin.cli.rollout_command import rollout
@@ -30,6 +31,7 @@ app.command()(status)
 app.command()(doctor)
 app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
+app.add_typer(context_app, name="context")
 app.command()(produce)
 app.command()(consume)
 app.command()(trace)

@@ -9,19 +9,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from admin.cli.cluster_address import ClusterAddress, find_cluster
+from admin.cli.cluster_choice import ClusterChoice, with_cluster
 from admin.cli.cluster_folder import DEFAULT_FOLDER, ClusterFolder
 from admin.cli.configuration_check import FREE_PORTS, checked_members, refuse_leftovers
 from admin.cli.down_command import bring_down
 from admin.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
 from admin.cli.local_cluster import LocalCluster
-from admin.cli.options import DataOption, JsonOption, NamesrvOption
+from admin.cli.options import JsonOption, OutputOption
+from admin.cli.output import OutputFormat, emit
 from admin.cli.preset import DEFAULT_PRESET, PRESETS
-from admin.cli.status_view import is_healthy, status_json, status_tables, table_console
+from admin.cli.status_view import is_healthy, status_document, status_tables
 from admin.cli.traced_members import Tracing
-from admin.cluster_reader import ClusterReader
-from admin.cluster_state import ClusterState, diagnose
-from admin.rpc import Channels
+from admin.cluster_state import diagnose
 from mqservice.version import VERSION
 
 __all__ = ["down", "status", "up", "version"]
@@ -117,7 +116,8 @@ def down(
     bring_down(ClusterFolder(data), Console())
 
 
-def status(namesrv: NamesrvOption = None, data: DataOption = None, json: JsonOption = False) -> None:
+@with_cluster
+def status(cluster: ClusterChoice, output: OutputOption = OutputFormat.TABLE, json: JsonOption = False) -> None:
     """Show NameServers, brokers, offsets, replication lag, and what is wrong and how to mend it.
 
     Exit code 0: healthy. 1: degraded, with a line saying why and the remedy. 2: wrong arguments.
@@ -128,12 +128,9 @@ def status(namesrv: NamesrvOption = None, data: DataOption = None, json: JsonOpt
 
       tandemmq status --namesrv "10.0.0.1:9876;10.0.0.2:9876" --json
     """
-    state = asyncio.run(_read(find_cluster(namesrv, data)))
+    state = cluster.read_state()
     findings = diagnose(state)
-    if json:
-        typer.echo(status_json(state, findings))
-    else:
-        table_console().print(status_tables(state, findings))
+    emit(OutputFormat.JSON if json else output, status_document(state, findings), status_tables(state, findings))
     if not is_healthy(findings):
         raise typer.Exit(EXIT_FAILED)
 
@@ -144,11 +141,3 @@ def version() -> None:
     Example: tandemmq version
     """
     typer.echo(f"tandemmq {VERSION}")
-
-
-async def _read(cluster: ClusterAddress) -> ClusterState:
-    channels = Channels()
-    try:
-        return await ClusterReader(channels, cluster.name_servers, cluster.expected).read()
-    finally:
-        await channels.close()

@@ -1,8 +1,7 @@
-"""Shows what the doctor found: a table for people, the remedies below it; one JSON document for programs."""
+"""Shows what the doctor found: a table for people, the remedies below it; one document for programs."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from rich.text import Text
 from admin.cli.doctor_facts import Check, Verdict, is_bad
 from admin.cli.status_view import new_table
 
-__all__ = ["doctor_json", "doctor_table"]
+__all__ = ["doctor_document", "doctor_table"]
 
 _STYLES: Final = {
     Verdict.OK: "green",
@@ -32,13 +31,12 @@ def doctor_table(checks: Sequence[Check]) -> RenderableType:
     return Group(table, "", _to_do(checks))
 
 
-def doctor_json(checks: Sequence[Check]) -> str:
+def doctor_document(checks: Sequence[Check]) -> dict[str, object]:
     """`healthy` and `checks`, fields as in `admin.cli.doctor_facts.Check`."""
-    document = {
+    return {
         "healthy": not any(is_bad(check) for check in checks),
         "checks": [asdict(check) for check in checks],
     }
-    return json.dumps(document, indent=2)
 
 
 def _to_do(checks: Sequence[Check]) -> Text:

@@ -10,9 +10,17 @@ from typing import Final, Protocol, Self
 from admin.cli.failure import CommandError
 from admin.kubernetes_cluster import KubernetesUnavailable, PodState, PodStream
 
-__all__ = ["METADATA_PORT_NAME", "NAME_SERVER_PORT_NAMES", "PodAddresses", "address_of"]
+__all__ = [
+    "CLIENT_PORT_NAME",
+    "METADATA_PORT_NAME",
+    "NAME_SERVER_PORT_NAMES",
+    "PodAddresses",
+    "PodNetwork",
+    "address_of",
+]
 
 # As the chart names the container ports.
+CLIENT_PORT_NAME: Final = "grpc-client"
 METADATA_PORT_NAME: Final = "grpc-metadata"
 NAME_SERVER_PORT_NAMES: Final = ("grpc", "grpc-nameserver", "nameserver")
 _CHUNK_BYTES: Final = 64 << 10

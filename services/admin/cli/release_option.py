@@ -1,4 +1,4 @@
-"""Which release a command means: --release, else $TANDEMMQ_RELEASE, else the only one in the namespace."""
+"""Which release a command means: --release, the context's, $TANDEMMQ_RELEASE, or the only one of the namespace."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from admin.cli.contexts import KubernetesPlace
 from admin.cli.failure import EXIT_REFUSED, CommandError
 from admin.kubernetes_cluster import (
     AccessDenied,
@@ -16,7 +17,7 @@ from admin.kubernetes_cluster import (
     open_cluster,
 )
 
-__all__ = ["ContextOption", "NamespaceOption", "ReleaseOption", "connect", "find_release"]
+__all__ = ["KubeContextOption", "NamespaceOption", "ReleaseOption", "connect", "find_release", "place_of"]
 
 _RELEASE_VARIABLE: Final = "TANDEMMQ_RELEASE"
 
@@ -25,22 +26,41 @@ ReleaseOption = Annotated[
     typer.Option(
         "--release",
         metavar="NAME",
-        help=f"Helm release. Default: ${_RELEASE_VARIABLE}, else the only TandemMQ release in the namespace.",
+        help=f"Helm release. Default: the context's, else ${_RELEASE_VARIABLE}, else the only TandemMQ release in the "
+        "namespace.",
     ),
 ]
 NamespaceOption = Annotated[
     str | None,
-    typer.Option("--namespace", metavar="NAME", help="Default: this pod's own, else the kubeconfig context's."),
+    typer.Option(
+        "--namespace",
+        metavar="NAME",
+        help="Default: the context's, else this pod's own, else the kubeconfig context's.",
+    ),
 ]
-ContextOption = Annotated[
-    str | None, typer.Option("--context", metavar="NAME", help="kubeconfig context. Default: the current one.")
+KubeContextOption = Annotated[
+    str | None,
+    typer.Option(
+        "--kube-context", metavar="NAME", help="kubeconfig context. Default: the context's, else the current one."
+    ),
 ]
 
 
-async def connect(namespace: str | None, context: str | None) -> ApiServerCluster:
+def place_of(
+    place: KubernetesPlace, *, release: str | None, namespace: str | None, kube_context: str | None
+) -> KubernetesPlace:
+    """The place with what single options say otherwise."""
+    return KubernetesPlace(
+        context=kube_context or place.context,
+        namespace=namespace or place.namespace,
+        release=release or place.release,
+    )
+
+
+async def connect(place: KubernetesPlace) -> ApiServerCluster:
     """CommandError when there is no way to a Kubernetes."""
     try:
-        return await open_cluster(namespace, context=context)
+        return await open_cluster(place.namespace or None, context=place.context or None)
     except KubernetesUnavailable as error:
         raise CommandError(
             "no Kubernetes to ask",

@@ -13,24 +13,29 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from admin.cli.cluster_address import ClusterAddress, find_cluster
+from admin.cli.cluster_address import find_place
+from admin.cli.cluster_choice import ClusterChoice, with_cluster
+from admin.cli.connection import ClusterConnection
+from admin.cli.contexts import KubernetesPlace
 from admin.cli.failure import EXIT_REFUSED, CommandError
-from admin.cli.options import DataOption, NamesrvOption
-from admin.cli.release_option import ContextOption, NamespaceOption, connect
+from admin.cli.options import DryRunOption, YesOption
+from admin.cli.release_option import KubeContextOption, NamespaceOption, connect, place_of
 from admin.cli.status_view import new_table, table_console
-from admin.cluster_reader import ClusterReader
 from admin.kubernetes_cluster import KubernetesUnavailable
 from admin.replica_repair import Repair, ReplicaKey, StepOutcome, StepResult, blocks_the_rest
-from admin.rpc import Channels, ReplicaRepairCalls
+from admin.rpc import ReplicaRepairCalls
 from mqcore.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 
 __all__ = ["plan_table", "read_plan", "repair"]
 
 _CONFIG_MAP_PREFIX: Final = "configmap:"
 _PLAN_SUFFIX: Final = ".plan"
+_ANYWHERE: Final = KubernetesPlace()
 
 
+@with_cluster
 def repair(
+    cluster: ClusterChoice,
     plan: Annotated[
         str,
         typer.Option(
@@ -39,17 +44,13 @@ def repair(
             "configmap:NAME/RUN where the job leaves its results in a ConfigMap, which holds its last two plans.",
         ),
     ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Ask each broker what it would change, and change nothing.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changing anything.")] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     step: Annotated[
         list[int] | None, typer.Option(metavar="N", help="Only this step of the plan; repeatable. Default: all.")
     ] = None,
-    namesrv: NamesrvOption = None,
-    data: DataOption = None,
     namespace: NamespaceOption = None,
-    context: ContextOption = None,
+    kube_context: KubeContextOption = None,
 ) -> None:
     """Make replicas equal again by the repair plan of a run of the consistency job, while the cluster serves.
 
@@ -68,7 +69,10 @@ def repair(
 
       kubectl exec -it deploy/mq-admin -- tandemmq repair --plan configmap:mq-consistency
     """
-    found = read_plan(plan, namespace=namespace, context=context)
+    place = _ANYWHERE
+    if plan.startswith(_CONFIG_MAP_PREFIX):
+        place = place_of(find_place(cluster.context), release=None, namespace=namespace, kube_context=kube_context)
+    found = read_plan(plan, place)
     steps = _chosen(found, step or [])
     table_console().print(plan_table(found, steps))
     automatic = [each for each in steps if each.action is not RepairAction.MANUAL]
@@ -78,17 +82,17 @@ def repair(
     if not automatic:
         typer.echo("nothing is to be done by the brokers")
         return
-    asyncio.run(_repair(find_cluster(namesrv, data), automatic, dry_run=dry_run, asks=not yes))
+    cluster.run(lambda connection: _repair(connection, automatic, dry_run=dry_run, asks=not yes))
 
 
-def read_plan(place: str, *, namespace: str | None = None, context: str | None = None) -> RepairPlan:
-    """CommandError when there is none, or it is not whole."""
+def read_plan(source: str, place: KubernetesPlace = _ANYWHERE) -> RepairPlan:
+    """CommandError when there is none, or it is not whole. `place` is where a ConfigMap is looked for."""
     try:
-        plan = RepairPlan.from_json(json.loads(_plan_text(place, namespace, context)))
+        plan = RepairPlan.from_json(json.loads(_plan_text(source, place)))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise CommandError(
-            f"{place} is no repair plan",
+            f"{source} is no repair plan",
             cause=reason or str(error),
             remedy="name the repair-plan.json of a run; `tandemmq verify` makes a new one",
             exit_code=EXIT_REFUSED,
@@ -97,20 +101,20 @@ def read_plan(place: str, *, namespace: str | None = None, context: str | None =
         missing = _missing(step)
         if missing:
             raise CommandError(
-                f"step {step.number} of {place} lacks {', '.join(missing)}",
+                f"step {step.number} of {source} lacks {', '.join(missing)}",
                 remedy="have a new plan made by `tandemmq verify`",
                 exit_code=EXIT_REFUSED,
             )
     return plan
 
 
-def _plan_text(place: str, namespace: str | None, context: str | None) -> str:
-    if place == "-":
+def _plan_text(source: str, place: KubernetesPlace) -> str:
+    if source == "-":
         return sys.stdin.read()
-    if not place.startswith(_CONFIG_MAP_PREFIX):
-        return Path(place).read_text(encoding="utf-8")
-    name, _, run_id = place.removeprefix(_CONFIG_MAP_PREFIX).partition("/")
-    plans = asyncio.run(_plans_in(name, namespace, context))
+    if not source.startswith(_CONFIG_MAP_PREFIX):
+        return Path(source).read_text(encoding="utf-8")
+    name, _, run_id = source.removeprefix(_CONFIG_MAP_PREFIX).partition("/")
+    plans = asyncio.run(_plans_in(name, place))
     wanted = [key for key in sorted(plans) if not run_id or key == run_id + _PLAN_SUFFIX]
     if not wanted:
         raise CommandError(
@@ -122,8 +126,8 @@ def _plan_text(place: str, namespace: str | None, context: str | None) -> str:
     return plans[wanted[-1]]
 
 
-async def _plans_in(name: str, namespace: str | None, context: str | None) -> dict[str, str]:
-    cluster = await connect(namespace, context)
+async def _plans_in(name: str, place: KubernetesPlace) -> dict[str, str]:
+    cluster = await connect(place)
     try:
         data = await cluster.config_map(name)
     except KubernetesUnavailable as error:
@@ -177,27 +181,23 @@ def _what(step: RepairStep) -> str:
     return "by hand"
 
 
-async def _repair(cluster: ClusterAddress, steps: Sequence[RepairStep], *, dry_run: bool, asks: bool) -> None:
-    channels = Channels()
-    try:
-        addresses = await _addresses(channels, cluster)
-        _refuse_unknown(steps, addresses)
-        work = Repair(lambda key: ReplicaRepairCalls(channels, addresses[key]))
-        typer.echo("asking the brokers, nothing is written:")
-        answers = await work.attempt_all(steps, dry_run=True, told=_tell)
-        blocking = [each for number, each in enumerate(answers) if blocks_the_rest(each, answers[:number])]
-        if blocking:
-            raise _refused(blocking[0], "nothing was changed")
-        if all(each.outcome is StepOutcome.SOUND for each in answers):
-            typer.echo("done already: nothing is left to be changed")
-            return
-        if dry_run:
-            return
-        if asks:
-            _confirm(answers)
-        await _carry_out(work, steps)
-    finally:
-        await channels.close()
+async def _repair(connection: ClusterConnection, steps: Sequence[RepairStep], *, dry_run: bool, asks: bool) -> None:
+    addresses = await _addresses(connection)
+    _refuse_unknown(steps, addresses)
+    work = Repair(lambda key: ReplicaRepairCalls(connection.channels, addresses[key]))
+    typer.echo("asking the brokers, nothing is written:")
+    answers = await work.attempt_all(steps, dry_run=True, told=_tell)
+    blocking = [each for number, each in enumerate(answers) if blocks_the_rest(each, answers[:number])]
+    if blocking:
+        raise _refused(blocking[0], "nothing was changed")
+    if all(each.outcome is StepOutcome.SOUND for each in answers):
+        typer.echo("done already: nothing is left to be changed")
+        return
+    if dry_run:
+        return
+    if asks:
+        _confirm(answers)
+    await _carry_out(work, steps)
 
 
 async def _carry_out(work: Repair, steps: Sequence[RepairStep]) -> None:
@@ -213,9 +213,9 @@ async def _carry_out(work: Repair, steps: Sequence[RepairStep]) -> None:
     typer.echo("done; prove it with `tandemmq verify`")
 
 
-async def _addresses(channels: Channels, cluster: ClusterAddress) -> dict[ReplicaKey, str]:
-    state = await ClusterReader(channels, cluster.name_servers, cluster.expected).read()
-    if all(server.error is not None for server in state.name_servers) and not cluster.expected:
+async def _addresses(connection: ClusterConnection) -> dict[ReplicaKey, str]:
+    state = await connection.read_state()
+    if all(server.error is not None for server in state.name_servers) and not state.brokers:
         raise CommandError(
             "no NameServer answers",
             cause="\n".join(f"{server.address}: {server.error}" for server in state.name_servers),

@@ -10,10 +10,20 @@ import grpc.aio
 import typer
 from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
 
+from admin.cli.cluster_address import find_place
+from admin.cli.contexts import KubernetesPlace
 from admin.cli.duration_option import parse_duration_s
 from admin.cli.failure import EXIT_REFUSED, CommandError
+from admin.cli.options import ContextOption
 from admin.cli.pod_address import METADATA_PORT_NAME, PodAddresses
-from admin.cli.release_option import ContextOption, NamespaceOption, ReleaseOption, connect, find_release
+from admin.cli.release_option import (
+    KubeContextOption,
+    NamespaceOption,
+    ReleaseOption,
+    connect,
+    find_release,
+    place_of,
+)
 from admin.cli.rollout import Rollout
 from admin.cli.rollout_group import CopyState, MasterCopies
 from admin.kubernetes_cluster import KubernetesUnavailable, PodState
@@ -40,6 +50,7 @@ def rollout(
         ),
     ] = "30s",  # type: ignore[assignment]
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be renewed and change nothing.")] = False,
+    kube_context: KubeContextOption = None,
     context: ContextOption = None,
 ) -> None:
     """Renew brokers after `helm upgrade`, group by group, so that nothing acknowledged is ever on one broker only.
@@ -56,20 +67,13 @@ def rollout(
 
       tandemmq rollout --release mq --timeout 1h
     """
-    asyncio.run(_rollout(release, namespace, context, limit_s=timeout, settle_s=settle, dry_run=dry_run))
+    place = place_of(find_place(context), release=release, namespace=namespace, kube_context=kube_context)
+    asyncio.run(_rollout(place, limit_s=timeout, settle_s=settle, dry_run=dry_run))
 
 
-async def _rollout(
-    release: str | None,
-    namespace: str | None,
-    context: str | None,
-    *,
-    limit_s: float,
-    settle_s: float,
-    dry_run: bool,
-) -> None:
-    cluster = await connect(namespace, context)
-    name = await find_release(cluster, release)
+async def _rollout(place: KubernetesPlace, *, limit_s: float, settle_s: float, dry_run: bool) -> None:
+    cluster = await connect(place)
+    name = await find_release(cluster, place.release or None)
     async with PodAddresses(cluster) as addresses:
         running = Rollout(
             cluster,

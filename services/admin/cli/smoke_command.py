@@ -10,11 +10,11 @@ import grpc.aio
 import typer
 from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
 
-from admin.cli.cluster_address import ClusterAddress, find_cluster
+from admin.cli.cluster_choice import ClusterChoice, with_cluster
+from admin.cli.connection import ClusterConnection
 from admin.cli.duration_option import parse_duration_s
 from admin.cli.failure import EXIT_REFUSED, CommandError
 from admin.cli.masters import find_masters, on_each
-from admin.cli.options import DataOption, NamesrvOption
 from admin.cli.smoke_test import SmokeCount, receive_and_compare, send_all, smoke_bodies
 from admin.cli.topics import create_topic, find_topic
 from admin.cluster_state import BrokerState
@@ -32,8 +32,9 @@ _POLL_S: Final = 0.05
 _PARALLEL_RECEIVES_MIN: Final = 4
 
 
+@with_cluster
 def smoke(
-    namesrv: NamesrvOption = None,
+    cluster: ClusterChoice,
     access_point: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT;…", help="Where clients ask for routes. Default: every master itself."),
@@ -46,7 +47,6 @@ def smoke(
     timeout: Annotated[
         float, typer.Option(parser=parse_duration_s, metavar="DURATION", help="Limit of the whole: 90s, 5m.")
     ] = "60s",  # type: ignore[assignment]
-    data: DataOption = None,
 ) -> None:
     """Send messages, receive them, compare and acknowledge them; one line says how long it took.
 
@@ -58,7 +58,6 @@ def smoke(
 
       tandemmq smoke --namesrv mq-nameserver-0.mq-nameserver:9876 --access-point mq-broker:8081 --count 1000
     """
-    cluster = find_cluster(namesrv, data)
     try:
         access_points = parse_access_points(access_point) if access_point else ()
     except AccessPointInvalid as error:
@@ -68,11 +67,13 @@ def smoke(
             remedy="write host:port, the port of the client API (8081)",
             exit_code=EXIT_REFUSED,
         ) from error
-    typer.echo(asyncio.run(_round_trip(cluster, access_points, topic, group, count, limit_s=timeout)))
+    typer.echo(
+        cluster.run(lambda connection: _round_trip(connection, access_points, topic, group, count, limit_s=timeout))
+    )
 
 
 async def _round_trip(
-    cluster: ClusterAddress,
+    connection: ClusterConnection,
     access_points: tuple[str, ...],
     topic: str,
     group: str,
@@ -84,15 +85,16 @@ async def _round_trip(
     clock, counts = SystemClock(), SmokeCount()
     started_ms = clock.monotonic_ms()
     step = "no topic yet"
-    channels = Channels()
     # What an earlier run left behind is told apart by it.
     run = f"smoke-{clock.wall_ms():x}-{secrets.token_hex(4)}"
     bodies = smoke_bodies(run, message_count)
     try:
         async with asyncio.timeout(limit_s):
-            masters = await _topic_everywhere(channels, cluster, topic)
+            masters = await _topic_everywhere(connection, topic)
             step = "no connection to the access point yet"
-            options = ClientOptions(access_points=access_points or tuple(each.client_endpoint for each in masters))
+            options = ClientOptions(
+                access_points=access_points or tuple(each.client_endpoint for each in masters), dial=connection.dial
+            )
             consumer = SimpleConsumer(options, clock, group=group, subscriptions={topic: "*"})
             async with Producer(options, clock) as producer, consumer, asyncio.TaskGroup() as tasks:
                 receiving = tasks.create_task(
@@ -105,7 +107,7 @@ async def _round_trip(
                         done=lambda: counts.sent == message_count and not counts.missing,
                     )
                 )
-                await _until_opened(channels, masters, group, topic)
+                await _until_opened(connection.channels, masters, group, topic)
                 step = "sending"
                 sending_ms = clock.monotonic_ms()
                 await send_all(producer, topic, bodies, counts, clock)
@@ -121,8 +123,6 @@ async def _round_trip(
         ) from None
     except ExceptionGroup as failures:
         raise _first_failure(failures) from failures
-    finally:
-        await channels.close()
     if counts.damaged or counts.failed_acks:
         raise CommandError(
             f"smoke: {counts.damaged} message(s) damaged, {counts.failed_acks} acknowledgement(s) failed",
@@ -137,8 +137,9 @@ async def _round_trip(
     )
 
 
-async def _topic_everywhere(channels: Channels, cluster: ClusterAddress, topic: str) -> list[BrokerState]:
+async def _topic_everywhere(connection: ClusterConnection, topic: str) -> list[BrokerState]:
     """The masters, once all of them have the topic. Waits for a cluster that is still coming up."""
+    channels, cluster = connection.channels, connection.address
     while True:
         try:
             masters = await find_masters(channels, cluster)

@@ -1,8 +1,7 @@
-"""Shows the state of a cluster: tables for people, one JSON document for programs."""
+"""Shows the state of a cluster: tables for people, one document for programs."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from admin.cluster_state import BrokerState, BrokerStatus, ClusterState, Finding, Severity, is_healthy
 
-__all__ = ["findings_text", "is_healthy", "new_table", "status_json", "status_tables", "table_console"]
+__all__ = ["findings_text", "is_healthy", "new_table", "plain_row", "status_document", "status_tables", "table_console"]
 
 _BROKER_COLUMNS = ("broker", "role", "CommitLog from", "end", "flushed", "dispatched", "copies")
 # Wide enough for every table: output that goes to a file or a pipe is not cut at a terminal's width.
@@ -34,14 +33,13 @@ def status_tables(state: ClusterState, findings: Sequence[Finding]) -> Renderabl
     )
 
 
-def status_json(state: ClusterState, findings: Sequence[Finding]) -> str:
-    """The same as JSON: `healthy`, `findings`, `name_servers`, `brokers`, fields as in `admin.cluster_state`."""
-    document = {
+def status_document(state: ClusterState, findings: Sequence[Finding]) -> dict[str, object]:
+    """The same for programs: `healthy`, `findings`, `name_servers`, `brokers`, fields as in `admin.cluster_state`."""
+    return {
         "healthy": is_healthy(findings),
         "findings": [asdict(finding) for finding in findings],
         **asdict(state),
     }
-    return json.dumps(document, indent=2)
 
 
 def table_console() -> Console:
@@ -72,6 +70,11 @@ def new_table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+def plain_row(table: Table, *cells: str | Text) -> None:
+    """A row of texts as they are: rich would take what stands in brackets for its own markup."""
+    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
 def _name_servers(state: ClusterState) -> Table:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import json as json_format
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
-from admin.cli.cluster_address import ClusterAddress, find_cluster
+from admin.cli.cluster_choice import ClusterChoice, with_cluster
+from admin.cli.connection import ClusterConnection
 from admin.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
-from admin.cli.options import DataOption, JsonOption, NamesrvOption
+from admin.cli.options import JsonOption, OutputOption
+from admin.cli.output import OutputFormat, emit
 from admin.cli.trace_view import list_view, trace_view
-from admin.cluster_reader import ClusterReader
 from admin.cluster_state import BrokerState
-from admin.rpc import Channels
 from admin.trace_documents import findings_document, list_document
 from admin.trace_findings import TraceFindings, TraceList
 from admin.trace_reader import TraceReader
@@ -26,7 +24,9 @@ _PIPE_COLUMNS: Final = 140
 """Output that goes to a file or a pipe is as wide as that."""
 
 
+@with_cluster
 def trace(
+    cluster: ClusterChoice,
     key: Annotated[
         str,
         typer.Argument(
@@ -40,8 +40,7 @@ def trace(
         bool, typer.Option("--notable", help="Of the newest traces, the slow and failed ones only.")
     ] = False,
     count: Annotated[int, typer.Option(min=1, max=200, help="How many of the newest traces.")] = 20,
-    namesrv: NamesrvOption = None,
-    data: DataOption = None,
+    output: OutputOption = OutputFormat.TABLE,
     json: JsonOption = False,
 ) -> None:
     """Show where the time of one message went: its send in the master, its copy in the slave, its deliveries.
@@ -59,48 +58,34 @@ def trace(
 
       tandemmq trace --notable --count 5
     """
-    cluster = find_cluster(namesrv, data)
+    output = OutputFormat.JSON if json else output
     console = Console()
     if not console.is_terminal:
         console = Console(width=_PIPE_COLUMNS)
     key = key.strip()
     if not key:
-        found = asyncio.run(_newest(cluster, count=count, notable_only=notable))
-        if json:
-            typer.echo(json_format.dumps(list_document(found), indent=2))
-        else:
-            console.print(list_view(found, console), highlight=False)
+        found = cluster.run(lambda connection: _newest(connection, count=count, notable_only=notable))
+        emit(output, list_document(found), list_view(found, console), console)
         return
     if any(character.isspace() for character in key):
         raise CommandError(f"{key!r} is no id", remedy="give one message id or trace id", exit_code=EXIT_REFUSED)
-    findings = asyncio.run(_find(cluster, key, topic=topic))
-    if json:
-        typer.echo(json_format.dumps(findings_document(findings), indent=2))
-    else:
-        console.print(trace_view(findings, console), highlight=False)
+    findings = cluster.run(lambda connection: _find(connection, key, topic=topic))
+    emit(output, findings_document(findings), trace_view(findings, console), console)
     if not findings.spans and not findings.copies:
         raise typer.Exit(EXIT_FAILED)
 
 
-async def _find(cluster: ClusterAddress, key: str, *, topic: str) -> TraceFindings:
-    channels = Channels()
-    try:
-        return await TraceReader(channels).find(await _brokers(channels, cluster), key, topic=topic)
-    finally:
-        await channels.close()
+async def _find(connection: ClusterConnection, key: str, *, topic: str) -> TraceFindings:
+    return await TraceReader(connection.channels).find(await _brokers(connection), key, topic=topic)
 
 
-async def _newest(cluster: ClusterAddress, *, count: int, notable_only: bool) -> TraceList:
-    channels = Channels()
-    try:
-        brokers = await _brokers(channels, cluster)
-        return await TraceReader(channels).newest(brokers, count=count, notable_only=notable_only)
-    finally:
-        await channels.close()
+async def _newest(connection: ClusterConnection, *, count: int, notable_only: bool) -> TraceList:
+    brokers = await _brokers(connection)
+    return await TraceReader(connection.channels).newest(brokers, count=count, notable_only=notable_only)
 
 
-async def _brokers(channels: Channels, cluster: ClusterAddress) -> tuple[BrokerState, ...]:
-    state = await ClusterReader(channels, cluster.name_servers, cluster.expected).read()
+async def _brokers(connection: ClusterConnection) -> tuple[BrokerState, ...]:
+    state = await connection.read_state()
     if not state.brokers and not any(server.error is None for server in state.name_servers):
         raise CommandError(
             "no NameServer answers",

@@ -14,15 +14,15 @@ import typer
 from rich.console import Console
 from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
 
-from admin.cli.cluster_address import ClusterAddress, find_cluster
+from admin.cli.cluster_choice import ClusterChoice, with_cluster
+from admin.cli.connection import ClusterConnection
 from admin.cli.failure import EXIT_FAILED, CommandError
 from admin.cli.line_consumer import ConsumeCount, ConsumeOptions, consume_lines
 from admin.cli.line_input import ByteSource, read_lines
 from admin.cli.line_producer import LineOptions, LineSink, ProduceCount, produce_lines
 from admin.cli.masters import find_masters
-from admin.cli.options import DataOption, NamesrvOption, TopicArgument
+from admin.cli.options import TopicArgument
 from admin.cli.topics import create_topic, find_topic
-from admin.rpc import Channels
 from mqclient import BrokerRefused, ClientOptions, Producer, SimpleConsumer
 from mqservice.clock import SystemClock
 from mqservice.shutdown import stop_requested
@@ -30,7 +30,9 @@ from mqservice.shutdown import stop_requested
 __all__ = ["consume", "produce"]
 
 
+@with_cluster
 def produce(
+    cluster: ClusterChoice,
     topic: TopicArgument,
     tag: Annotated[str | None, typer.Option(help="Tag of every message, for consumers to filter by.")] = None,
     key_field: Annotated[
@@ -42,8 +44,6 @@ def produce(
     unacknowledged: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write lines that were not acknowledged here.")
     ] = None,
-    namesrv: NamesrvOption = None,
-    data: DataOption = None,
 ) -> None:
     """Send each line of standard input as a message. A missing topic is created.
 
@@ -56,12 +56,11 @@ def produce(
       tail -f events.json | tandemmq produce events --key-field id --tag live
     """
     options = LineOptions(topic=topic, tag=tag, key_field=key_field, rate=rate, inflight=inflight)
-    cluster = find_cluster(namesrv, data)
     with contextlib.ExitStack() as files:
         failed = files.enter_context(unacknowledged.open("wb")) if unacknowledged else None
         # Our own reader of the descriptor: sys.stdin decodes, and its buffer need not have read1.
         source = files.enter_context(open(0, "rb", closefd=False))
-        count = asyncio.run(_produce(cluster, options, source, failed))
+        count = cluster.run(lambda connection: _produce(connection, options, source, failed))
     if count.unacknowledged:
         raise CommandError(
             f"{count.unacknowledged} line(s) were not acknowledged",
@@ -72,7 +71,9 @@ def produce(
         )
 
 
+@with_cluster
 def consume(
+    cluster: ClusterChoice,
     topic: TopicArgument,
     group: Annotated[str, typer.Option("--group", "-g", help="Consumer group; its members share the messages.")],
     tag: Annotated[str, typer.Option(help="Tags to receive, joined by ||; * for all.")] = "*",
@@ -80,8 +81,6 @@ def consume(
     idle_timeout: Annotated[
         float | None, typer.Option(min=0.1, metavar="SECONDS", help="Stop after this long without a message.")
     ] = None,
-    namesrv: NamesrvOption = None,
-    data: DataOption = None,
 ) -> None:
     """Print each message as a line and acknowledge it. A missing topic is created.
 
@@ -94,11 +93,8 @@ def consume(
 
       tandemmq consume logs --group copy --idle-timeout 5 > copy.log
     """
-    done = asyncio.run(
-        _consume(
-            find_cluster(namesrv, data), topic, group, tag, ConsumeOptions(count=count, idle_timeout_s=idle_timeout)
-        )
-    )
+    options = ConsumeOptions(count=count, idle_timeout_s=idle_timeout)
+    done = cluster.run(lambda connection: _consume(connection, topic, group, tag, options))
     if done.damaged:
         raise CommandError(f"{done.damaged} message(s) do not match their digest", remedy="check the brokers' disks")
     if done.acknowledged < done.received:
@@ -112,12 +108,12 @@ def consume(
 
 
 async def _produce(
-    cluster: ClusterAddress, options: LineOptions, source: ByteSource, failed: LineSink | None
+    connection: ClusterConnection, options: LineOptions, source: ByteSource, failed: LineSink | None
 ) -> ProduceCount:
     console = Console(stderr=True)
-    access_points = await _prepare(cluster, options.topic, console)
+    access_points = await _prepare(connection, options.topic, console)
     count = ProduceCount()
-    client = ClientOptions(access_points=access_points, sends_in_flight_max=options.inflight)
+    client = ClientOptions(access_points=access_points, sends_in_flight_max=options.inflight, dial=connection.dial)
 
     def line() -> str:
         seconds = asyncio.get_running_loop().time() - started_s
@@ -134,9 +130,11 @@ async def _produce(
     return count
 
 
-async def _consume(cluster: ClusterAddress, topic: str, group: str, tag: str, options: ConsumeOptions) -> ConsumeCount:
+async def _consume(
+    connection: ClusterConnection, topic: str, group: str, tag: str, options: ConsumeOptions
+) -> ConsumeCount:
     console = Console(stderr=True)
-    access_points = await _prepare(cluster, topic, console)
+    access_points = await _prepare(connection, topic, console)
     count = ConsumeCount()
 
     def line() -> str:
@@ -145,7 +143,10 @@ async def _consume(cluster: ClusterAddress, topic: str, group: str, tag: str, op
         return f"{count.received:,} received{repeated}, {count.received / max(seconds, 0.001):,.0f}/s"
 
     consumer = SimpleConsumer(
-        ClientOptions(access_points=access_points), SystemClock(), group=group, subscriptions={topic: tag}
+        ClientOptions(access_points=access_points, dial=connection.dial),
+        SystemClock(),
+        group=group,
+        subscriptions={topic: tag},
     )
     async with consumer:
         started_s = asyncio.get_running_loop().time()
@@ -160,16 +161,13 @@ async def _consume(cluster: ClusterAddress, topic: str, group: str, tag: str, op
     return count
 
 
-async def _prepare(cluster: ClusterAddress, topic: str, console: Console) -> tuple[str, ...]:
+async def _prepare(connection: ClusterConnection, topic: str, console: Console) -> tuple[str, ...]:
     """Creates the topic if it is missing and returns the masters' client endpoints."""
-    channels = Channels()
-    try:
-        if not await find_topic(channels, cluster, topic):
-            masters = await create_topic(channels, cluster, admin_pb.UpdateTopicRequest(topic=topic))
-            console.print(f"topic {topic} did not exist; created on {', '.join(masters)}", highlight=False)
-        return tuple(master.client_endpoint for master in await find_masters(channels, cluster))
-    finally:
-        await channels.close()
+    channels, cluster = connection.channels, connection.address
+    if not await find_topic(channels, cluster, topic):
+        masters = await create_topic(channels, cluster, admin_pb.UpdateTopicRequest(topic=topic))
+        console.print(f"topic {topic} did not exist; created on {', '.join(masters)}", highlight=False)
+    return tuple(master.client_endpoint for master in await find_masters(channels, cluster))
 
 
 def _write_out(data: bytes) -> None:

@@ -14,10 +14,10 @@ from typing import Annotated, Final
 
 import typer
 
-from admin.cli.cluster_address import find_cluster
+from admin.cli.cluster_address import NAMESRV_VARIABLES
+from admin.cli.cluster_choice import ClusterChoice, with_cluster
 from admin.cli.cluster_folder import DEFAULT_FOLDER, ClusterFolder, join_addresses
 from admin.cli.failure import EXIT_FAILED, CommandError
-from admin.cli.options import DataOption, NamesrvOption
 from admin.cli.status_view import table_console
 from admin.cli.verify_view import run_view
 from mqcore.audit.run_summary import RunSummary, Tier
@@ -30,7 +30,9 @@ _RESULTS: Final = "consistency"
 _SOURCE_VARIABLES: Final = ("TANDEMMQ_NAMESRV_ADDR", "TANDEMMQ_PATH", "TANDEMMQ_SOURCES")
 
 
+@with_cluster
 def verify(
+    cluster: ClusterChoice,
     path: Annotated[
         list[Path] | None,
         typer.Option(
@@ -55,8 +57,6 @@ def verify(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the job; repeatable. `mqconsistency --schema`."),
     ] = None,
-    namesrv: NamesrvOption = None,
-    data: DataOption = None,
 ) -> None:
     """Prove that all replicas of every broker group hold the same, byte by byte; say which message differs if not.
 
@@ -83,8 +83,8 @@ def verify(
             "--from=cronjob/RELEASE-consistency-quick NAME",
             exit_code=EXIT_FAILED,
         )
-    place = results or str(_default_results(path, data))
-    settings = [*_source(path or [], namesrv, data), f"tier={tier}", f"results={place}"]
+    place = results or str(_default_results(path, cluster))
+    settings = [*_source(path or [], cluster), f"tier={tier}", f"results={place}"]
     settings += [f"groups={','.join(group)}"] if group else []
     before = _latest(place)
     code = _run(settings + (overrides or []))
@@ -95,12 +95,12 @@ def verify(
         raise typer.Exit(code if code > 0 else EXIT_FAILED)
 
 
-def _source(paths: Sequence[Path], namesrv: str | None, data: Path | None) -> list[str]:
+def _source(paths: Sequence[Path], choice: ClusterChoice) -> list[str]:
     """Settings of the job that say what to read."""
     if paths:
-        if namesrv is not None or data is not None:
+        if choice.namesrv or choice.data or choice.context:
             raise CommandError(
-                "--path reads files, --namesrv and --data name a cluster to ask",
+                "--path reads files; --namesrv, --data and --context name a cluster to ask",
                 remedy="leave one of them out",
                 exit_code=EXIT_FAILED,
             )
@@ -108,11 +108,12 @@ def _source(paths: Sequence[Path], namesrv: str | None, data: Path | None) -> li
         if absent:
             raise CommandError(f"there is no folder {absent[0]}", remedy="check --path", exit_code=EXIT_FAILED)
         return [f"path={';'.join(str(path.absolute()) for path in paths)}"]
+    data = None if choice.namesrv else choice.data
     if data is not None and ClusterFolder(data).read_record() is None and (data / "store").is_dir():
         # It is stopped: its files say all there is.
         return [f"path={data.absolute()}"]
     try:
-        cluster = find_cluster(namesrv, data)
+        cluster = choice.address()
     except CommandError as error:
         # Its code for wrong arguments says here that replicas differ.
         error.exit_code = EXIT_FAILED
@@ -120,12 +121,13 @@ def _source(paths: Sequence[Path], namesrv: str | None, data: Path | None) -> li
     return [f"namesrvAddr={join_addresses(cluster.name_servers)}"]
 
 
-def _default_results(paths: Sequence[Path] | None, data: Path | None) -> Path:
+def _default_results(paths: Sequence[Path] | None, choice: ClusterChoice) -> Path:
     if paths:
         return Path(_RESULTS).absolute()
-    if data is not None:
-        return data.absolute() / _RESULTS
-    if "TANDEMMQ_NAMESRV_ADDR" not in os.environ and ClusterFolder(DEFAULT_FOLDER).read_record() is not None:
+    if choice.data is not None:
+        return choice.data.absolute() / _RESULTS
+    is_elsewhere = choice.namesrv or choice.context or any(name in os.environ for name in NAMESRV_VARIABLES)
+    if not is_elsewhere and ClusterFolder(DEFAULT_FOLDER).read_record() is not None:
         return DEFAULT_FOLDER.absolute() / _RESULTS
     return Path(_RESULTS).absolute()
 

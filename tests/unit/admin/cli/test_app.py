@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from admin.cli.app import app
-from admin.cli.cluster_address import find_cluster
+from admin.cli.cluster_address import find_address
 from admin.cli.failure import EXIT_REFUSED, CommandError, command_error_in
 
 
@@ -45,8 +45,8 @@ def test_unknown_topic_type_is_refused() -> None:
 
 def test_named_name_servers_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", "elsewhere:9876")
-    assert find_cluster("here:9876;there:9876", None).name_servers == ("here:9876", "there:9876")
-    assert find_cluster(None, None).name_servers == ("elsewhere:9876",)
+    assert find_address("here:9876;there:9876", None, None).name_servers == ("here:9876", "there:9876")
+    assert find_address(None, None, None).name_servers == ("elsewhere:9876",)
 
 
 def test_every_command_explains_itself() -> None:

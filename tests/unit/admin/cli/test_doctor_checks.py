@@ -11,7 +11,7 @@ from rich.console import Console
 
 from admin.cli.doctor_checks import check_cluster
 from admin.cli.doctor_facts import BrokerLook, Check, ClusterLook, Dial, DiskLook, PeerLook, Verdict, is_bad
-from admin.cli.doctor_view import doctor_json, doctor_table
+from admin.cli.doctor_view import doctor_document, doctor_table
 from admin.cluster_state import BrokerState, ClusterState
 from support.cluster_states import healthy_cluster, master, slave, with_broker
 
@@ -216,6 +216,6 @@ def test_views_name_every_check_and_every_remedy() -> None:
     assert "problem: broker-a:0" in text
     assert "remedy: enlarge the volume" in text
     assert "not fine" in text
-    document = json.loads(doctor_json(checks))
+    document = json.loads(json.dumps(doctor_document(checks)))
     assert document["healthy"] is False
     assert len(document["checks"]) == len(checks)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from rich.console import Console, RenderableType
 
 from admin.cli.cluster_folder import ClusterRecord
-from admin.cli.status_view import status_json, status_tables
+from admin.cli.status_view import status_document, status_tables
 from admin.cli.up_view import MemberLine, PutRates, connect_lines, up_picture
 from admin.cluster_state import diagnose
 from support.cluster_states import healthy_cluster, master, with_broker
@@ -58,7 +58,7 @@ def test_status_says_what_is_wrong_and_what_to_do() -> None:
 
 def test_json_holds_health_findings_and_every_field() -> None:
     state = with_broker(healthy_cluster(), replace(master(), status=None, error="UNAVAILABLE"))
-    document = json.loads(status_json(state, diagnose(state)))
+    document = json.loads(json.dumps(status_document(state, diagnose(state))))
     assert document["healthy"] is False
     assert document["findings"][0]["severity"] == "problem"
     assert document["brokers"][0]["error"] == "UNAVAILABLE"
