@@ -16,7 +16,7 @@ from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
 from mqcore.routing import BrokerIdentity
 from mqcore.storage import FlushDiskType
-from mqcore.tracing import HeadSampler, RecentSpans, attributes
+from mqcore.tracing import HeadSampler, RecentSpans, TraceOptions, attributes
 from mqcore.tracing.replica_spans import ReplicaTimelines
 from mqcore.tracing.send_spans import AckPolicy
 from mqservice.telemetry import SpanExport, SpanFan, open_span_export, resource_attributes
@@ -85,6 +85,15 @@ class BrokerObservability:
         if self.send_tracer is not None:
             counts["no_room"] = self.send_tracer.dropped_count
         return counts
+
+    def change(self, options: TraceOptions) -> None:
+        """Keeps traces by other rules from now on. Without effect while tracing is off."""
+        if self.trace_options is None or self.tracing is None:
+            return
+        self.trace_options.sample_rate = self.tracing.sampler.sample_rate = options.sample_rate
+        self.trace_options.slow_ms = options.slow_ms
+        if self.send_tracer is not None:
+            self.send_tracer.options_changed()
 
     async def close(self) -> None:
         """Exports what is left; at most 2 s, whatever the receiver does."""

@@ -48,6 +48,8 @@ class AuditServices:
     ) -> None:
         root = str(Path(settings.store_path_root_dir).absolute())
         files = StoreFiles(root)
+        self._read_rate = settings.audit_read_rate
+        self._repair_enabled = settings.enable_repair
         self._helper = AuditHelper(root=root, bytes_per_second=settings.audit_read_rate)
         self._ranges = RangeRepair(
             root=root,
@@ -79,8 +81,14 @@ class AuditServices:
                 flushes_paused=flushes_paused,
                 failed=failed,
             ),
-            refusal=_repair_refusal(settings),
+            refusal=self._repair_refusal,
         )
+
+    def change(self, *, bytes_per_second: int) -> None:
+        """Another `auditReadRate`, from the next read on."""
+        self._read_rate = bytes_per_second
+        self.reader.change_read_rate(bytes_per_second)
+        self._helper.change_pace(bytes_per_second)
 
     def remove_leftover(self) -> None:
         """Removes what a crash in the middle of a repair has left. Blocks; before anything is served."""
@@ -96,10 +104,9 @@ class AuditServices:
             async with asyncio.timeout(_REPAIR_END_LIMIT_S):
                 await self.repair.idle()
 
-
-def _repair_refusal(settings: BrokerSettings) -> str | None:
-    if not settings.enable_repair:
-        return "enableRepair is off here: stop the broker and repair its files"
-    if not settings.audit_read_rate:
-        return "auditReadRate is 0, and a repair has to read: set it"
-    return None
+    def _repair_refusal(self) -> str | None:
+        if not self._repair_enabled:
+            return "enableRepair is off here: stop the broker and repair its files"
+        if not self._read_rate:
+            return "auditReadRate is 0, and a repair has to read: set it"
+        return None

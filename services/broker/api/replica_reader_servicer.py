@@ -68,6 +68,12 @@ class ReplicaReaderServicer(replica_reader_service_pb2_grpc.ReplicaReaderService
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
         self._listings = asyncio.Semaphore(_LISTINGS_AT_ONCE)
 
+    def change_read_rate(self, bytes_per_second: int) -> None:
+        """Another pace, from the next piece on; with 0 what is being read is read to its end."""
+        self._bytes_per_second = bytes_per_second
+        if bytes_per_second:
+            self._pace.change(bytes_per_second)
+
     async def DescribeReplica(  # noqa: N802
         self,
         request: pb.DescribeReplicaRequest,

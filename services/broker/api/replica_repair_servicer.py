@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias
 
@@ -28,10 +28,10 @@ _DIGEST_BYTES: Final = 16
 class ReplicaRepairServicer(replica_repair_service_pb2_grpc.ReplicaRepairServiceServicer):
     """One repair at a time; the second is refused, not queued: who plans repairs waits for each step's result.
 
-    `refusal`: why this broker repairs nothing, None if it does.
+    `refusal` is asked for each: why this broker repairs nothing, None if it does.
     """
 
-    def __init__(self, *, ranges: RangeRepair, queues: QueueRepair, refusal: str | None) -> None:
+    def __init__(self, *, ranges: RangeRepair, queues: QueueRepair, refusal: Callable[[], str | None]) -> None:
         self._ranges = ranges
         self._queues = queues
         self._refusal = refusal
@@ -92,8 +92,9 @@ class ReplicaRepairServicer(replica_repair_service_pb2_grpc.ReplicaRepairService
     async def _in_turn(self, context: _Context) -> AsyncIterator[None]:
         """Refuses all but the first; what goes wrong inside ends the call."""
         try:
-            if self._refusal is not None:
-                raise RepairRefused(Refusal.DISABLED, self._refusal)
+            refusal = self._refusal()
+            if refusal is not None:
+                raise RepairRefused(Refusal.DISABLED, refusal)
             if self._turn.locked():
                 raise RepairRefused(Refusal.BUSY, "another repair is running here; wait for its end")
             async with self._turn:

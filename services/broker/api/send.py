@@ -56,7 +56,7 @@ class SendHandler:
         self._clock = services.clock
         self._topics = services.topics
         self._cluster = services.identity.cluster
-        self._max_body_bytes = services.options.max_message_bytes
+        self._options = services.options
         self._tracer = services.send_tracer
 
     def send_message(self, request: pb.SendMessageRequest, call: Call) -> None:
@@ -94,8 +94,9 @@ class SendHandler:
         now_ms = self._clock.wall_ms()
         if len(messages) > 1 and (refused := _check_alike(messages)):
             return refused
+        max_body_bytes = self._options.max_message_bytes
         for sent in messages:
-            if refused := check_message(sent, max_body_bytes=self._max_body_bytes, now_wall_ms=now_ms):
+            if refused := check_message(sent, max_body_bytes=max_body_bytes, now_wall_ms=now_ms):
                 return refused
         if config is None:
             return Outcome(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist in this broker group")

@@ -19,9 +19,9 @@ from mqservice.rpc import Call
 __all__ = ["ApiOptions", "BrokerServices", "Timer", "Timers"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ApiOptions:
-    """Limits and switches of the client API."""
+    """Limits and switches of the client API. They may change while it serves."""
 
     # Largest body (`maxMessageSize`).
     max_message_bytes: int = 4 << 20

@@ -30,9 +30,11 @@ _SLEEP_S_MIN: Final = 0.2
 
 
 class _Orders:
-    """Jobs and cancellations as they arrive on standard input; read by a thread, so that a job can be cancelled."""
+    """What arrives on standard input: jobs, cancellations and changes of pace; read by a thread, so that they reach a
+    job at work."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: ReadPace) -> None:
+        self._pace = pace
         self._jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._cancelled_up_to = 0
@@ -45,6 +47,9 @@ class _Orders:
             order = json.loads(line)
             if "job" in order:
                 self._jobs.put(order)
+                continue
+            if "bytes_per_second" in order:
+                self._pace.change(order["bytes_per_second"])
                 continue
             with self._lock:
                 # Jobs are numbered in their order and never overtake each other.
@@ -76,8 +81,8 @@ def main() -> None:
     """See the module's docstring."""
     root, bytes_per_second = sys.argv[1], int(sys.argv[2])
     _stand_back()
-    orders = _Orders()
     pace = ReadPace(bytes_per_second)
+    orders = _Orders(pace)
 
     def pause(byte_count: int) -> None:
         orders.wait(pace.wait_s(byte_count, now_s=time.monotonic()))

@@ -47,7 +47,7 @@ class AuditHelper:
     """Event loop only. `close` last; `root` is the store's folder, absolute."""
 
     def __init__(self, *, root: str, bytes_per_second: int) -> None:
-        """No process yet. With 0 bytes a second none may ever be asked for."""
+        """No process yet. While it may read 0 bytes a second nothing may be asked of it."""
         self._root = root
         self._bytes_per_second = bytes_per_second
         self._turn = asyncio.Lock()
@@ -60,6 +60,12 @@ class AuditHelper:
     def process_id(self) -> int | None:
         """Of the process, if one is running."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    def change_pace(self, bytes_per_second: int) -> None:
+        """Another pace for what is read from now on, by a job that is out as well; with 0 that goes on as before."""
+        self._bytes_per_second = bytes_per_second
+        if bytes_per_second and self._process is not None and self._process.returncode is None:
+            _send_nowait(self._process, {"bytes_per_second": bytes_per_second})
 
     async def answers(self, job: Job) -> AsyncGenerator[dict[str, Any], None]:
         """The job's frames, the last of which has `done`. Iterate to the end, or close it: the job is cancelled then.

@@ -18,6 +18,11 @@ class ReadPace:
         self._bytes_per_second = bytes_per_second
         self._free_s = 0.0
 
+    def change(self, bytes_per_second: int) -> None:
+        """Another pace, from the next read on. May come from another thread."""
+        assert bytes_per_second > 0, "who may read nothing is refused before"
+        self._bytes_per_second = bytes_per_second
+
     def wait_s(self, byte_count: int, *, now_s: float) -> float:
         """How long to wait before the next read, after one of `byte_count` bytes. `now_s` is monotonic.
 

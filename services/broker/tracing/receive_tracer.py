@@ -58,7 +58,7 @@ class ReceiveTracer:
         self.now_ns: Final = tracing.clock.monotonic_ns
         self._tracing = tracing
         self._sampler = tracing.sampler
-        self._slow_ns = tracing.options.slow_ms * _MILLISECOND_NS
+        self._options = tracing.options
         self._deliveries_max = deliveries_max
         # By receipt handle.
         self._delivered: OrderedDict[str, DeliveredMessage] = OrderedDict()
@@ -135,7 +135,7 @@ class ReceiveTracer:
 
     def is_slow(self, began_ns: int) -> bool:
         """Whether what began then has taken too long."""
-        return 0 < self._slow_ns < self.now_ns() - began_ns
+        return 0 < self._options.slow_ms * _MILLISECOND_NS < self.now_ns() - began_ns
 
     def settling(
         self,

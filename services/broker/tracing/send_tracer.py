@@ -87,8 +87,8 @@ class SendTracer:
         self._tracing = tracing
         self._meter = meter
         self._policy = policy
-        slow_ms = tracing.options.slow_ms
-        self.slow_ns = slow_ms * _NS_PER_MS if slow_ms else _NEVER_NS
+        self.slow_ns = _NEVER_NS
+        self.options_changed()
         self._takes = tracing.sampler.takes
         self._broker: dict[str, AttributeValue] = {
             names.BROKER_GROUP: tracing.identity.broker_name,
@@ -103,6 +103,11 @@ class SendTracer:
         self.traced_puts = TracedPuts(incarnation=tracing.clock.wall_ns())
         self.dropped_count = 0
         self._has_failed = False
+
+    def options_changed(self) -> None:
+        """Sends are kept for their slowness by the options as they are now."""
+        slow_ms = self._tracing.options.slow_ms
+        self.slow_ns = slow_ms * _NS_PER_MS if slow_ms else _NEVER_NS
 
     # Slaves
 

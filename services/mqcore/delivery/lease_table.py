@@ -68,6 +68,10 @@ class LeaseTable:
         self._journal_bytes = 0
         self._snapshot_bytes = 0
 
+    def change_options(self, options: DeliveryOptions) -> None:
+        """Other limits and habits, from the next receive on; what is leased stays so."""
+        self._options = self._state.options = options
+
     # Receive
 
     def receive(

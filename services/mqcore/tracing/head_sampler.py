@@ -11,16 +11,16 @@ __all__ = ["HeadSampler"]
 
 class HeadSampler:
     """Decides at the beginning of an operation. `chance` gives a float in [0, 1), `bits` an int of so many random
-    bits."""
+    bits. The `sample_rate` may change."""
 
     def __init__(self, sample_rate: float, *, chance: Callable[[], float], bits: Callable[[int], int]) -> None:
-        self._sample_rate = sample_rate
+        self.sample_rate = sample_rate
         self._chance = chance
         self._bits = bits
 
     def takes(self) -> bool:
         """Whether an operation that came without a context is to be traced."""
-        return self._chance() < self._sample_rate
+        return self._chance() < self.sample_rate
 
     def child_of(self, parent: TraceContext) -> TraceContext:
         """A new span in the parent's trace, sampled whatever the parent was: who asks has decided to keep it."""

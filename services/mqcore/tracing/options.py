@@ -7,9 +7,12 @@ from dataclasses import dataclass
 __all__ = ["TraceOptions"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TraceOptions:
-    """When a trace is kept. A caller's own decision in its `traceparent` goes before `sample_rate`."""
+    """When a trace is kept. A caller's own decision in its `traceparent` goes before `sample_rate`.
+
+    Both may change while traces are made; who keeps a copy of them is told by whoever changes them.
+    """
 
     # Share of operations without a context, 0 to 1.
     sample_rate: float
