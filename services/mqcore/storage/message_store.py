@@ -88,7 +88,7 @@ class MessageStore:
         """`store_host` is stamped into each record; `process_id` goes into the abort file, for people to read."""
         self._disk: Final = disk
         self._clock: Final = clock
-        self._options: Final = options
+        self._options = options
         self._encode_record: Final = RecordEncoder(store_host).encode
         self._process_id: Final = process_id
         self._log: Final = CommitLog(disk, file_bytes=options.commit_log_file_bytes)
@@ -108,7 +108,7 @@ class MessageStore:
         self._lock: DiskLock | None = None
         self._checkpoint = StoreCheckpoint()
         self._record_bytes_max: Final = options.commit_log_file_bytes - _RECORD_HEAD_ROOM_BYTES
-        self._body_bytes_max: Final = options.max_message_bytes
+        self._body_bytes_max = options.max_message_bytes
         self._dispatched_offset = 0
         self._last_record_offset = 0
         self._last_store_timestamp_ms = 0
@@ -692,6 +692,21 @@ class MessageStore:
         """Allows or refuses puts by how full the disk is."""
         self._disk_is_full = self._disk.usage().used_ratio > self._options.disk_warning_ratio
         self._judge_refusal()
+
+    def change_options(self, options: StoreOptions) -> None:
+        """From now on: how long files are kept, how full the disk may be, the largest body. The rest is not read."""
+        self._options = replace(
+            self._options,
+            max_message_bytes=options.max_message_bytes,
+            file_reserved_hours=options.file_reserved_hours,
+            delete_when_hours=options.delete_when_hours,
+            disk_max_used_ratio=options.disk_max_used_ratio,
+            disk_clean_forcibly_ratio=options.disk_clean_forcibly_ratio,
+            disk_warning_ratio=options.disk_warning_ratio,
+        )
+        self._body_bytes_max = options.max_message_bytes
+        self._retention.options = self._options
+        self.check_disk()
 
     def expire(self, *, now_wall_ms: int) -> RetentionJob | None:
         """Gives up the oldest files as the rules of retention.py say; the job removes them. To be called every 10 s.

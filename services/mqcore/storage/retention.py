@@ -58,7 +58,8 @@ class Retention:
         self._log: Final = log
         self._queues: Final = queues
         self._index: Final = index
-        self._options: Final = options
+        self.options = options
+        """May change."""
         self._untrimmed: dict[tuple[str, int], ConsumeQueue] = {}
 
     def expire(self, *, dispatched_offset: int, now_wall_ms: int) -> RetentionJob | None:
@@ -74,7 +75,7 @@ class Retention:
             [modified_ms[file_name(first + number * log.file_bytes)] for number in range(count)],
             file_bytes=log.file_bytes,
             usage=self._disk.usage(),
-            options=self._options,
+            options=self.options,
             now_wall_ms=now_wall_ms,
         )
         if not count:
