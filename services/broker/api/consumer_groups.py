@@ -7,9 +7,9 @@ from typing import Final
 from broker.api.client_settings import GroupPolicy
 from broker.api.services import BrokerServices
 from broker.api.status_codes import Code, Outcome
-from mqcore.metadata import SubscriptionGroupTable
+from mqcore.metadata import SubscriptionGroupConfig, SubscriptionGroupTable
 
-__all__ = ["admit_group", "group_policy"]
+__all__ = ["admit_group", "admitted_still", "group_policy"]
 
 # RocketMQ's default of 16 retries (`retryMaxTimes`) after the first delivery.
 _DEFAULT_POLICY: Final = GroupPolicy(fifo=False, max_attempts=17)
@@ -34,6 +34,18 @@ def admit_group(services: BrokerServices, group: str) -> Outcome | None:
             )
         services.create_group(group)
         return None
-    if not config.consume_enable:
-        return Outcome(Code.FORBIDDEN, f"consumer group {group} is disabled (consumeEnable=false)")
-    return None
+    return _disabled(config)
+
+
+def admitted_still(groups: SubscriptionGroupTable, group: str) -> Outcome | None:
+    """Why a group that was let in when its receive began to wait may not consume any more; None: it may."""
+    config = groups.get(group)
+    if config is None:
+        return Outcome(Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {group} was removed meanwhile")
+    return _disabled(config)
+
+
+def _disabled(config: SubscriptionGroupConfig) -> Outcome | None:
+    if config.consume_enable:
+        return None
+    return Outcome(Code.FORBIDDEN, f"consumer group {config.group_name} is disabled (consumeEnable=false)")

@@ -22,7 +22,7 @@ from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
 
 from broker.api.client_settings import RECEIVE_BATCH_MAX
-from broker.api.consumer_groups import admit_group, group_policy
+from broker.api.consumer_groups import admit_group, admitted_still, group_policy
 from broker.api.dead_letters import DeadLetterQueues
 from broker.api.delivery_encoding import DeliveryEncoder, encoded_end
 from broker.api.poll_end import poll_end_ms
@@ -159,7 +159,10 @@ class ReceiveHandler:
         if refused := self._check_topic_readable(topic) or admit_group(services, group):
             return refused
         client_id = call.header(CLIENT_ID_HEADER)
-        services.sessions.seen(client_id, now_ms=now_ms)
+        session = services.sessions.seen(client_id, now_ms=now_ms)
+        if not session.group:
+            # After a restart of the broker clients go on for minutes before they introduce themselves again.
+            session.group = group
         policy = group_policy(services.groups, group)
         return _Receive(
             call=call,
@@ -200,6 +203,10 @@ class ReceiveHandler:
         if not config.readable:
             return Outcome(Code.FORBIDDEN, f"topic {topic} has no readable queue in this broker group")
         return None
+
+    def _refused_meanwhile(self, receive: _Receive) -> Outcome | None:
+        """While it waited, an operator may have deleted its topic or its group, or disabled them."""
+        return self._check_topic_readable(receive.topic) or admitted_still(self._services.groups, receive.group)
 
     def _lease(self, receive: _Receive) -> Received:
         """What is there for the receive, leased. Dead letters among it are taken care of."""
@@ -316,6 +323,10 @@ class ReceiveHandler:
         while looking:
             receive = looking.pop()
             if receive.cancelled:
+                looking += self._polls.message_visible(receive.topic, receive.group)
+                continue
+            if refused := self._refused_meanwhile(receive):
+                self._refuse(receive.call, receive.group, receive.topic, refused, receive.trace)
                 looking += self._polls.message_visible(receive.topic, receive.group)
                 continue
             received = self._look(receive)

@@ -336,6 +336,37 @@ def test_disabled_group_is_refused(broker: BrokerAssembly) -> None:
     assert receive(broker, receive_request()).code == Code.FORBIDDEN
 
 
+def test_waiting_receives_get_nothing_once_their_group_was_removed_or_disabled(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    first, second = (call(broker, "ReceiveMessage", receive_request(group="going")) for _ in range(2))
+    other = call(broker, "ReceiveMessage", receive_request(group="held"))
+    broker.groups.remove("going", now_ms=1)
+    broker.leases.forget_group("going")
+    broker.add_group("held", enabled=False)
+    send(broker, b"a")
+    time.end_turn()
+    assert [Answer.of(waiting).code for waiting in (first, second)] == [Code.CONSUMER_GROUP_NOT_FOUND] * 2
+    assert Answer.of(other).code == Code.FORBIDDEN
+    assert broker.leases.pairs() == [("held", "orders")]
+    assert receive(broker, receive_request(group="going")).bodies == [b"a"], "the next receive makes the group anew"
+
+
+def test_waiting_receive_ends_once_its_topic_was_deleted(broker: BrokerAssembly, time: ManualTime) -> None:
+    waiting = call(broker, "ReceiveMessage", receive_request())
+    broker.topics.remove("orders", now_ms=1)
+    broker.leases.forget_topic("orders")
+    broker.api.message_arrived("orders")
+    time.end_turn()
+    assert Answer.of(waiting).code == Code.TOPIC_NOT_FOUND
+    assert broker.leases.pairs() == []
+
+
+def test_consumer_is_known_by_its_group_before_it_introduced_itself(broker: BrokerAssembly) -> None:
+    call(broker, "ReceiveMessage", receive_request(group="readers"))
+    assert [session.group for session in broker.sessions.all()] == ["readers"]
+
+
 def test_ordered_group_gets_nothing_more_of_a_queue_until_the_batch_is_acknowledged(
     broker: BrokerAssembly, time: ManualTime
 ) -> None:
