@@ -20,8 +20,10 @@ import structlog
 
 from broker.api.admin_servicer import AdminServicer
 from broker.api.audit_services import AuditServices
+from broker.api.broker_operations_servicer import BrokerOperationsServicer
 from broker.api.broker_report import BrokerReport
 from broker.api.client_api import ClientApi
+from broker.api.message_query_servicer import MessageQueryServicer
 from broker.api.metadata_plane import SERVICE_NAMES, MetadataPlane
 from broker.api.metadata_servicer import MetadataServicer
 from broker.api.replica_servicer import ReplicaServicer
@@ -42,6 +44,11 @@ from broker.message_lookup import MessageLookup
 from broker.metadata_tables import MetadataTables
 from broker.metrics import BrokerMetrics
 from broker.observability import BrokerObservability
+from broker.operations.group_changes import GroupChanges
+from broker.operations.group_progress import GroupProgressView
+from broker.operations.runtime_settings import RuntimeSettings
+from broker.operations.setting_appliers import setting_appliers
+from broker.queries import CommitLogPages, MessageQueries
 from broker.queue_reader import StoreQueueReader
 from broker.retention import Retention
 from broker.settings import BrokerRole, BrokerSettings
@@ -232,7 +239,26 @@ class Broker:
             puts=self._observability.put_meter,
             deliveries=self._client_api.delivery_meter,
             tables=self._tables,
+            current_settings=self._current_settings,
             refusal=lambda: self._refusal,
+        )
+        self._queries = MessageQueries(
+            store=self._store,
+            topics=self._tables.topics,
+            pages=CommitLogPages(
+                Path(settings.store_path_root_dir) / "commitlog",
+                file_bytes=settings.store_options().commit_log_file_bytes,
+            ),
+            clock=clock,
+            is_indexed=settings.message_index_enable,
+        )
+        self._group_changes = GroupChanges(
+            store=self._store,
+            tables=self._tables,
+            leases=self._leases,
+            sessions=self._sessions,
+            persist_leases=self.persist_leases,
+            wake=self._client_api.housekeep,
         )
         self._store_turn = asyncio.Lock()
         self._audit = AuditServices(
@@ -244,6 +270,17 @@ class Broker:
             member_metadata=self._members.member_metadata,
             flushes_paused=self._alone_with_store,
             failed=self._disk_failed,
+        )
+        self._runtime_settings = RuntimeSettings(
+            settings,
+            setting_appliers(
+                store=self._store,
+                leases=self._leases,
+                api_options=self._options,
+                observability=self._observability,
+                audit_read_rate=lambda rate: self._audit.change(bytes_per_second=rate),
+                is_master=settings.is_master,
+            ),
         )
         self._metadata_server = self._metadata_server_of(settings)
         self._metrics = self._metrics_of(settings)
@@ -260,6 +297,9 @@ class Broker:
     @property
     def _sync_flush(self) -> bool:
         return self._settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+
+    def _current_settings(self) -> BrokerSettings:
+        return self._runtime_settings.current
 
     # BrokerServices: what the client API's handlers need
 
@@ -454,16 +494,35 @@ class Broker:
                 topics=self._tables.topics,
                 groups=self._tables.groups,
                 queues=self._store,
-                progress=self._report.group_progress,
+                group_progress=GroupProgressView(
+                    store=self._store,
+                    topics=self._tables.topics,
+                    leases=self._leases,
+                    stored=self._tables.consumer_offsets,
+                    sessions=self._sessions,
+                    clock=self._clock,
+                ),
+                topic_deleted=self._group_changes.forget_topic,
                 departure=self._departure,
                 probe_peers=self._report.probe_peers,
                 is_system_topic=self._is_system_topic,
                 topics_changed=self._tables.topics_edited,
                 groups_changed=self._tables.groups_edited,
                 is_master=settings.is_master,
-                default_queue_count=settings.default_topic_queue_nums,
+                default_queue_count=lambda: self._current_settings().default_topic_queue_nums,
                 clock=self._clock,
             ),
+            operations=BrokerOperationsServicer(
+                sessions=self._sessions,
+                changes=self._group_changes,
+                settings=self._runtime_settings,
+                events=self._events,
+                resend_dead_letters=None,
+                process_start_ms=self._incarnation,
+                refusal=lambda: self._refusal,
+                clock=self._clock,
+            ),
+            queries=MessageQueryServicer(self._queries),
             traces=TraceServicer(
                 identity=self._identity,
                 recent=self._observability.recent_spans,
@@ -497,6 +556,7 @@ class Broker:
             links=self._links,
             loop_meter=self._loop_meter,
             lag_age=self._lag_age,
+            current_settings=self._current_settings,
             flush_seconds={"log": self._flusher.durations_s, "queues": self._queue_flusher.durations_s},
             refusal=lambda: self._refusal,
             span_counts=self._observability.span_counts,

@@ -63,6 +63,7 @@ class BrokerReport:
         puts: PutMeter,
         deliveries: DeliveryMeter,
         tables: MetadataTables,
+        current_settings: Callable[[], BrokerSettings],
         refusal: Callable[[], str | None],
     ) -> None:
         self._settings = settings
@@ -83,6 +84,7 @@ class BrokerReport:
         self._puts = puts
         self._deliveries = deliveries
         self._tables = tables
+        self._current_settings = current_settings
         self._refusal = refusal
         self._started_ms = clock.monotonic_ms()
         self._peer_probes = PeerProbes(clock=clock, targets=self._probe_targets)
@@ -179,20 +181,6 @@ class BrokerReport:
         link.lag_bytes = follower.lag_bytes
         link.master_end_offset = self._store.end_offset + follower.lag_bytes
 
-    def group_progress(self, group: str) -> list[pb.GroupProgress]:
-        """How far a consumer group is, queue by queue."""
-        return [
-            pb.GroupProgress(
-                topic=state.topic,
-                queue_id=state.queue_id,
-                committed_offset=state.committed_offset,
-                max_offset=self._store.queue_max_offset(state.topic, state.queue_id),
-                inflight_count=state.inflight_count,
-            )
-            for state in self._leases.progress()
-            if state.group == group
-        ]
-
     async def probe_peers(self) -> pb.ProbePeersResponse:
         """The answer of ProbePeers: whom this broker reaches, and its disk."""
         problems = [
@@ -229,7 +217,7 @@ class BrokerReport:
             total_bytes=usage.total_bytes,
             free_bytes=usage.total_bytes - usage.used_bytes,
             used_ratio=usage.used_ratio,
-            warning_ratio=self._settings.disk_space_warning_level_ratio,
+            warning_ratio=self._current_settings().disk_space_warning_level_ratio,
         )
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tandemmq.admin.v1 import broker_admin_service_pb2_grpc, trace_service_pb2_grpc
+from tandemmq.admin.v1 import (
+    broker_admin_service_pb2_grpc,
+    broker_operations_service_pb2_grpc,
+    message_query_service_pb2_grpc,
+    trace_service_pb2_grpc,
+)
 from tandemmq.broker.v1 import (
     metadata_service_pb2_grpc,
     replica_reader_service_pb2_grpc,
@@ -14,6 +19,8 @@ from tandemmq.broker.v1 import (
 )
 
 from broker.api.admin_servicer import AdminServicer
+from broker.api.broker_operations_servicer import BrokerOperationsServicer
+from broker.api.message_query_servicer import MessageQueryServicer
 from broker.api.metadata_servicer import MetadataServicer
 from broker.api.replica_reader_servicer import ReplicaReaderServicer
 from broker.api.replica_repair_servicer import ReplicaRepairServicer
@@ -29,6 +36,8 @@ SERVICE_NAMES: Final = (
     "tandemmq.broker.v1.ReplicaReaderService",
     "tandemmq.broker.v1.ReplicaRepairService",
     "tandemmq.admin.v1.BrokerAdminService",
+    "tandemmq.admin.v1.BrokerOperationsService",
+    "tandemmq.admin.v1.MessageQueryService",
     "tandemmq.admin.v1.TraceService",
 )
 """As reflection and the health service name them."""
@@ -43,6 +52,8 @@ class MetadataPlane:
     reader: ReplicaReaderServicer
     repair: ReplicaRepairServicer
     admin: AdminServicer
+    operations: BrokerOperationsServicer
+    queries: MessageQueryServicer
     traces: TraceServicer
 
     def serve_on(self, server: GrpcServer) -> None:
@@ -53,4 +64,6 @@ class MetadataPlane:
         replica_reader_service_pb2_grpc.add_ReplicaReaderServiceServicer_to_server(self.reader, aio_server)
         replica_repair_service_pb2_grpc.add_ReplicaRepairServiceServicer_to_server(self.repair, aio_server)
         broker_admin_service_pb2_grpc.add_BrokerAdminServiceServicer_to_server(self.admin, aio_server)
+        broker_operations_service_pb2_grpc.add_BrokerOperationsServiceServicer_to_server(self.operations, aio_server)
+        message_query_service_pb2_grpc.add_MessageQueryServiceServicer_to_server(self.queries, aio_server)
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self.traces, aio_server)

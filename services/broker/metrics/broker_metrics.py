@@ -69,6 +69,7 @@ class BrokerMetrics:
         links: NameServerLinks,
         loop_meter: LoopMeter,
         lag_age: LagAge,
+        current_settings: Callable[[], BrokerSettings],
         flush_seconds: Mapping[str, Histogram],
         refusal: Callable[[], str | None],
         span_counts: Callable[[], Mapping[str, int]],
@@ -119,7 +120,7 @@ class BrokerMetrics:
             disk=disk,
             clock=clock,
             flush_seconds=flush_seconds,
-            disk_warning_ratio=settings.disk_space_warning_level_ratio,
+            disk_warning_ratio=lambda: current_settings().disk_space_warning_level_ratio,
         )
         self._clients = ClientMetrics(
             sessions=sessions,

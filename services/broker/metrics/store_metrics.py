@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.metrics.store_time import read_stored_at_ms
@@ -27,7 +27,7 @@ class StoreMetrics:
         disk: Disk,
         clock: Clock,
         flush_seconds: Mapping[str, Histogram],
-        disk_warning_ratio: float,
+        disk_warning_ratio: Callable[[], float],
     ) -> None:
         self._store = store
         self._disk = disk
@@ -57,7 +57,7 @@ class StoreMetrics:
         for file, histogram in self._flush_seconds.items():
             samples.add_histogram("rocketmq_store_flush_seconds", histogram.reading(), file)
         samples.add("rocketmq_disk_used_ratio", usage.used_ratio)
-        samples.add("rocketmq_disk_warning_ratio", self._disk_warning_ratio)
+        samples.add("rocketmq_disk_warning_ratio", self._disk_warning_ratio())
 
     def _ask_disk(self) -> tuple[DiskUsage, int]:
         return self._disk.usage(), len(self._disk.list_folder(_KEPT_TAILS))

@@ -25,7 +25,7 @@ class Store:
             disk=disk,
             clock=self.clock,
             flush_seconds={"log": Histogram((0.1,))},
-            disk_warning_ratio=0.9,
+            disk_warning_ratio=lambda: 0.9,
         )
 
     def samples(self) -> MetricSamples:
