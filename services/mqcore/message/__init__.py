@@ -26,6 +26,7 @@ from mqcore.message.record_decoder import (
 )
 from mqcore.message.record_encoder import RecordEncoder, encode_record, record_size
 from mqcore.message.record_layout import BLANK_MAGIC, V1_MAGIC, V2_MAGIC, encode_blank
+from mqcore.message.record_outline import RecordOutline, read_record_outline
 from mqcore.message.stored_message import StoredMessage, read_store_timestamp_ms, read_stored_message
 from mqcore.message.sys_flag import enters_consume_queue, enters_index
 from mqcore.message.tags_code import SCHEDULE_TOPIC, delay_tags_code, record_tags_code, tags_code
@@ -46,6 +47,7 @@ __all__ = [
     "OutgoingMessage",
     "RecordEncoder",
     "RecordFound",
+    "RecordOutline",
     "ScanResult",
     "ScanStop",
     "StoredMessage",
@@ -64,6 +66,7 @@ __all__ = [
     "java_map_order",
     "offset_message_id",
     "parse_offset_message_id",
+    "read_record_outline",
     "read_store_timestamp_ms",
     "read_stored_message",
     "record_size",

@@ -246,6 +246,15 @@ class IndexFile:
 
         Store times are known to the second: a record of the second before `begin_ms` may be among them.
         """
+        for physical_offset in self.chain(hashed, begin_ms=begin_ms, end_ms=end_ms):
+            if physical_offset is not None:
+                yield physical_offset
+
+    def chain(self, hashed: int, *, begin_ms: int, end_ms: int) -> Iterator[PhysicalOffset | None]:
+        """The same, with None for every entry on the way that is none of them: who walks far may stop at each step.
+
+        What is entered meanwhile does not disturb the walk; after a `truncate` it ends sooner or later by itself.
+        """
         view = self._view
         (entry,) = _read_slot(view, _SLOTS_START + hashed % self._slot_count * _SLOT_BYTES)
         newer = self.next_entry
@@ -257,8 +266,7 @@ class IndexFile:
             stored_ms = self.begin_timestamp_ms + (seconds * 1000 if entry > 1 else 0)
             if stored_ms + 999 < begin_ms:
                 return
-            if found == hashed and stored_ms <= end_ms:
-                yield PhysicalOffset(physical_offset)
+            yield PhysicalOffset(physical_offset) if found == hashed and stored_ms <= end_ms else None
             newer, entry = entry, previous
 
     def truncate(self, physical_end: int) -> None:

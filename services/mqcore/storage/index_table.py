@@ -6,7 +6,7 @@ entered again from the CommitLog as long as that still has the records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
@@ -194,6 +194,14 @@ class IndexTable:
         The caller reads them and compares the key, as hashes collide, and the store time, known here to the second.
         """
         return self._query(key_hash(topic, key), begin_ms=begin_ms, end_ms=end_ms, max_count=max_count)
+
+    def walk(self, topic: str, key: str, *, begin_ms: int, end_ms: int) -> Iterator[PhysicalOffset | None]:
+        """As `query`, one entry of the index after the other: None for an entry that is another's, so that who looks
+        for much may let others have a turn in between."""
+        hashed = key_hash(topic, key)
+        for file in list(reversed(self._files)):
+            if file.overlaps(begin_ms=begin_ms, end_ms=end_ms):
+                yield from file.chain(hashed, begin_ms=begin_ms, end_ms=end_ms)
 
     def query_tag(self, topic: str, tag: str, *, begin_ms: int, end_ms: int, max_count: int) -> list[PhysicalOffset]:
         """The same for a tag; records entered by RocketMQ before 5.5 are not found."""

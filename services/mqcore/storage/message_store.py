@@ -12,7 +12,7 @@ every put for the rest of its life and the broker must stop; recovery finds out 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -502,6 +502,14 @@ class MessageStore:
             if record.topic == topic and key in keys and begin_ms <= record.store_timestamp_ms <= end_ms:
                 records.append(record)
         return records
+
+    def index_walk(self, topic: str, key: str, *, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Where records with `key` may start, newest first, None in between: see `IndexTable.walk`. Whoever reads them
+        compares key and time. Nothing at all when there is no index."""
+        if self._index is None:
+            return iter(())
+        self._enter_into_index()
+        return self._index.walk(topic, key, begin_ms=begin_ms - _INDEX_SECOND_MS, end_ms=end_ms)
 
     @property
     def queues(self) -> ConsumeQueueTable:
