@@ -1,0 +1,224 @@
+"""Every query about stored messages, each bounded in what it looks at and in how long it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from broker.queries.commit_log_pages import Pages
+from broker.queries.criteria import KeyCriteria, QueueCriteria, TimeCriteria, WantedMessages
+from broker.queries.errors import IndexIsOff, MessageUnknown, QueriesBusy, TopicUnknown
+from broker.queries.key_search import KeySearch
+from broker.queries.page_token import position_of
+from broker.queries.queue_search import QueueSearch
+from broker.queries.queue_walk import QueueWalk
+from broker.queries.stored_records import ReadableStore, StoredRecords
+from broker.queries.time_boundary import TimeBoundary, entry_at, first_at_physical
+from broker.queries.values import FoundOffset, MessagePage, QueriedMessage, QueueState, RangeDigest
+from mqcore.clock import Clock
+from mqcore.message import RecordOutline, decode_properties
+from mqcore.metadata import TopicTable
+from mqcore.storage.consume_queue import ConsumeQueue
+
+__all__ = ["MessageQueries"]
+
+_QUERIES_AT_ONCE: Final = 4
+"""Others wait: a query takes the event loop in turns with all that a broker has to do."""
+_QUERIES_WAITING_MAX: Final = 64
+
+
+class MessageQueries:
+    """Answers from one replica, master or slave. Event loop only."""
+
+    def __init__(
+        self, *, store: ReadableStore, topics: TopicTable, pages: Pages, clock: Clock, is_indexed: bool
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._pages = pages
+        self._clock = clock
+        self._is_indexed = is_indexed
+        self._records = StoredRecords(store, pages)
+        self._turns = asyncio.Semaphore(_QUERIES_AT_ONCE)
+        self._waiting = 0
+
+    async def queue_states(self, topic: str) -> list[QueueState]:
+        """Every queue that the topic's configuration names or that holds something, by id. Raises TopicUnknown."""
+        async with self._turn():
+            return [await self._queue_state(topic, queue_id) for queue_id in self._queue_ids(topic)]
+
+    async def find_offsets(self, topic: str, time_ms: int) -> list[FoundOffset]:
+        """Where each of those queues is at a moment. Raises TopicUnknown."""
+        async with self._turn():
+            boundary = TimeBoundary(self._records, time_ms)
+            found = []
+            for queue_id in self._queue_ids(topic):
+                queue = self._store.consume_queue(topic, queue_id)
+                found.append(FoundOffset(queue_id, await boundary.first_in(queue) if queue is not None else 0))
+                await asyncio.sleep(0)
+            return found
+
+    async def messages(self, wanted: WantedMessages, page_token: bytes = b"") -> MessagePage:
+        """A page of messages. Raises TopicUnknown, PageTokenInvalid, IndexIsOff."""
+        position = position_of(wanted, page_token)
+        async with self._turn():
+            if isinstance(wanted.criteria, KeyCriteria):
+                return await self._with_key(wanted, wanted.criteria, position)
+            return await self._in_queues(wanted, wanted.criteria, position)
+
+    async def message_at(self, physical_offset: int, *, body_bytes: int) -> QueriedMessage:
+        """The message whose record begins there. Raises MessageUnknown."""
+        async with self._turn():
+            outline = await self._records.outline_at(physical_offset)
+            if outline is None:
+                raise MessageUnknown(
+                    f"physical_offset {physical_offset}: no record begins there; the log holds "
+                    f"[{self._store.min_offset}, {self._store.end_offset})"
+                )
+            return await self._message(outline, body_bytes)
+
+    async def message_in_queue(
+        self, topic: str, queue_id: int, queue_offset: int, *, body_bytes: int
+    ) -> QueriedMessage:
+        """The message at a place of a queue. Raises TopicUnknown, MessageUnknown."""
+        self._queue_ids(topic)
+        async with self._turn():
+            queue = self._store.consume_queue(topic, queue_id)
+            entry = entry_at(queue, queue_offset) if queue is not None else None
+            if queue is None or entry is None or entry.is_filler:
+                held = f"[{queue.min_offset}, {queue.max_offset})" if queue is not None else "nothing"
+                raise MessageUnknown(
+                    f"queue_offset {queue_offset}: queue {queue_id} of {topic} has no message there, it holds {held}"
+                )
+            (outline,) = await self._records.outlines([(entry.physical_offset, entry.size)])
+            if outline is None:
+                raise MessageUnknown(
+                    f"queue_offset {queue_offset}: its record at {entry.physical_offset} has expired or cannot be read"
+                )
+            return await self._message(outline, body_bytes)
+
+    async def digest(self, physical_offset: int, size: int) -> RangeDigest:
+        """SHA-256 of a range of the log as this replica holds it."""
+        async with self._turn():
+            return RangeDigest(
+                await self._sha256(physical_offset, size),
+                self._store.min_offset,
+                self._store.end_offset,
+                self._store.flushed_offset,
+            )
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        if self._waiting >= _QUERIES_WAITING_MAX:
+            raise QueriesBusy(f"{self._waiting} queries wait for this broker already; try again in a moment")
+        self._waiting += 1
+        try:
+            await self._turns.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    async def _sha256(self, start: int, size: int) -> bytes | None:
+        """Over slices of the map, in a thread that lets go of the interpreter's lock; None: not held."""
+        store = self._store
+        end = start + size
+        if not store.min_offset <= start < end <= store.end_offset:
+            return None
+        cuts = store.log_cuts
+        await self._pages.fetch([(start, end)])
+        pieces: list[memoryview] = []
+        while start < end:
+            piece = store.read_log(start, end - start)
+            if not piece:
+                return None
+            pieces.append(piece)
+            start += len(piece)
+        digest = await asyncio.to_thread(_sha256_of, pieces)
+        return digest if store.log_cuts == cuts else None
+
+    def _queue_ids(self, topic: str) -> list[int]:
+        config = self._topics.get(topic)
+        with_messages = self._store.queues.ids_of(topic)
+        if config is None:
+            if not with_messages:
+                raise TopicUnknown(topic)
+            return with_messages
+        return sorted({*range(max(config.read_queue_count, config.write_queue_count)), *with_messages})
+
+    async def _queue_state(self, topic: str, queue_id: int) -> QueueState:
+        queue = self._store.consume_queue(topic, queue_id)
+        if queue is None:
+            return QueueState(queue_id, 0, 0, None, None)
+        oldest = QueueWalk([(queue, queue.min_offset, queue.max_offset)]).next_place
+        newest = QueueWalk([(queue, queue.min_offset, queue.max_offset)], backwards=True).next_place
+        return QueueState(
+            queue_id,
+            queue.min_offset,
+            queue.max_offset,
+            await self._records.store_ms(oldest.physical_offset) if oldest is not None else None,
+            await self._records.store_ms(newest.physical_offset) if newest is not None else None,
+        )
+
+    async def _in_queues(
+        self, wanted: WantedMessages, criteria: QueueCriteria | TimeCriteria, position: int | None
+    ) -> MessagePage:
+        queue_ids = self._queue_ids(wanted.topic)
+        if isinstance(criteria, QueueCriteria):
+            walk = self._stretch(wanted.topic, criteria, position)
+        else:
+            walk = await self._merged(wanted.topic, queue_ids, criteria, position)
+        search = QueueSearch(self._records, walk, wanted, clock=self._clock)
+        return await search.page()
+
+    def _stretch(self, topic: str, criteria: QueueCriteria, position: int | None) -> QueueWalk:
+        queue = self._store.consume_queue(topic, criteria.queue_id)
+        if queue is None:
+            return QueueWalk([])
+        end = min(criteria.end_offset or queue.max_offset, queue.max_offset)
+        start = max(criteria.start_offset if position is None else position, queue.min_offset)
+        return QueueWalk([(queue, start, end)])
+
+    async def _merged(
+        self, topic: str, queue_ids: Sequence[int], criteria: TimeCriteria, position: int | None
+    ) -> QueueWalk:
+        """All queues from where the page begins; where the query ends shows on the way."""
+        first_ms = criteria.end_ms if criteria.newest_first else criteria.start_ms
+        boundary = TimeBoundary(self._records, first_ms) if first_ms is not None and position is None else None
+        ranges: list[tuple[ConsumeQueue, int, int]] = []
+        for queue_id in queue_ids:
+            queue = self._store.consume_queue(topic, queue_id)
+            if queue is None:
+                continue
+            low, high = int(queue.min_offset), int(queue.max_offset)
+            turn = high if criteria.newest_first else low
+            if position is not None:
+                turn = first_at_physical(queue, position)
+            elif boundary is not None:
+                turn = await boundary.first_in(queue)
+            ranges.append((queue, low, turn) if criteria.newest_first else (queue, turn, high))
+            await asyncio.sleep(0)
+        return QueueWalk(ranges, backwards=criteria.newest_first)
+
+    async def _with_key(self, wanted: WantedMessages, criteria: KeyCriteria, position: int | None) -> MessagePage:
+        if not self._is_indexed:
+            raise IndexIsOff
+        self._queue_ids(wanted.topic)
+        search = KeySearch(self._records, self._store, wanted, criteria, clock=self._clock)
+        return await search.page(position)
+
+    async def _message(self, outline: RecordOutline, body_bytes: int) -> QueriedMessage:
+        body = await self._records.body(outline, max_bytes=body_bytes)
+        return QueriedMessage(outline, decode_properties(outline.properties), body)
+
+
+def _sha256_of(pieces: Sequence[memoryview]) -> bytes:
+    sha256 = hashlib.sha256()
+    for piece in pieces:
+        sha256.update(piece)
+    return sha256.digest()

@@ -1,0 +1,71 @@
+"""What queries answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mqcore.message import RecordOutline
+
+__all__ = ["Body", "FoundOffset", "MessagePage", "QueriedMessage", "QueueState", "RangeDigest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A message's body as far as it was asked for."""
+
+    # Unpacked. Empty when none was asked for, or it cannot be shown.
+    data: bytes
+    # zlib, gzip, lz4, zstd; empty: it is not compressed.
+    compression: str
+    # Why it cannot be shown, or not be believed; empty if it can.
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueriedMessage:
+    """A message as it lies in the log."""
+
+    outline: RecordOutline
+    properties: Mapping[str, str]
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """Messages found, in the order of the query."""
+
+    messages: Sequence[QueriedMessage]
+    # Where the next page begins; empty: this was all.
+    next_page_token: bytes
+    # Messages looked at.
+    scanned_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A queue's extent. Times are wall-clock ms; None in an empty queue, and where the record cannot be read."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    oldest_store_ms: int | None
+    newest_store_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffset:
+    """First message of a queue from a moment on; the queue's end if there is none."""
+
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeDigest:
+    """SHA-256 of a range of the CommitLog, None if it is not wholly held, and what the log holds. Bytes."""
+
+    sha256: bytes | None
+    min_offset: int
+    end_offset: int
+    flushed_offset: int

@@ -1,0 +1,88 @@
+"""Stores with messages in them, and the queries of operators over them, without files."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from broker.queries import MessagePage, MessageQueries, WantedMessages
+from broker.queries.commit_log_pages import LogRange
+from mqcore.message.sys_flag import COMPRESSED
+from mqcore.metadata import TopicConfig, TopicTable
+from mqcore.storage import AppendResult, MessageStore, StoreOptions
+from support.messages import STORE_HOST, outgoing_message
+from support.simulated_disk import SimulatedDisk
+from support.stores import ManualClock
+
+__all__ = ["QueryStore", "RememberedPages"]
+
+_OPTIONS = StoreOptions(
+    commit_log_file_bytes=64 << 10,
+    consume_queue_file_bytes=2_000,
+    index_slot_count=1_000,
+    index_entry_count=20_000,
+    max_message_bytes=63 << 10,
+)
+
+
+@dataclass
+class RememberedPages:
+    """Keeps what was fetched, each time in `takes_ms`."""
+
+    clock: ManualClock
+    takes_ms: int = 0
+    fetched: list[LogRange] = field(default_factory=list)
+
+    async def fetch(self, ranges: Sequence[LogRange]) -> None:
+        self.clock.now_ms += self.takes_ms
+        self.fetched += ranges
+
+
+class QueryStore:
+    """A loaded store, a clock and `MessageQueries` over both."""
+
+    def __init__(self, *, topics: Sequence[str] = ("orders",), queues: int = 4, indexed: bool = True) -> None:
+        self.clock = ManualClock()
+        self.store = MessageStore(
+            SimulatedDisk(random.Random(1), wall_ms=self.clock.wall_ms), self.clock, _OPTIONS, store_host=STORE_HOST
+        )
+        self.store.load()
+        self.topics = TopicTable()
+        for topic in topics:
+            self.topics.put(TopicConfig(topic, queues, queues), now_ms=0)
+        self.pages = RememberedPages(self.clock)
+        self.queries = MessageQueries(
+            store=self.store, topics=self.topics, pages=self.pages, clock=self.clock, is_indexed=indexed
+        )
+
+    def put(
+        self,
+        body: bytes = b"body",
+        *,
+        topic: str = "orders",
+        queue_id: int = 0,
+        tag: str | None = None,
+        keys: tuple[str, ...] = (),
+        sys_flag: int = 0,
+        after_ms: int = 0,
+    ) -> AppendResult:
+        """Stores a message, `after_ms` later than the one before."""
+        self.clock.now_ms += after_ms
+        message = outgoing_message(topic=topic, queue_id=queue_id, body=body, tag=tag, keys=keys)
+        message.sys_flag = sys_flag
+        result = self.store.put(message)
+        assert result.status.stored
+        return result
+
+    def put_zipped(self, body: bytes) -> AppendResult:
+        """Stores a compressed one."""
+        return self.put(zlib.compress(body), sys_flag=COMPRESSED)
+
+    async def all_pages(self, wanted: WantedMessages) -> list[MessagePage]:
+        """Every page, to the last."""
+        pages = [await self.queries.messages(wanted)]
+        while pages[-1].next_page_token:
+            pages.append(await self.queries.messages(wanted, pages[-1].next_page_token))
+        return pages
