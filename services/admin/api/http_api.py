@@ -1,6 +1,7 @@
-"""Everything that is asked for over HTTP/1.1: the status page, JSON, health, metrics, and who may have them.
+"""Everything that is asked for over HTTP/1.1: pages, JSON, health, metrics, and who may have them.
 
-Nothing here asks the cluster but what is about traces: every other answer is the newest reading and says how old it is.
+Health, metrics and the cluster's state ask nobody: they are the newest reading and say how old it is. Topics, groups,
+messages, settings and traces are asked of the cluster when somebody wants them.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from admin.api.guard import App, Guard
 from admin.api.login_routes import add_login
 from admin.api.pages.page_answers import problem_page
 from admin.api.problems import Problem, plain_problem, problem_of, problem_response
+from admin.api.rest import add_rest
 from admin.api.trace_routes import add_traces
 from admin.cluster_cache import CachedCluster, ClusterReading
 from admin.cluster_state import BrokerState, Finding, NameServerState
 from admin.cluster_traces import TraceSource
 from admin.consistency_runs import ConsistencyRuns
+from admin.history import ClusterHistory
 from admin.metrics import CONTENT_TYPE, ClusterMetrics
 from admin.operations.failure import OperationFailed
 from admin.web import StaticFile, StatusPage, TracePage
@@ -109,13 +112,14 @@ def http_app(
     clock: Clock,
     desk: OperationsDesk | None = None,
     add_pages: Sequence[AddPages] = (),
+    history: ClusterHistory | None = None,
     refresh_ms: int = 2_000,
 ) -> App:
     """The ASGI application. `add_pages` add the console's pages; one that adds `/` takes the place of `page`."""
     app = FastAPI(
         title="TandemMQ admin service",
         version=VERSION,
-        description="A cluster's state, read in the background. Every answer says how old it is.",
+        description="A cluster's state, read in the background, and all an operator can ask of it and do to it.",
         openapi_url="/api/openapi.json",
         # The usual documentation pages load their scripts from elsewhere; /api/docs is our own.
         docs_url=None,
@@ -124,6 +128,7 @@ def http_app(
     )
     pages: Pages | None = None
     if desk is not None:
+        app.state.audit_log = desk.audit_log
         pages = Pages(
             templates=page.templates,
             desk=desk,
@@ -132,6 +137,7 @@ def http_app(
             traces=traces,
             clock=clock,
             refresh_ms=refresh_ms,
+            history=history or ClusterHistory(),
         )
         if access.sessions is not None:
             add_login(app, access, access.sessions, page.templates, audit_log=desk.audit_log, clock=clock)
@@ -141,9 +147,11 @@ def http_app(
     _add_health(app, cluster)
     _add_json(app, cluster, clock)
     _add_consistency(app, consistency)
+    if desk is not None:
+        add_rest(app, desk, clock=clock)
     add_traces(app, traces, TracePage(page.templates))
     _add_pages(app, cluster, consistency, metrics, page, clock)
-    return Guard(app, access)
+    return Guard(app, access, desk.audit_log if desk is not None else None)
 
 
 def _add_problems(app: FastAPI, pages: Pages | None) -> None:
