@@ -19,9 +19,9 @@ from broker.queries.stored_records import ReadableStore, StoredRecords
 from broker.queries.time_boundary import TimeBoundary, entry_at, first_at_physical
 from broker.queries.values import FoundOffset, MessagePage, QueriedMessage, QueueState, RangeDigest
 from mqcore.clock import Clock
-from mqcore.message import RecordOutline, decode_properties
+from mqcore.message import MessageRecord, RecordOutline, decode_properties
 from mqcore.metadata import TopicTable
-from mqcore.storage.consume_queue import ConsumeQueue
+from mqcore.storage.consume_queue import ConsumeQueue, QueueEntry
 
 __all__ = ["MessageQueries"]
 
@@ -84,21 +84,21 @@ class MessageQueries:
         self, topic: str, queue_id: int, queue_offset: int, *, body_bytes: int
     ) -> QueriedMessage:
         """The message at a place of a queue. Raises TopicUnknown, MessageUnknown."""
-        self._queue_ids(topic)
         async with self._turn():
-            queue = self._store.consume_queue(topic, queue_id)
-            entry = entry_at(queue, queue_offset) if queue is not None else None
-            if queue is None or entry is None or entry.is_filler:
-                held = f"[{queue.min_offset}, {queue.max_offset})" if queue is not None else "nothing"
-                raise MessageUnknown(
-                    f"queue_offset {queue_offset}: queue {queue_id} of {topic} has no message there, it holds {held}"
-                )
+            entry = self._entry(topic, queue_id, queue_offset)
             (outline,) = await self._records.outlines([(entry.physical_offset, entry.size)])
             if outline is None:
-                raise MessageUnknown(
-                    f"queue_offset {queue_offset}: its record at {entry.physical_offset} has expired or cannot be read"
-                )
+                raise _unreadable(queue_offset, entry)
             return await self._message(outline, body_bytes)
+
+    async def record_in_queue(self, topic: str, queue_id: int, queue_offset: int) -> MessageRecord:
+        """The whole record at a place of a queue, its body as stored and proven by its CRC. Raises as above."""
+        async with self._turn():
+            entry = self._entry(topic, queue_id, queue_offset)
+            record = await self._records.whole(entry.physical_offset, entry.size)
+            if record is None:
+                raise _unreadable(queue_offset, entry)
+            return record
 
     async def digest(self, physical_offset: int, size: int) -> RangeDigest:
         """SHA-256 of a range of the log as this replica holds it."""
@@ -150,6 +150,17 @@ class MessageQueries:
                 raise TopicUnknown(topic)
             return with_messages
         return sorted({*range(max(config.read_queue_count, config.write_queue_count)), *with_messages})
+
+    def _entry(self, topic: str, queue_id: int, queue_offset: int) -> QueueEntry:
+        self._queue_ids(topic)
+        queue = self._store.consume_queue(topic, queue_id)
+        entry = entry_at(queue, queue_offset) if queue is not None else None
+        if queue is None or entry is None or entry.is_filler:
+            held = f"[{queue.min_offset}, {queue.max_offset})" if queue is not None else "nothing"
+            raise MessageUnknown(
+                f"queue_offset {queue_offset}: queue {queue_id} of {topic} has no message there, it holds {held}"
+            )
+        return entry
 
     async def _queue_state(self, topic: str, queue_id: int) -> QueueState:
         queue = self._store.consume_queue(topic, queue_id)
@@ -215,6 +226,12 @@ class MessageQueries:
     async def _message(self, outline: RecordOutline, body_bytes: int) -> QueriedMessage:
         body = await self._records.body(outline, max_bytes=body_bytes)
         return QueriedMessage(outline, decode_properties(outline.properties), body)
+
+
+def _unreadable(queue_offset: int, entry: QueueEntry) -> MessageUnknown:
+    return MessageUnknown(
+        f"queue_offset {queue_offset}: its record at {entry.physical_offset} has expired or cannot be read"
+    )
 
 
 def _sha256_of(pieces: Sequence[memoryview]) -> bytes:

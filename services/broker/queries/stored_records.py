@@ -9,7 +9,14 @@ from typing import Final, Protocol
 from broker.queries.bodies import compression_of, unpacked
 from broker.queries.commit_log_pages import LogRange, Pages
 from broker.queries.values import Body
-from mqcore.message import MalformedRecord, RecordOutline, read_record_outline, read_store_timestamp_ms
+from mqcore.message import (
+    MalformedRecord,
+    MessageRecord,
+    RecordOutline,
+    decode_record,
+    read_record_outline,
+    read_store_timestamp_ms,
+)
 from mqcore.message.record_outline import RECORD_HEAD_BYTES_MAX, RECORD_TAIL_BYTES_MAX
 from mqcore.message.sys_flag import COMPRESSED
 from mqcore.storage.consume_queue import ConsumeQueue
@@ -80,6 +87,17 @@ class StoredRecords:
         size = int.from_bytes(self._store.read_log(physical_offset, _SIZE_BYTES), signed=True)
         (outline,) = await self.outlines([(physical_offset, size)])
         return outline
+
+    async def whole(self, physical_offset: int, size: int) -> MessageRecord | None:
+        """All of a record, as stored and with its CRC checked; None as in `outlines`."""
+        if not 0 < size <= self._store.segment_bytes:
+            return None
+        await self._pages.fetch([(physical_offset, physical_offset + size)])
+        try:
+            record = decode_record(self._store.read_log(physical_offset, size))
+        except MalformedRecord:
+            return None
+        return record if (record.physical_offset, record.total_size) == (physical_offset, size) else None
 
     async def store_ms(self, physical_offset: int) -> int | None:
         """When the record was stored that begins there; None as in `outlines`."""

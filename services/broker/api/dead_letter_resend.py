@@ -1,0 +1,202 @@
+"""Puts dead letters back into the topics they came from. The edge: protobuf stops here.
+
+A letter becomes a new message with the body, the tag, the keys and the properties it had, its message id too: whoever
+looks for that id finds the first message, the dead letter and the new one, and a consumer that knows what it has done
+by ids does it once, however often the letter is sent. All groups of the topic get it, as they got the first one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import structlog
+from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
+
+from broker.api.dead_letters import dead_letter_topic
+from broker.api.services import BrokerServices
+from broker.api.status_codes import OK, PUT_OUTCOMES
+from broker.queries import MessageQueries, QueryError
+from mqcore.message import (
+    MessageRecord,
+    OutgoingMessage,
+    decode_properties,
+    encode_properties,
+    index_terms,
+    offset_message_id,
+    property_names,
+    tags_code,
+)
+from mqcore.message.property_names import (
+    PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_UNIQUE_KEY,
+)
+from mqcore.message.sys_flag import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
+from mqcore.routing.queue_choice import QueueRotation, queue_of_message_group
+from mqcore.storage import AppendResult
+
+__all__ = ["DeadLetterResend"]
+
+log = structlog.get_logger(__name__)
+
+_QUEUE_ID: Final = 0
+"""Dead letter topics have one queue."""
+_LETTERS_AT_ONCE: Final = 8
+"""Read and put before their outcomes are waited for: as many bodies are in memory."""
+_PUT_LIMIT_S: Final = 8.0
+"""For all; callers wait for 10."""
+_TYPES_TAKEN: Final = ("NORMAL", "FIFO", "MIXED")
+_INTERNAL_TOPICS: Final = ("%RETRY%", "%DLQ%")
+_KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
+"""How to read body and tags. What else a sysFlag says is of the record it stands in."""
+
+_LEFT_BEHIND: Final = frozenset(
+    {
+        property_names.PROPERTY_RETRY_TOPIC,
+        property_names.PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
+        property_names.PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID,
+        property_names.PROPERTY_RECONSUME_TIME,
+        property_names.PROPERTY_MAX_RECONSUME_TIMES,
+        property_names.PROPERTY_WAIT,
+        property_names.PROPERTY_DELAY_LEVEL,
+        property_names.PROPERTY_REAL_TOPIC,
+        property_names.PROPERTY_REAL_QUEUE_ID,
+        property_names.PROPERTY_TIMER_DELAY_S,
+        property_names.PROPERTY_TIMER_DELAY_MS,
+        property_names.PROPERTY_TIMER_DELIVER_MS,
+        property_names.PROPERTY_TIMER_OUT_MS,
+        property_names.PROPERTY_TIMER_ENQUEUE_MS,
+        property_names.PROPERTY_TIMER_DEQUEUE_MS,
+        property_names.PROPERTY_TRANSACTION_PREPARED,
+        property_names.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
+        property_names.PROPERTY_TRANSACTION_CHECK_TIMES,
+        property_names.PROPERTY_CRC32,
+        "POP_CK",
+        "POP_CK_OFFSET",
+        "1ST_POP_TIME",
+    }
+)
+"""Properties that tell how the first message was to be delivered, and was."""
+
+
+class DeadLetterResend:
+    """Event loop only. The caller has made sure that this broker is a master that takes messages."""
+
+    def __init__(self, services: BrokerServices, queries: MessageQueries) -> None:
+        self._services = services
+        self._queries = queries
+        self._rotation = QueueRotation()
+
+    async def resend(self, group: str, queue_offsets: Sequence[int], dry_run: bool) -> list[pb.ResentDeadLetter]:
+        """What came of each letter, in their order. `dry_run`: nothing is put; `problem` says what would prevent it."""
+        letters: list[pb.ResentDeadLetter] = []
+        seen: set[int] = set()
+        deadline_s = asyncio.get_running_loop().time() + _PUT_LIMIT_S
+        for start in range(0, len(queue_offsets), _LETTERS_AT_ONCE):
+            puts: list[tuple[pb.ResentDeadLetter, asyncio.Future[AppendResult]]] = []
+            for queue_offset in queue_offsets[start : start + _LETTERS_AT_ONCE]:
+                letter = pb.ResentDeadLetter(queue_offset=queue_offset, new_queue_offset=-1)
+                letters.append(letter)
+                if queue_offset in seen:
+                    letter.problem = "it is named twice"
+                    continue
+                seen.add(queue_offset)
+                message = await self._message(group, letter)
+                if message is not None and not dry_run:
+                    letter.queue_id = message.queue_id
+                    puts.append((letter, self._put(message)))
+            await _wait(puts, deadline_s)
+        if not dry_run:
+            failed = sum(letter.new_queue_offset < 0 for letter in letters)
+            log.info("dead_letters_resent", by="operator", group=group, sent=len(letters) - failed, failed=failed)
+        return letters
+
+    async def _message(self, group: str, letter: pb.ResentDeadLetter) -> OutgoingMessage | None:
+        """What is to be put; None, and the letter says why not."""
+        try:
+            record = await self._queries.record_in_queue(dead_letter_topic(group), _QUEUE_ID, letter.queue_offset)
+        except QueryError as error:
+            letter.problem = str(error)
+            return None
+        properties = decode_properties(record.properties)
+        letter.message_id = properties.get(PROPERTY_UNIQUE_KEY) or offset_message_id(
+            record.store_host, record.physical_offset
+        )
+        # Brokers of RocketMQ deliver again from a topic of the group's own, and then only this names the first one.
+        letter.topic = properties.get(PROPERTY_RETRY_TOPIC) or properties.get(PROPERTY_DEAD_LETTER_ORIGIN_TOPIC, "")
+        letter.problem = self._problem(letter.topic)
+        return None if letter.problem else self._outgoing(record, properties, letter)
+
+    def _problem(self, topic: str) -> str:
+        """Why nothing can be sent there; empty: it can."""
+        if not topic:
+            return "it does not say which topic it came from"
+        if topic.startswith(_INTERNAL_TOPICS):
+            return f"it says it came from {topic}, which takes no new messages"
+        config = self._services.topics.get(topic)
+        if config is None:
+            return f"topic {topic}, where it came from, does not exist on this broker: create it again first"
+        if not config.writable or config.write_queue_count < 1:
+            return f"topic {topic} has no writable queue on this broker"
+        if config.message_type not in _TYPES_TAKEN:
+            return f"topic {topic} takes {config.message_type} messages, which this version does not store"
+        return ""
+
+    def _outgoing(
+        self, record: MessageRecord, properties: dict[str, str], letter: pb.ResentDeadLetter
+    ) -> OutgoingMessage:
+        kept = {name: value for name, value in properties.items() if name not in _LEFT_BEHIND}
+        kept.setdefault(PROPERTY_UNIQUE_KEY, letter.message_id)
+        kept.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, letter.message_id)
+        tag, index_keys = index_terms(kept)
+        return OutgoingMessage(
+            topic=letter.topic,
+            queue_id=self._queue(letter.topic, kept.get(PROPERTY_SHARDING_KEY, "")),
+            body=record.body,
+            properties=encode_properties(kept.items()),
+            tags_code=tags_code(tag),
+            index_keys=index_keys,
+            tag=tag,
+            born_timestamp_ms=record.born_timestamp_ms,
+            born_host=record.born_host,
+            flag=record.flag,
+            sys_flag=record.sys_flag & _KEPT_FLAGS,
+        )
+
+    def _queue(self, topic: str, message_group: str) -> int:
+        config = self._services.topics.get(topic)
+        assert config is not None, f"{topic} was there a moment ago"
+        if message_group:
+            return queue_of_message_group(message_group, config.write_queue_count)
+        return self._rotation.next_queue(topic, config.write_queue_count)
+
+    def _put(self, message: OutgoingMessage) -> asyncio.Future[AppendResult]:
+        settled: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+        self._services.put([message], partial(_settle, settled))
+        return settled
+
+
+def _settle(settled: asyncio.Future[AppendResult], results: list[AppendResult]) -> None:
+    if not settled.done():
+        settled.set_result(results[0])
+
+
+async def _wait(puts: Sequence[tuple[pb.ResentDeadLetter, asyncio.Future[AppendResult]]], deadline_s: float) -> None:
+    """Writes the outcomes into the letters."""
+    for letter, settled in puts:
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                result = await settled
+        except TimeoutError:
+            letter.problem = "whether it was stored is not known in time: look for its message id in the topic"
+            continue
+        outcome = PUT_OUTCOMES[result.status]
+        if outcome is not OK:
+            letter.problem = outcome.text
+        if result.status.stored:
+            letter.new_queue_offset = result.queue_offset
