@@ -10,6 +10,7 @@ from admin.cluster_cache import ClusterReading
 from admin.cluster_state import BrokerState, ClusterState, SlaveState
 from admin.consistency_state import ConsistencyReading
 from admin.quantities import bytes_text, count_text
+from admin.web.api_docs_page import api_sections
 from admin.web.consistency_section import consistency_section
 from admin.web.frame import frame_of
 from admin.web.page_templates import PageTemplates
@@ -75,16 +76,7 @@ class StatusPage:
 
     def api_docs(self, openapi: Mapping[str, Any]) -> str:
         """What the API offers, from its own description."""
-        operations = [
-            {
-                "path": path,
-                "summary": operation.get("description") or operation.get("summary", ""),
-            }
-            for path, methods in openapi["paths"].items()
-            for method, operation in methods.items()
-            if method == "get"
-        ]
-        return self._api_docs.render(operations=operations)
+        return self._api_docs.render(sections=api_sections(openapi))
 
 
 def _groups(state: ClusterState) -> list[_Group]:
