@@ -1,15 +1,12 @@
-"""Moments as people write and read them: UTC and an age, `2026-11-22T04:20` and `10m`."""
+"""Moments as people write them: `2026-11-22T04:20` in UTC, and `10m` ago."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from admin.quantities import wall_text
-
-__all__ = ["FORMS", "Moment", "MomentUnreadable", "age_text", "moment", "read_moment"]
+__all__ = ["FORMS", "MomentUnreadable", "read_moment"]
 
 FORMS: Final = "2026-11-22T04:20 (UTC), or how long ago: 90s, 10m, 2h, 1d"
 """What `read_moment` takes, for hints."""
@@ -23,34 +20,6 @@ _LAST_MS: Final = 253_402_300_799_999
 
 class MomentUnreadable(ValueError):
     """This is no moment; the text tells its writer what is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A moment as pages show it."""
-
-    # For <time datetime>.
-    iso: str
-    # 2026-11-22 01:02:03.456 UTC.
-    text: str
-    # 3 min ago.
-    age: str
-
-
-def moment(wall_ms: int, *, now_ms: int) -> Moment | None:
-    """None where it is not known: below 0, or behind the year 9999."""
-    if not 0 <= wall_ms <= _LAST_MS:
-        return None
-    iso = datetime.fromtimestamp(wall_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return Moment(iso=iso, text=wall_text(wall_ms), age=age_text(now_ms - wall_ms))
-
-
-def age_text(age_ms: int) -> str:
-    """One unit: `just now`, `12 s ago`, `3 min ago`; what lies ahead is `in 5 s`, as clocks differ."""
-    if -1_000 < age_ms < 1_000:
-        return "just now"
-    span = _span_text(abs(age_ms) // 1_000)
-    return f"{span} ago" if age_ms > 0 else f"in {span}"
 
 
 def read_moment(text: str, *, now_ms: int) -> int:
@@ -81,10 +50,3 @@ def _of_iso(written: str) -> int:
         return round(moment_in_zone.timestamp() * 1_000)
     except (ValueError, OverflowError) as error:
         raise MomentUnreadable(f"{written!r} is no moment; write {FORMS}") from error
-
-
-def _span_text(seconds: int) -> str:
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"

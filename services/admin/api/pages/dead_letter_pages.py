@@ -1,0 +1,188 @@
+"""Pages of dead letters: who has some, what they are, and sending them again."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+from fastapi import FastAPI, Query, Request, Response
+
+from admin.api.actors import OPERATOR_ONLY
+from admin.api.console import Pages
+from admin.api.forms import form_of
+from admin.api.pages.change_answers import form_status
+from admin.api.pages.page_answers import go_to, page_html
+from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.interface import Operations
+from admin.operations.topic_names import DEAD_LETTER, dead_letter_topic
+from admin.operations.values import DeadLetterResult, MessagePage, MessageQuery, PageRequest
+from admin.web.dead_letter_page import ResendView, dead_letter_rows, resend_lines, resend_view
+from admin.web.frame import Flash
+from admin.web.message_rows import PREVIEW_BYTES, message_rows
+from admin.web.page_addresses import dead_letters_address, group_address, topic_address
+from admin.web.page_templates import address
+
+__all__ = ["add_dead_letter_pages"]
+
+_ACTIVE: Final = "dead-letters"
+_PAGE_SIZE: Final = 50
+# A broker takes so many at once.
+_RESENT_MAX: Final = 100
+_CODES_MAX: Final = 1_000
+_LETTER: Final = re.compile(r"(.{1,255})/(\d{1,18})")
+_NOTHING: Final = MessagePage((), "", 0)
+
+Name = Annotated[str, Query(max_length=255)]
+PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
+Token = Annotated[str, Query(max_length=2_048)]
+
+
+def add_dead_letter_pages(app: FastAPI, pages: Pages) -> None:
+    """Adds the routes."""
+    _add_lists(app, pages)
+    _add_resending(app, pages)
+
+
+def _add_lists(app: FastAPI, pages: Pages) -> None:
+    @app.get("/dead-letters", include_in_schema=False)
+    async def groups(request: Request, search: Name = "", page: PageNumber = 1) -> Response:
+        search = search.strip()
+        found = await pages.operations(request).topics(
+            search=search, categories=(DEAD_LETTER,), page=PageRequest(page, _PAGE_SIZE)
+        )
+        return page_html(
+            pages,
+            request,
+            "dead_letters.html",
+            active=_ACTIVE,
+            page=found,
+            rows=dead_letter_rows(found),
+            search=search,
+        )
+
+    @app.get("/dead-letters/{group}", include_in_schema=False)
+    async def letters(request: Request, group: str, page_token: Token = "") -> Response:
+        return await _letters_page(pages, request, group, page_token=page_token)
+
+
+def _add_resending(app: FastAPI, pages: Pages) -> None:
+    codes = _OnceCodes()
+
+    def ask(request: Request, group: str, view: ResendView, *, failure: OperationFailed | None = None) -> Response:
+        return page_html(
+            pages,
+            request,
+            "dead_letters_resend.html",
+            active=_ACTIVE,
+            status=form_status(failure, is_wrong=False),
+            group=group,
+            own=dead_letters_address(group),
+            view=view,
+            fields=(("code", codes.new()), *(("letter", letter) for letter in view.sendable)),
+            failure=failure,
+        )
+
+    @app.post("/dead-letters/{group}/resend", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def resend(request: Request, group: str) -> Response:
+        operations = pages.operations(request)
+        form = await form_of(request)
+        chosen = _by_broker(form.all("shown") if form.text("which") == "shown" else form.all("letter"))
+        count = sum(map(len, chosen.values()))
+        if not 1 <= count <= _RESENT_MAX:
+            error = f"Select at most {_RESENT_MAX} letters." if count else "Select the letters to resend."
+            return await _letters_page(pages, request, group, error=error)
+        if not form.is_checked("confirm"):
+            results = [
+                result
+                for broker, offsets in chosen.items()
+                for result in await operations.resend_dead_letters(group, broker, offsets, dry_run=True)
+            ]
+            return ask(request, group, resend_view(group, results))
+        if not codes.use(form.text("code")):
+            text = "This was done already: nothing was sent a second time. Select the letters anew to send them again."
+            return go_to(pages, dead_letters_address(group), flash=Flash("warning", text))
+        results = await _resent(operations, group, chosen)
+        sent = sum(not result.problem for result in results)
+        tone = "ok" if sent == len(results) else "warning" if sent else "bad"
+        text = f"{sent} of {len(results)} dead letters were sent again."
+        return go_to(pages, dead_letters_address(group), flash=Flash(tone, text, resend_lines(results)))
+
+
+async def _letters_page(
+    pages: Pages, request: Request, group: str, *, page_token: str = "", error: str = ""
+) -> Response:
+    topic = dead_letter_topic(group)
+    page: MessagePage | None = None
+    failure = None
+    query = MessageQuery(topic, limit=_PAGE_SIZE, body_bytes=PREVIEW_BYTES, page_token=page_token)
+    try:
+        page = await pages.operations(request).search(query)
+    except OperationFailed as failed:
+        if failed.kind is FailureKind.NOT_FOUND:
+            # The topic is made with the first dead letter.
+            page = _NOTHING
+        else:
+            failure = failed
+    token = page.next_page_token if page is not None else ""
+    return page_html(
+        pages,
+        request,
+        "dead_letters_group.html",
+        active=_ACTIVE,
+        status=form_status(failure, is_wrong=bool(error)),
+        group=group,
+        group_href=group_address(group),
+        topic=topic,
+        topic_href=topic_address(topic),
+        own=dead_letters_address(group),
+        page=page,
+        rows=message_rows(page.messages) if page is not None else (),
+        next=address(dead_letters_address(group), page_token=token) if token else "",
+        error=error,
+        failure=failure,
+    )
+
+
+async def _resent(operations: Operations, group: str, chosen: dict[str, list[int]]) -> list[DeadLetterResult]:
+    """All brokers' results. Where one fails the others still go on, and each letter has its line."""
+    results: list[DeadLetterResult] = []
+    for broker, offsets in chosen.items():
+        try:
+            results += await operations.resend_dead_letters(group, broker, offsets)
+        except OperationFailed as failure:
+            problem = f"{failure.problem}: {failure.cause}" if failure.cause else failure.problem
+            results += [DeadLetterResult(broker, offset, "", -1, "", problem) for offset in offsets]
+    return results
+
+
+def _by_broker(letters: Iterable[str]) -> dict[str, list[int]]:
+    """`broker/offset` of each, without those that are written otherwise; each once."""
+    found: dict[str, list[int]] = {}
+    for letter in dict.fromkeys(letters):
+        if (match := _LETTER.fullmatch(letter)) is not None:
+            found.setdefault(match[1], []).append(int(match[2]))
+    return found
+
+
+class _OnceCodes:
+    """Codes of forms that do something each time they are sent: whoever sends one twice did not mean it."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, None] = OrderedDict()
+
+    def new(self) -> str:
+        code = secrets.token_urlsafe(16)
+        self._open[code] = None
+        while len(self._open) > _CODES_MAX:
+            self._open.popitem(last=False)
+        return code
+
+    def use(self, code: str) -> bool:
+        """False when it was used before, or is none of ours."""
+        if code not in self._open:
+            return False
+        del self._open[code]
+        return True

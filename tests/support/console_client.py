@@ -1,0 +1,115 @@
+"""A browser without a screen: asks for the console's pages behind their guard, on a cluster in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from html import unescape
+
+import httpx
+import structlog
+from pydantic import SecretStr
+
+from admin.api.access import Access, AccessRules
+from admin.api.acting_operations import OperationsDesk
+from admin.api.actors import Role
+from admin.api.console import AddPages
+from admin.api.http_api import http_app
+from admin.audit_log import AuditLog
+from admin.metrics import ClusterMetrics
+from admin.operations.interface import Operations
+from admin.trace_findings import TraceFindings, TraceList
+from admin.web import StatusPage
+from support.admin_readings import cached, consistency_of
+from support.manual_time import ManualTime
+from support.operations_samples import NOW_MS
+
+__all__ = ["ConsoleClient", "console_client"]
+
+
+class ConsoleClient:
+    """Pages as their text; forms are posted as browsers do, and redirects followed."""
+
+    def __init__(self, client: httpx.AsyncClient, clock: ManualTime) -> None:
+        self._client = client
+        self.clock = clock
+
+    async def get(self, address: str, *, status: int = 200) -> Page:
+        """The page at an address."""
+        return _page(await self._client.get(address), status)
+
+    async def post(self, address: str, fields: Mapping[str, str | Sequence[str]], *, status: int = 200) -> Page:
+        """The page that answers a form, or the one it leads to."""
+        return _page(await self._client.post(address, data=dict(fields)), status)
+
+    async def answer(self, address: str) -> httpx.Response:
+        """An answer as it came."""
+        return await self._client.get(address, follow_redirects=False)
+
+
+class Page:
+    """A page that was answered."""
+
+    def __init__(self, html: str, address: str) -> None:
+        self.html = html
+        # Where redirects ended: path and query, without the code of a flash.
+        self.address = re.sub(r"[?&]said=[\w-]+$", "", address)
+        content = html[html.index("<main") :]
+        self.text = " ".join(unescape(re.sub(r"<[^>]*>", " ", content)).split())
+        """What a reader sees of its content."""
+
+    def links(self) -> list[str]:
+        """Addresses of all links of the content."""
+        content = self.html[self.html.index("<main") :]
+        return [unescape(href) for href in re.findall(r'<a\b[^>]*\bhref="([^"]*)"', content)]
+
+    def fields(self) -> dict[str, list[str]]:
+        """Hidden fields, as a form posts them."""
+        found: dict[str, list[str]] = {}
+        for name, value in re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', self.html):
+            found.setdefault(unescape(name), []).append(unescape(value))
+        return found
+
+
+@asynccontextmanager
+async def console_client(
+    operations: Operations, *add_pages: AddPages, role: Role = Role.OPERATOR
+) -> AsyncIterator[ConsoleClient]:
+    """The console on `operations`, for somebody on the same host in that role."""
+    clock = ManualTime(wall_ms=NOW_MS)
+    cluster, _, _ = cached(clock=clock)
+    await cluster.read_once()
+    consistency, _ = consistency_of(clock=clock)
+    log = structlog.get_logger()
+    app = http_app(
+        cluster,
+        consistency,
+        _NoTraces(),
+        access=Access(SecretStr(""), AccessRules(local_role=role)),
+        metrics=ClusterMetrics(cluster, consistency, clock=clock),
+        page=StatusPage(refresh_ms=2_000),
+        clock=clock,
+        desk=OperationsDesk(operations, AuditLog(clock=clock, log=log)),
+        add_pages=add_pages,
+    )
+    transport = httpx.ASGITransport(app, client=("127.0.0.1", 50_000))
+    headers = {"accept": "text/html", "sec-fetch-site": "same-origin"}
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost:8080", headers=headers, follow_redirects=True
+    ) as client:
+        yield ConsoleClient(client, clock)
+
+
+class _NoTraces:
+    async def find(self, key: str, *, topic: str = "") -> TraceFindings:
+        raise AssertionError("no page asks for traces by itself")
+
+    async def newest(self, *, count: int, notable_only: bool = False) -> TraceList:
+        raise AssertionError("no page asks for traces by itself")
+
+
+def _page(answer: httpx.Response, status: int) -> Page:
+    assert answer.status_code == status, f"{answer.request.url}: {answer.status_code} {answer.text[-2_000:]}"
+    assert answer.headers["content-type"].startswith("text/html")
+    return Page(answer.text, answer.url.raw_path.decode())
