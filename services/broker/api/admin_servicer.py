@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from types import MappingProxyType
@@ -57,24 +56,21 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         topics: TopicTable,
         groups: SubscriptionGroupTable,
         queues: QueueExtents,
-        progress: Callable[[str], Iterable[pb.GroupProgress]] | None = None,
-        group_progress: GroupProgressView | None = None,
+        group_progress: GroupProgressView,
         departure: Departure,
         probe_peers: Callable[[], Awaitable[pb.ProbePeersResponse]],
         is_system_topic: Callable[[str], bool],
         topics_changed: Callable[[], None],
         groups_changed: Callable[[], None],
-        topic_deleted: Callable[[str], None] = lambda _topic: None,
+        topic_deleted: Callable[[str], None],
         is_master: bool,
-        default_queue_count: Callable[[], int] | int,
+        default_queue_count: Callable[[], int],
         clock: Clock,
     ) -> None:
         self._status = status
         self._topics = topics
         self._groups = groups
         self._queues = queues
-        # One of them: whoever makes this servicer is on its way from the first to the second.
-        self._progress = progress
         self._group_progress = group_progress
         self._departure = departure
         self._probe_peers = probe_peers
@@ -83,9 +79,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         self._groups_changed = groups_changed
         self._topic_deleted = topic_deleted
         self._is_master = is_master
-        self._default_queue_count = (
-            default_queue_count if callable(default_queue_count) else lambda: int(default_queue_count)
-        )
+        self._default_queue_count = default_queue_count
         self._clock = clock
 
     async def GetBrokerStatus(  # noqa: N802
@@ -191,8 +185,10 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         context: _Context,
     ) -> pb.ListSubscriptionGroupsResponse:
         names = sorted(set(request.groups)) or sorted(group.group_name for group in self._groups)
-        standings = {} if request.without_progress else await self._standings(names, with_ages=bool(request.groups))
-        member_counts = self._group_progress.member_counts() if self._group_progress is not None else Counter()
+        standings: dict[str, list[QueueStanding]] = {}
+        if not request.without_progress:
+            standings = await self._group_progress.of(names, with_ages=bool(request.groups))
+        member_counts = self._group_progress.member_counts()
         answer = pb.ListSubscriptionGroupsResponse()
         turn = TurnLimit(self._clock)
         for name in names:
@@ -250,18 +246,6 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
             message_type=topic.message_type,
             queues=extents,
         )
-
-    async def _standings(self, names: list[str], *, with_ages: bool) -> dict[str, list[QueueStanding]]:
-        if self._group_progress is not None:
-            return await self._group_progress.of(names, with_ages=with_ages)
-        assert self._progress is not None
-        return {
-            name: [
-                QueueStanding(of.topic, of.queue_id, of.committed_offset, of.max_offset, of.inflight_count, 0)
-                for of in self._progress(name)
-            ]
-            for name in names
-        }
 
     async def _masters_only(self, context: _Context) -> None:
         if not self._is_master:

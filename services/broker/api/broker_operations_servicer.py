@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NoReturn, TypeAlias
+from urllib.parse import unquote
 
 import grpc
 from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
@@ -195,11 +196,16 @@ def _client_view(session: ClientSession, now_ms: int) -> pb.ClientView:
         group=session.group,
         language=session.language,
         version=session.version,
-        address=session.peer,
+        address=_address(session.peer),
         subscriptions=session.subscriptions,
     )
     view.silent_for.FromMilliseconds(max(0, now_ms - session.last_seen_ms))
     return view
+
+
+def _address(peer: str) -> str:
+    """`ipv4:10.0.0.4:5000` and `ipv6:%5B::1%5D:5000`, as gRPC writes them, without what only it needs."""
+    return unquote(peer.removeprefix("ipv4:").removeprefix("ipv6:"))
 
 
 def _members_text(group: str, members: Sequence[ClientSession]) -> str:

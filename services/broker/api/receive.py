@@ -162,7 +162,7 @@ class ReceiveHandler:
         session = services.sessions.seen(client_id, now_ms=now_ms)
         if not session.group:
             # After a restart of the broker clients go on for minutes before they introduce themselves again.
-            session.group = group
+            session.group, session.peer = group, call.peer
         policy = group_policy(services.groups, group)
         return _Receive(
             call=call,
