@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Final
 
 from mqcore.metadata import is_system_topic
@@ -37,13 +37,14 @@ DELAYED_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 
-def category_of(topic: str, *, cluster: str, broker_names: Iterable[str]) -> str:
-    """One of `CATEGORIES`. Cluster and broker groups have topics of their own names."""
-    if topic.startswith(RETRY_PREFIX):
-        return RETRY
-    if topic.startswith(DEAD_LETTER_PREFIX):
-        return DEAD_LETTER
-    if any(is_system_topic(topic, cluster=cluster, broker_name=name) for name in broker_names):
+def category_of(topic: str, *, clusters: Collection[str], broker_names: Collection[str]) -> str:
+    """One of `CATEGORIES`. Clusters and broker groups have topics of their own names. Asked of all topics of a list."""
+    if topic.startswith("%"):
+        if topic.startswith(RETRY_PREFIX):
+            return RETRY
+        if topic.startswith(DEAD_LETTER_PREFIX):
+            return DEAD_LETTER
+    if topic in broker_names or any(is_system_topic(topic, cluster=name, broker_name=name) for name in clusters):
         return SYSTEM
     return ORDINARY
 

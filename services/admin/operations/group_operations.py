@@ -1,0 +1,306 @@
+"""Groups and clients over all masters: how far they are, who they are, and changes of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.admin.v1 import broker_operations_service_pb2 as operations_pb
+
+from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.group_messages import (
+    clients_together,
+    group_summary,
+    moves_of,
+    progress_of,
+    reset_request,
+    topics_together,
+)
+from admin.operations.members import Members
+from admin.operations.questions import Answer, Questions, require_all, unseen_of, values_of
+from admin.operations.short_memory import ShortMemory
+from admin.operations.topic_changes import NO_CHANGE
+from admin.operations.values import (
+    Change,
+    ChangeResult,
+    Client,
+    GroupChange,
+    GroupSummary,
+    OffsetReset,
+    Page,
+    PageRequest,
+    Progress,
+    ResetTarget,
+    Unseen,
+)
+from mqcore.clock import Clock
+from mqcore.metadata import SYSTEM_GROUPS
+from mqcore.metadata.resource_names import group_name_problem
+
+__all__ = ["GroupFacts", "GroupOperations"]
+
+_AnswerT = TypeVar("_AnswerT")
+
+_TABLE_AGE_MS: Final = 2_000
+_PROGRESS_AGE_MS: Final = 2_000
+_CLIENTS_MAX: Final = 1_000
+_RETRIES: Final = 16
+_RETRIES_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A group as the masters tell it."""
+
+    summary: GroupSummary
+    progress: Sequence[Progress]
+    members: Sequence[Client]
+    unseen: Sequence[Unseen]
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupTable:
+    """All groups without their progress."""
+
+    # Ordered by name.
+    by_name: dict[str, GroupSummary]
+    unseen: Sequence[Unseen]
+
+
+class GroupOperations:
+    """Reads from masters alone: what a slave knows of progress is some seconds old."""
+
+    def __init__(self, members: Members, questions: Questions, *, clock: Clock) -> None:
+        self._members = members
+        self._questions = questions
+        self._table = ShortMemory(self._read_table, max_age_ms=_TABLE_AGE_MS, clock=clock)
+        self._progress = ShortMemory(self._read_progress, max_age_ms=_PROGRESS_AGE_MS, clock=clock)
+
+    async def groups(self, *, search: str, page: PageRequest) -> Page[GroupSummary]:
+        """Groups whose name contains `search`, without the system's; those of the page with their lag."""
+        table = await self._table.get()
+        part = search.lower()
+        found = [name for name in table.by_name if part in name.lower()]
+        shown = found[(page.number - 1) * page.size : page.number * page.size]
+        progress = await self._progress_by_group(shown)
+        items = [_measured(table.by_name[name], progress.get(name)) for name in shown]
+        return Page(items, page.number, page.size, len(found), tuple(table.unseen))
+
+    async def group(self, name: str) -> GroupFacts:
+        """One group with its progress and members."""
+        masters = self._members.masters()
+        answers = await self._questions.brokers(masters.brokers, lambda broker: broker.admin.groups(names=[name]))
+        found = _of_group(answers, name)
+        unseen = [*masters.unseen, *unseen_of(answers)]
+        if not found:
+            raise _no_group(name, unseen)
+        progress = [one for broker_name, status in found.items() for one in progress_of(broker_name, status)]
+        progress.sort(key=lambda one: (one.topic, one.broker_name, one.queue_id))
+        members = await self.clients(group=name, topic="", limit=_CLIENTS_MAX)
+        summary = replace(group_summary(list(found.values())), member_count=members.total)
+        seen = {each.subject for each in unseen}
+        unseen += [each for each in members.unseen if each.subject not in seen]
+        return GroupFacts(_measured(summary, progress), progress, members.items, tuple(unseen))
+
+    async def progress_in(self, topic: str) -> tuple[list[Progress], Sequence[Unseen]]:
+        """All groups that have read a topic, queue by queue."""
+        progress, unseen = await self._progress.get()
+        return progress.get(topic, []), unseen
+
+    async def put_group(self, change: GroupChange, *, dry_run: bool) -> ChangeResult:
+        """Creates or changes a group on all masters."""
+        problem = group_name_problem(change.name)
+        if problem is None and not 0 <= change.retry_max_times <= _RETRIES_MAX:
+            problem = f"{change.retry_max_times} retries: from 1 to {_RETRIES_MAX:,}, or 0 to leave it as it is"
+        if problem is not None:
+            raise OperationFailed(FailureKind.INVALID, f"group {change.name!r} cannot be so", cause=problem)
+        masters = self._members.masters_to_change()
+        answers = await self._questions.brokers(
+            masters, lambda broker: broker.admin.groups(names=[change.name], without_progress=True)
+        )
+        require_all(answers, problem=f"group {change.name} cannot be looked up; nothing was changed")
+        before = _of_group(answers, change.name)
+        requests = {master.broker_name: _group_request(change, before.get(master.broker_name)) for master in masters}
+        changes = [
+            Change(master.key, _difference(before.get(master.broker_name), requests[master.broker_name]))
+            for master in masters
+        ]
+        if not dry_run:
+            done = await self._questions.brokers(
+                masters, lambda broker: broker.admin.update_group(requests[broker.broker.broker_name])
+            )
+            self._forget()
+            require_all(done, problem=f"group {change.name} could not be changed")
+        return ChangeResult(changes, dry_run)
+
+    async def delete_group(self, name: str, *, even_with_members: bool, dry_run: bool) -> ChangeResult:
+        """Removes a group with its progress from all masters. Asks all of them first whether they would."""
+        masters = self._members.masters_to_change()
+
+        def request(*, dry: bool) -> operations_pb.DeleteSubscriptionGroupRequest:
+            return operations_pb.DeleteSubscriptionGroupRequest(
+                group=name, even_with_members=even_with_members, dry_run=dry
+            )
+
+        would = await self._questions.brokers(masters, lambda broker: broker.operations.delete_group(request(dry=True)))
+        problem = f"group {name} cannot be removed; nothing was changed"
+        _none_refuses(would, problem)
+        found = require_all(would, problem=problem)
+        if not any(answer.existed for answer in found):
+            raise _no_group(name, ())
+        changes = [
+            Change(master.key, _removal(answer) if answer.existed else NO_CHANGE)
+            for master, answer in zip(masters, found, strict=True)
+        ]
+        if not dry_run:
+            done = await self._questions.brokers(
+                masters, lambda broker: broker.operations.delete_group(request(dry=False))
+            )
+            self._forget()
+            require_all(done, problem=f"group {name} could not be removed")
+        return ChangeResult(changes, dry_run)
+
+    async def reset_offsets(self, group: str, topic: str, target: ResetTarget, *, dry_run: bool) -> list[OffsetReset]:
+        """Sets where a group goes on, on every master that has both. Asks all of them first what it would mean."""
+        if sum((target.time_ms is not None, target.earliest, target.latest)) != 1:
+            raise OperationFailed(
+                FailureKind.INVALID,
+                "it is not clear where the group is to go on",
+                remedy="name a time, or the earliest, or the latest message: one of them",
+            )
+        masters = self._members.masters_to_change()
+        dry = reset_request(group, topic, target, dry_run=True)
+        would = await self._questions.brokers(masters, lambda broker: broker.operations.reset_offsets(dry))
+        problem = f"group {group} cannot be reset in {topic}; nothing was changed"
+        _none_refuses(would, problem, but=FailureKind.NOT_FOUND)
+        having = [master for master, answer in zip(masters, would, strict=True) if answer.failure is None]
+        if not having:
+            require_all(would, problem=problem)
+        answers = [answer for answer in would if answer.failure is None]
+        if not dry_run:
+            order = reset_request(group, topic, target, dry_run=False)
+            answers = await self._questions.brokers(having, lambda broker: broker.operations.reset_offsets(order))
+            self._forget()
+            require_all(answers, problem=f"group {group} could not be reset in {topic}")
+        return [move for broker_name, answer in values_of(answers) for move in moves_of(broker_name, answer)]
+
+    async def clients(self, *, group: str, topic: str, limit: int) -> Page[Client]:
+        """Clients of all brokers together, the one heard of last first."""
+        limit = max(1, min(limit, _CLIENTS_MAX))
+        brokers, silent = self._members.answering()
+        request = operations_pb.ListClientsRequest(group=group, topic=topic, limit=limit)
+        answers = await self._questions.brokers(brokers, lambda broker: broker.operations.clients(request))
+        said = [(answer.subject, answer.value) for answer in answers if answer.value is not None]
+        found = clients_together(said)
+        # A broker that has more than it tells may have told of the same ones as another: then it is at least so many.
+        total = max([len(found), *(answer.total_count for _, answer in said)])
+        return Page(found[:limit], 1, limit, total, (*silent, *unseen_of(answers)))
+
+    async def _read_table(self) -> _GroupTable:
+        masters = self._members.masters()
+        answers = await self._questions.brokers(
+            masters.brokers, lambda broker: broker.admin.groups(without_progress=True)
+        )
+        found: dict[str, list[admin_pb.SubscriptionGroupStatus]] = {}
+        for _, groups in values_of(answers):
+            for group in groups:
+                if group.group not in SYSTEM_GROUPS:
+                    found.setdefault(group.group, []).append(group)
+        by_name = {name: group_summary(found[name]) for name in sorted(found)}
+        return _GroupTable(by_name, (*masters.unseen, *unseen_of(answers)))
+
+    async def _read_progress(self) -> tuple[dict[str, list[Progress]], Sequence[Unseen]]:
+        """Progress of all groups by topic."""
+        masters = self._members.masters()
+        answers = await self._questions.brokers(masters.brokers, lambda broker: broker.admin.groups())
+        by_topic: dict[str, list[Progress]] = {}
+        for broker_name, groups in values_of(answers):
+            for group in groups:
+                for one in progress_of(broker_name, group):
+                    by_topic.setdefault(one.topic, []).append(one)
+        return by_topic, (*masters.unseen, *unseen_of(answers))
+
+    async def _progress_by_group(self, names: Sequence[str]) -> dict[str, list[Progress]]:
+        """Of those that some master tells of."""
+        found: dict[str, list[Progress]] = {}
+        if names:
+            masters = self._members.masters().brokers
+            answers = await self._questions.brokers(masters, lambda broker: broker.admin.groups(names=names))
+            for broker_name, groups in values_of(answers):
+                for group in groups:
+                    found.setdefault(group.group, []).extend(progress_of(broker_name, group))
+        return found
+
+    def _forget(self) -> None:
+        self._table.forget()
+        self._progress.forget()
+
+
+def _of_group(
+    answers: Sequence[Answer[list[admin_pb.SubscriptionGroupStatus]]], name: str
+) -> dict[str, admin_pb.SubscriptionGroupStatus]:
+    return {broker_name: group for broker_name, groups in values_of(answers) for group in groups if group.group == name}
+
+
+def _measured(group: GroupSummary, progress: Sequence[Progress] | None) -> GroupSummary:
+    if progress is None:
+        return group
+    return replace(
+        group,
+        lag=sum(one.lag for one in progress),
+        inflight=sum(one.inflight for one in progress),
+        topics=tuple(one.topic for one in topics_together(progress)),
+    )
+
+
+def _group_request(
+    change: GroupChange, before: admin_pb.SubscriptionGroupStatus | None
+) -> admin_pb.UpdateSubscriptionGroupRequest:
+    ordered = before.consume_message_orderly if before is not None else False
+    enabled = before.consume_enable if before is not None else True
+    return admin_pb.UpdateSubscriptionGroupRequest(
+        group=change.name,
+        consume_message_orderly=ordered if change.ordered is None else change.ordered,
+        retry_max_times=change.retry_max_times or (before.retry_max_times if before is not None else _RETRIES),
+        consume_enable=enabled if change.enabled is None else change.enabled,
+    )
+
+
+def _difference(before: admin_pb.SubscriptionGroupStatus | None, after: admin_pb.UpdateSubscriptionGroupRequest) -> str:
+    order = {True: "ordered", False: "not ordered"}
+    state = {True: "enabled", False: "disabled: it is given no messages"}
+    if before is None:
+        words = [order[after.consume_message_orderly], f"{after.retry_max_times} retries"]
+        return f"created, {', '.join(words)}, {state[after.consume_enable]}"
+    words = []
+    if before.consume_message_orderly != after.consume_message_orderly:
+        words.append(order[after.consume_message_orderly])
+    if before.retry_max_times != after.retry_max_times:
+        words.append(f"retries {before.retry_max_times} → {after.retry_max_times}")
+    if before.consume_enable != after.consume_enable:
+        words.append(state[after.consume_enable])
+    return ", ".join(words) or NO_CHANGE
+
+
+def _removal(answer: operations_pb.DeleteSubscriptionGroupResponse) -> str:
+    topics = f", progress in {', '.join(answer.topics)} forgotten" if answer.topics else ""
+    inflight = f", {answer.inflight_count:,} messages in clients' hands" if answer.inflight_count else ""
+    return f"removed{topics}{inflight}"
+
+
+def _none_refuses(answers: Sequence[Answer[_AnswerT]], problem: str, *, but: FailureKind | None = None) -> None:
+    """Ends the operation before its first step if a broker would not take part in it."""
+    refused = [answer for answer in answers if answer.failure is not None and answer.failure.kind is not but]
+    if refused:
+        require_all(refused, problem=problem)
+
+
+def _no_group(name: str, unseen: Sequence[Unseen]) -> OperationFailed:
+    return OperationFailed(
+        FailureKind.NOT_FOUND,
+        f"there is no group {name}" + (" on the masters that answer" if unseen else ""),
+        cause="\n".join(f"{each.subject}: {each.reason}" for each in unseen),
+        remedy="look for its name in the list of groups; upper and lower case matter",
+    )
