@@ -23,6 +23,7 @@ from broker.api.audit_services import AuditServices
 from broker.api.broker_operations_servicer import BrokerOperationsServicer
 from broker.api.broker_report import BrokerReport
 from broker.api.client_api import ClientApi
+from broker.api.dead_letter_resend import DeadLetterResend
 from broker.api.message_query_servicer import MessageQueryServicer
 from broker.api.metadata_plane import SERVICE_NAMES, MetadataPlane
 from broker.api.metadata_servicer import MetadataServicer
@@ -517,7 +518,7 @@ class Broker:
                 changes=self._group_changes,
                 settings=self._runtime_settings,
                 events=self._events,
-                resend_dead_letters=None,
+                resend_dead_letters=DeadLetterResend(self, self._queries).resend,
                 process_start_ms=self._incarnation,
                 refusal=lambda: self._refusal,
                 clock=self._clock,
