@@ -5,7 +5,7 @@ Console, REST and gRPC reach the cluster through this alone, so that none of the
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from admin.api.actors import Actor
@@ -146,11 +146,14 @@ class ActingOperations:
     ) -> AsyncIterator[MessageSummary]:
         """`Operations`', for so many at once."""
         self._desk.open_tail()
+        messages = self._to.tail(topic, tags=tags, body_bytes=body_bytes)
         try:
-            async for message in self._to.tail(topic, tags=tags, body_bytes=body_bytes):
+            async for message in messages:
                 yield message
         finally:
             self._desk.close_tail()
+            if isinstance(messages, AsyncGenerator):
+                await messages.aclose()
 
     async def broker_settings(self, broker: str) -> BrokerSettings:
         """`Operations`'."""

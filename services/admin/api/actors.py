@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from fastapi import Depends, HTTPException, Request
 
+from admin.audit_log import AuditLog
+
 __all__ = ["OPERATOR_ONLY", "Actor", "Role", "current_actor", "operator_only"]
 
 
@@ -47,8 +49,28 @@ def operator_only(request: Request) -> Actor:
     """The actor, if it may change something. A dependency of routes that do."""
     actor = current_actor(request)
     if not actor.may_change:
+        # The operations, which record what they refuse, are never reached.
+        _record_refusal(request, actor, "may look and not change")
         raise HTTPException(HTTPStatus.FORBIDDEN, f"{actor.name} may look and not change: ask an operator to do it")
     return actor
+
+
+def _record_refusal(request: Request, actor: Actor, reason: str) -> None:
+    """Leaves a line in the audit log, where the application has one."""
+    audit_log = getattr(request.app.state, "audit_log", None)
+    if isinstance(audit_log, AuditLog):
+        audit_log.record(
+            "operator_change",
+            level="warning",
+            fields={
+                "who": actor.name,
+                "role": actor.role.value,
+                "address": actor.address,
+                "action": request.method,
+                "subject": request.url.path,
+                "outcome": f"refused: {reason}",
+            },
+        )
 
 
 OPERATOR_ONLY: Final[Any] = Depends(operator_only)

@@ -14,12 +14,13 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, urlsplit
 
-from fastapi import Response
+from fastapi import HTTPException, Response
 from fastapi.responses import RedirectResponse
 
 from admin.api.access import SESSION_COOKIE, Access, Refusal, Request
 from admin.api.actors import Actor
 from admin.api.problems import plain_problem, problem_response
+from admin.audit_log import AuditLog
 
 __all__ = ["App", "Guard", "Receive", "Scope", "Send"]
 
@@ -57,12 +58,16 @@ _SECURITY_HEADERS: Final = (
 )
 
 
+_FORGED: Final = problem_response(plain_problem(HTTPStatus.FORBIDDEN, "a page of another origin sent this"))
+
+
 class Guard:
     """An ASGI application in front of another: refuses, or passes on with `request.state.actor` set."""
 
-    def __init__(self, app: App, access: Access) -> None:
+    def __init__(self, app: App, access: Access, audit_log: AuditLog | None = None) -> None:
         self._app = app
         self._access = access
+        self._audit_log = audit_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -81,21 +86,18 @@ class Guard:
             # The same answer; the server leaves its body out.
             scope["method"] = "GET"
         body = _BoundedBody(receive, _body_bytes_max(scope["path"]))
-        try:
-            await self._app(scope, body.receive, send_with_headers)
-        except _BodyTooLong as error:
-            await _too_long(error.limit)(scope, receive, send_with_headers)
+        await self._app(scope, body.receive, send_with_headers)
 
     def _refusal_of(self, scope: Scope, headers: _Headers) -> Response | None:
         """The answer to a request that goes no further. Otherwise its actor is in the scope."""
         path: str = scope["path"]
         is_change = scope["method"] not in _SAFE_METHODS
-        if is_change and not _is_of_this_origin(headers):
-            return problem_response(plain_problem(HTTPStatus.FORBIDDEN, "a page of another origin sent this"))
         if is_change and headers.length > _body_bytes_max(path):
-            return _too_long(_body_bytes_max(path))
+            problem = plain_problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_long(_body_bytes_max(path)))
+            return problem_response(problem, {"connection": "close"})
+        is_forged = is_change and not _is_of_this_origin(headers)
         if path in _OPEN_PATHS or path.startswith(_OPEN_FOLDER):
-            return None
+            return _FORGED if is_forged else None
         client = scope.get("client")
         actor = self._access.actor_of(
             Request(
@@ -106,12 +108,29 @@ class Guard:
                 monitoring=path in _MONITORING_PATHS or path.startswith(_MONITORING_FOLDER),
             )
         )
-        if isinstance(actor, Actor):
-            scope.setdefault("state", {})["actor"] = actor
-            return None
-        if self._access.has_tokens and not is_change and "text/html" in headers.only("accept"):
-            return RedirectResponse(f"/login?next={quote(_address_of(scope))}", HTTPStatus.SEE_OTHER)
-        return _refused(actor)
+        if isinstance(actor, Refusal):
+            if self._access.has_tokens and not is_change and "text/html" in headers.only("accept"):
+                return RedirectResponse(f"/login?next={quote(_address_of(scope))}", HTTPStatus.SEE_OTHER)
+            return _refused(actor)
+        if is_forged:
+            self._record_forged(actor, scope, headers)
+            return _FORGED
+        scope.setdefault("state", {})["actor"] = actor
+        return None
+
+    def _record_forged(self, actor: Actor, scope: Scope, headers: _Headers) -> None:
+        if self._audit_log is not None:
+            self._audit_log.record(
+                "forged_change_refused",
+                level="warning",
+                fields={
+                    "who": actor.name,
+                    "address": actor.address,
+                    "action": scope["method"],
+                    "subject": scope["path"],
+                    "origin": headers.only("origin") or headers.only("sec-fetch-site"),
+                },
+            )
 
 
 class _Headers:
@@ -161,14 +180,6 @@ def _body_bytes_max(path: str) -> int:
     return _MESSAGE_BODY_BYTES_MAX if path.endswith(_MESSAGE_PATH_ENDS) else _BODY_BYTES_MAX
 
 
-class _BodyTooLong(Exception):
-    """The sender sent more than is read of a request."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
-        self.limit = limit
-
-
 class _BoundedBody:
     """A request's body up to a limit: one that has no Content-Length may be of any length."""
 
@@ -182,14 +193,13 @@ class _BoundedBody:
         message = await self._receive()
         self._received += len(message.get("body", b""))
         if self._received > self._limit:
-            raise _BodyTooLong(self._limit)
+            # The rest is not read, so the connection cannot be used again.
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_long(self._limit), {"connection": "close"})
         return message
 
 
-def _too_long(limit: int) -> Response:
-    detail = f"a request of this kind has at most {limit >> 20} MiB"
-    # The rest is not read, so the connection cannot be used again.
-    return problem_response(plain_problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail), {"connection": "close"})
+def _too_long(limit: int) -> str:
+    return f"a request of this kind has at most {limit >> 20} MiB"
 
 
 def _refused(refusal: Refusal) -> Response:

@@ -1,0 +1,22 @@
+"""All routes together."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from admin.api.acting_operations import OperationsDesk
+from admin.api.rest.broker_routes import add_broker_routes
+from admin.api.rest.group_routes import add_group_routes
+from admin.api.rest.message_routes import add_message_routes
+from admin.api.rest.topic_routes import add_topic_routes
+from mqcore.clock import Clock
+
+__all__ = ["add_rest"]
+
+
+def add_rest(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> None:
+    """Adds them. Before the routes of traces, whose address of a message would take in others."""
+    add_topic_routes(app, desk)
+    add_group_routes(app, desk, clock=clock)
+    add_message_routes(app, desk, clock=clock)
+    add_broker_routes(app, desk)

@@ -1,0 +1,69 @@
+"""The admin's HTTP side over a cluster in memory, asked without sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+import structlog
+
+from admin.api.access import Access, AccessRules
+from admin.api.acting_operations import OperationsDesk
+from admin.api.console import AddPages
+from admin.api.http_api import http_app
+from admin.api.sessions import SessionTable
+from admin.audit_log import AuditLog
+from admin.consistency_runs import ConsistencyRuns
+from admin.metrics import ClusterMetrics
+from admin.settings import AdminSettings
+from admin.web import StatusPage
+from mqservice.settings import load_settings
+from support.admin_readings import cached
+from support.fake_operations import FakeOperations
+from support.manual_time import ManualTime
+from support.trace_samples import FakeTraces
+
+__all__ = ["AdminInMemory", "admin_in_memory"]
+
+
+@dataclass(frozen=True)
+class AdminInMemory:
+    """What a test asks, and what it looks at afterwards."""
+
+    client: httpx.AsyncClient
+    operations: FakeOperations
+    audit_log: AuditLog
+    clock: ManualTime
+
+
+@asynccontextmanager
+async def admin_in_memory(
+    *overrides: str,
+    peer: str = "127.0.0.1",
+    host: str = "localhost:8080",
+    operations: FakeOperations | None = None,
+    add_pages: Sequence[AddPages] = (),
+) -> AsyncIterator[AdminInMemory]:
+    """An admin with these settings, asked by `peer` for `host`."""
+    cluster, _, clock = cached()
+    await cluster.read_once()
+    operations = operations or FakeOperations()
+    settings = load_settings(AdminSettings, environ={}, overrides=overrides)
+    consistency = ConsistencyRuns(None, clock=clock, log=structlog.get_logger(), overdue_after_ms=0)
+    audit_log = AuditLog(clock=clock, log=structlog.get_logger())
+    app = http_app(
+        cluster,
+        consistency,
+        FakeTraces(),
+        access=Access(settings.admin_token, AccessRules.of(settings), SessionTable(clock=clock)),
+        metrics=ClusterMetrics(cluster, consistency, clock=clock),
+        page=StatusPage(refresh_ms=2_000),
+        clock=clock,
+        desk=OperationsDesk(operations, audit_log),
+        add_pages=add_pages,
+    )
+    transport = httpx.ASGITransport(app, client=(peer, 50_000))
+    async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
+        yield AdminInMemory(client, operations, audit_log, clock)

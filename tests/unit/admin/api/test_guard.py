@@ -1,0 +1,181 @@
+"""What every request passes: forged changes, sizes, sessions, roles."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from support.admin_in_memory import admin_in_memory
+
+_TOKEN = "correct-horse-battery"
+_VIEWER_TOKEN = "another-horse-battery"
+_TOKENS = (f"adminToken={_TOKEN}", f"viewerToken={_VIEWER_TOKEN}")
+_TOPIC = "/api/v1/topics/orders"
+_FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        # What the browser says itself counts more than an origin that fits.
+        {"sec-fetch-site": "cross-site", "origin": "http://localhost:8080"},
+        {"origin": "https://attacker.example"},
+        {"origin": "http://localhost:9090"},
+        {"origin": "null"},
+    ],
+)
+async def test_a_change_from_another_origin_is_refused_and_recorded(headers: dict[str, str]) -> None:
+    async with admin_in_memory() as admin:
+        refused = await admin.client.delete(_TOPIC, headers=headers)
+        (line,) = admin.audit_log.lines()
+        kept = await admin.client.get(_TOPIC)
+    assert (refused.status_code, refused.json()["problem"]) == (403, "a page of another origin sent this")
+    assert (line.event, line.fields["subject"], line.fields["who"]) == ("forged_change_refused", _TOPIC, "local")
+    assert kept.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"sec-fetch-site": "same-origin"},
+        {"sec-fetch-site": "none"},
+        {"origin": "http://localhost:8080"},
+        {"sec-fetch-site": "same-origin", "origin": "http://localhost:8080"},
+    ],
+)
+async def test_a_change_from_our_own_page_or_no_page_is_made(headers: dict[str, str]) -> None:
+    async with admin_in_memory() as admin:
+        assert (await admin.client.delete(_TOPIC, headers=headers)).status_code == 200
+
+
+async def test_a_link_from_elsewhere_may_look() -> None:
+    async with admin_in_memory() as admin:
+        assert (await admin.client.get(_TOPIC, headers={"sec-fetch-site": "cross-site"})).status_code == 200
+
+
+async def test_viewers_look_and_what_they_try_to_change_is_recorded() -> None:
+    async with admin_in_memory(*_TOKENS, peer="10.0.0.7") as admin:
+        admin.client.headers["authorization"] = f"Bearer {_VIEWER_TOKEN}"
+        assert (await admin.client.get(_TOPIC)).status_code == 200
+        refused = await admin.client.delete(_TOPIC)
+        (line,) = admin.audit_log.lines()
+        assert (await admin.client.get("/api/v1/caller")).json()["role"] == "viewer"
+    assert refused.status_code == 403
+    assert (line.fields["who"], line.fields["address"], line.fields["action"]) == ("viewerToken", "10.0.0.7", "DELETE")
+    assert (line.level, line.fields["outcome"]) == ("warning", "refused: may look and not change")
+
+
+async def test_every_route_that_changes_something_is_the_operators() -> None:
+    """Walks the API's own description, so that a new route cannot be forgotten."""
+    async with admin_in_memory("localRole=viewer") as admin:
+        paths = (await admin.client.get("/api/openapi.json")).json()["paths"]
+        changes = [(method, path) for path, methods in paths.items() for method in methods if method != "get"]
+        for method, path in changes:
+            answer = await admin.client.request(method, path.replace("{", "").replace("}", ""), json={})
+            assert answer.status_code == 403, (method, path)
+    assert len(changes) >= 9
+
+
+async def test_headers_that_are_there_twice_are_not_believed() -> None:
+    async with admin_in_memory("trustedProxies=10.1.0.0/16", "operatorGroups=ops", peer="10.1.2.3") as admin:
+        user, groups = ("x-forwarded-user", "ada"), ("x-forwarded-groups", "ops")
+        assert (await admin.client.get("/api/v1/caller", headers=[user, groups])).json()["role"] == "operator"
+        twice = await admin.client.get("/api/v1/caller", headers=[user, groups, ("x-forwarded-groups", "staff")])
+        assert twice.json()["role"] == "viewer"
+        assert (await admin.client.get("/api/v1/caller", headers=[user, user, groups])).status_code == 401
+
+
+async def test_bodies_have_a_limit_whatever_they_say_of_themselves() -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield b" " * (256 << 10)
+
+    async with admin_in_memory() as admin:
+        said = await admin.client.put(_TOPIC, content=b" " * ((1 << 20) + 1))
+        unsaid = await admin.client.put(_TOPIC, content=endless(), headers={"content-type": "application/json"})
+        message = await admin.client.post(f"{_TOPIC}/messages", content=endless())
+        fits = await admin.client.post(f"{_TOPIC}/messages", json={"body_text": "x" * (4 << 20)})
+    assert (said.status_code, unsaid.status_code, message.status_code, fits.status_code) == (413, 413, 413, 200)
+    for refused in (said, unsaid):
+        assert refused.json()["problem"] == "a request of this kind has at most 1 MiB"
+        assert refused.headers["connection"] == "close"
+
+
+async def test_a_browser_elsewhere_logs_in_and_out() -> None:
+    async with admin_in_memory(*_TOKENS, peer="10.0.0.7", host="mq.example") as admin:
+        client = admin.client
+        sent_on = await client.get("/api/docs?x=1", headers={"accept": "text/html"})
+        assert (sent_on.status_code, sent_on.headers["location"]) == (303, "/login?next=/api/docs%3Fx%3D1")
+        page = await client.get(sent_on.headers["location"])
+        assert 'value="/api/docs?x=1"' in page.text
+        wrong = await client.post("/login", content="token=guess-guess-guess&next=/", headers=_FORM)
+        assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
+        right = await client.post("/login", content=f"token={_TOKEN}&next=/api/docs", headers=_FORM)
+        assert (right.status_code, right.headers["location"]) == (303, "/api/docs")
+        cookie = right.headers["set-cookie"].lower()
+        assert all(word in cookie for word in ("httponly", "samesite=strict", "path=/", "max-age=43200"))
+        assert _TOKEN not in cookie
+        assert (await client.get("/api/v1/caller")).json() == {
+            "name": "adminToken", "role": "operator", "address": "10.0.0.7",
+        }  # fmt: skip
+        assert (await client.post("/logout")).headers["location"] == "/login"
+        client.cookies.set("tandemmq_session", right.cookies["tandemmq_session"])
+        assert (await client.get("/api/v1/caller")).status_code == 401
+        events = [line.event for line in admin.audit_log.lines()]
+    assert events == ["login", "login_refused"]
+
+
+async def test_a_page_elsewhere_logs_nobody_in() -> None:
+    async with admin_in_memory(*_TOKENS, peer="10.0.0.7", host="mq.example") as admin:
+        headers = {**_FORM, "origin": "https://attacker.example"}
+        assert (await admin.client.post("/login", content=f"token={_TOKEN}", headers=headers)).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["https://attacker.example", "//attacker.example", "/\\attacker.example", "/%0d%0ax:y", "javascript:alert(1)"],
+)
+async def test_logging_in_never_leads_elsewhere(path: str) -> None:
+    async with admin_in_memory(*_TOKENS, peer="10.0.0.7", host="mq.example") as admin:
+        answer = await admin.client.post("/login", content=f"token={_TOKEN}&next={path}", headers=_FORM)
+    assert answer.headers["location"] == "/"
+
+
+async def test_tokens_are_not_guessed_by_the_thousand() -> None:
+    async with admin_in_memory(*_TOKENS, peer="10.0.0.7") as admin:
+        codes = [(await admin.client.post("/login", content="token=x", headers=_FORM)).status_code for _ in range(11)]
+        right = f"token={_TOKEN}"
+        assert (await admin.client.post("/login", content=right, headers=_FORM)).status_code == 429
+        admin.clock.advance(60_000)
+        assert (await admin.client.post("/login", content=right, headers=_FORM)).status_code == 303
+    assert codes == [401] * 10 + [429]
+
+
+async def test_behind_https_the_cookie_stays_there() -> None:
+    proxied = ("trustedProxies=10.1.0.0/16", *_TOKENS)
+    for peer, is_secure in (("10.1.2.3", True), ("10.2.0.1", False)):
+        async with admin_in_memory(*proxied, peer=peer) as admin:
+            headers = {**_FORM, "x-forwarded-proto": "https"}
+            answer = await admin.client.post("/login", content=f"token={_TOKEN}", headers=headers)
+            assert ("secure" in answer.headers["set-cookie"].lower()) is is_secure
+
+
+async def test_forms_are_read_within_limits() -> None:
+    async with admin_in_memory(*_TOKENS) as admin:
+        other_kind = await admin.client.post("/login", json={"token": _TOKEN})
+        many = await admin.client.post("/login", content="&".join(["a=1"] * 2_000), headers=_FORM)
+        no_text = await admin.client.post("/login", content="token=%FF", headers=_FORM)
+    assert (other_kind.status_code, many.status_code, no_text.status_code) == (415, 422, 422)
+
+
+async def test_problems_of_pages_are_pages_and_those_of_the_api_are_documents() -> None:
+    async with admin_in_memory() as admin:
+        page = await admin.client.get("/nowhere", headers={"accept": "text/html,*/*"})
+        document = await admin.client.get("/api/nowhere", headers={"accept": "text/html,*/*"})
+    assert (page.status_code, page.headers["content-type"].split(";")[0]) == (404, "text/html")
+    assert "there is nothing at /nowhere" in page.text
+    assert document.headers["content-type"] == "application/problem+json"

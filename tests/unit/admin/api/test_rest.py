@@ -1,0 +1,209 @@
+"""What operators ask and do over HTTP, on a cluster in memory."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+
+from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.values import MessagePage, MessageQuery, SearchOrder
+from support.admin_in_memory import admin_in_memory
+from support.fake_operations import FakeOperations
+from support.operations_samples import LONGEST_NAME, RECEIPTS
+
+
+async def test_topics_are_listed_page_by_page() -> None:
+    async with admin_in_memory() as admin:
+        first = (await admin.client.get("/api/v1/topics?page_size=3")).json()
+        second = (await admin.client.get("/api/v1/topics?page_size=3&page=2")).json()
+        found = (await admin.client.get("/api/v1/topics?search=ORD")).json()
+        others = (await admin.client.get("/api/v1/topics?category=retry&category=dead%20letter")).json()
+        wrong = await admin.client.get("/api/v1/topics?page=0&page_size=100000&category=nonsense")
+    names = [topic["name"] for topic in (*first["items"], *second["items"])]
+    assert (len(names), names[0]) == (6, LONGEST_NAME)
+    assert first["total"] == second["total"] >= 6
+    assert [topic["name"] for topic in found["items"]] == ["orders"]
+    assert {topic["category"] for topic in others["items"]} == {"retry", "dead letter"}
+    assert wrong.status_code == 422
+    assert all(field in wrong.json()["problem"] for field in ("page:", "page_size:", "category"))
+
+
+async def test_a_topic_tells_queues_routes_and_who_reads_it() -> None:
+    async with admin_in_memory() as admin:
+        topic = (await admin.client.get("/api/v1/topics/orders")).json()
+        routes = (await admin.client.get("/api/v1/topics/orders/routes")).json()
+        awkward = (await admin.client.get(f"/api/v1/topics/{RECEIPTS.replace('%', '%25').replace('|', '%7C')}")).json()
+    assert all(extent["held"] == extent["max_offset"] - extent["min_offset"] for extent in topic["extents"])
+    assert {progress["group"] for progress in topic["groups"]} >= {"billing"}
+    assert all(progress["lag"] >= 0 for progress in topic["groups"])
+    assert len(routes["routes"]) == len(topic["routes"])
+    assert awkward["summary"]["name"] == RECEIPTS
+
+
+async def test_a_topic_is_made_changed_and_removed() -> None:
+    async with admin_in_memory() as admin:
+        shape = {"read_queue_count": 6, "write_queue_count": 4, "broker_names": ["broker-a"]}
+        planned = (await admin.client.put("/api/v1/topics/fresh?dry_run=true", json=shape)).json()
+        missing = await admin.client.get("/api/v1/topics/fresh")
+        made = (await admin.client.put("/api/v1/topics/fresh", json=shape)).json()
+        brokers = (await admin.client.get("/api/v1/topics/fresh")).json()["summary"]["brokers"]
+        removed = (await admin.client.delete("/api/v1/topics/fresh")).json()
+        gone = await admin.client.delete("/api/v1/topics/fresh")
+    assert (planned["dry_run"], made["dry_run"], planned["changes"]) == (True, False, made["changes"])
+    assert (missing.status_code, gone.status_code) == (404, 404)
+    assert [(each["broker_name"], each["read_queue_count"], each["write_queue_count"]) for each in brokers] == [
+        ("broker-a", 6, 4)
+    ]
+    assert removed["changes"]
+
+
+async def test_unknown_fields_are_mistakes() -> None:
+    async with admin_in_memory() as admin:
+        refused = await admin.client.put("/api/v1/topics/fresh", json={"queues": 8})
+    assert (refused.status_code, refused.json()["problem"]) == (422, "queues: Extra inputs are not permitted")
+
+
+async def test_groups_their_members_and_where_they_go_on() -> None:
+    async with admin_in_memory() as admin:
+        group = (await admin.client.get("/api/v1/groups/billing")).json()
+        clients = (await admin.client.get("/api/v1/clients?group=billing")).json()
+        reset = "/api/v1/groups/billing/offsets/reset"
+        planned = (await admin.client.post(f"{reset}?dry_run=true", json={"topic": "orders", "earliest": True})).json()
+        done = (await admin.client.post(reset, json={"topic": "orders", "time": "2h"})).json()
+        neither = await admin.client.post(reset, json={"topic": "orders"})
+        both = await admin.client.post(reset, json={"topic": "orders", "time": "2h", "latest": True})
+        unreadable = await admin.client.post(reset, json={"topic": "orders", "time": "yesterday"})
+    assert group["summary"]["member_count"] == len(group["members"]) == clients["total"]
+    assert sum(progress["lag"] for progress in group["progress"]) == group["summary"]["lag"]
+    assert planned["dry_run"]
+    assert {move["to_offset"] for move in planned["moves"]} == {0}
+    assert not done["dry_run"]
+    assert [answer.status_code for answer in (neither, both, unreadable)] == [422, 422, 422]
+    assert unreadable.json()["problem"].startswith("time: 'yesterday' is no moment")
+
+
+async def test_a_group_with_members_is_removed_only_on_purpose() -> None:
+    async with admin_in_memory() as admin:
+        refused = await admin.client.delete("/api/v1/groups/billing")
+        done = await admin.client.delete("/api/v1/groups/billing?even_with_members=true")
+        outcomes = [line.fields["outcome"] for line in admin.audit_log.lines()]
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:tandemmq:problem:refused")
+    assert done.status_code == 200
+    assert outcomes[0] == "done"
+    assert outcomes[1].startswith("refused: ")
+
+
+async def test_messages_are_searched_and_shown_whole() -> None:
+    async with admin_in_memory() as admin:
+        page = (await admin.client.get("/api/v1/topics/orders/messages?limit=2&body_bytes=10&start=30d")).json()
+        found = page["messages"][0]
+        where = f"{found['broker_name']}/messages/{found['physical_offset']}"
+        whole = (await admin.client.get(f"/api/v1/broker-groups/{where}")).json()
+        place = f"{found['broker_name']}/{found['queue_id']}/{found['queue_offset']}"
+        same = (await admin.client.get(f"/api/v1/topics/orders/messages/{place}")).json()
+        by_id = (await admin.client.get(f"/api/v1/messages?id={found['message_id']}")).json()
+        trace = await admin.client.get(f"/api/v1/messages/{found['message_id']}")
+        absurd = await admin.client.get(f"/api/v1/broker-groups/broker-a/messages/{10**30}")
+    assert len(page["messages"]) == 2
+    assert len(base64.b64decode(found["body_base64"])) <= 10
+    assert whole == same
+    assert whole["message"]["summary"]["message_id"] == found["message_id"]
+    assert {copy["broker"] for copy in whole["copies"]}
+    assert [each["message_id"] for each in by_id] == [found["message_id"]]
+    assert "operations" in trace.json(), "a message's traces stay where they were"
+    assert absurd.status_code == 422
+
+
+async def test_a_search_is_what_its_address_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with admin_in_memory() as admin:
+        asked: list[MessageQuery] = []
+        real = admin.operations.search
+
+        async def noting(query: MessageQuery) -> MessagePage:
+            asked.append(query)
+            return await real(query)
+
+        monkeypatch.setattr(admin.operations, "search", noting)
+        path = "/api/v1/topics/orders/messages?order=oldest&tag=a&tag=b&key=k&start=2023-11-14T22:13:20Z"
+        assert (await admin.client.get(path)).status_code == 200
+    (query,) = asked
+    assert (query.order, query.tags, query.key, query.start_ms, query.end_ms) == (
+        SearchOrder.OLDEST, ["a", "b"], "k", 1_700_000_000_000, -1,
+    )  # fmt: skip
+
+
+async def test_a_message_is_sent_and_its_body_never_logged() -> None:
+    async with admin_in_memory() as admin:
+        path = "/api/v1/topics/orders/messages"
+        raw = base64.b64encode(b"\x00secret").decode()
+        sent = await admin.client.post(path, json={"body_base64": raw, "tag": "t", "properties": {"k": "secret"}})
+        both = await admin.client.post(path, json={"body_base64": raw, "body_text": "x"})
+        unreadable = await admin.client.post(path, json={"body_base64": "?"})
+        lines = admin.audit_log.lines()
+    assert (sent.status_code, both.status_code, unreadable.status_code) == (200, 422, 422)
+    assert (lines[0].fields["action"], lines[0].fields["body_bytes"]) == ("send_message", "7")
+    assert "secret" not in str(lines)
+
+
+async def test_settings_write_permission_and_events() -> None:
+    async with admin_in_memory() as admin:
+        path = "/api/v1/brokers/broker-a:0/settings"
+        before = (await admin.client.get(path)).json()["settings"]
+        key = next(each["key"] for each in before if each["changeable"])
+        changed = (await admin.client.patch(path, json={"values": {key: "24"}})).json()
+        after = (await admin.client.get(path)).json()["settings"]
+        wiped = (
+            await admin.client.put("/api/v1/broker-groups/broker-a/write-permission", json={"writable": False})
+        ).json()
+        events = (await admin.client.get("/api/v1/events?limit=1000")).json()["events"]
+    assert [(change["key"], change["to_value"]) for change in changed] == [(key, "24")]
+    (setting,) = (each for each in after if each["key"] == key)
+    assert (setting["value"], setting["origin"], setting["differs"]) == ("24", "changed", True)
+    assert wiped["changes"]
+    ours = {event["fields"]["action"] for event in events if event["fields"].get("address")}
+    assert ours == {"update_settings", "set_write_permission"}
+    assert [event["time_ms"] for event in events] == sorted((event["time_ms"] for event in events), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        (FailureKind.INVALID, 422),
+        (FailureKind.NOT_FOUND, 404),
+        (FailureKind.REFUSED, 409),
+        (FailureKind.UNAVAILABLE, 503),
+        (FailureKind.PARTIAL, 502),
+    ],
+)
+async def test_each_way_to_fail_has_a_status(kind: FailureKind, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with admin_in_memory() as admin:
+
+        async def fails(*_: object, **__: object) -> None:
+            raise OperationFailed(kind, "it did not work", cause="the cause", remedy="the remedy")
+
+        monkeypatch.setattr(admin.operations, "topic", fails)
+        answer = await admin.client.get("/api/v1/topics/orders")
+    document = answer.json()
+    assert (answer.status_code, document["status"]) == (status, status)
+    assert (document["problem"], document["cause"], document["remedy"], document["detail"]) == (
+        "it did not work", "the cause", "the remedy", "it did not work: the cause",
+    )  # fmt: skip
+
+
+async def test_a_tail_gives_what_comes_in_and_ends() -> None:
+    operations = FakeOperations()
+    newest = (await operations.search(MessageQuery("orders"))).messages[0]
+    async with admin_in_memory(operations=operations) as admin:
+        operations.arrive(newest)
+        operations.arrive(newest)
+        answer = await admin.client.get("/api/v1/topics/orders/tail?limit=2&body_bytes=100")
+        operations.tail_ends()
+        ended = await admin.client.get("/api/v1/topics/orders/tail")
+        unknown = await admin.client.get("/api/v1/topics/nope/tail")
+    lines = [json.loads(line) for line in answer.text.splitlines()]
+    assert [line["message_id"] for line in lines] == [newest.message_id] * 2
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert (ended.status_code, ended.text) == (200, "")
+    assert unknown.status_code == 404
