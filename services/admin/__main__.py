@@ -11,22 +11,29 @@ from contextlib import asynccontextmanager
 
 from structlog.typing import FilteringBoundLogger
 
-from admin.api.access import Access
+from admin.api.access import Access, AccessRules
+from admin.api.acting_operations import OperationsDesk
 from admin.api.cluster_servicer import ClusterServicer
 from admin.api.consistency_servicer import ConsistencyServicer
 from admin.api.grpc_side import GrpcSide
 from admin.api.http_api import http_app
+from admin.api.pages import CONSOLE_PAGES
+from admin.api.sessions import SessionTable
 from admin.api.shared_port import SharedPort
+from admin.audit_log import AuditLog
 from admin.cluster_cache import CachedCluster, ClusterReading
 from admin.cluster_reader import ClusterReader
 from admin.cluster_traces import ClusterTraces
 from admin.consistency_results import results_place
 from admin.consistency_runs import ConsistencyRuns
+from admin.history import ClusterHistory
 from admin.metrics import ClusterMetrics
+from admin.operations.cluster_operations import ClusterOperations
 from admin.role_labels import KubernetesPods, RoleLabels
 from admin.rpc import Channels
 from admin.settings import AdminSettings
 from admin.web import StatusPage
+from mqclient import ClientOptions, Producer
 from mqcore.clock import Clock
 from mqservice.clock import SystemClock
 from mqservice.command_line import settings_of_command_line
@@ -60,12 +67,7 @@ def main() -> None:
 async def _serve(settings: AdminSettings) -> None:
     log = get_logger()
     log.info("admin_starting", version=VERSION, pid=os.getpid(), settings=effective_settings(settings))
-    if not settings.admin_token.get_secret_value() and not _is_loopback(settings.bind_address):
-        log.warning(
-            "admin_open_to_the_network",
-            bindAddress=settings.bind_address,
-            remedy="set adminToken, or let a NetworkPolicy say who reaches this port",
-        )
+    _warn_if_open(settings, log)
     with stop_requested() as stop:
         async with _serving(settings, clock=SystemClock(), log=log) as port:
             log.info("admin_serving", bindAddress=settings.bind_address, httpPort=port)
@@ -91,7 +93,16 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
         forget_after_ms=settings.forget_brokers_after,
         more_findings=consistency.findings,
     )
-    access = Access(settings.admin_token)
+    history = ClusterHistory()
+    cluster.on_reading(history.observe)
+    access = Access(settings.admin_token, AccessRules.of(settings), SessionTable(clock=clock))
+    operations = ClusterOperations(
+        channels,
+        members=lambda: cluster.latest.state if cluster.latest is not None else None,
+        send_client=lambda access_points: Producer(ClientOptions(access_points=access_points), clock),
+        clock=clock,
+    )
+    desk = OperationsDesk(operations, AuditLog(clock=clock, log=log))
     metrics = ClusterMetrics(cluster, consistency, clock=clock)
     grpc_side = GrpcSide(
         ClusterServicer(cluster, clock=clock), ConsistencyServicer(consistency), access=access, clock=clock
@@ -106,6 +117,10 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
             metrics=metrics,
             page=page,
             clock=clock,
+            desk=desk,
+            add_pages=CONSOLE_PAGES,
+            history=history,
+            refresh_ms=settings.refresh_interval,
         ),
         grpc_side,
         bind_address=settings.bind_address,
@@ -145,6 +160,17 @@ async def _tell_ready(cluster: CachedCluster, grpc_side: GrpcSide) -> None:
     await read.wait()
     forget()
     await grpc_side.set_serving(True)
+
+
+def _warn_if_open(settings: AdminSettings, log: FilteringBoundLogger) -> None:
+    if _is_loopback(settings.bind_address) or settings.admin_token.get_secret_value():
+        return
+    log.warning(
+        "admin_open_to_the_network",
+        bindAddress=settings.bind_address,
+        anonymousRole=settings.anonymous_role,
+        remedy="set adminToken, or let a NetworkPolicy say who reaches this port",
+    )
 
 
 def _is_loopback(bind_address: str) -> bool:
