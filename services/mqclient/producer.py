@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -43,7 +44,8 @@ class Producer:
         self._session = ClientSession(options, clock, settings=self._settings, group=None)
         self._spans = ClientSpans(options.tracer_provider, client_id=self._session.client_id)
         self._ids = MessageIdSource(clock)
-        self._turn = 0
+        # Anywhere: else all short-lived producers would send to the same broker group.
+        self._turn = int.from_bytes(os.urandom(2))
         self._isolated_until_ms: dict[str, int] = {}
         self._in_flight = asyncio.Semaphore(options.sends_in_flight_max)
 
