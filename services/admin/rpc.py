@@ -169,10 +169,10 @@ class BrokerAdminCalls:
         )
 
     async def groups(
-        self, *, names: Sequence[str] = (), without_progress: bool = False
+        self, *, names: Sequence[str] = (), topic: str = "", without_progress: bool = False
     ) -> list[admin_pb.SubscriptionGroupStatus]:
-        """Subscription groups ordered by name; only those of `names`, if there are any."""
-        request = admin_pb.ListSubscriptionGroupsRequest(groups=names, without_progress=without_progress)
+        """Subscription groups ordered by name; only those of `names`, if there are any, or that have read `topic`."""
+        request = admin_pb.ListSubscriptionGroupsRequest(groups=names, topic=topic, without_progress=without_progress)
         reply = await self._call(
             "ListSubscriptionGroups", request, admin_pb.ListSubscriptionGroupsResponse, _CHANGE_TIMEOUT_S
         )

@@ -201,7 +201,11 @@ class FakeOperations:
         for extent in self.cluster.extents(topic):
             was = known.get((extent.broker_name, extent.queue_id))
             goes_to = extent.min_offset if target.earliest else extent.max_offset
-            if target.time_ms is not None:
+            if target.offsets is not None:
+                if (extent.broker_name, extent.queue_id) not in target.offsets:
+                    continue
+                goes_to = target.offsets[extent.broker_name, extent.queue_id]
+            elif target.time_ms is not None:
                 goes_to = self.cluster.offset_at(topic, extent, target.time_ms)
             from_offset, inflight = (was.committed_offset, was.inflight) if was else (-1, 0)
             moves.append(

@@ -93,10 +93,15 @@ def clients_together(answers: Iterable[tuple[str, operations_pb.ListClientsRespo
     return sorted(found.values(), key=lambda client: (client.silent_ms, client.client_id))
 
 
-def reset_request(group: str, topic: str, target: ResetTarget, *, dry_run: bool) -> operations_pb.ResetOffsetsRequest:
+def reset_request(
+    group: str, topic: str, target: ResetTarget, *, broker_name: str, dry_run: bool
+) -> operations_pb.ResetOffsetsRequest:
     """Asks one master for its part of a reset."""
     request = operations_pb.ResetOffsetsRequest(group=group, topic=topic, dry_run=dry_run)
-    if target.time_ms is not None:
+    if target.offsets is not None:
+        by_queue = {queue_id: offset for (name, queue_id), offset in target.offsets.items() if name == broker_name}
+        request.offsets.by_queue.update(by_queue)
+    elif target.time_ms is not None:
         request.time.FromMilliseconds(target.time_ms)
     elif target.earliest:
         request.earliest = True

@@ -19,7 +19,7 @@ from admin.operations.group_messages import (
     topics_together,
 )
 from admin.operations.members import Members
-from admin.operations.questions import Answer, Questions, require_all, unseen_of, values_of
+from admin.operations.questions import Answer, BrokerPlanes, Questions, require_all, unseen_of, values_of
 from admin.operations.short_memory import ShortMemory
 from admin.operations.topic_changes import NO_CHANGE
 from admin.operations.values import (
@@ -44,7 +44,6 @@ __all__ = ["GroupFacts", "GroupOperations"]
 _AnswerT = TypeVar("_AnswerT")
 
 _TABLE_AGE_MS: Final = 2_000
-_PROGRESS_AGE_MS: Final = 2_000
 _CLIENTS_MAX: Final = 1_000
 _RETRIES: Final = 16
 _RETRIES_MAX: Final = 10_000
@@ -76,7 +75,6 @@ class GroupOperations:
         self._members = members
         self._questions = questions
         self._table = ShortMemory(self._read_table, max_age_ms=_TABLE_AGE_MS, clock=clock)
-        self._progress = ShortMemory(self._read_progress, max_age_ms=_PROGRESS_AGE_MS, clock=clock)
 
     async def groups(self, *, search: str, page: PageRequest) -> Page[GroupSummary]:
         """Groups whose name contains `search`, without the system's; those of the page with their lag."""
@@ -106,8 +104,17 @@ class GroupOperations:
 
     async def progress_in(self, topic: str) -> tuple[list[Progress], Sequence[Unseen]]:
         """All groups that have read a topic, queue by queue."""
-        progress, unseen = await self._progress.get()
-        return progress.get(topic, []), unseen
+        masters = self._members.masters()
+        answers = await self._questions.brokers(masters.brokers, lambda broker: broker.admin.groups(topic=topic))
+        found = [
+            one
+            for broker_name, groups in values_of(answers)
+            for group in groups
+            for one in progress_of(broker_name, group)
+            # A broker of an older version answers with all it has.
+            if one.topic == topic
+        ]
+        return found, (*masters.unseen, *unseen_of(answers))
 
     async def put_group(self, change: GroupChange, *, dry_run: bool) -> ChangeResult:
         """Creates or changes a group on all masters."""
@@ -131,7 +138,7 @@ class GroupOperations:
             done = await self._questions.brokers(
                 masters, lambda broker: broker.admin.update_group(requests[broker.broker.broker_name])
             )
-            self._forget()
+            self._table.forget()
             require_all(done, problem=f"group {change.name} could not be changed")
         return ChangeResult(changes, dry_run)
 
@@ -158,31 +165,29 @@ class GroupOperations:
             done = await self._questions.brokers(
                 masters, lambda broker: broker.operations.delete_group(request(dry=False))
             )
-            self._forget()
+            self._table.forget()
             require_all(done, problem=f"group {name} could not be removed")
         return ChangeResult(changes, dry_run)
 
     async def reset_offsets(self, group: str, topic: str, target: ResetTarget, *, dry_run: bool) -> list[OffsetReset]:
         """Sets where a group goes on, on every master that has both. Asks all of them first what it would mean."""
-        if sum((target.time_ms is not None, target.earliest, target.latest)) != 1:
-            raise OperationFailed(
-                FailureKind.INVALID,
-                "it is not clear where the group is to go on",
-                remedy="name a time, or the earliest, or the latest message: one of them",
-            )
-        masters = self._members.masters_to_change()
-        dry = reset_request(group, topic, target, dry_run=True)
-        would = await self._questions.brokers(masters, lambda broker: broker.operations.reset_offsets(dry))
+        _check_target(target)
+        masters = self._members.masters_to_change(sorted({name for name, _ in target.offsets or ()}))
+
+        async def reset(broker: BrokerPlanes, *, dry: bool) -> operations_pb.ResetOffsetsResponse:
+            request = reset_request(group, topic, target, broker_name=broker.broker.broker_name, dry_run=dry)
+            return await broker.operations.reset_offsets(request)
+
+        answers = await self._questions.brokers(masters, lambda broker: reset(broker, dry=True))
         problem = f"group {group} cannot be reset in {topic}; nothing was changed"
-        _none_refuses(would, problem, but=FailureKind.NOT_FOUND)
-        having = [master for master, answer in zip(masters, would, strict=True) if answer.failure is None]
+        # A topic or a group may be on some masters only; a queue that is named must be there.
+        _none_refuses(answers, problem, but=None if target.offsets else FailureKind.NOT_FOUND)
+        having = [master for master, answer in zip(masters, answers, strict=True) if answer.failure is None]
         if not having:
-            require_all(would, problem=problem)
-        answers = [answer for answer in would if answer.failure is None]
+            require_all(answers, problem=problem)
         if not dry_run:
-            order = reset_request(group, topic, target, dry_run=False)
-            answers = await self._questions.brokers(having, lambda broker: broker.operations.reset_offsets(order))
-            self._forget()
+            answers = await self._questions.brokers(having, lambda broker: reset(broker, dry=False))
+            self._table.forget()
             require_all(answers, problem=f"group {group} could not be reset in {topic}")
         return [move for broker_name, answer in values_of(answers) for move in moves_of(broker_name, answer)]
 
@@ -211,17 +216,6 @@ class GroupOperations:
         by_name = {name: group_summary(found[name]) for name in sorted(found)}
         return _GroupTable(by_name, (*masters.unseen, *unseen_of(answers)))
 
-    async def _read_progress(self) -> tuple[dict[str, list[Progress]], Sequence[Unseen]]:
-        """Progress of all groups by topic."""
-        masters = self._members.masters()
-        answers = await self._questions.brokers(masters.brokers, lambda broker: broker.admin.groups())
-        by_topic: dict[str, list[Progress]] = {}
-        for broker_name, groups in values_of(answers):
-            for group in groups:
-                for one in progress_of(broker_name, group):
-                    by_topic.setdefault(one.topic, []).append(one)
-        return by_topic, (*masters.unseen, *unseen_of(answers))
-
     async def _progress_by_group(self, names: Sequence[str]) -> dict[str, list[Progress]]:
         """Of those that some master tells of."""
         found: dict[str, list[Progress]] = {}
@@ -233,9 +227,24 @@ class GroupOperations:
                     found.setdefault(group.group, []).extend(progress_of(broker_name, group))
         return found
 
-    def _forget(self) -> None:
-        self._table.forget()
-        self._progress.forget()
+
+def _check_target(target: ResetTarget) -> None:
+    named = (target.time_ms is not None, target.earliest, target.latest, target.offsets is not None)
+    if sum(named) != 1:
+        raise OperationFailed(
+            FailureKind.INVALID,
+            "it is not clear where the group is to go on",
+            remedy="name a time, or the earliest, or the latest message, or offsets: one of them",
+        )
+    for (broker_name, queue_id), offset in (target.offsets or {}).items():
+        if not 0 <= queue_id < 1 << 31 or not 0 <= offset < 1 << 63:
+            raise OperationFailed(
+                FailureKind.INVALID,
+                f"queue {queue_id} of {broker_name} cannot go on at {offset}",
+                remedy="give numbers from 0 on",
+            )
+    if target.offsets is not None and not target.offsets:
+        raise OperationFailed(FailureKind.INVALID, "no queue is named", remedy="name a queue and its offset")
 
 
 def _of_group(
