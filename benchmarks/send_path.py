@@ -70,7 +70,7 @@ class PlayedSlave:
         if transfers:
             self._report(transfers[-1].start_offset + transfers[-1].length)
 
-    def close_link(self, link: int) -> None:
+    def close_link(self, link: int, reason: str) -> None:
         raise AssertionError("the played slave is never wrong")
 
     def _report(self, offset: int) -> None:

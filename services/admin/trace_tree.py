@@ -8,7 +8,7 @@ arrived, is moved by what the two clocks must differ, and that is told.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from admin.trace_findings import BrokerSpan
@@ -139,7 +139,7 @@ class _Forest:
             span=span,
             start_ns=span.start_ns + shift_ns,
             end_ns=span.end_ns + shift_ns,
-            events=tuple(replace(event, at_ns=event.at_ns + shift_ns) for event in span.events),
+            events=tuple(event._replace(at_ns=event.at_ns + shift_ns) for event in span.events),
             children=tuple(sorted(children, key=lambda node: (node.start_ns, node.end_ns))),
             is_linked=is_linked,
         )

@@ -106,8 +106,9 @@ class PutMeter:
         ack_latency_ns: int | None,
     ) -> None:
         """A put whose durations were counted has a trace."""
-        ids = f"{context.trace_id:032x}", f"{context.span_id:016x}", wall_ms
-        if status in self.send_to_ack_s:
-            self.send_to_ack_s[status].note_exemplar(Exemplar(duration_ns * _S_PER_NS, *ids))
+        trace_id, span_id, _ = context
+        histogram = self._ok_s if status is _PUT_OK else self.send_to_ack_s.get(status)
+        if histogram is not None:
+            histogram.note_exemplar(Exemplar(duration_ns * _S_PER_NS, trace_id, span_id, wall_ms))
         if ack_latency_ns is not None:
-            self.ack_latency_s.note_exemplar(Exemplar(ack_latency_ns * _S_PER_NS, *ids))
+            self.ack_latency_s.note_exemplar(Exemplar(ack_latency_ns * _S_PER_NS, trace_id, span_id, wall_ms))

@@ -89,7 +89,7 @@ class SendTracer:
         self._policy = policy
         self.slow_ns = _NEVER_NS
         self.options_changed()
-        self._takes = tracing.sampler.takes
+        self._sampler = tracing.sampler
         self._broker: dict[str, AttributeValue] = {
             names.BROKER_GROUP: tracing.identity.broker_name,
             names.BROKER_ID: tracing.identity.broker_id,
@@ -155,7 +155,7 @@ class SendTracer:
         try:
             if not origin.traceparents and not call.header(TRACEPARENT):
                 # Nearly all of them.
-                is_sampled = self._takes()
+                is_sampled = self._sampler.takes()
             else:
                 is_sampled = self._is_sampled(call, origin.traceparents)
             if is_sampled:
@@ -270,7 +270,7 @@ class SendTracer:
         """The caller's own decision, if there is one; a batch is traced if one of its messages is."""
         contexts = _parsed(traceparents or (call.header(TRACEPARENT),))
         if not contexts:
-            return self._takes()
+            return self._sampler.takes()
         return any(context.is_sampled for context in contexts)
 
     def _has_room(self, *, is_sampled: bool) -> bool:

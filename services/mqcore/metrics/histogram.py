@@ -14,8 +14,8 @@ class Exemplar(NamedTuple):
     """One observation that somebody can look at: its value, the trace it belongs to, when it was made (wall ms)."""
 
     value: float
-    trace_id: str
-    span_id: str
+    trace_id: int
+    span_id: int
     wall_ms: int
 
 

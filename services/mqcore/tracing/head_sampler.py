@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Final
 
 from mqcore.tracing.trace_context import TraceContext
 
 __all__ = ["HeadSampler"]
 
+_NEVER: Final = 1 << 62
+
 
 class HeadSampler:
     """Decides at the beginning of an operation. `chance` gives a float in [0, 1), `bits` an int of so many random
-    bits. The `sample_rate` may change."""
+    bits.
+
+    Chance is asked once for each operation taken: how many are let pass until the next one. That is the same as to ask
+    it every time, and costs the others no more than to count.
+    """
 
     def __init__(self, sample_rate: float, *, chance: Callable[[], float], bits: Callable[[int], int]) -> None:
-        self.sample_rate = sample_rate
+        self._sample_rate = sample_rate
         self._chance = chance
         self._bits = bits
+        self._to_pass = self._drawn()
+
+    @property
+    def sample_rate(self) -> float:
+        """Share of the operations without a context that are taken; it may change."""
+        return self._sample_rate
+
+    @sample_rate.setter
+    def sample_rate(self, sample_rate: float) -> None:
+        self._sample_rate = sample_rate
+        self._to_pass = self._drawn()
 
     def takes(self) -> bool:
         """Whether an operation that came without a context is to be traced."""
-        return self._chance() < self.sample_rate
+        if self._to_pass:
+            self._to_pass -= 1
+            return False
+        self._to_pass = self._drawn()
+        return True
 
     def child_of(self, parent: TraceContext) -> TraceContext:
         """A new span in the parent's trace, sampled whatever the parent was: who asks has decided to keep it."""
@@ -29,6 +52,14 @@ class HeadSampler:
     def new_root(self) -> TraceContext:
         """A span of a new trace."""
         return TraceContext(self._bits(128) or 1, self._span_id(), True)
+
+    def _drawn(self) -> int:
+        """How many operations pass before the next one that is taken: n with the probability (1 - rate)^n * rate."""
+        if self._sample_rate >= 1:
+            return 0
+        if self._sample_rate <= 0:
+            return _NEVER
+        return int(math.log1p(-self._chance()) / math.log1p(-self._sample_rate))
 
     def _span_id(self) -> int:
         return self._bits(64) or 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mqcore.tracing import attributes as names
 from mqcore.tracing.head_sampler import HeadSampler
@@ -19,8 +20,7 @@ from mqcore.tracing.trace_context import TraceContext
 __all__ = ["ReplicaTimelines", "TracedPut", "replica_spans"]
 
 
-@dataclass(frozen=True, slots=True)
-class TracedPut:
+class TracedPut(NamedTuple):
     """A send that the master traced: bytes [start_offset, end_offset) of the CommitLog."""
 
     # Counts up in one run of the master.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from mqcore.tracing import attributes as names
 from mqcore.tracing.attributes import RetainedFor
@@ -39,15 +39,9 @@ class AckPolicy:
     @property
     def name(self) -> str:
         """For people."""
-        waits = [
-            text
-            for text, is_on in (
-                ("SYNC_REPLICATION", self.waits_for_slaves and self.needed_slaves > 0),
-                ("SYNC_FLUSH", self.sync_flush),
-            )
-            if is_on
-        ]
-        return "+".join(waits) or "ASYNC"
+        if self.waits_for_slaves and self.needed_slaves > 0:
+            return "SYNC_REPLICATION+SYNC_FLUSH" if self.sync_flush else "SYNC_REPLICATION"
+        return "SYNC_FLUSH" if self.sync_flush else "ASYNC"
 
 
 @dataclass(slots=True)
@@ -107,22 +101,21 @@ class TracedSend:
         return self.end_offset >= 0
 
 
-@dataclass(frozen=True, slots=True)
-class SendSpans:
+class SendSpans(NamedTuple):
     """Spans in the order of their beginnings, and which of them a slave's part is linked with."""
 
     spans: list[SpanData]
     replicated_in: TraceContext
 
 
-@dataclass(slots=True)
 class _Tree:
     """The server's span and its children in the making."""
 
-    send: TracedSend
-    sampler: HeadSampler
-    wall_offset_ns: int
-    spans: list[SpanData] = field(default_factory=list)
+    def __init__(self, send: TracedSend, sampler: HeadSampler, wall_offset_ns: int) -> None:
+        self.send = send
+        self.sampler = sampler
+        self.wall_offset_ns = wall_offset_ns
+        self.spans: list[SpanData] = []
 
     def child(
         self,

@@ -76,7 +76,7 @@ def _histogram_lines(name: str, labels: str, reading: HistogramReading, *, with_
 
 
 def _exemplar_text(exemplar: Exemplar) -> str:
-    ids = f'trace_id="{exemplar.trace_id}",span_id="{exemplar.span_id}"'
+    ids = f'trace_id="{exemplar.trace_id:032x}",span_id="{exemplar.span_id:016x}"'
     return f" # {{{ids}}} {_number(exemplar.value)} {exemplar.wall_ms / 1_000:.3f}"
 
 

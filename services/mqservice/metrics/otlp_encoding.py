@@ -103,8 +103,8 @@ def _add_exemplar(point: HistogramDataPoint, exemplar: Exemplar) -> None:
     point.exemplars.add(
         as_double=exemplar.value,
         time_unix_nano=exemplar.wall_ms * 1_000_000,
-        trace_id=bytes.fromhex(exemplar.trace_id),
-        span_id=bytes.fromhex(exemplar.span_id),
+        trace_id=exemplar.trace_id.to_bytes(16),
+        span_id=exemplar.span_id.to_bytes(8),
     )
 
 

@@ -85,12 +85,12 @@ async def test_a_bad_receiver_costs_spans_and_nothing_else(manner: Manner, caplo
         export.add(send_spans())
         receiver.wait_until(lambda receiver: receiver.call_count > 0)
         started = time.monotonic()
-        for number in range(1, 5_000):
+        for number in range(1, 20_000):
             export.add(send_spans(trace_id=number))
         assert time.monotonic() - started < 2, "somebody waited"
         await _closed_in_time(export)
     assert export.counts["exported"] == 0
-    assert export.counts["dropped"] >= 5_000 * 4 - 8_192 - 128 * 40
+    assert export.counts["dropped"] >= 20_000 * 4 - 8_192 - 1_024 * 40
     assert len(lines) <= 1
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING], "the library's own lines"
 

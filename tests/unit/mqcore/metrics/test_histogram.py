@@ -13,9 +13,9 @@ def test_a_value_on_a_bound_belongs_below_it() -> None:
 
 def test_a_bucket_keeps_its_newest_exemplar() -> None:
     histogram = Histogram((1.0,))
-    histogram.note_exemplar(Exemplar(0.5, "a", "b", 1))
-    histogram.note_exemplar(Exemplar(0.6, "c", "d", 2))
-    assert histogram.reading().exemplars == (Exemplar(0.6, "c", "d", 2), None)
+    histogram.note_exemplar(Exemplar(0.5, 1, 2, 1))
+    histogram.note_exemplar(Exemplar(0.6, 3, 4, 2))
+    assert histogram.reading().exemplars == (Exemplar(0.6, 3, 4, 2), None)
 
 
 def test_the_order_of_observations_does_not_matter() -> None:

@@ -1,3 +1,6 @@
+import itertools
+import random
+
 import pytest
 
 from mqcore.tracing import HeadSampler, TraceContext, parse_traceparent
@@ -45,6 +48,26 @@ def test_a_child_stays_in_its_trace() -> None:
     assert sampler.takes()
     assert sampler.child_of(parent) == TraceContext(7, 64, True)
     assert sampler.new_root() == TraceContext(128, 64, True)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5, 0.01])
+def test_chance_takes_its_share_and_knows_no_order(rate: float) -> None:
+    chance = random.Random(1)
+    sampler = HeadSampler(rate, chance=chance.random, bits=chance.getrandbits)
+    taken = [sampler.takes() for _ in range(200_000)]
+    assert sum(taken) == pytest.approx(rate * len(taken), rel=0.05)
+    # One after one that was taken is taken as often as any.
+    after = [this for before, this in itertools.pairwise(taken) if before]
+    assert sum(after) == pytest.approx(rate * len(after), abs=4 * (rate * len(after)) ** 0.5)
+
+
+def test_a_rate_that_changes_holds_from_the_next_operation_on() -> None:
+    sampler = HeadSampler(0.0, chance=lambda: 0.5, bits=lambda count: count)
+    assert not sampler.takes()
+    sampler.sample_rate = 1.0
+    assert sampler.takes()
+    sampler.sample_rate = 0.0
+    assert not sampler.takes()
 
 
 def test_ids_are_never_zero() -> None:

@@ -67,7 +67,7 @@ def test_a_histogram_is_cumulative_and_ends_with_infinity() -> None:
 def test_exemplars_are_told_to_who_reads_open_metrics_only() -> None:
     histogram = Histogram((0.001, 0.01))
     histogram.observe(0.002)
-    histogram.note_exemplar(Exemplar(0.002, TRACE_ID, SPAN_ID, 1_700_000_000_123))
+    histogram.note_exemplar(Exemplar(0.002, int(TRACE_ID, 16), int(SPAN_ID, 16), 1_700_000_000_123))
     told = samples()
     told.add_histogram("ack_seconds", histogram.reading(), "c")
     buckets = [sample for sample in read_open(told.families())["ack_seconds"].samples if sample.exemplar is not None]

@@ -51,7 +51,7 @@ def test_a_gauge_keeps_whether_it_is_whole() -> None:
 def test_a_histogram_has_its_buckets_and_exemplars() -> None:
     histogram = Histogram((0.001, 0.01))
     histogram.observe(0.002, 2)
-    histogram.note_exemplar(Exemplar(0.002, "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 5))
+    histogram.note_exemplar(Exemplar(0.002, 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, 5))
     told = samples()
     told.add_histogram("ack_seconds", histogram.reading())
     (metric,) = encoded(told)

@@ -61,15 +61,15 @@ async def test_what_waits_at_the_end_is_sent() -> None:
     assert export.counts == {"exported": 4, "failed": 0, "dropped": 0}
 
 
-async def test_batches_are_small_and_a_full_one_does_not_wait_for_the_pause() -> None:
+async def test_batches_are_bounded_and_a_full_one_does_not_wait_for_the_pause() -> None:
     sender = FakeSender()
     export = _export(sender, pause_s=60)
-    for number in range(1, 81):
+    for number in range(1, 401):
         export.add(send_spans(trace_id=number))
-    _wait_until(lambda: sum(map(len, sender.batches)) >= 128)
+    _wait_until(lambda: sum(map(len, sender.batches)) >= 1_024)
     await export.close()
-    assert sum(map(len, sender.batches)) == 320
-    assert max(map(len, sender.batches)) == 128
+    assert sum(map(len, sender.batches)) == 1_600
+    assert max(map(len, sender.batches)) == 1_024
 
 
 async def test_a_full_queue_drops_whole_traces_and_counts_them() -> None:

@@ -1,0 +1,165 @@
+"""Spans as the bytes of OTLP, with no protobuf object in between: a tenth of the time.
+
+Source: opentelemetry-proto 1.7, trace.proto, common.proto and trace_service.proto. Fields in the order of their numbers
+and none that has its default, so that the bytes are those that protobuf itself would write. A tag is the field's number
+and its wire type (0 varint, 1 eight bytes, 2 a length and so many bytes, 5 four bytes); numbers are little-endian.
+
+    ExportTraceServiceRequest  resource_spans 1
+    ResourceSpans              resource 1 | scope_spans 2
+    ScopeSpans                 scope 1 | spans 2
+    Span                       trace_id 1 | span_id 2 | parent_span_id 4 | name 5 | kind 6 | start_time_unix_nano 7 |
+                               end_time_unix_nano 8 | attributes 9 | events 11 | links 13 | status 15 | flags 16
+    Span.Event                 time_unix_nano 1 | name 2 | attributes 3
+    Span.Link                  trace_id 1 | span_id 2 | attributes 4 | flags 6
+    Status                     message 2 | code 3
+    KeyValue                   key 1 | value 2
+    AnyValue                   string 1 | bool 2 | int 3 | double 4 | array 5
+    ArrayValue                 values 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Final
+
+from mqcore.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind, SpanLink
+
+__all__ = ["encoded_request", "encoded_span"]
+
+_UNSIGNED: Final = (1 << 64) - 1
+_DIGITS: Final[tuple[bytes, ...]] = tuple([bytes((value,)) for value in range(0x80)])
+
+# Trace flags: SAMPLED, and from SpanFlags that it is known whether the parent is remote, and that it is.
+_FLAGS: Final = Struct("<I")
+_OF_SPAN: Final[bytes] = b"\x85\x01" + _FLAGS.pack(0x101)
+_OF_SPAN_OF_REMOTE_PARENT: Final[bytes] = b"\x85\x01" + _FLAGS.pack(0x301)
+_OF_LINK: Final[bytes] = b"\x35" + _FLAGS.pack(0x300)
+_OF_SAMPLED_LINK: Final[bytes] = b"\x35" + _FLAGS.pack(0x301)
+
+_KINDS: Final[dict[SpanKind, bytes]] = {
+    SpanKind.INTERNAL: b"\x30\x01",
+    SpanKind.SERVER: b"\x30\x02",
+    SpanKind.CLIENT: b"\x30\x03",
+    SpanKind.PRODUCER: b"\x30\x04",
+    SpanKind.CONSUMER: b"\x30\x05",
+}
+_FROM_UNTIL: Final = Struct("<cQcQ")
+_AT: Final = Struct("<cQ")
+_DOUBLE: Final = Struct("<cd")
+_STATUS_ERROR: Final = b"\x18\x02"
+
+
+def encoded_request(spans: Sequence[bytes], *, resource: bytes, scope: bytes) -> bytes:
+    """An ExportTraceServiceRequest of spans as `encoded_span` gives them; `resource` and `scope` are whole messages."""
+    scope_spans = b"".join((b"\x0a", _varint(len(scope)), scope, *spans))
+    of_resource = b"".join((b"\x0a", _varint(len(resource)), resource, b"\x12", _varint(len(scope_spans)), scope_spans))
+    return b"".join((b"\x0a", _varint(len(of_resource)), of_resource))
+
+
+def encoded_span(span: SpanData) -> bytes:
+    """One of the `spans` of a ScopeSpans, with tag and length."""
+    context = span.context
+    parts = [b"\x0a\x10", context.trace_id.to_bytes(16, "big"), b"\x12\x08", context.span_id.to_bytes(8, "big")]
+    if span.parent_span_id:
+        parts += (b"\x22\x08", span.parent_span_id.to_bytes(8, "big"))
+    name = span.name.encode()
+    parts += (
+        b"\x2a",
+        _varint(len(name)),
+        name,
+        _KINDS[span.kind],
+        _FROM_UNTIL.pack(b"\x39", span.start_ns, b"\x41", span.end_ns),
+    )
+    _add_attributes(parts, b"\x4a", span.attributes)
+    for event in span.events:
+        encoded = _event(event)
+        parts += (b"\x5a", _varint(len(encoded)), encoded)
+    for link in span.links:
+        encoded = _link(link)
+        parts += (b"\x6a", _varint(len(encoded)), encoded)
+    if span.failure:
+        message = span.failure.encode()
+        status = b"".join((b"\x12", _varint(len(message)), message, _STATUS_ERROR))
+        parts += (b"\x7a", _varint(len(status)), status)
+    parts.append(_OF_SPAN_OF_REMOTE_PARENT if span.parent_span_id and span.parent_is_remote else _OF_SPAN)
+    whole = b"".join(parts)
+    return b"".join((b"\x12", _varint(len(whole)), whole))
+
+
+def _event(event: SpanEvent) -> bytes:
+    name = event.name.encode()
+    parts = [_AT.pack(b"\x09", event.at_ns), b"\x12", _varint(len(name)), name]
+    _add_attributes(parts, b"\x1a", event.attributes)
+    return b"".join(parts)
+
+
+def _link(link: SpanLink) -> bytes:
+    context = link.context
+    parts = [b"\x0a\x10", context.trace_id.to_bytes(16, "big"), b"\x12\x08", context.span_id.to_bytes(8, "big")]
+    _add_attributes(parts, b"\x22", link.attributes)
+    parts.append(_OF_SAMPLED_LINK if context.is_sampled else _OF_LINK)
+    return b"".join(parts)
+
+
+def _add_attributes(parts: list[bytes], tag: bytes, attributes: Mapping[str, AttributeValue]) -> None:
+    for key, value in attributes.items():
+        parts.append(tag)
+        parts.append(_text_pair(key, value) if isinstance(value, str) else _pair(_key(key), _value(value)))
+
+
+# Most pairs of text are the same in each span of a kind: names of methods, topics and brokers.
+@lru_cache(maxsize=1_024)
+def _text_pair(key: str, value: str) -> bytes:
+    return _pair(_key(key), _text(value))
+
+
+@lru_cache(maxsize=1_024)
+def _key(key: str) -> bytes:
+    encoded = key.encode()
+    return b"".join((b"\x0a", _varint(len(encoded)), encoded, b"\x12"))
+
+
+def _pair(key: bytes, value: bytes) -> bytes:
+    """A KeyValue after its length."""
+    length = _varint(len(value))
+    return b"".join((_varint(len(key) + len(length) + len(value)), key, length, value))
+
+
+def _text(value: str) -> bytes:
+    """An AnyValue."""
+    encoded = value.encode()
+    return b"".join((b"\x0a", _varint(len(encoded)), encoded))
+
+
+def _value(value: AttributeValue) -> bytes:
+    """An AnyValue. Unlike other fields, one that has its default is written: it says which type it is."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, bool):
+        # Before int: a bool is one.
+        return b"\x10\x01" if value else b"\x10\x00"
+    if isinstance(value, int):
+        return b"\x18" + _varint(value)
+    if isinstance(value, float):
+        return _DOUBLE.pack(b"\x21", value)
+    items: list[bytes] = []
+    for item in value:
+        text = _text(item)
+        items += (b"\x0a", _varint(len(text)), text)
+    whole = b"".join(items)
+    return b"".join((b"\x2a", _varint(len(whole)), whole))
+
+
+def _varint(value: int) -> bytes:
+    """Negative ones in two's complement of 64 bits."""
+    if 0 <= value < 0x80:
+        return _DIGITS[value]
+    value &= _UNSIGNED
+    digits = bytearray()
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)
