@@ -22,6 +22,7 @@ from mqcore.message import property_names as names
 
 __all__ = ["BODY_BYTES", "MessageView", "message_view"]
 
+_FORM_NAMES: Final = {BodyForm.JSON: "JSON", BodyForm.TEXT: "Text", BodyForm.HEX: "Hex"}
 BODY_BYTES: Final = 65_536
 """As much of a body is shown; a download has more."""
 
@@ -195,7 +196,7 @@ def _body_about(message: Message, body: BodyView | None) -> str:
 def _body_forms(body: BodyView | None, address: str) -> tuple[tuple[str, str, bool], ...]:
     if body is None:
         return ()
-    return tuple((form.value, f"{address}&view={form.value}", form is body.form) for form in body.forms)
+    return tuple((_FORM_NAMES[form], f"{address}&view={form.value}", form is body.form) for form in body.forms)
 
 
 def _properties(message: Message, *, system: bool) -> tuple[Fact, ...]:

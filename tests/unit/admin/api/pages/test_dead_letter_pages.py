@@ -1,0 +1,119 @@
+"""Pages of dead letters: sent again after a look, once, and only those that were meant."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from admin.api.actors import Role
+from admin.api.pages.dead_letter_pages import add_dead_letter_pages
+from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.values import DeadLetterResult, Unseen
+from support.console_client import ConsoleClient, console_client
+from support.fake_operations import FakeOperations
+
+
+@asynccontextmanager
+async def _console(
+    operations: FakeOperations | None = None, role: Role = Role.OPERATOR
+) -> AsyncIterator[ConsoleClient]:
+    async with console_client(operations or FakeOperations(), add_dead_letter_pages, role=role) as client:
+        yield client
+
+
+async def test_groups_that_have_some() -> None:
+    async with _console() as console:
+        page = await console.get("/dead-letters")
+        assert "billing 3 3 broker-a, broker-b %DLQ%billing" in page.text
+        assert "/dead-letters/billing" in page.links()
+        assert "No group with “zz” in its name" in (await console.get("/dead-letters?search=zz")).text
+    async with _console(FakeOperations(empty=True)) as console:
+        assert "There are no dead letters" in (await console.get("/dead-letters")).text
+        assert "This group has no dead letters" in (await console.get("/dead-letters/other")).text
+
+
+async def test_letters_of_a_group() -> None:
+    operations = FakeOperations()
+    operations.unseen = (Unseen("broker-b:0", "does not answer"),)
+    async with _console(operations) as console:
+        page = await console.get("/dead-letters/billing")
+        assert "order-2" in page.text
+        assert "broker-b:0 does not answer" in page.text
+        assert page.html.count('type="checkbox" name="letter"') == 3
+        operations.down = OperationFailed(FailureKind.UNAVAILABLE, "no broker answers")
+        assert "no broker answers" in (await console.get("/dead-letters/billing", status=503)).text
+
+
+async def test_selected_letters_are_sent_after_a_look() -> None:
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        fields = {"which": "selected", "letter": ["broker-a/1", "broker-b/0"], "shown": ["broker-a/0"]}
+        review = await console.post("/dead-letters/billing/resend", fields)
+        assert "Resend 2 dead letters of billing" in review.text
+        assert "broker-a, 1 orders would be sent" in review.text
+        assert operations.cluster.resent == []
+        done = await console.post("/dead-letters/billing/resend", review.fields())
+    assert done.address == "/dead-letters/billing"
+    assert "2 of 2 dead letters were sent again. 2 sent to orders" in done.text
+    assert [(one.broker_name, one.queue_offset) for one in operations.cluster.resent] == [
+        ("broker-a", 1),
+        ("broker-b", 0),
+    ]
+
+
+async def test_form_that_is_sent_twice_sends_once() -> None:
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        review = await console.post("/dead-letters/billing/resend", {"which": "shown", "shown": "broker-a/1"})
+        await console.post("/dead-letters/billing/resend", review.fields())
+        again = await console.post("/dead-letters/billing/resend", review.fields())
+    assert "nothing was sent a second time" in again.text
+    assert len(operations.cluster.resent) == 1
+
+
+async def test_letter_that_cannot_be_sent_is_left_out() -> None:
+    async with _console() as console:
+        review = await console.post("/dead-letters/billing/resend", {"letter": ["broker-a/1", "broker-a/77"]})
+        assert "1 of 2 cannot be sent" in review.text
+        assert "broker-a, 77 – there is no such dead letter" in review.text
+        assert review.fields()["letter"] == ["broker-a/1"]
+        none = await console.post("/dead-letters/billing/resend", {"letter": "broker-a/77"})
+    assert "confirm" not in none.fields()
+
+
+async def test_nothing_selected_and_too_much() -> None:
+    async with _console() as console:
+        page = await console.post("/dead-letters/billing/resend", {"which": "selected"}, status=422)
+        assert "Select the letters to resend." in page.text
+        many = [f"broker-a/{number}" for number in range(101)]
+        page = await console.post("/dead-letters/billing/resend", {"letter": many}, status=422)
+        assert "Select at most 100 letters." in page.text
+        page = await console.post("/dead-letters/billing/resend", {"letter": ["../x", "broker-a/-1"]}, status=422)
+        assert "Select the letters to resend." in page.text
+
+
+async def test_one_broker_that_fails_does_not_hide_what_the_other_did() -> None:
+    class HalfDown(FakeOperations):
+        async def resend_dead_letters(
+            self, group: str, broker_name: str, queue_offsets: Sequence[int], *, dry_run: bool = False
+        ) -> Sequence[DeadLetterResult]:
+            if broker_name == "broker-a" and not dry_run:
+                raise OperationFailed(FailureKind.UNAVAILABLE, "broker-a:0 does not answer")
+            return await super().resend_dead_letters(group, broker_name, queue_offsets, dry_run=dry_run)
+
+    async with _console(HalfDown()) as console:
+        review = await console.post("/dead-letters/billing/resend", {"letter": ["broker-a/1", "broker-b/0"]})
+        done = await console.post("/dead-letters/billing/resend", review.fields())
+    assert "1 of 2 dead letters were sent again." in done.text
+    assert "broker-a, 1: not sent: broker-a:0 does not answer" in done.text
+    assert "1 sent to orders" in done.text
+
+
+async def test_viewer_may_look_only() -> None:
+    operations = FakeOperations()
+    async with _console(operations, Role.VIEWER) as console:
+        page = await console.get("/dead-letters/billing")
+        assert "Resend" not in page.text
+        assert "checkbox" not in page.html
+        await console.post("/dead-letters/billing/resend", {"letter": "broker-a/1", "confirm": "true"}, status=403)
+    assert operations.cluster.resent == []

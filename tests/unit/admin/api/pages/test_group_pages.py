@@ -1,0 +1,198 @@
+"""Pages of consumer groups: lag by queue, and changes that are seen before they are made."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from urllib.parse import quote
+
+from admin.api.actors import Role
+from admin.api.pages.group_pages import add_group_pages
+from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.values import Unseen
+from support.console_client import ConsoleClient, console_client
+from support.fake_operations import FakeOperations
+from support.operations_samples import NOW_MS
+
+
+@asynccontextmanager
+async def _console(
+    operations: FakeOperations | None = None, role: Role = Role.OPERATOR
+) -> AsyncIterator[ConsoleClient]:
+    async with console_client(operations or FakeOperations(), add_group_pages, role=role) as client:
+        yield client
+
+
+async def test_list_shows_lag_members_and_what_is_read() -> None:
+    async with _console() as console:
+        page = await console.get("/groups")
+        assert "billing 18 24 2 orders , payments concurrent 16" in page.text
+        assert "shipping disabled 0 0 0" in page.text
+        assert "newcomer 0 0 0 nothing yet" in page.text
+        assert "/groups/audit%7Ceu%251" in page.links()
+        assert "No group has “zzz” in its name" in (await console.get("/groups?search=zzz")).text
+
+
+async def test_group_shows_lag_by_queue_and_members() -> None:
+    async with _console() as console:
+        page = await console.get("/groups/billing")
+    for fact in (
+        "lag 18",
+        "dead letters 3",
+        "orders lacks 12, the oldest for 3 min 0 s, 16 in flight",
+        "broker-a, 0 5 8 3 2 3 min 0 s what waits",
+        "billing-7d9f@4711@1 simple consumer JAVA 5.0.7",
+    ):
+        assert fact in page.text, fact
+    assert "/messages?topic=orders&broker=broker-a&queue=0&offset=5" in page.links()
+    assert "/dead-letters/billing" in page.links()
+
+
+async def test_groups_without_anything_say_so() -> None:
+    async with _console() as console:
+        page = await console.get("/groups/newcomer")
+        assert "It has not read anything yet" in page.text
+        assert "No consumer of this group is connected" in page.text
+        assert "This group is disabled" in (await console.get("/groups/shipping")).text
+        await console.get(f"/groups/{quote('audit|eu%1', safe='')}")
+
+
+async def test_lag_that_nobody_works_off_is_told_only_if_all_was_seen() -> None:
+    operations = FakeOperations()
+    operations.cluster.clients = []
+    async with _console(operations) as console:
+        assert "no consumer of this group is connected." in (await console.get("/groups/billing")).text
+        operations.unseen = (Unseen("broker-b:0", "does not answer"),)
+        page = await console.get("/groups/billing")
+    assert "18 messages wait" not in page.text
+    assert "broker-b:0 does not answer" in page.text
+
+
+async def test_group_is_made_once() -> None:
+    operations = FakeOperations()
+    fields = {"name": "fresh", "retry_max_times": "3", "ordered": "true", "enabled": "true"}
+    async with _console(operations) as console:
+        page = await console.post("/new-group", fields)
+        assert page.address == "/groups/fresh"
+        assert "Group fresh was created." in page.text
+        assert "Delivers each message group in order; 3 attempts" in page.text
+        again = await console.post("/new-group", fields, status=409)
+        assert "there is a group fresh already" in again.text
+        wrong = await console.post("/new-group", {"name": "ü", "retry_max_times": "0"}, status=422)
+    assert "use only the characters" in wrong.text
+    assert "Write a number from 1 to 1,000." in wrong.text
+
+
+async def test_group_is_changed_after_a_look() -> None:
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        review = await console.post(
+            "/groups/billing/edit", {"retry_max_times": "5", "ordered": "true", "enabled": "true"}
+        )
+        assert "Messages that were tried more often" in review.text
+        assert operations.cluster.groups["billing"].retry_max_times == 16
+        done = await console.post("/groups/billing/edit", review.fields())
+    assert "Group billing was changed." in done.text
+    assert operations.cluster.groups["billing"] == replace(
+        FakeOperations().cluster.groups["billing"], retry_max_times=5, ordered=True
+    )
+
+
+async def test_group_is_disabled_and_enabled_by_its_button() -> None:
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        page = await console.get("/groups/billing")
+        for word, enabled in (("Disable", False), ("Enable", True)):
+            review = await console.post("/groups/billing/edit", page.fields())
+            assert f"{word} billing" in review.text
+            page = await console.post("/groups/billing/edit", review.fields())
+            assert f"Group billing was {word.lower()}d." in page.text
+            assert operations.cluster.groups["billing"].enabled is enabled
+    assert operations.cluster.groups["billing"].retry_max_times == 16
+
+
+async def test_group_with_members_is_deleted_only_if_that_is_meant() -> None:
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        page = await console.get("/groups/billing/delete")
+        assert "Its progress is forgotten in orders, payments." in page.text
+        assert "group billing has 2 members" in page.text
+        wrong = await console.post("/groups/billing/delete", {"typed": "bill", "even_with_members": "true"}, status=422)
+        assert "Type billing to delete it." in wrong.text
+        refused = await console.post("/groups/billing/delete", {"typed": "billing"}, status=422)
+        assert 'id="even_with_members-error"' in refused.html
+        assert "billing" in operations.cluster.groups
+        done = await console.post("/groups/billing/delete", {"typed": "billing", "even_with_members": "true"})
+    assert "Group billing was deleted." in done.text
+    assert "billing" not in operations.cluster.groups
+
+
+async def test_reset_shows_what_it_does_and_keeps_the_moment() -> None:
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        form = await console.get("/groups/billing/reset?topic=payments")
+        assert '<option value="payments" selected>' in form.html
+        review = await console.post("/groups/billing/reset", {"topic": "orders", "target": "time", "time": "15m"})
+        assert (
+            "billing goes on in orders with the first message stored at 2026-11-22 03:45:00.000 15 min ago"
+            in review.text
+        )
+        assert "3 messages will be delivered again." in review.text
+        assert "in clients' hands may be consumed twice." in review.text
+        assert "broker-a, 1 5 4 back 1 8 2" in review.text
+        assert operations.cluster.resets == {}
+        # Somebody thinks about it for a while.
+        console.clock.advance(600_000)
+        assert review.fields()["time"] == [str(NOW_MS - 900_000)]
+        done = await console.post("/groups/billing/reset", review.fields())
+    assert done.address == "/groups/billing"
+    assert "8 queues were set." in done.text
+    assert [move.to_offset for move in operations.cluster.resets["billing", "orders"]] == [5, 4, 0, 0, 4, 4, 0, 0]
+
+
+async def test_reset_to_both_ends() -> None:
+    async with _console() as console:
+        page = await console.post("/groups/billing/reset", {"topic": "orders", "target": "earliest"})
+        assert "20 messages will be delivered again." in page.text
+        page = await console.post("/groups/billing/reset", {"topic": "orders", "target": "latest"})
+        assert "12 messages will be skipped." in page.text
+        page = await console.post("/groups/newcomer/reset", {"topic": "orders", "target": "latest"})
+    assert "8 of 8 queues have never been read by this group" in page.text
+    assert "never read" in page.text
+
+
+async def test_reset_with_wrong_fields() -> None:
+    async with _console() as console:
+        page = await console.post("/groups/billing/reset", {"target": "time", "time": "yesterday"}, status=422)
+        assert "Name a topic." in page.text
+        assert "'yesterday' is no moment" in page.text
+        page = await console.post("/groups/billing/reset", {"topic": "orders", "target": "time"}, status=422)
+        assert "Write a moment for this choice." in page.text
+        page = await console.post("/groups/billing/reset", {"topic": "orders", "target": "x"}, status=422)
+        assert "Choose one." in page.text
+        page = await console.post("/groups/billing/reset", {"topic": "gone", "target": "latest"}, status=404)
+        assert "there is no topic gone" in page.text
+
+
+async def test_what_fails_is_told_and_nothing_is_lost() -> None:
+    operations = FakeOperations()
+    failure = OperationFailed(FailureKind.PARTIAL, "broker-b:0 did not do it", cause="no answer", remedy="do it again")
+    operations.failures = {"put_group": failure, "reset_offsets": failure, "delete_group": failure}
+    async with _console(operations) as console:
+        page = await console.post("/new-group", {"name": "fresh", "retry_max_times": "4"}, status=502)
+        assert 'value="fresh"' in page.html
+        for part, fields in (("reset", {"topic": "orders", "target": "latest"}), ("delete", {"typed": "billing"})):
+            page = await console.post(f"/groups/billing/{part}", fields, status=502)
+            assert "broker-b:0 did not do it : no answer do it again" in page.text
+
+
+async def test_viewer_changes_nothing() -> None:
+    operations = FakeOperations()
+    async with _console(operations, Role.VIEWER) as console:
+        page = await console.get("/groups/billing")
+        assert not [link for link in page.links() if link.endswith(("/edit", "/delete", "/reset"))]
+        for part in ("edit", "delete", "reset"):
+            await console.get(f"/groups/billing/{part}", status=403)
+            await console.post(f"/groups/billing/{part}", {"typed": "billing", "confirm": "true"}, status=403)
+    assert operations.cluster.groups == FakeOperations().cluster.groups

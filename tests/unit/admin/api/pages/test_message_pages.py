@@ -1,0 +1,255 @@
+"""Pages of messages: searches with every kind of answer, the tail, and one message with everything about it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from admin.api.pages.message_pages import add_message_pages
+from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.values import MessagePage, MessageQuery, Unseen
+from support.console_client import ConsoleClient, console_client
+from support.fake_operations import FakeOperations
+from support.operations_samples import NOW_MS
+
+
+@asynccontextmanager
+async def _console(operations: FakeOperations | None = None) -> AsyncIterator[ConsoleClient]:
+    async with console_client(operations or FakeOperations(), add_message_pages) as client:
+        yield client
+
+
+def _address(operations: FakeOperations, place: int, topic: str = "orders") -> str:
+    message = [each for each in operations.cluster.messages if each.topic == topic][place]
+    return f"/message?broker={message.broker_name}&offset={message.physical_offset}"
+
+
+async def test_form_alone() -> None:
+    async with _console() as console:
+        page = await console.get("/messages")
+    assert "Which messages?" in page.text
+    assert "No message matches" not in page.text
+
+
+async def test_newest_of_a_topic() -> None:
+    async with _console() as console:
+        page = await console.get("/messages?topic=orders")
+    assert page.text.index("order-31") < page.text.index("order-30")
+    assert "32 messages this is all" in page.text
+    assert "/messages?topic=orders&key=order-31" in page.links()
+    assert "<script>alert" not in page.html
+    assert "<script>alert('from a message')</script>" in page.text
+
+
+async def test_search_by_key_tag_and_time() -> None:
+    async with _console() as console:
+        page = await console.get("/messages?topic=orders&key=order-7")
+        assert "1 message this is all" in page.text
+        page = await console.get("/messages?topic=orders&tag=paid&from=10m&to=5m")
+        assert "2 messages this is all" in page.text
+        page = await console.get("/messages?topic=orders&key=none")
+    assert "No message matches" in page.text
+
+
+async def test_search_from_an_offset() -> None:
+    async with _console() as console:
+        page = await console.get("/messages?topic=orders&broker=broker-a&queue=0&offset=6")
+    assert "2 messages this is all" in page.text
+    assert "<details open>" in page.html
+
+
+async def test_next_page_writes_moments_out() -> None:
+    asked: list[MessageQuery] = []
+
+    class Endless(FakeOperations):
+        async def search(self, query: MessageQuery) -> MessagePage:
+            asked.append(query)
+            return MessagePage((), "token/1", 5_000)
+
+    async with _console(Endless()) as console:
+        page = await console.get("/messages?topic=orders&from=2h&tag=paid+%7C%7C+created")
+        assert "5,000 messages were looked at, and there are more." in page.text
+        (further,) = [link for link in page.links() if "page_token" in link]
+        console.clock.advance(60_000)
+        await console.get(further)
+    assert asked[0].tags == ("paid", "created")
+    assert asked[1] == replace(asked[0], page_token="token/1")
+    assert asked[1].start_ms == NOW_MS - 7_200_000
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("key=1", "Name a topic"),
+        ("topic=orders&from=yesterday", "'yesterday' is no moment"),
+        ("topic=orders&from=5m&to=10m", "This is not after the beginning."),
+        ("topic=orders&queue=0", "Each broker group has a queue of this number"),
+        ("topic=orders&offset=3", "An offset belongs to a queue"),
+        ("topic=orders&broker=broker-a&queue=-1", "Write a number, from 0."),
+        ("topic=orders&broker=broker-a&queue=0&key=1", "A key is looked for in all queues"),
+    ],
+)
+async def test_fields_that_are_wrong(query: str, problem: str) -> None:
+    async with _console() as console:
+        page = await console.get(f"/messages?{query}", status=422)
+    assert problem in page.text
+    assert "No message matches" not in page.text
+
+
+async def test_topic_that_is_not_there_brings_those_it_may_be() -> None:
+    async with _console() as console:
+        page = await console.get("/messages?topic=ORDER", status=404)
+    assert "there is no topic ORDER" in page.text
+    assert "Did you mean orders ?" in page.text
+
+
+async def test_what_cannot_be_seen_is_told() -> None:
+    operations = FakeOperations()
+    operations.unseen = (Unseen("broker-b:0", "does not answer"),)
+    async with _console(operations) as console:
+        for address in ("/messages?topic=orders", "/messages/waiting", _address(operations, 0)):
+            assert "broker-b:0 does not answer" in (await console.get(address)).text
+        operations.down = OperationFailed(FailureKind.UNAVAILABLE, "no broker answers")
+        for address in ("/messages?topic=orders", "/messages/tail?topic=orders", "/message?id=1"):
+            assert "no broker answers" in (await console.get(address, status=503)).text
+
+
+async def test_message_by_its_id() -> None:
+    operations = FakeOperations()
+    places = [place for place, message in enumerate(operations.cluster.messages) if message.topic == "orders"]
+    first, second = (operations.cluster.messages[place] for place in places[:2])
+    async with _console(operations) as console:
+        page = await console.get(f"/message?id=+{first.message_id}+")
+        assert page.address == f"/message?broker={first.broker_name}&offset={first.physical_offset}"
+        assert "No message matches" in (await console.get("/message?id=none&in=orders")).text
+        operations.cluster.messages[places[1]] = replace(second, message_id=first.message_id)
+        several = await console.get(f"/message?id={first.message_id}")
+    assert "2 messages" in several.text
+    assert _address(operations, 0) in several.links()
+
+
+async def test_message_with_everything_about_it() -> None:
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        page = await console.get(_address(operations, 0))
+    for fact in (
+        '{ "order": 17, "items": [ { "sku": "A-1", "count": 2 } ], "note": "fragile" }',
+        "All 2 replicas hold the same bytes.",
+        "billing acknowledged",
+        "tenant <b>acme</b> & co",
+        "UNIQ_KEY",
+        "broker-a, queue 0, offset 0",
+    ):
+        assert fact in page.text, fact
+    links = page.links()
+    assert any(link.startswith("/traces?id=01AABBCCDDEEFFFDEE") for link in links)
+    assert {"/topics/orders", "/groups/billing", "/dead-letters/billing"} <= set(links)
+    # The first of its queue has nothing before it.
+    assert "Previous" not in page.text
+    assert "/message?topic=orders&broker=broker-a&queue=0&queue_offset=1" in links
+
+
+async def test_body_in_other_forms() -> None:
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        page = await console.get(_address(operations, 0) + "&view=hex")
+        assert "00000000 7b 22 6f 72 64 65 72 22" in page.text
+        assert "has no" not in page.text
+        page = await console.get(_address(operations, 0) + "&view=text")
+        assert '{"order": 17, "items"' in page.text
+        assert "The body is empty" in (await console.get(_address(operations, 2))).text
+        page = await console.get(_address(operations, 3))
+        assert "00000000 00 01 fe ff 62 69 6e 61 72 79 ....binary" in page.text
+        page = await console.get(_address(operations, 6))
+        assert "128.0 KiB; the first 64.0 KiB are shown" in page.text
+        page = await console.get(_address(operations, 10))
+    assert "The body cannot be shown: the compressed body is damaged" in page.text
+
+
+async def test_body_is_saved_and_never_shown() -> None:
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        answer = await console.answer(_address(operations, 4).replace("/message?", "/message/body?"))
+        assert answer.content == b"<script>alert('from a message')</script>"
+        assert answer.headers["content-type"] == "application/octet-stream"
+        assert answer.headers["content-disposition"].startswith("attachment;")
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        broken = await console.answer(_address(operations, 10).replace("/message?", "/message/body?"))
+    assert broken.status_code == 409
+
+
+async def test_dead_letter_leads_to_its_group_and_topic() -> None:
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        page = await console.get(_address(operations, 0, "%DLQ%billing"))
+    assert "A dead letter of billing: it was delivered 16 times without success." in page.text
+    assert {"/dead-letters/billing", "/groups/billing", "/topics/orders"} <= set(page.links())
+
+
+async def test_message_that_is_gone() -> None:
+    async with _console() as console:
+        page = await console.get("/message?broker=broker-a&offset=7", status=404)
+        assert "no message begins at 7 on broker-a" in page.text
+        page = await console.get("/message?broker=broker-a&topic=orders&queue=0&queue_offset=99", status=404)
+        assert "has no message 99" in page.text
+        assert (await console.get("/message")).address == "/messages"
+
+
+async def test_tail_marks_what_came_after_it_was_opened() -> None:
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        page = await console.get("/messages/tail?topic=orders&tag=paid")
+        assert page.address == f"/messages/tail?topic=orders&tag=paid&since={NOW_MS}"
+        assert 'data-live-ms="2000"' in page.html
+        assert 'class="new"' not in page.html
+        newest = operations.cluster.messages[-1]
+        operations.cluster.messages.append(
+            replace(newest, topic="orders", tag="paid", store_ms=NOW_MS + 500, physical_offset=9, message_id="fresh")
+        )
+        console.clock.advance(2_000)
+        page = await console.get(page.address)
+        assert page.html.count('class="new"') == 1
+        assert "fresh" in page.text
+        assert "data-live-ms" not in (await console.get(f"{page.address}&paused=true")).html
+
+
+async def test_tails_of_one_topic_are_asked_for_once_a_second() -> None:
+    asked = 0
+
+    class Counted(FakeOperations):
+        async def search(self, query: MessageQuery) -> MessagePage:
+            nonlocal asked
+            asked += 1
+            return await super().search(query)
+
+    async with _console(Counted()) as console:
+        for _ in range(5):
+            await console.get("/messages/tail?topic=orders&since=1")
+        assert asked == 1
+        console.clock.advance(1_000)
+        await console.get("/messages/tail?topic=orders&since=1")
+        assert asked == 2
+        for number in range(19):
+            await console.get(f"/messages/tail?topic=orders&tag={number}&since=1")
+        page = await console.get("/messages/tail?topic=orders&tag=19&since=1", status=409)
+        assert "20 topics are watched at this moment" in page.text
+        console.clock.advance(10_000)
+        await console.get("/messages/tail?topic=orders&tag=19&since=1")
+
+
+async def test_delayed_and_half_messages_are_not_promised() -> None:
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        page = await console.get("/messages/waiting")
+        assert "This version stores neither." in page.text
+        assert "SCHEDULE_TOPIC_XXXX holds nothing." in page.text
+        operations.cluster.messages.append(
+            replace(operations.cluster.messages[0], topic="SCHEDULE_TOPIC_XXXX", queue_id=2)
+        )
+        page = await console.get("/messages/waiting")
+        assert "By delay level: 3: 1" in page.text
+        del operations.cluster.topics["RMQ_SYS_TRANS_HALF_TOPIC"]
+        assert "There is no topic RMQ_SYS_TRANS_HALF_TOPIC." in (await console.get("/messages/waiting")).text
