@@ -1,0 +1,121 @@
+"""What changes come to, in words, before they are made; and who has one when it ends half way."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.questions import Answer, CallFailure, require_all, unseen_of
+from admin.operations.topic_changes import changed_topic, difference_text, topic_problems, unread_queues
+from admin.operations.topic_names import category_of
+from admin.operations.values import BrokerTopic, Extent, TopicChange
+from support.fake_brokers import rpc_error
+
+BEFORE = BrokerTopic("broker-a", 8, 4, 6, "FIFO")
+
+
+@pytest.mark.parametrize(
+    ("change", "before", "words"),
+    [
+        (TopicChange("t"), BEFORE, "no change"),
+        (TopicChange("t", read_queue_count=8, permission=6), BEFORE, "no change"),
+        (TopicChange("t", read_queue_count=2, write_queue_count=9), BEFORE, "read queues 8 → 2, write queues 4 → 9"),
+        (
+            TopicChange("t", permission=2, message_type="NORMAL"),
+            BEFORE,
+            "read and write → write only, type FIFO → NORMAL",
+        ),
+        (TopicChange("t"), None, "created with the broker's default number of queues, NORMAL, read and write"),
+        (TopicChange("t", 4, 4, 4, "FIFO"), None, "created with 4 queues, FIFO, read only"),
+        (
+            TopicChange("t", read_queue_count=4),
+            None,
+            "created with 4 read and the broker's default number of write queues, NORMAL, read and write",
+        ),
+    ],
+)
+def test_a_change_of_a_topic_is_told(change: TopicChange, before: BrokerTopic | None, words: str) -> None:
+    assert difference_text(before, changed_topic(change, "broker-a", before)) == words
+
+
+def test_queues_that_nobody_reads_any_more_are_warned_of() -> None:
+    extents = [Extent("broker-a", queue_id, 0, 10) for queue_id in range(4)] + [Extent("broker-b", 3, 5, 5)]
+    [warning] = unread_queues(TopicChange("t", read_queue_count=2), extents)
+    assert warning.startswith("broker-a: 20 messages lie in queues from 2 on")
+    assert unread_queues(TopicChange("t"), extents) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (TopicChange(""), "the topic name is empty"),
+        (TopicChange("two words"), "use only the characters"),
+        (TopicChange("x" * 128), "the limit is 127"),
+        (TopicChange("TBW102"), "reserved"),
+        (TopicChange("t", read_queue_count=-1), "-1 read queues"),
+        (TopicChange("t", write_queue_count=1_025), "1025 write queues"),
+        (TopicChange("t", permission=7), "permission 7"),
+        (TopicChange("t", message_type="LITE"), "message type LITE"),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused(change: TopicChange, problem: str) -> None:
+    [found] = topic_problems(change)
+    assert problem in found
+
+
+def test_topics_have_categories() -> None:
+    names = {
+        "orders": "topic",
+        "%RETRY%g": "retry",
+        "%DLQ%g": "dead letter",
+        "%other": "topic",
+        "broker-a": "system",
+        "Main": "system",
+        "Main_REPLY_TOPIC": "system",
+        "RMQ_SYS_TRANS_HALF_TOPIC": "system",
+        "rmq_sys_SYNC_BROKER_MEMBER_broker-a": "system",
+    }
+    found = {name: category_of(name, clusters={"Main"}, broker_names={"broker-a", "broker-b"}) for name in names}
+    assert found == names
+
+
+def _answer(broker: str, code: grpc.StatusCode | None = None, details: str = "") -> Answer[int]:
+    name = broker.partition(":")[0]
+    if code is None:
+        return Answer(broker, name, 1)
+    return Answer(broker, name, None, CallFailure.of(rpc_error(code, details)))
+
+
+def test_a_change_that_all_took_is_done() -> None:
+    assert require_all([_answer("a:0"), _answer("b:0")], problem="p") == [1, 1]
+
+
+def test_a_change_that_some_took_says_who() -> None:
+    answers = [_answer("a:0"), _answer("b:0", grpc.StatusCode.UNAVAILABLE, "refused")]
+    with pytest.raises(OperationFailed) as partial:
+        require_all(answers, problem="topic t could not be changed")
+    assert partial.value.kind is FailureKind.PARTIAL
+    assert partial.value.problem == "topic t could not be changed: done on 1 of 2"
+    assert partial.value.cause == "b:0: UNAVAILABLE: refused\na:0: done"
+
+
+@pytest.mark.parametrize(
+    ("codes", "kind"),
+    [
+        ([grpc.StatusCode.INVALID_ARGUMENT] * 2, FailureKind.INVALID),
+        ([grpc.StatusCode.FAILED_PRECONDITION] * 2, FailureKind.REFUSED),
+        ([grpc.StatusCode.NOT_FOUND] * 2, FailureKind.NOT_FOUND),
+        ([grpc.StatusCode.DEADLINE_EXCEEDED] * 2, FailureKind.UNAVAILABLE),
+        ([grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE], FailureKind.REFUSED),
+    ],
+)
+def test_a_change_that_nobody_took_was_not_made(codes: list[grpc.StatusCode], kind: FailureKind) -> None:
+    with pytest.raises(OperationFailed) as failed:
+        require_all([_answer(f"{number}:0", code) for number, code in enumerate(codes)], problem="p")
+    assert failed.value.kind is kind
+
+
+def test_an_older_broker_is_said_to_be_one() -> None:
+    [unseen] = unseen_of([_answer("a:0", grpc.StatusCode.UNIMPLEMENTED, "Method not found!"), _answer("b:0")])
+    assert (unseen.subject, unseen.reason) == ("a:0", "cannot do this: its version is older")
