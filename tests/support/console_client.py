@@ -20,7 +20,7 @@ from admin.audit_log import AuditLog
 from admin.metrics import ClusterMetrics
 from admin.operations.interface import Operations
 from admin.trace_findings import TraceFindings, TraceList
-from admin.web import StatusPage
+from admin.web import PageTemplates
 from support.admin_readings import cached, consistency_of
 from support.manual_time import ManualTime
 from support.operations_samples import NOW_MS
@@ -74,13 +74,21 @@ class Page:
 
 @asynccontextmanager
 async def console_client(
-    operations: Operations, *add_pages: AddPages, role: Role = Role.OPERATOR
+    operations: Operations,
+    *add_pages: AddPages,
+    role: Role = Role.OPERATOR,
+    state: ClusterState | None = None,
+    is_read: bool = True,
+    consistency: ConsistencyRuns | None = None,
+    history: ClusterHistory | None = None,
 ) -> AsyncIterator[ConsoleClient]:
-    """The console on `operations`, for somebody on the same host in that role."""
+    """The console on `operations`, for somebody on the same host in that role. `state`: what readings give."""
     clock = ManualTime(wall_ms=NOW_MS)
-    cluster, _, _ = cached(clock=clock)
-    await cluster.read_once()
-    consistency, _ = consistency_of(clock=clock)
+    cluster, _, _ = cached(state, clock=clock)
+    if is_read:
+        await cluster.read_once()
+    if consistency is None:
+        consistency, _ = consistency_of(clock=clock)
     log = structlog.get_logger()
     app = http_app(
         cluster,
@@ -88,10 +96,11 @@ async def console_client(
         _NoTraces(),
         access=Access(SecretStr(""), AccessRules(local_role=role)),
         metrics=ClusterMetrics(cluster, consistency, clock=clock),
-        page=StatusPage(refresh_ms=2_000),
+        templates=PageTemplates(),
         clock=clock,
         desk=OperationsDesk(operations, AuditLog(clock=clock, log=log)),
         add_pages=add_pages,
+        history=history,
     )
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 50_000))
     headers = {"accept": "text/html", "sec-fetch-site": "same-origin"}

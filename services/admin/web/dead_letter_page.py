@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from admin.operations.topic_names import DEAD_LETTER_PREFIX, dead_letter_topic
 from admin.operations.values import DeadLetterResult, Page, TopicSummary
 from admin.quantities import count_text
 from admin.web.page_addresses import dead_letters_address, place_address, topic_address
 
-__all__ = ["DeadLetterRow", "ResendView", "dead_letter_rows", "resend_lines", "resend_view"]
+__all__ = ["DeadLetterRow", "ResendView", "dead_letter_rows", "resend_lines", "resend_view", "was_sent"]
+
+_LINES_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +80,22 @@ def resend_view(group: str, results: Sequence[DeadLetterResult]) -> ResendView:
     return ResendView(rows, sendable)
 
 
+def was_sent(result: DeadLetterResult) -> bool:
+    """True for a letter that lies in its topic anew; it may have a problem, too: not all replicas hold it yet."""
+    return result.new_queue_offset >= 0 or not result.problem
+
+
 def resend_lines(results: Sequence[DeadLetterResult]) -> tuple[str, ...]:
-    """What was done, failures first; at most twenty lines."""
-    failed = [f"{one.broker_name}, {one.queue_offset:,}: not sent: {one.problem}" for one in results if one.problem]
-    by_topic: dict[str, int] = {}
-    for one in results:
-        if not one.problem:
-            by_topic[one.topic] = by_topic.get(one.topic, 0) + 1
+    """What was done, failures first; at most twenty of them."""
+    wrong = [
+        f"{one.broker_name}, {one.queue_offset:,}: {'sent, but' if was_sent(one) else 'not sent'}: {one.problem}"
+        for one in results
+        if one.problem
+    ]
+    by_topic = Counter(one.topic for one in results if was_sent(one))
     sent = [f"{count:,} sent to {topic}" for topic, count in sorted(by_topic.items())]
-    return (*failed[:20], *((f"{len(failed) - 20} more were not sent",) if len(failed) > 20 else ()), *sent)
+    more = len(wrong) - _LINES_MAX
+    return (*wrong[:_LINES_MAX], *((f"and {more} more such letters",) if more > 0 else ()), *sent)
 
 
 def _dead_letter_row(topic: TopicSummary) -> DeadLetterRow:

@@ -19,7 +19,7 @@ from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.interface import Operations
 from admin.operations.topic_names import DEAD_LETTER, dead_letter_topic
 from admin.operations.values import DeadLetterResult, MessagePage, MessageQuery, PageRequest
-from admin.web.dead_letter_page import ResendView, dead_letter_rows, resend_lines, resend_view
+from admin.web.dead_letter_page import ResendView, dead_letter_rows, resend_lines, resend_view, was_sent
 from admin.web.frame import Flash
 from admin.web.message_rows import PREVIEW_BYTES, message_rows
 from admin.web.page_addresses import dead_letters_address, group_address, topic_address
@@ -105,8 +105,9 @@ def _add_resending(app: FastAPI, pages: Pages) -> None:
             text = "This was done already: nothing was sent a second time. Select the letters anew to send them again."
             return go_to(pages, dead_letters_address(group), flash=Flash("warning", text))
         results = await _resent(operations, group, chosen)
-        sent = sum(not result.problem for result in results)
-        tone = "ok" if sent == len(results) else "warning" if sent else "bad"
+        sent = sum(map(was_sent, results))
+        is_whole = not any(result.problem for result in results)
+        tone = "ok" if is_whole else "warning" if sent else "bad"
         text = f"{sent} of {len(results)} dead letters were sent again."
         return go_to(pages, dead_letters_address(group), flash=Flash(tone, text, resend_lines(results)))
 
