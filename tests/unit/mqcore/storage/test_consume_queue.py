@@ -200,6 +200,20 @@ def test_topics_are_removed_with_their_files(disk: SimulatedDisk, table: Consume
     assert disk.paths() == ["consumequeue/kept/0/00000000000000000000"]
 
 
+def test_the_queues_of_a_topic_are_known_by_their_ids(disk: SimulatedDisk, table: ConsumeQueueTable) -> None:
+    for topic, queue_id in [("topic", 3), ("topic", 0), ("topic", 11), ("gone", 1)]:
+        fill(table.get_or_create(topic, queue_id), end=1)
+    assert (table.ids_of("topic"), table.ids_of("gone"), table.ids_of("other")) == ([0, 3, 11], [1], [])
+    table.write_out()
+    assert reload(disk).ids_of("topic") == [0, 3, 11]
+    table.remove_topic("gone")
+    assert table.ids_of("gone") == []
+    table.get_or_create("gone", 5)
+    assert table.ids_of("gone") == [5]
+    table.remove_all()
+    assert table.ids_of("topic") == []
+
+
 @pytest.mark.parametrize("restart", [3, 14, 23, 35])
 def test_an_emptied_queue_starts_again_where_the_log_says(
     disk: SimulatedDisk, table: ConsumeQueueTable, restart: int

@@ -80,6 +80,19 @@ def test_keys_and_tags_find_their_records_newest_first_over_all_files(disk: Simu
     assert table.query("other", "id-17", begin_ms=0, end_ms=1 << 62, max_count=9) == []
 
 
+def test_a_walk_meets_what_a_query_finds_and_may_stop_at_each_step(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    put(table, *numbered(50))
+    walk = list(table.walk("topic", "key-3", begin_ms=0, end_ms=1 << 62))
+    assert [offset // 100 for offset in walk if offset is not None] == found(table, "key-3")
+    assert None in walk
+    half_way = table.walk("topic", "key-3", begin_ms=0, end_ms=1 << 62)
+    assert next(offset for offset in half_way if offset is not None) == 48 * 100
+    put(table, *[Indexed(number, ("key-3",)) for number in range(50, 150)])
+    rest = [offset // 100 for offset in half_way if offset is not None]
+    assert rest == list(range(43, 0, -5))
+
+
 def test_a_query_sees_every_record_of_its_time_and_none_more_than_a_second_off(disk: SimulatedDisk) -> None:
     table = new_table(disk)
     messages = [Indexed(number, ("key",)) for number in range(100)]
