@@ -6,8 +6,10 @@ import asyncio
 from typing import Final
 
 from admin.api.access import Access
+from admin.api.acting_operations import OperationsDesk
 from admin.api.cluster_servicer import ClusterServicer, guarded
 from admin.api.consistency_servicer import ConsistencyServicer
+from admin.api.operations_servicer import OperationsServicer
 from mqcore.clock import Clock
 from mqgrpc import Limits
 from mqservice.http2_front import Http2Front
@@ -15,9 +17,9 @@ from mqservice.reflection import reflection_table
 
 __all__ = ["GrpcSide"]
 
-# Requests are empty messages; answers are a cluster's state, some 100 KB for a hundred brokers.
+# The longest request is a test message of 4 MiB; answers are a cluster's state or pages of messages.
 _LIMITS: Final = Limits(
-    message_bytes=64 << 10,
+    message_bytes=5 << 20,
     concurrent_streams=32,
     server_streams=1_000,
     stream_window_bytes=64 << 10,
@@ -33,13 +35,23 @@ class GrpcSide:
     """Our services, health and reflection, on a front that never listens: it is given connections."""
 
     def __init__(
-        self, servicer: ClusterServicer, consistency: ConsistencyServicer, *, access: Access, clock: Clock
+        self,
+        servicer: ClusterServicer,
+        consistency: ConsistencyServicer,
+        *,
+        access: Access,
+        clock: Clock,
+        desk: OperationsDesk | None = None,
     ) -> None:
         self._servicer = servicer
+        self._operations = OperationsServicer(desk, access=access) if desk is not None else None
         self._front = Http2Front("", 0, clock=clock, limits=_LIMITS)
         tables = [servicer.method_table(), consistency.method_table()]
         for table in tables:
             self._front.add(guarded(table, access))
+        if self._operations is not None:
+            tables.append(self._operations.method_table())
+            self._front.add(tables[-1])
         names = [*(table.service_name for table in tables), "grpc.health.v1.Health"]
         self._front.add(guarded(reflection_table(names), access))
 
@@ -59,4 +71,6 @@ class GrpcSide:
     async def stop(self, *, limit_ms: int) -> None:
         """Ends watches, tells callers to go elsewhere, and cuts off who has not gone within `limit_ms`."""
         self._servicer.end_watches()
+        if self._operations is not None:
+            await self._operations.stop()
         await self._front.stop(limit_ms=limit_ms)

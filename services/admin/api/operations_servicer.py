@@ -1,0 +1,307 @@
+"""ClusterOperationsService: `Operations` over gRPC, each call in the name of who makes it.
+
+A call is a task that ends with it: a caller that goes away cancels the task, and the stop of the service all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Final
+
+import structlog
+from google.protobuf.message import Message
+from tandemmq.admin.v1 import broker_operations_service_pb2 as broker_pb
+from tandemmq.admin.v1 import cluster_operations_service_pb2 as pb
+
+from admin.api import operations_answers as answers
+from admin.api.access import Access, Refusal, Request, peer_host_of
+from admin.api.acting_operations import NotPermitted, OperationsDesk
+from admin.api.operations_questions import (
+    categories_of,
+    group_change_of,
+    limited,
+    message_query_of,
+    page_request_of,
+    reset_target_of,
+    sent_message_of,
+    topic_change_of,
+)
+from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.interface import Operations
+from mqgrpc import Stream
+from mqservice.rpc import Call, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
+
+__all__ = ["OperationsServicer"]
+
+log = structlog.get_logger(__name__)
+
+_SERVICE_NAME: Final = "tandemmq.admin.v1.ClusterOperationsService"
+# Each may ask every broker of the cluster.
+_CALLS_MAX: Final = 100
+_TAIL_S_MAX: Final = 3_600
+# A reader that is further behind than this misses messages.
+_TAIL_QUEUED_BYTES_MAX: Final = 1 << 20
+_CLIENTS_MAX: Final = 1_000
+_CLIENTS: Final = 200
+_EVENTS_MAX: Final = 1_000
+_EVENTS: Final = 200
+_BODY_BYTES: Final = 64 << 10
+_BODY_BYTES_MAX: Final = 4 << 20
+_LIST_BODY_BYTES_MAX: Final = 1 << 20
+
+_CODES: Final = {
+    FailureKind.INVALID: StatusCode.INVALID_ARGUMENT,
+    FailureKind.NOT_FOUND: StatusCode.NOT_FOUND,
+    FailureKind.REFUSED: StatusCode.FAILED_PRECONDITION,
+    FailureKind.UNAVAILABLE: StatusCode.UNAVAILABLE,
+    FailureKind.PARTIAL: StatusCode.ABORTED,
+}
+
+_Unary = Callable[[Any, Operations], Awaitable[Message]]
+
+
+class OperationsServicer:
+    """The service. Who calls is found out here and nowhere else: its table needs no guard."""
+
+    def __init__(self, desk: OperationsDesk, *, access: Access) -> None:
+        self._desk = desk
+        self._access = access
+        self._tasks: dict[asyncio.Task[None], Call] = {}
+
+    def method_table(self) -> MethodTable:
+        """All methods."""
+        unary: dict[str, tuple[type[Message], _Unary]] = {
+            "ListClusterTopics": (pb.ListClusterTopicsRequest, _list_topics),
+            "GetClusterTopic": (pb.GetClusterTopicRequest, _get_topic),
+            "PutClusterTopic": (pb.PutClusterTopicRequest, _put_topic),
+            "DeleteClusterTopic": (pb.DeleteClusterTopicRequest, _delete_topic),
+            "ListClusterGroups": (pb.ListClusterGroupsRequest, _list_groups),
+            "GetClusterGroup": (pb.GetClusterGroupRequest, _get_group),
+            "PutClusterGroup": (pb.PutClusterGroupRequest, _put_group),
+            "DeleteClusterGroup": (pb.DeleteClusterGroupRequest, _delete_group),
+            "ResetGroupOffsets": (pb.ResetGroupOffsetsRequest, _reset_offsets),
+            "ResendGroupDeadLetters": (pb.ResendGroupDeadLettersRequest, _resend_dead_letters),
+            "ListClusterClients": (pb.ListClusterClientsRequest, _list_clients),
+            "SearchMessages": (pb.SearchMessagesRequest, _search),
+            "FindMessages": (pb.FindMessagesRequest, _find),
+            "InspectMessage": (pb.InspectMessageRequest, _inspect),
+            "SendTestMessage": (pb.SendTestMessageRequest, _send),
+            "GetBrokerSettings": (pb.GetBrokerSettingsRequest, _get_settings),
+            "UpdateBrokerSettings": (pb.UpdateBrokerSettingsRequest, _update_settings),
+            "SetWritePermission": (pb.SetWritePermissionRequest, _set_write_permission),
+            "ListClusterEvents": (pb.ListClusterEventsRequest, _list_events),
+        }
+        methods: dict[str, Any] = {
+            name: UnaryMethod(self._answering(handler), request_type) for name, (request_type, handler) in unary.items()
+        }
+        methods["TailMessages"] = ServerStreamMethod(self._tail, pb.TailMessagesRequest)
+        return MethodTable(
+            _SERVICE_NAME, methods, otherwise=f"{_SERVICE_NAME} has {', '.join(methods)} and nothing else"
+        )
+
+    async def stop(self) -> None:
+        """Ends all calls, and waits until they have ended."""
+        tasks = dict(self._tasks)
+        for task, call in tasks.items():
+            call.finish(StatusCode.UNAVAILABLE, "the admin service is stopping")
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _answering(self, handler: _Unary) -> Callable[[Any, Call], None]:
+        def handle(request: Any, call: Call) -> None:
+            async def answer(operations: Operations) -> None:
+                call.send(await handler(request, operations))
+
+            self._begin(call, answer)
+
+        return handle
+
+    def _tail(self, request: pb.TailMessagesRequest, call: Call) -> None:
+        async def answer(operations: Operations) -> None:
+            body_bytes = limited("body_bytes", request.body_bytes, default=0, at_most=_LIST_BODY_BYTES_MAX)
+            messages = operations.tail(request.topic, tags=tuple(request.tags), body_bytes=body_bytes)
+            try:
+                async with asyncio.timeout(_TAIL_S_MAX):
+                    async for message in messages:
+                        if isinstance(call, Stream) and call.queued_bytes > _TAIL_QUEUED_BYTES_MAX:
+                            continue
+                        call.send(pb.TailMessagesResponse(message=answers.cluster_message(message)))
+            except TimeoutError:
+                # It may be asked for again.
+                return
+            finally:
+                if isinstance(messages, AsyncGenerator):
+                    await messages.aclose()
+
+        self._begin(call, answer)
+
+    def _begin(self, call: Call, answer: Callable[[Operations], Awaitable[None]]) -> None:
+        # Whoever is between us and the caller can add headers of its own to a call, and only the last of a name is
+        # seen: a proxy's word about its users is taken over HTTP/1.1 only.
+        authorization = call.header("authorization")
+        actor = self._access.actor_of(
+            Request(peer_host_of(call.peer), lambda name: authorization if name == "authorization" else "")
+        )
+        if isinstance(actor, Refusal):
+            call.finish(StatusCode.UNAUTHENTICATED, actor.value)
+            return
+        if len(self._tasks) >= _CALLS_MAX:
+            call.finish(StatusCode.RESOURCE_EXHAUSTED, f"{_CALLS_MAX} calls are in progress; try again")
+            return
+        task = asyncio.get_running_loop().create_task(_ending(call, lambda: answer(self._desk.acting_as(actor))))
+        self._tasks[task] = call
+        task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
+
+        def cancel() -> None:
+            task.cancel()
+
+        call.on_cancel(cancel)
+
+
+async def _ending(call: Call, answer: Callable[[], Awaitable[None]]) -> None:
+    """The root of a call's task: whatever comes of it, the call ends."""
+    try:
+        await answer()
+        call.finish()
+    except OperationFailed as failure:
+        code = StatusCode.PERMISSION_DENIED if isinstance(failure, NotPermitted) else _CODES[failure.kind]
+        call.finish(code, _text_of(failure))
+    except Exception:
+        log.exception("operation_failed_unexpectedly")
+        call.finish(StatusCode.INTERNAL, "the operation failed; the service's log has the cause")
+
+
+def _text_of(failure: OperationFailed) -> str:
+    said = f"{failure.problem}: {failure.cause}" if failure.cause else failure.problem
+    return f"{said}; {failure.remedy}" if failure.remedy else said
+
+
+# Topics
+
+
+async def _list_topics(request: pb.ListClusterTopicsRequest, operations: Operations) -> Message:
+    page = page_request_of(request.page_size, request.page_token)
+    found = await operations.topics(search=request.search, categories=categories_of(request), page=page)
+    return answers.topic_list(found)
+
+
+async def _get_topic(request: pb.GetClusterTopicRequest, operations: Operations) -> Message:
+    return answers.topic_answer(await operations.topic(request.name))
+
+
+async def _put_topic(request: pb.PutClusterTopicRequest, operations: Operations) -> Message:
+    result = await operations.put_topic(topic_change_of(request), dry_run=request.dry_run)
+    return pb.PutClusterTopicResponse(report=answers.change_report(result))
+
+
+async def _delete_topic(request: pb.DeleteClusterTopicRequest, operations: Operations) -> Message:
+    result = await operations.delete_topic(request.name, dry_run=request.dry_run)
+    return pb.DeleteClusterTopicResponse(report=answers.change_report(result))
+
+
+# Groups and clients
+
+
+async def _list_groups(request: pb.ListClusterGroupsRequest, operations: Operations) -> Message:
+    page = page_request_of(request.page_size, request.page_token)
+    return answers.group_list(await operations.groups(search=request.search, page=page))
+
+
+async def _get_group(request: pb.GetClusterGroupRequest, operations: Operations) -> Message:
+    return answers.group_answer(await operations.group(request.name))
+
+
+async def _put_group(request: pb.PutClusterGroupRequest, operations: Operations) -> Message:
+    result = await operations.put_group(group_change_of(request), dry_run=request.dry_run)
+    return pb.PutClusterGroupResponse(report=answers.change_report(result))
+
+
+async def _delete_group(request: pb.DeleteClusterGroupRequest, operations: Operations) -> Message:
+    result = await operations.delete_group(
+        request.name, even_with_members=request.even_with_members, dry_run=request.dry_run
+    )
+    return pb.DeleteClusterGroupResponse(report=answers.change_report(result))
+
+
+async def _reset_offsets(request: pb.ResetGroupOffsetsRequest, operations: Operations) -> Message:
+    moves = await operations.reset_offsets(
+        request.group, request.topic, reset_target_of(request), dry_run=request.dry_run
+    )
+    return pb.ResetGroupOffsetsResponse(moves=[answers.offset_move(move) for move in moves])
+
+
+async def _resend_dead_letters(request: pb.ResendGroupDeadLettersRequest, operations: Operations) -> Message:
+    results = await operations.resend_dead_letters(
+        request.group, request.broker_name, tuple(request.queue_offsets), dry_run=request.dry_run
+    )
+    return pb.ResendGroupDeadLettersResponse(letters=[answers.resent_letter(result) for result in results])
+
+
+async def _list_clients(request: pb.ListClusterClientsRequest, operations: Operations) -> Message:
+    limit = limited("limit", request.limit, default=_CLIENTS, at_most=_CLIENTS_MAX)
+    return answers.client_list(await operations.clients(group=request.group, topic=request.topic, limit=limit))
+
+
+# Messages
+
+
+async def _search(request: pb.SearchMessagesRequest, operations: Operations) -> Message:
+    return answers.message_page(await operations.search(message_query_of(request)))
+
+
+async def _find(request: pb.FindMessagesRequest, operations: Operations) -> Message:
+    found = await operations.find_message(request.message_id, topic=request.topic)
+    return pb.FindMessagesResponse(messages=[answers.cluster_message(message) for message in found])
+
+
+async def _inspect(request: pb.InspectMessageRequest, operations: Operations) -> Message:
+    body_bytes = limited("body_bytes", request.body_bytes, default=_BODY_BYTES, at_most=_BODY_BYTES_MAX)
+    if request.WhichOneof("place") is None:
+        raise OperationFailed(FailureKind.INVALID, "place: set physical_offset or queue")
+    if request.HasField("queue"):
+        place = request.queue
+        detail = await operations.message_at(
+            request.broker_name, place.topic, place.queue_id, place.queue_offset, body_bytes=body_bytes
+        )
+    else:
+        detail = await operations.message(request.broker_name, request.physical_offset, body_bytes=body_bytes)
+    return answers.inspected_message(detail)
+
+
+async def _send(request: pb.SendTestMessageRequest, operations: Operations) -> Message:
+    return answers.receipt(await operations.send(sent_message_of(request)))
+
+
+# Brokers
+
+
+async def _get_settings(request: pb.GetBrokerSettingsRequest, operations: Operations) -> Message:
+    found = await operations.broker_settings(request.broker)
+    return pb.GetBrokerSettingsResponse(settings=[answers.setting_view(setting) for setting in found.settings])
+
+
+async def _update_settings(request: pb.UpdateBrokerSettingsRequest, operations: Operations) -> Message:
+    changes = await operations.update_settings(request.broker, dict(request.values), dry_run=request.dry_run)
+    return pb.UpdateBrokerSettingsResponse(
+        changes=[
+            broker_pb.SettingChange(key=change.key, from_value=change.from_value, to_value=change.to_value)
+            for change in changes
+        ]
+    )
+
+
+async def _set_write_permission(request: pb.SetWritePermissionRequest, operations: Operations) -> Message:
+    result = await operations.set_write_permission(
+        request.broker_name, writable=request.writable, dry_run=request.dry_run
+    )
+    return pb.SetWritePermissionResponse(report=answers.change_report(result))
+
+
+async def _list_events(request: pb.ListClusterEventsRequest, operations: Operations) -> Message:
+    limit = limited("limit", request.limit, default=_EVENTS, at_most=_EVENTS_MAX)
+    lines, unseen = await operations.events(limit=limit)
+    return pb.ListClusterEventsResponse(
+        events=[answers.cluster_event(line) for line in lines], unseen=answers.unseen_messages(unseen)
+    )
