@@ -8,6 +8,7 @@ forwards no port. So forms carry no tokens.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
@@ -22,7 +23,7 @@ from admin.api.actors import Actor
 from admin.api.problems import plain_problem, problem_response
 from admin.audit_log import AuditLog
 
-__all__ = ["App", "Guard", "Receive", "Scope", "Send"]
+__all__ = ["BODY_LIMIT_S", "App", "Guard", "Receive", "Scope", "Send"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 _Message: TypeAlias = MutableMapping[str, Any]
@@ -41,6 +42,10 @@ _BODY_BYTES_MAX: Final = 1 << 20
 _MESSAGE_BODY_BYTES_MAX: Final = 8 << 20
 _MESSAGE_PATH_ENDS: Final = ("/messages", "/send")
 _HEADER_BYTES_MAX: Final = 8 << 10
+BODY_LIMIT_S = 60.0
+"""Within which a request's body has to be here. Its head has a limit of its own where connections are accepted."""
+# The rest of a request that is refused is not read, so its connection cannot be used again.
+_CLOSE: Final = {"connection": "close"}
 
 # Nothing is loaded from elsewhere, nothing is embedded, and forms come back here.
 _CONTENT_POLICY: Final = (
@@ -94,7 +99,7 @@ class Guard:
         is_change = scope["method"] not in _SAFE_METHODS
         if is_change and headers.length > _body_bytes_max(path):
             problem = plain_problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_long(_body_bytes_max(path)))
-            return problem_response(problem, {"connection": "close"})
+            return problem_response(problem, _CLOSE)
         is_forged = is_change and not _is_of_this_origin(headers)
         if path in _OPEN_PATHS or path.startswith(_OPEN_FOLDER):
             return _FORGED if is_forged else None
@@ -181,20 +186,28 @@ def _body_bytes_max(path: str) -> int:
 
 
 class _BoundedBody:
-    """A request's body up to a limit: one that has no Content-Length may be of any length."""
+    """A request's body up to a limit, in bytes and in time: one without Content-Length may be of any length."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive = receive
         self._limit = limit
         self._received = 0
+        self._is_whole = False
+        self._ends_at = asyncio.get_running_loop().time() + BODY_LIMIT_S
 
     async def receive(self) -> _Message:
-        """The next part."""
-        message = await self._receive()
+        """The next part; after the last one, that the sender went."""
+        if self._is_whole:
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._ends_at):
+                message = await self._receive()
+        except TimeoutError:
+            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, "the rest of the request did not come", _CLOSE) from None
+        self._is_whole = not message.get("more_body", False)
         self._received += len(message.get("body", b""))
         if self._received > self._limit:
-            # The rest is not read, so the connection cannot be used again.
-            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_long(self._limit), {"connection": "close"})
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_long(self._limit), _CLOSE)
         return message
 
 

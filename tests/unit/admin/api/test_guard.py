@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
+from admin.api import guard
 from support.admin_in_memory import admin_in_memory
 
 _TOKEN = "correct-horse-battery"
@@ -103,6 +105,18 @@ async def test_bodies_have_a_limit_whatever_they_say_of_themselves() -> None:
     for refused in (said, unsaid):
         assert refused.json()["problem"] == "a request of this kind has at most 1 MiB"
         assert refused.headers["connection"] == "close"
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stuck() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(30)
+
+    monkeypatch.setattr(guard, "BODY_LIMIT_S", 0.05)
+    async with admin_in_memory() as admin:
+        headers = {"content-type": "application/json"}
+        answer = await admin.client.put(_TOPIC, content=stuck(), headers=headers)
+    assert (answer.status_code, answer.headers["connection"]) == (408, "close")
 
 
 async def test_a_browser_elsewhere_logs_in_and_out() -> None:
