@@ -14,8 +14,8 @@ from mqcore.message.property_names import PROPERTY_TAGS
 
 __all__ = ["SLICE_RECORDS", "FoundPage"]
 
-SLICE_RECORDS: Final = 64
-"""Records read in one turn of the event loop: 2 ms."""
+SLICE_RECORDS: Final = 24
+"""Records read in one turn of the event loop: a millisecond."""
 _SCANNED_MAX: Final = 5_000
 """Records looked at for one page."""
 _PAGE_BYTES_MAX: Final = 3 << 20

@@ -48,7 +48,11 @@ class MessageQueries:
     async def queue_states(self, topic: str) -> list[QueueState]:
         """Every queue that the topic's configuration names or that holds something, by id. Raises TopicUnknown."""
         async with self._turn():
-            return [await self._queue_state(topic, queue_id) for queue_id in self._queue_ids(topic)]
+            states = []
+            for queue_id in self._queue_ids(topic):
+                states.append(await self._queue_state(topic, queue_id))
+                await asyncio.sleep(0)
+            return states
 
     async def find_offsets(self, topic: str, time_ms: int) -> list[FoundOffset]:
         """Where each of those queues is at a moment. Raises TopicUnknown."""

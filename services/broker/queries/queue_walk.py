@@ -11,8 +11,9 @@ from mqcore.storage.consume_queue import ConsumeQueue, QueueEntry
 
 __all__ = ["Place", "QueueWalk"]
 
-_BATCH_ENTRIES: Final = 64
-"""Read at once of one queue: a page of a disk holds three times as many."""
+_BATCH_ENTRIES_FIRST: Final = 4
+_BATCH_ENTRIES_MAX: Final = 256
+"""Read at once of one queue. Of a thousand queues most give only a few to a page: the first reads are small."""
 
 
 class Place(NamedTuple):
@@ -34,44 +35,50 @@ class QueueWalk:
         self._heap = [(cursor.key, number, cursor) for number, cursor in enumerate(cursors) if cursor.entry is not None]
         heapify(self._heap)
 
-    def take(self, count: int, *, steps: int, tags_codes: Collection[int] | None) -> tuple[list[Place], Place | None]:
-        """The next places, at most `count` and after `steps` entries at most, and the last one that was looked at.
+    def take(self, count: int, *, steps: int, tags_codes: Collection[int] | None) -> tuple[list[Place], int]:
+        """The next places, at most `count`, and how many entries were looked at: `steps`, or a few more.
 
-        `tags_codes`: entries with others are passed over. No last one: the walk is over.
+        `tags_codes`: entries with others are passed over, 0.2 us each; others take 7.
         """
         places: list[Place] = []
-        last: Place | None = None
+        steps_left = steps
         heap = self._heap
-        while heap and len(places) < count and steps > 0:
+        while heap and len(places) < count and steps_left > 0:
             _, number, cursor = heap[0]
-            entry = cursor.entry
-            assert entry is not None, "a cursor at its end is still in the heap"
-            last = Place(entry.physical_offset, entry.size, cursor.queue.queue_id, cursor.offset)
-            if tags_codes is None or entry.tags_code in tags_codes:
-                places.append(last)
-            steps -= 1
-            cursor.advance()
+            if tags_codes is None or cursor.tags_code in tags_codes:
+                places.append(cursor.place)
+                cursor.advance()
+                steps_left -= 1
+            else:
+                # Among those that are passed over no order has to be kept.
+                steps_left -= cursor.pass_over(tags_codes)
             if cursor.entry is None:
                 heappop(heap)
             else:
                 heapreplace(heap, (cursor.key, number, cursor))
-        return places, last
+        return places, steps - steps_left
 
     @property
     def next_place(self) -> Place | None:
-        """Where the walk goes on; None at its end."""
-        if not self._heap:
-            return None
-        cursor = self._heap[0][2]
-        entry = cursor.entry
-        assert entry is not None, "a cursor at its end is still in the heap"
-        return Place(entry.physical_offset, entry.size, cursor.queue.queue_id, cursor.offset)
+        """Where the walk goes on: everything before is behind it. None at its end."""
+        return self._heap[0][2].place if self._heap else None
 
 
 class _Cursor:
     """In one queue, at an entry that is no filler."""
 
-    __slots__ = ("_batch", "_batch_start", "_end", "_start", "_step", "entry", "key", "offset", "queue")
+    __slots__ = (
+        "_batch",
+        "_batch_entries",
+        "_batch_start",
+        "_end",
+        "_start",
+        "_step",
+        "entry",
+        "key",
+        "offset",
+        "queue",
+    )
 
     def __init__(self, queue: ConsumeQueue, start: int, end: int, *, backwards: bool) -> None:
         self.queue = queue
@@ -80,10 +87,33 @@ class _Cursor:
         self._step = -1 if backwards else 1
         self._batch: list[QueueEntry] = []
         self._batch_start = 0
+        self._batch_entries = _BATCH_ENTRIES_FIRST
         self.offset = end if backwards else start - 1
         self.entry: QueueEntry | None = None
         self.key = 0
         self.advance()
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        assert self.entry is not None, "a cursor at its end is nowhere"
+        return Place(self.entry.physical_offset, self.entry.size, self.queue.queue_id, self.offset)
+
+    @property
+    def tags_code(self) -> int:
+        """Of the entry it is at."""
+        assert self.entry is not None, "a cursor at its end has no entry"
+        return self.entry.tags_code
+
+    def pass_over(self, tags_codes: Collection[int]) -> int:
+        """To the next entry that has one of these, or to the end of what was read at once; by how many entries."""
+        batch, step = self._batch, self._step
+        start = within = self.offset - self._batch_start
+        while 0 <= within < len(batch) and batch[within].tags_code not in tags_codes:
+            within += step
+        self.offset += within - start - step
+        self.advance()
+        return max(1, abs(within - start))
 
     def advance(self) -> None:
         """To the next entry; `entry` is None at the end."""
@@ -102,9 +132,11 @@ class _Cursor:
             return None
         within = offset - self._batch_start
         if not 0 <= within < len(self._batch):
-            first = offset if self._step > 0 else max(self._start, offset - _BATCH_ENTRIES + 1)
+            count = self._batch_entries
+            self._batch_entries = min(_BATCH_ENTRIES_MAX, 4 * count)
+            first = offset if self._step > 0 else max(self._start, offset - count + 1)
             first = max(first, int(self.queue.min_offset))
-            self._batch = self.queue.read(first, min(_BATCH_ENTRIES, self._end - first))
+            self._batch = self.queue.read(first, min(count, self._end - first))
             self._batch_start = first
             within = offset - first
         return self._batch[within] if 0 <= within < len(self._batch) else None

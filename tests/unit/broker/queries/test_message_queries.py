@@ -238,7 +238,7 @@ async def test_a_page_ends_after_so_many_messages_looked_at() -> None:
     wanted = WantedMessages("orders", TimeCriteria(newest_first=True), tags=frozenset({"BB"}))
     pages = await store.all_pages(wanted)
     assert [len(page.messages) for page in pages] == [0, 1]
-    assert pages[0].scanned_count == 5_000
+    assert 5_000 <= pages[0].scanned_count < 5_100
 
 
 async def test_a_search_ends_in_time() -> None:
@@ -248,9 +248,9 @@ async def test_a_search_ends_in_time() -> None:
     store.pages.takes_ms = 2_000
     wanted = WantedMessages("orders", TimeCriteria(), limit=500)
     page = await store.queries.messages(wanted)
-    assert len(page.messages) == 2 * 64
+    assert len(page.messages) == 2 * 24
     store.pages.takes_ms = 0
-    assert len((await store.queries.messages(wanted, page.next_page_token)).messages) == 200 - 2 * 64
+    assert len((await store.queries.messages(wanted, page.next_page_token)).messages) == 200 - 2 * 24
 
 
 async def test_tokens_go_with_their_query_only() -> None:
