@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, TypeAlias
@@ -193,8 +193,27 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         turn = TurnLimit(self._clock)
         for name in names:
             group = self._groups.get(name)
-            if group is not None:
-                answer.groups.append(_group_status(group, standings.get(name, ()), member_counts[name]))
+            if group is None:
+                continue
+            status = answer.groups.add(
+                group=name,
+                retry_max_times=group.retry_max_times,
+                consume_message_orderly=group.consume_message_orderly,
+                consume_enable=group.consume_enable,
+                member_count=member_counts[name],
+            )
+            # A group that consumes thousands of topics has tens of thousands of queues.
+            for standing in standings.get(name, ()):
+                status.progress.add(
+                    topic=standing.topic,
+                    queue_id=standing.queue_id,
+                    committed_offset=standing.committed_offset,
+                    max_offset=standing.max_offset,
+                    inflight_count=standing.inflight_count,
+                    oldest_age_ms=standing.oldest_age_ms,
+                )
+                if turn.is_reached:
+                    await turn.pause()
             if turn.is_reached:
                 await turn.pause()
         return answer
@@ -252,29 +271,6 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION, "this broker is a slave; make the change on its master"
             )
-
-
-def _group_status(
-    group: SubscriptionGroupConfig, standings: Iterable[QueueStanding], member_count: int
-) -> pb.SubscriptionGroupStatus:
-    return pb.SubscriptionGroupStatus(
-        group=group.group_name,
-        retry_max_times=group.retry_max_times,
-        consume_message_orderly=group.consume_message_orderly,
-        consume_enable=group.consume_enable,
-        member_count=member_count,
-        progress=[
-            pb.GroupProgress(
-                topic=standing.topic,
-                queue_id=standing.queue_id,
-                committed_offset=standing.committed_offset,
-                max_offset=standing.max_offset,
-                inflight_count=standing.inflight_count,
-                oldest_age_ms=standing.oldest_age_ms,
-            )
-            for standing in standings
-        ],
-    )
 
 
 async def _refuse(context: _Context, detail: str) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.api.sessions import ClientSessions
 from broker.metrics.store_time import read_stored_at_ms
@@ -15,6 +15,9 @@ from mqcore.metadata import ConsumerOffsetTable, TopicTable
 from mqcore.storage import MessageStore
 
 __all__ = ["GroupProgressView", "QueueStanding"]
+
+
+_AGES_MAX: Final = 4_096
 
 
 class QueueStanding(NamedTuple):
@@ -28,7 +31,7 @@ class QueueStanding(NamedTuple):
     max_offset: int
     # Delivered and not yet acknowledged.
     inflight_count: int
-    # Age of the oldest message that is not acknowledged; 0: there is none, or it was not asked for.
+    # Age of the oldest message that is not acknowledged; 0: there is none, or it was not looked for.
     oldest_age_ms: int
 
 
@@ -62,10 +65,11 @@ class GroupProgressView:
     async def of(self, groups: Collection[str], *, with_ages: bool) -> dict[str, list[QueueStanding]]:
         """Each group in all queues it consumes, ordered by topic and queue id.
 
-        An age costs a read of a record's head, perhaps from the disk: only for a few groups. Others have their turn
-        after each millisecond.
+        An age costs a read of a record's head, perhaps from the disk: only for a few groups, and only for the first
+        4,096 queues. Others have their turn after each millisecond.
         """
         turn = TurnLimit(self._clock)
+        ages_left = _AGES_MAX if with_ages else 0
         wanted = set(groups)
         pairs = {pair for pair in self._leases.pairs() if pair[0] in wanted}
         pairs.update(pair for pair in self._stored.pairs() if pair[0] in wanted)
@@ -74,7 +78,10 @@ class GroupProgressView:
             if self._topics.get(topic) is None:
                 continue
             for standing in self._in_topic(group, topic):
-                standings[group].append(self._with_age(standing) if with_ages else standing)
+                if ages_left and standing.committed_offset < standing.max_offset:
+                    ages_left -= 1
+                    standing = self._with_age(standing)
+                standings[group].append(standing)
                 if turn.is_reached:
                     await turn.pause()
         return standings
@@ -91,7 +98,7 @@ class GroupProgressView:
 
     def _with_age(self, standing: QueueStanding) -> QueueStanding:
         queue = self._store.consume_queue(standing.topic, standing.queue_id)
-        if queue is None or standing.committed_offset >= queue.max_offset:
+        if queue is None:
             return standing
         entries = queue.read(max(standing.committed_offset, queue.min_offset), 1)
         stored_at_ms = read_stored_at_ms(self._store, entries[0].physical_offset) if entries else None
