@@ -69,7 +69,7 @@ class MessageQueryServicer(message_query_service_pb2_grpc.MessageQueryServiceSer
         wanted = await _wanted(request, context)
         async with _told(context):
             page = await self._queries.messages(wanted, request.page_token)
-        return page_answer(page)
+        return await page_answer(page)
 
     async def GetMessage(self, request: pb.GetMessageRequest, context: _Context) -> pb.GetMessageResponse:  # noqa: N802
         body_bytes = await _count("body_bytes", request.body_bytes, context, most=_ONE_BODY_BYTES_MAX)
