@@ -281,6 +281,9 @@ class ActingOperations:
         except OperationFailed as failure:
             outcome = f"{failure.kind.value}: {failure.problem}"
             raise
+        except Exception as defect:
+            outcome = f"failed unexpectedly: {type(defect).__name__}"
+            raise
         finally:
             self._desk.audit_log.record(
                 "operator_change",
