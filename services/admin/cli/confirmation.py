@@ -52,7 +52,7 @@ def tell_warnings(warnings: Sequence[str]) -> None:
 
 def ask(question: str) -> None:
     """Returns if the answer is yes. CommandError if not, or if there is no terminal to ask at."""
-    if not sys.stdin.isatty():
+    if not _is_asked():
         raise CommandError(
             "nobody can be asked here; nothing was changed",
             remedy="see with --dry-run what would be done, then run it with --yes",
@@ -60,3 +60,7 @@ def ask(question: str) -> None:
         )
     if not typer.confirm(question):
         raise CommandError("you said no; nothing was changed")
+
+
+def _is_asked() -> bool:
+    return sys.stdin.isatty()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
@@ -12,6 +11,7 @@ from admin.cli.failure import CommandError
 from admin.cli.release_way import ReleaseWay, way_to_place
 from admin.cluster_reader import ClusterReader
 from admin.cluster_state import ClusterState
+from admin.operations.cluster_operations import ClusterOperations
 from admin.operations.interface import Operations
 from admin.rpc import Channels
 from mqclient import ClientOptions, Producer
@@ -61,12 +61,15 @@ async def open_connection(target: ClusterTarget) -> AsyncIterator[ClusterConnect
 
 
 class _Connection:
-    """The real one."""
+    """The real one. Its operations know the cluster as `read_state` saw it last."""
 
     def __init__(self, way: ReleaseWay, channels: Channels) -> None:
         self._way = way
         self._channels = channels
-        self._operations: Operations | None = None
+        self._state: ClusterState | None = None
+        self._operations = ClusterOperations(
+            channels, members=lambda: self._state, send_client=self._producer, clock=SystemClock()
+        )
 
     @property
     def address(self) -> ClusterAddress:
@@ -82,18 +85,11 @@ class _Connection:
 
     async def read_state(self) -> ClusterState:
         address = self._way.address
-        return await ClusterReader(self._channels, address.name_servers, address.expected).read()
+        self._state = await ClusterReader(self._channels, address.name_servers, address.expected).read()
+        return self._state
 
     async def operations(self) -> Operations:
-        if self._operations is None:
-            state = await self.read_state()
-            _refuse_blindness(state)
-            # Until it is there, only what needs it fails.
-            module = importlib.import_module("admin.operations.cluster_operations")
-            self._operations = module.ClusterOperations(
-                self._channels, members=lambda: state, send_client=self._producer, clock=SystemClock()
-            )
-        assert self._operations is not None
+        _refuse_blindness(self._state or await self.read_state())
         return self._operations
 
     def _producer(self, access_points: tuple[str, ...]) -> Producer:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from typing import Annotated, Final
 
 import grpc.aio
 import typer
-from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
 
 from admin.cli.cluster_choice import ClusterChoice, with_cluster
 from admin.cli.connection import ClusterConnection
 from admin.cli.duration_option import parse_duration_s
 from admin.cli.failure import EXIT_REFUSED, CommandError
-from admin.cli.masters import find_masters, on_each
 from admin.cli.smoke_test import SmokeCount, receive_and_compare, send_all, smoke_bodies
-from admin.cli.topics import create_topic, find_topic
 from admin.cluster_state import BrokerState
-from admin.rpc import Channels
+from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.interface import Operations
+from admin.operations.values import TopicChange
 from mqclient import AccessPointInvalid, ClientError, ClientOptions, Producer, SimpleConsumer, parse_access_points
 from mqservice.clock import SystemClock
 
@@ -107,7 +107,7 @@ async def _round_trip(
                         done=lambda: counts.sent == message_count and not counts.missing,
                     )
                 )
-                await _until_opened(connection.channels, masters, group, topic)
+                await _until_opened(connection, masters, group, topic)
                 step = "sending"
                 sending_ms = clock.monotonic_ms()
                 await send_all(producer, topic, bodies, counts, clock)
@@ -139,14 +139,18 @@ async def _round_trip(
 
 async def _topic_everywhere(connection: ClusterConnection, topic: str) -> list[BrokerState]:
     """The masters, once all of them have the topic. Waits for a cluster that is still coming up."""
-    channels, cluster = connection.channels, connection.address
+    last: Exception
     while True:
         try:
-            masters = await find_masters(channels, cluster)
-            if set(await find_topic(channels, cluster, topic)) < {master.broker_name for master in masters}:
-                await create_topic(channels, cluster, admin_pb.UpdateTopicRequest(topic=topic))
+            state = await connection.read_state()
+            operations = await connection.operations()
+            masters = [broker for broker in state.brokers if broker.is_master]
+            if not masters:
+                raise CommandError("the cluster has no master", remedy="`tandemmq status` shows what is there")
+            if not await _held_by(operations, topic) >= {master.broker_name for master in masters}:
+                await operations.put_topic(TopicChange(topic))
             return masters
-        except CommandError as error:
+        except (CommandError, OperationFailed) as error:
             last = error
         try:
             await asyncio.sleep(_RETRY_PAUSE_S)
@@ -155,21 +159,28 @@ async def _topic_everywhere(connection: ClusterConnection, topic: str) -> list[B
             raise last from None
 
 
-async def _until_opened(channels: Channels, masters: list[BrokerState], group: str, topic: str) -> None:
+async def _held_by(operations: Operations, topic: str) -> set[str]:
+    """Names of the broker groups that have the topic."""
+    try:
+        return {broker.broker_name for broker in (await operations.topic(topic)).summary.brokers}
+    except OperationFailed as failure:
+        if failure.kind is not FailureKind.NOT_FOUND:
+            raise
+        return set()
+
+
+async def _until_opened(connection: ClusterConnection, masters: list[BrokerState], group: str, topic: str) -> None:
     """Returns once every master knows the group on the topic.
 
     A new group starts at the newest message of a broker, at the moment that broker sees its first receive.
     """
+    operations = await connection.operations()
+    wanted = {master.broker_name for master in masters}
     while True:
-        try:
-            lists = await on_each(channels, masters, lambda broker: broker.groups())
-        except CommandError:
-            lists = []
-        if lists and all(
-            any(status.group == group and any(each.topic == topic for each in status.progress) for status in groups)
-            for groups in lists
-        ):
-            return
+        with contextlib.suppress(OperationFailed):
+            progress = (await operations.group(group)).progress
+            if {each.broker_name for each in progress if each.topic == topic} >= wanted:
+                return
         await asyncio.sleep(_POLL_S)
 
 
@@ -179,6 +190,8 @@ def _first_failure(failures: ExceptionGroup[Exception]) -> CommandError:
         found = found.exceptions[0]
     if isinstance(found, CommandError):
         return found
+    if isinstance(found, OperationFailed):
+        return CommandError(f"smoke: {found.problem}", cause=found.cause, remedy=found.remedy)
     if isinstance(found, ClientError | grpc.aio.AioRpcError):
         return CommandError(
             "smoke: a message was refused", cause=str(found), remedy="`tandemmq doctor` says what is wrong"

@@ -6,8 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-import typer
-
+from admin.cli.failure import EXIT_REFUSED, CommandError
 from admin.moments import FORMS, MomentUnreadable, read_moment
 from admin.quantities import age_text
 
@@ -20,14 +19,16 @@ _UNKNOWN: Final = "-"
 
 
 def parse_moment_ms(text: str, *, now_ms: int) -> int:
-    """Wall-clock milliseconds. A usage error of Typer when it is no moment."""
+    """Wall-clock milliseconds. CommandError when it is no moment."""
     try:
         if match := _ROCKETMQ.match(text.strip()):
             local = datetime.fromisoformat(f"{match[1]}T{match[2]}.{match[3]}")
             return round(local.timestamp() * 1_000)
         return read_moment(text, now_ms=now_ms)
     except (MomentUnreadable, ValueError, OverflowError, OSError) as error:
-        raise typer.BadParameter(str(error)) from None
+        reason = str(error) if isinstance(error, MomentUnreadable) else f"{text!r} is no moment"
+        problem, _, _ = reason.partition(";")
+        raise CommandError(problem, remedy=f"write {FORMS}", exit_code=EXIT_REFUSED) from error
 
 
 def moment_text(time_ms: int) -> str:

@@ -1,38 +1,30 @@
-"""`tandemmq topic …` and `tandemmq group …`."""
+"""`tandemmq topic …`."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Final
 
 import typer
-from rich.console import Group
-from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
 
-from admin.cli.cluster_address import ClusterAddress
 from admin.cli.cluster_choice import ClusterChoice, with_cluster
+from admin.cli.completion import complete_broker_group
+from admin.cli.confirmation import carry_out, tell_changes
 from admin.cli.failure import EXIT_REFUSED, CommandError
-from admin.cli.groups import create_group, group_queues_table, groups_by_master, groups_table
-from admin.cli.options import TopicArgument
-from admin.cli.status_view import table_console
-from admin.cli.topics import (
-    create_topic,
-    delete_topic,
-    find_topic,
-    topic_queues_table,
-    topics_by_master,
-    topics_table,
-)
-from admin.rpc import Channels
+from admin.cli.listing import collect, tell_rest
+from admin.cli.options import DryRunOption, LimitOption, OutputOption, SearchOption, TopicArgument, YesOption
+from admin.cli.output import OutputFormat, emit, tell_unseen
+from admin.cli.topic_view import routes_table, topic_tables, topics_table
+from admin.operations.topic_names import CATEGORIES, ORDINARY
+from admin.operations.values import TopicChange
+from mqservice.clock import SystemClock
 
-__all__ = ["group_app", "topic_app"]
-
-ResultT = TypeVar("ResultT")
+__all__ = ["PERMISSIONS", "TOPIC_TYPES", "topic_app"]
 
 topic_app = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics, on all masters.")
-group_app = typer.Typer(no_args_is_help=True, help="Create and list subscription groups, on all masters.")
 
-_TOPIC_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+TOPIC_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+PERMISSIONS: Final = {"r": 4, "w": 2, "rw": 6}
+_LIMIT: Final = 1_000
 
 
 @topic_app.command("create")
@@ -40,103 +32,133 @@ _TOPIC_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 def topic_create(
     cluster: ClusterChoice,
     topic: TopicArgument,
-    queues: Annotated[int, typer.Option(min=0, max=1024, help="Queues on each master; 0: the broker's default.")] = 0,
-    message_type: Annotated[str, typer.Option("--type", help=f"One of {', '.join(_TOPIC_TYPES)}.")] = "NORMAL",
+    queues: Annotated[
+        int, typer.Option(min=0, max=1024, help="Queues on each master; 0: the broker's default, or as it is.")
+    ] = 0,
+    read_queues: Annotated[
+        int, typer.Option(min=0, max=1024, help="Queues that are read, if other than --queues.")
+    ] = 0,
+    write_queues: Annotated[
+        int, typer.Option(min=0, max=1024, help="Queues that are written, if other than --queues.")
+    ] = 0,
+    permission: Annotated[str, typer.Option(help="r, w or rw. Default: rw, or as it is.")] = "",
+    message_type: Annotated[
+        str, typer.Option("--type", help=f"One of {', '.join(TOPIC_TYPES)}. Default: NORMAL, or as it is.")
+    ] = "",
+    brokers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--broker",
+            metavar="NAME",
+            help="Only on this broker group; repeatable. Default: on all.",
+            autocompletion=complete_broker_group,
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Create a topic, or change it, and wait until every NameServer routes to it.
 
-    Example: tandemmq topic create orders --queues 4 --type FIFO
+    To shrink a topic, first write to fewer queues than are read, and read fewer once the rest is consumed.
+
+    Examples:
+
+      tandemmq topic create orders --queues 4 --type FIFO
+
+      tandemmq topic create orders --read-queues 8 --write-queues 4 --dry-run
     """
-    if message_type not in _TOPIC_TYPES:
+    if message_type and message_type not in TOPIC_TYPES:
         raise CommandError(
             f"there is no topic type {message_type}",
-            remedy=f"choose one of {', '.join(_TOPIC_TYPES)}",
+            remedy=f"choose one of {', '.join(TOPIC_TYPES)}",
             exit_code=EXIT_REFUSED,
         )
-    request = admin_pb.UpdateTopicRequest(
-        topic=topic, read_queue_count=queues, write_queue_count=queues, message_type=message_type
+    if permission and permission not in PERMISSIONS:
+        raise CommandError(
+            f"there is no permission {permission}",
+            remedy=f"choose one of {', '.join(PERMISSIONS)}",
+            exit_code=EXIT_REFUSED,
+        )
+    change = TopicChange(
+        topic,
+        read_queue_count=read_queues or queues,
+        write_queue_count=write_queues or queues,
+        permission=PERMISSIONS.get(permission, 0),
+        message_type=message_type,
+        broker_names=tuple(brokers or ()),
     )
-    masters = _run(cluster, lambda channels, address: create_topic(channels, address, request))
-    typer.echo(f"topic {topic} is on {', '.join(masters)}")
+    tell_changes(cluster.ask(lambda operations: operations.put_topic(change, dry_run=dry_run)))
 
 
 @topic_app.command("list")
 @with_cluster
 def topic_list(
     cluster: ClusterChoice,
-    system: Annotated[bool, typer.Option("--system", help="Include the system's own topics.")] = False,
+    search: SearchOption = "",
+    system: Annotated[
+        bool, typer.Option("--system", help="Include the system's own topics, retry topics and dead letter topics.")
+    ] = False,
+    limit: LimitOption = _LIMIT,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List topics with their queues and the messages they hold.
 
-    Example: tandemmq topic list --system
+    Examples:
+
+      tandemmq topic list --search order
+
+      tandemmq topic list --system -o json
     """
-    by_master = _run(cluster, lambda channels, address: topics_by_master(channels, address, include_system=system))
-    table_console().print(topics_table(by_master))
+    categories = CATEGORIES if system else (ORDINARY,)
+    found = cluster.ask(
+        lambda operations: collect(
+            lambda page: operations.topics(search=search, categories=categories, page=page), limit=limit
+        )
+    )
+    emit(output, found, topics_table(found.items))
+    tell_rest(found)
 
 
 @topic_app.command("describe")
 @with_cluster
-def topic_describe(cluster: ClusterChoice, topic: TopicArgument) -> None:
-    """Show one topic and the extent of each of its queues.
+def topic_describe(cluster: ClusterChoice, topic: TopicArgument, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Show one topic: each of its queues with the times of its messages, its routes, and the groups that read it.
 
     Example: tandemmq topic describe orders
     """
-    by_master = _run(cluster, lambda channels, address: find_topic(channels, address, topic))
-    if not by_master:
-        raise CommandError(f"there is no topic {topic}", remedy="`tandemmq topic list` shows those there are")
-    summary = topics_table({name: [status] for name, status in by_master.items()})
-    table_console().print(Group(summary, "", topic_queues_table(by_master)))
+    detail = cluster.ask(lambda operations: operations.topic(topic))
+    emit(output, detail, topic_tables(detail, now_ms=SystemClock().wall_ms()))
+    tell_unseen(detail.unseen)
+
+
+@topic_app.command("routes")
+@with_cluster
+def topic_routes(cluster: ClusterChoice, topic: TopicArgument, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Show what each NameServer tells clients about a topic.
+
+    Example: tandemmq topic routes orders
+    """
+    routes, unseen = cluster.ask(lambda operations: operations.topic_routes(topic))
+    emit(output, {"routes": routes, "unseen": unseen}, routes_table(routes))
+    tell_unseen(unseen)
 
 
 @topic_app.command("delete")
 @with_cluster
 def topic_delete(
-    cluster: ClusterChoice,
-    topic: TopicArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    cluster: ClusterChoice, topic: TopicArgument, dry_run: DryRunOption = False, yes: YesOption = False
 ) -> None:
     """Remove a topic from all masters. Its messages can no longer be read and go when their files expire.
 
-    Example: tandemmq topic delete orders --yes
+    Examples:
+
+      tandemmq topic delete orders --dry-run
+
+      tandemmq topic delete orders --yes
     """
-    if not yes and not typer.confirm(f"Delete topic {topic} with all its messages?"):
-        raise typer.Abort
-    masters = _run(cluster, lambda channels, address: delete_topic(channels, address, topic))
-    typer.echo(f"topic {topic} is gone from {', '.join(masters)}")
-
-
-@group_app.command("create")
-@with_cluster
-def group_create(
-    cluster: ClusterChoice,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="Group name.")],
-    ordered: Annotated[bool, typer.Option("--ordered", help="Deliver each message group in order, for FIFO.")] = False,
-    retries: Annotated[int, typer.Option(min=0, help="Redeliveries before the dead letter queue; 0: 16.")] = 0,
-) -> None:
-    """Create a subscription group, or change it.
-
-    Example: tandemmq group create billing --retries 5
-    """
-    request = admin_pb.UpdateSubscriptionGroupRequest(
-        group=group, consume_message_orderly=ordered, retry_max_times=retries, consume_enable=True
+    carry_out(
+        cluster,
+        f"Delete topic {topic} with all its messages?",
+        lambda operations, dry: operations.delete_topic(topic, dry_run=dry),
+        dry_run=dry_run,
+        yes=yes,
     )
-    masters = _run(cluster, lambda channels, address: create_group(channels, address, request))
-    typer.echo(f"group {group} is on {', '.join(masters)}")
-
-
-@group_app.command("list")
-@with_cluster
-def group_list(
-    cluster: ClusterChoice,
-    group: Annotated[str | None, typer.Option("--group", help="Only this group, a line per queue.")] = None,
-) -> None:
-    """List subscription groups and how far they are behind.
-
-    Example: tandemmq group list --group billing
-    """
-    by_master = _run(cluster, lambda channels, address: groups_by_master(channels, address))
-    table_console().print(groups_table(by_master) if group is None else group_queues_table(by_master, group))
-
-
-def _run(cluster: ClusterChoice, action: Callable[[Channels, ClusterAddress], Awaitable[ResultT]]) -> ResultT:
-    return cluster.run(lambda connection: action(connection.channels, connection.address))

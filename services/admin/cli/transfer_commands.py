@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
 
 from admin.cli.cluster_choice import ClusterChoice, with_cluster
 from admin.cli.connection import ClusterConnection
@@ -20,9 +19,9 @@ from admin.cli.failure import EXIT_FAILED, CommandError
 from admin.cli.line_consumer import ConsumeCount, ConsumeOptions, consume_lines
 from admin.cli.line_input import ByteSource, read_lines
 from admin.cli.line_producer import LineOptions, LineSink, ProduceCount, produce_lines
-from admin.cli.masters import find_masters
 from admin.cli.options import TopicArgument
-from admin.cli.topics import create_topic, find_topic
+from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.values import TopicChange
 from mqclient import BrokerRefused, ClientOptions, Producer, SimpleConsumer
 from mqservice.clock import SystemClock
 from mqservice.shutdown import stop_requested
@@ -163,11 +162,19 @@ async def _consume(
 
 async def _prepare(connection: ClusterConnection, topic: str, console: Console) -> tuple[str, ...]:
     """Creates the topic if it is missing and returns the masters' client endpoints."""
-    channels, cluster = connection.channels, connection.address
-    if not await find_topic(channels, cluster, topic):
-        masters = await create_topic(channels, cluster, admin_pb.UpdateTopicRequest(topic=topic))
-        console.print(f"topic {topic} did not exist; created on {', '.join(masters)}", highlight=False)
-    return tuple(master.client_endpoint for master in await find_masters(channels, cluster))
+    operations = await connection.operations()
+    try:
+        await operations.topic(topic)
+    except OperationFailed as failure:
+        if failure.kind is not FailureKind.NOT_FOUND:
+            raise
+        made = await operations.put_topic(TopicChange(topic))
+        brokers = ", ".join(change.subject.rpartition(":")[0] for change in made.changes)
+        console.print(f"topic {topic} did not exist; created on {brokers}", highlight=False)
+    masters = [broker for broker in (await connection.read_state()).brokers if broker.is_master and broker.status]
+    if not masters:
+        raise CommandError("no master answers", remedy="`tandemmq status` shows what is there")
+    return tuple(master.client_endpoint for master in masters)
 
 
 def _write_out(data: bytes) -> None:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from admin.cli.app import app
 from admin.cli.duration_option import parse_duration_s
 from admin.cli.failure import CommandError
+from admin.cli.mqadmin import MQADMIN_COMMANDS
 from admin.cli.release_option import find_release
 from support.kubernetes_release import FakeRelease
 
@@ -45,7 +46,8 @@ def test_every_command_gives_an_example(words: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(app, [*words, "--help"])
     assert shown.exit_code == 0
     assert "Example" in shown.output
-    assert f"tandemmq {' '.join(words)}" in shown.output.replace("Usage: ", "")
+    called = f"{'mqadmin' if words[0] in MQADMIN_COMMANDS else 'tandemmq'} {' '.join(words)}"
+    assert called in " ".join(shown.output.split("Usage: ")[-1].partition("\n")[2].split())
 
 
 def test_access_point_without_a_port_is_refused() -> None:
