@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from admin.body_views import BodyForm
 from admin.cli.cluster_choice import ClusterChoice, with_cluster
 from admin.cli.completion import complete_broker_group
 from admin.cli.failure import EXIT_REFUSED, CommandError
@@ -17,7 +18,6 @@ from admin.cli.output import OutputFormat, emit, emit_line, tell_unseen
 from admin.cli.time_option import MOMENT_HELP, parse_moment_ms
 from admin.operations.interface import Operations
 from admin.operations.values import MessageDetail, MessageQuery, SearchOrder, TestMessage
-from admin.web.body_views import BodyForm
 from mqservice.clock import SystemClock
 from mqservice.shutdown import stop_requested
 

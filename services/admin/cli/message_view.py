@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from admin.body_views import BodyForm, body_preview, body_view
 from admin.cli.output import one_line
 from admin.cli.status_view import new_table, plain_row
 from admin.cli.time_option import aged_text, moment_text
@@ -20,7 +21,6 @@ from admin.operations.values import (
     TestReceipt,
 )
 from admin.quantities import bytes_text
-from admin.web.body_views import BodyForm, body_preview, body_view
 
 __all__ = [
     "copies_table",

@@ -18,9 +18,9 @@ import typer
 import yaml
 from rich.console import Console, RenderableType
 
+from admin.body_views import BodyForm, body_view
 from admin.cli.status_view import table_console
 from admin.operations.values import Unseen
-from admin.web.body_views import BodyForm, body_view
 
 __all__ = ["OutputFormat", "document", "emit", "emit_line", "one_line", "printable_text", "tell_unseen"]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from admin.body_views import HEX_BYTES_MAX, BodyForm, BodyView, body_view
 from admin.operations.topic_names import DEAD_LETTER_PREFIX, DELAYED_TOPIC, HALF_TOPIC, RETRY_PREFIX
 from admin.operations.values import Message, MessageDetail, ReplicaCopy, Unseen
 from admin.quantities import bytes_text, count_text
-from admin.web.body_views import HEX_BYTES_MAX, BodyForm, BodyView, body_view
 from admin.web.page_addresses import (
     dead_letters_address,
     group_address,

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from admin.body_views import body_preview
 from admin.operations.values import MessageSummary
 from admin.quantities import bytes_text
-from admin.web.body_views import body_preview
 from admin.web.page_addresses import message_address, messages_address, topic_address
 
 __all__ = ["PREVIEW_BYTES", "MessageRow", "message_rows"]

@@ -14,12 +14,12 @@ from admin.api.console import Pages
 from admin.api.pages.change_answers import form_status
 from admin.api.pages.newest_messages import NewestMessages
 from admin.api.pages.page_answers import go_to, page_html
+from admin.body_views import BodyForm
 from admin.moments import FORMS
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.interface import Operations
 from admin.operations.topic_names import CATEGORIES, DELAYED_TOPIC, HALF_TOPIC
 from admin.operations.values import MessageDetail, MessagePage, MessageQuery, PageRequest
-from admin.web.body_views import BodyForm
 from admin.web.message_page import BODY_BYTES, message_view
 from admin.web.message_rows import PREVIEW_BYTES, message_rows
 from admin.web.message_search import FIELDS, MessageSearch, next_address, read_search

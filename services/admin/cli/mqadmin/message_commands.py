@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from admin.body_views import BodyForm, body_view
 from admin.cli.broker_choice import check_cluster_name
 from admin.cli.cluster_choice import ClusterChoice, with_cluster
 from admin.cli.connection import ClusterConnection
@@ -26,7 +27,6 @@ from admin.operations.values import (
     SearchOrder,
     TestMessage,
 )
-from admin.web.body_views import BodyForm, body_view
 from mqservice.clock import SystemClock
 
 __all__ = [
