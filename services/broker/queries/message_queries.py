@@ -14,7 +14,7 @@ from broker.queries.errors import IndexIsOff, MessageUnknown, QueriesBusy, Topic
 from broker.queries.key_search import KeySearch
 from broker.queries.page_token import position_of
 from broker.queries.queue_search import QueueSearch
-from broker.queries.queue_walk import QueueWalk
+from broker.queries.queue_walk import Place, QueueWalk
 from broker.queries.stored_records import ReadableStore, StoredRecords
 from broker.queries.time_boundary import TimeBoundary, entry_at, first_at_physical
 from broker.queries.values import FoundOffset, MessagePage, QueriedMessage, QueueState, RangeDigest
@@ -170,8 +170,7 @@ class MessageQueries:
         queue = self._store.consume_queue(topic, queue_id)
         if queue is None:
             return QueueState(queue_id, 0, 0, None, None)
-        oldest = QueueWalk([(queue, queue.min_offset, queue.max_offset)]).next_place
-        newest = QueueWalk([(queue, queue.min_offset, queue.max_offset)], backwards=True).next_place
+        oldest, newest = _end_of(queue), _end_of(queue, newest=True)
         return QueueState(
             queue_id,
             queue.min_offset,
@@ -192,12 +191,12 @@ class MessageQueries:
         return await search.page()
 
     def _stretch(self, topic: str, criteria: QueueCriteria, position: int | None) -> QueueWalk:
+        walk = QueueWalk()
         queue = self._store.consume_queue(topic, criteria.queue_id)
-        if queue is None:
-            return QueueWalk([])
-        end = min(criteria.end_offset or queue.max_offset, queue.max_offset)
-        start = max(criteria.start_offset if position is None else position, queue.min_offset)
-        return QueueWalk([(queue, start, end)])
+        if queue is not None:
+            end = min(criteria.end_offset or queue.max_offset, queue.max_offset)
+            walk.enter(queue, max(criteria.start_offset if position is None else position, queue.min_offset), end)
+        return walk
 
     async def _merged(
         self, topic: str, queue_ids: Sequence[int], criteria: TimeCriteria, position: int | None
@@ -205,7 +204,7 @@ class MessageQueries:
         """All queues from where the page begins; where the query ends shows on the way."""
         first_ms = criteria.end_ms if criteria.newest_first else criteria.start_ms
         boundary = TimeBoundary(self._records, first_ms) if first_ms is not None and position is None else None
-        ranges: list[tuple[ConsumeQueue, int, int]] = []
+        walk = QueueWalk(backwards=criteria.newest_first)
         for queue_id in queue_ids:
             queue = self._store.consume_queue(topic, queue_id)
             if queue is None:
@@ -216,9 +215,9 @@ class MessageQueries:
                 turn = first_at_physical(queue, position)
             elif boundary is not None:
                 turn = await boundary.first_in(queue)
-            ranges.append((queue, low, turn) if criteria.newest_first else (queue, turn, high))
+            walk.enter(queue, *((low, turn) if criteria.newest_first else (turn, high)))
             await asyncio.sleep(0)
-        return QueueWalk(ranges, backwards=criteria.newest_first)
+        return walk
 
     async def _with_key(self, wanted: WantedMessages, criteria: KeyCriteria, position: int | None) -> MessagePage:
         if not self._is_indexed:
@@ -230,6 +229,13 @@ class MessageQueries:
     async def _message(self, outline: RecordOutline, body_bytes: int) -> QueriedMessage:
         body = await self._records.body(outline, max_bytes=body_bytes)
         return QueriedMessage(outline, decode_properties(outline.properties), body)
+
+
+def _end_of(queue: ConsumeQueue, *, newest: bool = False) -> Place | None:
+    """Where the queue's oldest or newest message lies; None in an empty queue."""
+    walk = QueueWalk(backwards=newest)
+    walk.enter(queue, queue.min_offset, queue.max_offset)
+    return walk.next_place
 
 
 def _unreadable(queue_offset: int, entry: QueueEntry) -> MessageUnknown:

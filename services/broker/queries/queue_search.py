@@ -15,9 +15,9 @@ from mqcore.message import SCHEDULE_TOPIC, tags_code
 
 __all__ = ["QueueSearch"]
 
-_SLICE_ENTRIES: Final = 2_000
-"""ConsumeQueue entries passed over by their tag in one turn of the event loop: half a millisecond."""
-_ENTRIES_MAX: Final = 500_000
+_SLICE_STEPS: Final = 2_000
+"""Of a walk past messages with other tags, in one turn of the event loop: a millisecond."""
+_STEPS_MAX: Final = 1_000_000
 """For one page."""
 
 
@@ -35,12 +35,12 @@ class QueueSearch:
 
     async def page(self) -> MessagePage:
         """Looks until the page is full, the criteria end, or the limits of one page are reached."""
-        entries_left = _ENTRIES_MAX
-        while (room := self._page.room) > 0 and entries_left > 0:
+        steps_left = _STEPS_MAX
+        while (room := self._page.room) > 0 and steps_left > 0:
             places, steps = self._walk.take(
-                min(room, SLICE_RECORDS), steps=min(_SLICE_ENTRIES, entries_left), tags_codes=self._tags_codes
+                min(room, SLICE_RECORDS), steps=min(_SLICE_STEPS, steps_left), tags_codes=self._tags_codes
             )
-            entries_left -= steps
+            steps_left -= steps
             outlines = await self._records.outlines([(place.physical_offset, place.size) for place in places])
             for place, outline in zip(places, outlines, strict=True):
                 self._page.scanned_count += 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from heapq import heapify, heappop, heapreplace
+from collections.abc import Callable, Collection
+from heapq import heappop, heappush, heapreplace
 from typing import Final, NamedTuple
 
 from broker.queries.time_boundary import entry_at
@@ -14,6 +14,7 @@ __all__ = ["Place", "QueueWalk"]
 _BATCH_ENTRIES_FIRST: Final = 4
 _BATCH_ENTRIES_MAX: Final = 256
 """Read at once of one queue. Of a thousand queues most give only a few to a page: the first reads are small."""
+_STEPS_OF_READ: Final = 100
 
 
 class Place(NamedTuple):
@@ -26,19 +27,26 @@ class Place(NamedTuple):
 
 
 class QueueWalk:
-    """Over [start, end) of each queue. Queues may grow and shrink under it; no entry is met twice."""
+    """Over [start, end) of each queue that was entered. Queues may grow and shrink under it; no entry is met twice."""
 
-    def __init__(self, ranges: Sequence[tuple[ConsumeQueue, int, int]], *, backwards: bool = False) -> None:
-        """`ranges`: queue, start offset, end offset."""
-        cursors = [_Cursor(queue, start, end, backwards=backwards) for queue, start, end in ranges]
+    def __init__(self, *, backwards: bool = False) -> None:
+        self._backwards = backwards
         # The number decides between equals: cursors cannot be compared.
-        self._heap = [(cursor.key, number, cursor) for number, cursor in enumerate(cursors) if cursor.entry is not None]
-        heapify(self._heap)
+        self._heap: list[tuple[int, int, _Cursor]] = []
+        self._entered = 0
+
+    def enter(self, queue: ConsumeQueue, start: int, end: int) -> None:
+        """Goes through that one as well. Before the first `take`; reads a file of the queue."""
+        cursor = _Cursor(queue, start, end, backwards=self._backwards)
+        self._entered += 1
+        if cursor.entry is not None:
+            heappush(self._heap, (cursor.key, self._entered, cursor))
 
     def take(self, count: int, *, steps: int, tags_codes: Collection[int] | None) -> tuple[list[Place], int]:
-        """The next places, at most `count`, and how many entries were looked at: `steps`, or a few more.
+        """The next places, at most `count`, and how many steps it took: `steps`, or a few more.
 
-        `tags_codes`: entries with others are passed over, 0.2 us each; others take 7.
+        `tags_codes`: entries with others are passed over, which is a step each (0.2 us), and 100 for each read of a
+        queue. A place is a step too, whatever it takes: `count` bounds them.
         """
         places: list[Place] = []
         steps_left = steps
@@ -106,14 +114,14 @@ class _Cursor:
         return self.entry.tags_code
 
     def pass_over(self, tags_codes: Collection[int]) -> int:
-        """To the next entry that has one of these, or to the end of what was read at once; by how many entries."""
+        """To the next entry that has one of these, or to the end of what was read at once; the steps it took."""
         batch, step = self._batch, self._step
         start = within = self.offset - self._batch_start
         while 0 <= within < len(batch) and batch[within].tags_code not in tags_codes:
             within += step
         self.offset += within - start - step
         self.advance()
-        return max(1, abs(within - start))
+        return abs(within - start) + _STEPS_OF_READ
 
     def advance(self) -> None:
         """To the next entry; `entry` is None at the end."""
