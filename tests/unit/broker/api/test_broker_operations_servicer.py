@@ -1,0 +1,164 @@
+"""What the edge of operators' calls refuses, bounds and translates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import grpc
+import pytest
+from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
+
+from broker.api.broker_operations_servicer import BrokerOperationsServicer
+from broker.operations.runtime_settings import RuntimeSettings
+from broker.settings import BrokerSettings
+from mqservice.event_memory import EventMemory
+from mqservice.settings import load_settings
+from support.group_operations import ConsumedBroker
+
+
+class Aborted(Exception):
+    """The call ended with a status."""
+
+    def __init__(self, code: grpc.StatusCode, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+class Context:
+    """Of a call, as far as it is used."""
+
+    async def abort(self, code: grpc.StatusCode, detail: str = "") -> NoReturn:
+        """Ends the call."""
+        raise Aborted(code, detail)
+
+
+class Edge:
+    """The servicer over a broker in memory."""
+
+    def __init__(self) -> None:
+        self.broker = ConsumedBroker()
+        self.events = EventMemory()
+        self.refusal: str | None = None
+        self.resent: list[tuple[str, list[int], bool]] = []
+        settings = load_settings(BrokerSettings, environ={}, overrides=())
+        self.servicer = BrokerOperationsServicer(
+            sessions=self.broker.sessions,
+            changes=self.broker.changes,
+            settings=RuntimeSettings(settings, {}),
+            events=self.events,
+            resend_dead_letters=self._resend,
+            process_start_ms=1_700_000_000_000,
+            refusal=lambda: self.refusal,
+            clock=self.broker.clock,
+        )
+
+    async def _resend(self, group: str, offsets: Sequence[int], dry_run: bool) -> list[pb.ResentDeadLetter]:
+        self.resent.append((group, list(offsets), dry_run))
+        return [pb.ResentDeadLetter(queue_offset=offset) for offset in offsets]
+
+    async def ask(self, method: str, request: object) -> Any:
+        """The answer to a call, whatever its type."""
+        return await getattr(self.servicer, method)(request, Context())
+
+    async def refused(self, method: str, request: object) -> tuple[grpc.StatusCode, str]:
+        """How a call ends that is not answered."""
+        with pytest.raises(Aborted) as aborted:
+            await self.ask(method, request)
+        return aborted.value.code, str(aborted.value)
+
+    def connect(self, client_id: str, *, group: str = "", topics: Sequence[str] = (), peer: str = "") -> None:
+        """A client is heard of, a second after the one before."""
+        session = self.broker.sessions.seen(client_id, now_ms=self.broker.clock.monotonic_ms())
+        session.group, session.peer = group, peer
+        session.subscriptions = dict.fromkeys(topics, "*")
+        self.broker.clock.now_ms += 1_000
+
+
+async def test_clients_are_listed_the_newest_first_and_all_are_counted() -> None:
+    edge = Edge()
+    edge.connect("one", group="G", topics=["T"], peer="ipv4:10.0.0.4:5000")
+    edge.connect("two", group="H", topics=["T"], peer="ipv6:%5B::1%5D:5000")
+    edge.connect("three", topics=["other"], peer="10.0.0.5:1")
+    everybody = await edge.ask("ListClients", pb.ListClientsRequest(limit=2))
+    assert [client.client_id for client in everybody.clients] == ["three", "two"]
+    assert everybody.total_count == 3
+    assert [client.address for client in everybody.clients] == ["10.0.0.5:1", "[::1]:5000"]
+    assert [client.silent_for.ToMilliseconds() for client in everybody.clients] == [1_000, 2_000]
+    readers = await edge.ask("ListClients", pb.ListClientsRequest(topic="T", group="G"))
+    assert [(client.client_id, client.address) for client in readers.clients] == [("one", "10.0.0.4:5000")]
+    assert dict(readers.clients[0].subscriptions) == {"T": "*"}
+    assert await edge.refused("ListClients", pb.ListClientsRequest(limit=1_001)) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "limit: 1001; use 1 to 1000, or 0 for 200",
+    )
+
+
+async def test_a_broker_that_does_not_serve_changes_nothing_but_tells() -> None:
+    edge = Edge()
+    edge.refusal = "this broker is a slave"
+    for method, request in (
+        ("DeleteSubscriptionGroup", pb.DeleteSubscriptionGroupRequest(group="G")),
+        ("ResetOffsets", pb.ResetOffsetsRequest(group="G", topic="T", latest=True)),
+        ("ResendDeadLetters", pb.ResendDeadLettersRequest(group="G", queue_offsets=[0])),
+    ):
+        code, detail = await edge.refused(method, request)
+        assert code is grpc.StatusCode.FAILED_PRECONDITION
+        assert detail.startswith("this broker is a slave")
+    assert (await edge.ask("ListClients", pb.ListClientsRequest())).total_count == 0
+    assert len((await edge.ask("GetConfig", pb.GetConfigRequest())).settings) == len(BrokerSettings.model_fields)
+
+
+async def test_a_group_with_members_stays_unless_told_otherwise() -> None:
+    edge = Edge()
+    for number in range(5):
+        edge.connect(f"client-{number}", group="G")
+    code, detail = await edge.refused("DeleteSubscriptionGroup", pb.DeleteSubscriptionGroupRequest(group="G"))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert "client-0, client-1, client-2 and 2 more; stop them first" in detail
+    request = pb.DeleteSubscriptionGroupRequest(group="G", even_with_members=True)
+    assert (await edge.ask("DeleteSubscriptionGroup", request)).existed
+    assert not edge.broker.changes.has_group("G")
+
+
+@pytest.mark.parametrize(
+    "target", [{}, {"earliest": False}, {"latest": False}, {"offsets": pb.OffsetTargets()}], ids=str
+)
+async def test_a_reset_without_a_target_is_refused(target: dict[str, Any]) -> None:
+    request = pb.ResetOffsetsRequest(group="G", topic="T", **target)
+    assert (await Edge().refused("ResetOffsets", request))[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_reset_of_what_is_not_there_is_not_found() -> None:
+    edge = Edge()
+    for group, topic in (("nobody", "T"), ("G", "nowhere")):
+        request = pb.ResetOffsetsRequest(group=group, topic=topic, earliest=True)
+        assert (await edge.refused("ResetOffsets", request))[0] is grpc.StatusCode.NOT_FOUND
+
+
+async def test_dead_letters_are_named_in_bounded_numbers() -> None:
+    edge = Edge()
+    for count in (0, 101):
+        request = pb.ResendDeadLettersRequest(group="G", queue_offsets=range(count))
+        assert (await edge.refused("ResendDeadLetters", request))[0] is grpc.StatusCode.INVALID_ARGUMENT
+    request = pb.ResendDeadLettersRequest(group="G", queue_offsets=[3, 1], dry_run=True)
+    answer = await edge.ask("ResendDeadLetters", request)
+    assert [letter.queue_offset for letter in answer.letters] == [3, 1]
+    assert edge.resent == [("G", [3, 1], True)]
+
+
+async def test_events_are_told_from_where_the_asker_is() -> None:
+    edge = Edge()
+    for number in range(3):
+        edge.events.note(
+            {"timestamp": "2026-01-01T00:00:00Z", "level": "info", "event": f"event_{number}", "n": number}
+        )
+    answer = await edge.ask("ListEvents", pb.ListEventsRequest(after_sequence=1))
+    assert [(event.sequence, event.event, dict(event.fields)) for event in answer.events] == [
+        (2, "event_1", {"n": "1"}),
+        (3, "event_2", {"n": "2"}),
+    ]
+    assert answer.last_sequence == 3
+    assert answer.process_start_time.ToMilliseconds() == 1_700_000_000_000
+    newest = await edge.ask("ListEvents", pb.ListEventsRequest(limit=1))
+    assert [event.sequence for event in newest.events] == [3]
