@@ -17,6 +17,9 @@ from admin.api.actors import Role
 from admin.api.console import AddPages
 from admin.api.http_api import http_app
 from admin.audit_log import AuditLog
+from admin.cluster_state import ClusterState
+from admin.consistency_runs import ConsistencyRuns
+from admin.history import ClusterHistory
 from admin.metrics import ClusterMetrics
 from admin.operations.interface import Operations
 from admin.trace_findings import TraceFindings, TraceList
@@ -26,6 +29,9 @@ from support.manual_time import ManualTime
 from support.operations_samples import NOW_MS
 
 __all__ = ["ConsoleClient", "console_client"]
+
+# Compiled once for all tests of a process.
+_TEMPLATES = PageTemplates()
 
 
 class ConsoleClient:
@@ -96,7 +102,7 @@ async def console_client(
         _NoTraces(),
         access=Access(SecretStr(""), AccessRules(local_role=role)),
         metrics=ClusterMetrics(cluster, consistency, clock=clock),
-        templates=PageTemplates(),
+        templates=_TEMPLATES,
         clock=clock,
         desk=OperationsDesk(operations, AuditLog(clock=clock, log=log)),
         add_pages=add_pages,

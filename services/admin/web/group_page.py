@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +14,10 @@ from admin.web.page_addresses import dead_letters_address, group_address, messag
 
 __all__ = ["GroupRow", "GroupView", "ResetView", "group_rows", "group_view", "reset_view"]
 
-QUEUES_SHOWN: Final = 256
+TOPICS_SHOWN: Final = 50
+"""Topics on a group's page; where it has read more, those it lacks most in, or those that were searched."""
+QUEUES_SHOWN: Final = 1_000
+"""Rows of queues on a group's page, of all topics together."""
 _TOPICS_NAMED: Final = 3
 
 
@@ -81,6 +84,9 @@ class GroupView:
     # Sentences: disabled, or a lag that nobody works off.
     warnings: tuple[str, ...]
     topics: tuple[TopicProgress, ...]
+    # Those it has read, and those of them that match the search.
+    topic_total: int
+    topic_matches: int
     members: tuple[ClientRow, ...]
     member_total: int
     unseen: tuple[Unseen, ...]
@@ -111,12 +117,14 @@ class ResetView:
 
 def group_rows(page: Page[GroupSummary]) -> tuple[GroupRow, ...]:
     """The rows of a list."""
-    return tuple(_group_row(group) for group in page.items)
+    return tuple(_group_row(group, all_seen=not page.unseen) for group in page.items)
 
 
-def group_view(detail: GroupDetail) -> GroupView:
-    """All of a group's page."""
+def group_view(detail: GroupDetail, *, topic_search: str = "") -> GroupView:
+    """All of a group's page; `topic_search` is a part of the names of the topics it shows."""
     summary = detail.summary
+    by_topic = _by_topic(detail.progress)
+    matching = {topic: found for topic, found in by_topic.items() if topic_search.lower() in topic.lower()}
     lag = sum(progress.lag for progress in detail.progress)
     return GroupView(
         name=summary.name,
@@ -129,7 +137,9 @@ def group_view(detail: GroupDetail) -> GroupView:
         dead_letters=detail.dead_letters,
         dead_letters_address=dead_letters_address(summary.name),
         warnings=tuple(_warnings(detail, lag)),
-        topics=_by_topic(detail.progress),
+        topics=tuple(_shown(matching)),
+        topic_total=len(by_topic),
+        topic_matches=len(matching),
         members=client_rows(detail.members),
         member_total=max(len(detail.members), summary.member_count),
         unseen=tuple(detail.unseen),
@@ -154,14 +164,14 @@ def reset_view(moves: Sequence[OffsetReset]) -> ResetView:
     return ResetView(tuple(_move_row(move) for move in moves), tuple(effects))
 
 
-def _group_row(group: GroupSummary) -> GroupRow:
+def _group_row(group: GroupSummary, *, all_seen: bool) -> GroupRow:
     return GroupRow(
         name=group.name,
         address=group_address(group.name),
         members=group.member_count,
         lag=count_text(group.lag) if group.lag >= 0 else "",
         inflight=count_text(group.inflight) if group.inflight >= 0 else "",
-        is_behind=group.lag > 0 and group.member_count == 0,
+        is_behind=group.lag > 0 and group.member_count == 0 and all_seen,
         topics=tuple((topic, topic_address(topic)) for topic in group.topics[:_TOPICS_NAMED]),
         more_topics=max(0, len(group.topics) - _TOPICS_NAMED),
         order="in order" if group.ordered else "concurrent",
@@ -179,14 +189,25 @@ def _warnings(detail: GroupDetail, lag: int) -> list[str]:
     return found
 
 
-def _by_topic(progress: Iterable[Progress]) -> tuple[TopicProgress, ...]:
+def _by_topic(progress: Iterable[Progress]) -> dict[str, list[Progress]]:
     topics: dict[str, list[Progress]] = {}
     for one in progress:
         topics.setdefault(one.topic, []).append(one)
-    return tuple(_topic_progress(topic, found) for topic, found in sorted(topics.items()))
+    return dict(sorted(topics.items()))
 
 
-def _topic_progress(topic: str, progress: Sequence[Progress]) -> TopicProgress:
+def _shown(topics: Mapping[str, Sequence[Progress]]) -> Iterable[TopicProgress]:
+    """By name as long as all have room; else those it lacks most in. Queues as long as there is room for them."""
+    names = list(topics)
+    if len(names) > TOPICS_SHOWN:
+        names.sort(key=lambda name: -sum(one.lag for one in topics[name]))
+    room = QUEUES_SHOWN
+    for name in names[:TOPICS_SHOWN]:
+        yield _topic_progress(name, topics[name], queues=topics[name][:room])
+        room = max(0, room - len(topics[name]))
+
+
+def _topic_progress(topic: str, progress: Sequence[Progress], *, queues: Sequence[Progress]) -> TopicProgress:
     return TopicProgress(
         topic=topic,
         address=topic_address(topic),
@@ -194,7 +215,7 @@ def _topic_progress(topic: str, progress: Sequence[Progress]) -> TopicProgress:
         lag=sum(one.lag for one in progress),
         inflight=sum(one.inflight for one in progress),
         oldest_age=_oldest_text(progress),
-        queues=tuple(_queue_progress(one) for one in progress[:QUEUES_SHOWN]),
+        queues=tuple(_queue_progress(one) for one in queues),
         queue_total=len(progress),
     )
 

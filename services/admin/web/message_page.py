@@ -15,12 +15,13 @@ from admin.web.page_addresses import (
     group_address,
     message_address,
     messages_address,
+    place_address,
     topic_address,
     trace_address,
 )
 from mqcore.message import property_names as names
 
-__all__ = ["BODY_BYTES", "MessageView", "message_view"]
+__all__ = ["BODY_BYTES", "MessageView", "QueuePlace", "message_view"]
 
 _FORM_NAMES: Final = {BodyForm.JSON: "JSON", BodyForm.TEXT: "Text", BodyForm.HEX: "Hex"}
 BODY_BYTES: Final = 65_536
@@ -67,6 +68,35 @@ class ConsumptionRow:
     address: str
     state: str
     dead_letters_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """A place in a queue, whether a message is there or not."""
+
+    broker_name: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+    @property
+    def topic_address(self) -> str:
+        """The topic's page."""
+        return topic_address(self.topic)
+
+    @property
+    def onward_address(self) -> str:
+        """Messages of the queue from there on, or from the first that is held."""
+        return messages_address(
+            topic=self.topic, broker=self.broker_name, queue=self.queue_id, offset=self.queue_offset
+        )
+
+    @property
+    def before_address(self) -> str:
+        """The message before; empty at the queue's beginning."""
+        if self.queue_offset == 0:
+            return ""
+        return place_address(self.broker_name, self.topic, self.queue_id, self.queue_offset - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +168,8 @@ def message_view(detail: MessageDetail, *, wanted: BodyForm | None = None) -> Me
             for group, state in sorted(detail.consumption.items())
         ),
         trace_address=trace_address(message.message_id) if message.message_id else "",
-        previous_address=_neighbour(message, -1) if message.queue_offset > 0 else "",
-        next_address=_neighbour(message, 1),
+        previous_address=_place(message).before_address,
+        next_address=place_address(message.broker_name, message.topic, message.queue_id, message.queue_offset + 1),
         resend_address=dead_letters_address(owner) if is_dead else "",
         owner=owner,
         owner_address=group_address(owner) if owner else "",
@@ -150,7 +180,7 @@ def message_view(detail: MessageDetail, *, wanted: BodyForm | None = None) -> Me
 
 def _facts(message: Message) -> Iterable[Fact]:
     place = f"{message.broker_name}, queue {message.queue_id}, offset {count_text(message.queue_offset)}"
-    yield Fact("place", place, messages_address(**_place(message, message.queue_offset)))
+    yield Fact("place", place, _place(message).onward_address)
     yield Fact("in the CommitLog", f"{count_text(message.physical_offset)}, {bytes_text(message.record_bytes)}")
     yield Fact("message id", message.message_id or "none")
     if message.offset_message_id and message.offset_message_id != message.message_id:
@@ -163,19 +193,8 @@ def _facts(message: Message) -> Iterable[Fact]:
     yield Fact("flags", f"system {message.sys_flag:#x}, sender's {message.flag:#x}")
 
 
-def _place(message: Message, queue_offset: int) -> dict[str, str | int]:
-    return {
-        "topic": message.topic,
-        "broker": message.broker_name,
-        "queue": message.queue_id,
-        "offset": queue_offset,
-    }
-
-
-def _neighbour(message: Message, step: int) -> str:
-    place = _place(message, message.queue_offset + step)
-    place["queue_offset"] = place.pop("offset")
-    return messages_address(**place).replace("/messages?", "/message?")
+def _place(message: Message) -> QueuePlace:
+    return QueuePlace(message.broker_name, message.topic, message.queue_id, message.queue_offset)
 
 
 def _body_about(message: Message, body: BodyView | None) -> str:
@@ -220,7 +239,7 @@ def _copy_row(copy: ReplicaCopy) -> CopyRow:
         tone, state = "warning", "not held"
     elif copy.equal is False:
         tone, state = "bad", "different bytes"
-    elif copy.equal is None and copy.broker.endswith(":0"):
+    elif copy.broker.endswith(":0"):
         tone, state = "ok", "the master's"
     else:
         tone, state = ("ok", "same bytes") if copy.equal else ("warning", "not compared")
@@ -258,7 +277,8 @@ def _owner(topic: str) -> str:
 
 def _kind_note(message: Message, owner: str) -> str:
     if message.topic.startswith(DEAD_LETTER_PREFIX):
-        return f"A dead letter of {owner}: it was delivered {message.reconsume_times} times without success."
+        times = "once" if message.reconsume_times == 1 else f"{message.reconsume_times} times"
+        return f"A dead letter of {owner}: it was delivered {times} without success."
     if owner:
         return f"Waits here for another delivery to {owner}."
     if message.topic == DELAYED_TOPIC:

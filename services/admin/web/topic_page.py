@@ -52,6 +52,8 @@ CATEGORY_CHOICES: Final = (
 QUEUES_SHOWN: Final = 256
 """Rows of one topic's queues; a topic with more is browsed by message."""
 
+READERS_SHOWN: Final = 200
+
 REFUSED_TYPES: Final = ("DELAY", "TRANSACTION")
 """Types of messages this version does not store."""
 
@@ -131,6 +133,7 @@ class TopicView:
     routes: tuple[RouteRow, ...]
     routes_agree: bool
     readers: tuple[ReaderRow, ...]
+    reader_total: int
     clients: tuple[ClientRow, ...]
     client_total: int
     # Why the list of clients is missing.
@@ -169,7 +172,8 @@ def topic_view(detail: TopicDetail, clients: Page[Client] | None, *, clients_pro
         queue_total=len(detail.extents),
         routes=tuple(_route_row(route) for route in detail.routes),
         routes_agree=detail.routes_agree,
-        readers=tuple(_reader_row(progress) for progress in detail.groups),
+        readers=tuple(_reader_row(progress) for progress in detail.groups[:READERS_SHOWN]),
+        reader_total=len(detail.groups),
         clients=client_rows(clients.items if clients is not None else (), shown_topic=summary.name),
         client_total=clients.total if clients is not None else 0,
         clients_problem=clients_problem,

@@ -23,6 +23,7 @@ __all__ = [
 
 _ATTEMPTS_MAX: Final = 1_000
 _DEFAULT_ATTEMPTS: Final = 16
+_TOPICS_CHOSEN_FROM: Final = 200
 _TARGETS: Final = {
     "time": "with the first message stored at",
     "earliest": "with the oldest message that is held",
@@ -73,7 +74,7 @@ class ResetForm:
 
     group: str
     topic: str
-    # Topics it has read: value and text.
+    # Topics it has read: value and text; empty without any, or with too many to choose from.
     topics: tuple[tuple[str, str], ...]
     # time, earliest or latest.
     target: str
@@ -159,7 +160,7 @@ def read_reset_form(form: Form, *, group: str, topics: Sequence[str], now_ms: in
 
 
 def _choices(topics: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    return tuple((topic, topic) for topic in topics)
+    return tuple((topic, topic) for topic in topics) if len(topics) <= _TOPICS_CHOSEN_FROM else ()
 
 
 def _notes(form: GroupForm, before: GroupSummary) -> Iterable[str]:

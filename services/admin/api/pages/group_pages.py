@@ -64,10 +64,17 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
         )
 
     @app.get("/groups/{name}", include_in_schema=False)
-    async def group(request: Request, name: str) -> Response:
-        view = group_view(await pages.operations(request).group(name))
+    async def group(request: Request, name: str, search: Name = "") -> Response:
+        search = search.strip()
         return page_html(
-            pages, request, "group.html", active=_ACTIVE, live_ms=_LIVE_MS, view=view, own=group_address(name)
+            pages,
+            request,
+            "group.html",
+            active=_ACTIVE,
+            live_ms=_LIVE_MS,
+            view=group_view(await pages.operations(request).group(name), topic_search=search),
+            search=search,
+            own=group_address(name),
         )
 
 

@@ -20,7 +20,7 @@ from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.interface import Operations
 from admin.operations.topic_names import CATEGORIES, DELAYED_TOPIC, HALF_TOPIC
 from admin.operations.values import MessageDetail, MessagePage, MessageQuery, PageRequest
-from admin.web.message_page import BODY_BYTES, message_view
+from admin.web.message_page import BODY_BYTES, QueuePlace, message_view
 from admin.web.message_rows import PREVIEW_BYTES, message_rows
 from admin.web.message_search import FIELDS, MessageSearch, next_address, read_search
 from admin.web.page_addresses import message_address, messages_address, topic_address
@@ -146,9 +146,15 @@ def _add_message(app: FastAPI, pages: Pages) -> None:
         if broker and offset is not None:
             found = await detail(request, broker, offset)
         elif broker and topic and queue_offset is not None:
-            found = await pages.operations(request).message_at(
-                broker, topic, queue, queue_offset, body_bytes=BODY_BYTES
-            )
+            place = QueuePlace(broker, topic, queue, queue_offset)
+            try:
+                found = await pages.operations(request).message_at(
+                    broker, topic, queue, queue_offset, body_bytes=BODY_BYTES
+                )
+            except OperationFailed as failure:
+                if failure.kind is not FailureKind.NOT_FOUND:
+                    raise
+                return _no_message_page(pages, request, place, failure)
         else:
             return go_to(pages, "/messages")
         return page_html(pages, request, "message.html", active=_ACTIVE, view=message_view(found, wanted=view))
@@ -164,6 +170,18 @@ def _add_message(app: FastAPI, pages: Pages) -> None:
             "content-disposition": f'attachment; filename="message-{offset}.bin"',
         }
         return Response(found.message.body, media_type="application/octet-stream", headers=headers)
+
+
+def _no_message_page(pages: Pages, request: Request, place: QueuePlace, failure: OperationFailed) -> Response:
+    return page_html(
+        pages,
+        request,
+        "message_missing.html",
+        active=_ACTIVE,
+        status=form_status(failure, is_wrong=False),
+        place=place,
+        failure=failure,
+    )
 
 
 def _search_page(

@@ -149,7 +149,7 @@ async def test_message_with_everything_about_it() -> None:
     assert {"/topics/orders", "/groups/billing", "/dead-letters/billing"} <= set(links)
     # The first of its queue has nothing before it.
     assert "Previous" not in page.text
-    assert "/message?topic=orders&broker=broker-a&queue=0&queue_offset=1" in links
+    assert "/message?broker=broker-a&topic=orders&queue=0&queue_offset=1" in links
 
 
 async def test_body_in_other_forms() -> None:
@@ -194,7 +194,9 @@ async def test_message_that_is_gone() -> None:
         page = await console.get("/message?broker=broker-a&offset=7", status=404)
         assert "no message begins at 7 on broker-a" in page.text
         page = await console.get("/message?broker=broker-a&topic=orders&queue=0&queue_offset=99", status=404)
-        assert "has no message 99" in page.text
+        assert "Queue 0 on broker-a has no message at offset 99" in page.text
+        assert "/messages?topic=orders&broker=broker-a&queue=0&offset=99" in page.links()
+        assert "/message?broker=broker-a&topic=orders&queue=0&queue_offset=98" in page.links()
         assert (await console.get("/message")).address == "/messages"
 
 

@@ -1,0 +1,64 @@
+"""Events of all brokers and of operators, filtered."""
+
+from __future__ import annotations
+
+from admin.api.pages.event_pages import add_event_pages
+from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.values import EventLine, Unseen
+from support.console_client import Page, console_client
+from support.fake_operations import FakeOperations
+from support.operations_samples import NOW_MS
+
+
+async def _events(query: str = "", operations: FakeOperations | None = None, status: int = 200) -> Page:
+    async with console_client(operations or FakeOperations(), add_event_pages) as client:
+        return await client.get(f"/events{query}", status=status)
+
+
+async def test_newest_first_with_fields_and_links() -> None:
+    page = await _events()
+    assert page.text.index("operator_change") < page.text.index("slave_connected") < page.text.index("slave_lost")
+    assert "reason= timed out lag= 3120" in page.text
+    assert "/brokers/broker-a:0" in page.links()
+    assert "&lt;refused&gt; &amp; gone" in page.html
+    assert "60 s ago" in page.text
+
+
+async def test_filters_by_level_source_and_text() -> None:
+    worse = await _events("?level=warning")
+    assert "slave_lost" in worse.text
+    assert "master_unreachable" in worse.text
+    assert "slave_connected" not in worse.text
+    assert "slave_connected" not in (await _events("?source=broker-b:1")).text
+    assert "1 events" in (await _events("?search=TIMED%20out")).text
+    assert "No event matches" in (await _events("?search=nonsense")).text
+    assert '<option value="gone:0" selected>' in (await _events("?source=gone:0")).html
+
+
+async def test_nothing_has_happened() -> None:
+    assert "Nothing has happened yet" in (await _events(operations=FakeOperations(empty=True))).text
+
+
+async def test_who_could_not_be_asked_is_said() -> None:
+    operations = FakeOperations()
+    operations.unseen = (Unseen("broker-c:0", "does not answer: refused"),)
+    assert "broker-c:0 does not answer: refused" in (await _events(operations=operations)).text
+
+
+async def test_nobody_answers() -> None:
+    operations = FakeOperations()
+    operations.down = OperationFailed(FailureKind.UNAVAILABLE, "no broker answers", remedy="see whether they run")
+    page = await _events(operations=operations, status=503)
+    assert "no broker answers" in page.text
+    assert "see whether they run" in page.text
+
+
+async def test_five_hundred_events_are_pages_and_long_values_are_cut() -> None:
+    operations = FakeOperations()
+    operations.cluster.events = [
+        EventLine(NOW_MS - number, "broker-a:0", "info", "tick", {"text": "x" * 10_000}) for number in range(250)
+    ]
+    page = await _events("?page=3", operations)
+    assert "201–250 of 250 events" in page.text
+    assert "(10,000 characters)" in page.text
+    assert len(page.html) < 100_000
