@@ -32,7 +32,7 @@ from admin.operations.cluster_operations import ClusterOperations
 from admin.role_labels import KubernetesPods, RoleLabels
 from admin.rpc import Channels
 from admin.settings import AdminSettings
-from admin.web import StatusPage
+from admin.web import PageTemplates
 from mqclient import ClientOptions, Producer
 from mqcore.clock import Clock
 from mqservice.clock import SystemClock
@@ -105,9 +105,12 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
     desk = OperationsDesk(operations, AuditLog(clock=clock, log=log))
     metrics = ClusterMetrics(cluster, consistency, clock=clock)
     grpc_side = GrpcSide(
-        ClusterServicer(cluster, clock=clock), ConsistencyServicer(consistency), access=access, clock=clock
+        ClusterServicer(cluster, clock=clock),
+        ConsistencyServicer(consistency),
+        access=access,
+        clock=clock,
+        desk=desk,
     )
-    page = StatusPage(refresh_ms=settings.refresh_interval)
     port = SharedPort(
         http_app(
             cluster,
@@ -115,7 +118,7 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
             ClusterTraces(cluster, channels),
             access=access,
             metrics=metrics,
-            page=page,
+            templates=PageTemplates(),
             clock=clock,
             desk=desk,
             add_pages=CONSOLE_PAGES,

@@ -18,7 +18,7 @@ from admin.audit_log import AuditLog
 from admin.consistency_runs import ConsistencyRuns
 from admin.metrics import ClusterMetrics
 from admin.settings import AdminSettings
-from admin.web import StatusPage
+from admin.web import PageTemplates
 from mqservice.settings import load_settings
 from support.admin_readings import cached
 from support.fake_operations import FakeOperations
@@ -26,6 +26,9 @@ from support.manual_time import ManualTime
 from support.trace_samples import FakeTraces
 
 __all__ = ["AdminInMemory", "admin_in_memory"]
+
+# Compiled once for all tests of a process.
+_TEMPLATES = PageTemplates()
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ async def admin_in_memory(
         FakeTraces(),
         access=Access(settings.admin_token, AccessRules.of(settings), SessionTable(clock=clock)),
         metrics=ClusterMetrics(cluster, consistency, clock=clock),
-        page=StatusPage(refresh_ms=2_000),
+        templates=_TEMPLATES,
         clock=clock,
         desk=OperationsDesk(operations, audit_log),
         add_pages=add_pages,

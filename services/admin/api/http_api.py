@@ -33,7 +33,7 @@ from admin.consistency_runs import ConsistencyRuns
 from admin.history import ClusterHistory
 from admin.metrics import CONTENT_TYPE, ClusterMetrics
 from admin.operations.failure import OperationFailed
-from admin.web import StaticFile, StatusPage, TracePage
+from admin.web import PageTemplates, StaticFile
 from mqcore.audit.run_summary import RunSummary
 from mqcore.clock import Clock
 from mqservice.version import VERSION
@@ -108,14 +108,14 @@ def http_app(
     *,
     access: Access,
     metrics: ClusterMetrics,
-    page: StatusPage,
+    templates: PageTemplates,
     clock: Clock,
-    desk: OperationsDesk | None = None,
+    desk: OperationsDesk,
     add_pages: Sequence[AddPages] = (),
     history: ClusterHistory | None = None,
     refresh_ms: int = 2_000,
 ) -> App:
-    """The ASGI application. `add_pages` add the console's pages; one that adds `/` takes the place of `page`."""
+    """The ASGI application. `add_pages` add the console's pages; without `history` their plots are empty."""
     app = FastAPI(
         title="TandemMQ admin service",
         version=VERSION,
@@ -126,40 +126,37 @@ def http_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    pages: Pages | None = None
-    if desk is not None:
-        app.state.audit_log = desk.audit_log
-        pages = Pages(
-            templates=page.templates,
-            desk=desk,
-            cluster=cluster,
-            consistency=consistency,
-            traces=traces,
-            clock=clock,
-            refresh_ms=refresh_ms,
-            history=history or ClusterHistory(),
-        )
-        if access.sessions is not None:
-            add_login(app, access, access.sessions, page.templates, audit_log=desk.audit_log, clock=clock)
-        for add in add_pages:
-            add(app, pages)
+    app.state.audit_log = desk.audit_log
+    pages = Pages(
+        templates=templates,
+        desk=desk,
+        cluster=cluster,
+        consistency=consistency,
+        traces=traces,
+        clock=clock,
+        refresh_ms=refresh_ms,
+        history=history or ClusterHistory(),
+    )
+    if access.sessions is not None:
+        add_login(app, access, access.sessions, templates, audit_log=desk.audit_log, clock=clock)
+    for add in add_pages:
+        add(app, pages)
     _add_problems(app, pages)
     _add_health(app, cluster)
     _add_json(app, cluster, clock)
     _add_consistency(app, consistency)
-    if desk is not None:
-        add_rest(app, desk, clock=clock)
-    add_traces(app, traces, TracePage(page.templates))
-    _add_pages(app, cluster, consistency, metrics, page, clock)
-    return Guard(app, access, desk.audit_log if desk is not None else None)
+    add_rest(app, desk, clock=clock)
+    add_traces(app, traces)
+    _add_files(app, metrics, templates)
+    return Guard(app, access, desk.audit_log)
 
 
-def _add_problems(app: FastAPI, pages: Pages | None) -> None:
+def _add_problems(app: FastAPI, pages: Pages) -> None:
     """Whatever goes wrong is told in one form: a page for a browser that asked for one, else problem+json."""
 
     def answer(request: Request, problem: Problem, headers: dict[str, str] | None = None) -> Response:
         is_api = request.url.path.startswith("/api/")
-        if pages is not None and not is_api and "text/html" in request.headers.get("accept", ""):
+        if not is_api and "text/html" in request.headers.get("accept", ""):
             return problem_page(pages, request, problem)
         return problem_response(problem, headers)
 
@@ -276,31 +273,15 @@ def _run_document(run: RunSummary) -> ConsistencyRunDocument:
     )
 
 
-def _add_pages(
-    app: FastAPI,
-    cluster: CachedCluster,
-    consistency: ConsistencyRuns,
-    metrics: ClusterMetrics,
-    page: StatusPage,
-    clock: Clock,
-) -> None:
+def _add_files(app: FastAPI, metrics: ClusterMetrics, templates: PageTemplates) -> None:
     @app.get("/metrics", tags=["metrics"], response_class=PlainTextResponse)
     async def prometheus() -> Response:
         """Prometheus' text format; only the service's own figures until the cluster has been read."""
         return Response(metrics.exposition(), media_type=CONTENT_TYPE)
 
-    @app.get("/", include_in_schema=False)
-    async def status_page() -> Response:
-        html = page.status(cluster.latest, consistency.latest, now_ms=clock.monotonic_ms(), now_wall_ms=clock.wall_ms())
-        return Response(html, media_type="text/html", headers={"cache-control": "no-store"})
-
-    @app.get("/api/docs", include_in_schema=False)
-    async def api_docs() -> Response:
-        return Response(page.api_docs(app.openapi()), media_type="text/html")
-
     @app.get("/static/{name}", include_in_schema=False)
     async def static(name: str) -> Response:
-        found: StaticFile | None = page.templates.static_files.get(name)
+        found: StaticFile | None = templates.static_files.get(name)
         if found is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, "no such file")
         headers = {"cache-control": f"public, max-age={_STATIC_MAX_AGE_S}, immutable"}

@@ -1,17 +1,16 @@
-"""Traces over HTTP: the page, and the same as JSON. Unlike the rest these ask the brokers when somebody wants them."""
+"""Traces as JSON. Unlike the rest of the state these ask the brokers when somebody wants them."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
-from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi import FastAPI, HTTPException, Query
 from fastapi.responses import JSONResponse
 
 from admin.cluster_traces import TraceSource
 from admin.trace_documents import findings_document, list_document
 from admin.trace_findings import TraceFindings
-from admin.web import TracePage
 
 __all__ = ["add_traces"]
 
@@ -22,7 +21,7 @@ _NO_STORE: Final = {"cache-control": "no-store"}
 _Key = Annotated[str, Query(max_length=_KEY_MAX)]
 
 
-def add_traces(app: FastAPI, traces: TraceSource, page: TracePage) -> None:
+def add_traces(app: FastAPI, traces: TraceSource) -> None:
     """Adds the routes."""
 
     @app.get("/api/v1/traces", tags=["traces"])
@@ -41,15 +40,6 @@ def add_traces(app: FastAPI, traces: TraceSource, page: TracePage) -> None:
     async def message(message_id: str, topic: _Key = "") -> JSONResponse:
         """What is known of a message: its traces, where it lies, and which replicas hold it."""
         return _answer(await traces.find(_checked(message_id), topic=topic))
-
-    @app.get("/traces", include_in_schema=False)
-    async def trace_page(id: _Key = "", notable: bool = False) -> Response:  # noqa: A002 - the name in the address
-        key = id.strip()
-        if key:
-            html = page.findings(key, await traces.find(key))
-        else:
-            html = page.newest(await traces.newest(count=_LISTED, notable_only=notable), notable_only=notable)
-        return Response(html, media_type="text/html", headers=_NO_STORE)
 
 
 def _checked(key: str) -> str:

@@ -1,7 +1,5 @@
-"""The pages: what `tandemmq status` and `tandemmq trace` print, for a browser."""
+"""What the console's pages show, and their templates."""
 
 from admin.web.page_templates import PageTemplates, StaticFile
-from admin.web.status_page import StatusPage
-from admin.web.trace_page import TracePage
 
-__all__ = ["PageTemplates", "StaticFile", "StatusPage", "TracePage"]
+__all__ = ["PageTemplates", "StaticFile"]

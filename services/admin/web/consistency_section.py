@@ -1,4 +1,4 @@
-"""What the status page says of the consistency job: when the replicas were last proven equal, or what differs."""
+"""What the console says of the consistency job as a whole: when replicas were last proven equal, or what differs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from admin.consistency_state import ConsistencyReading, GroupStanding, finished_
 from mqcore.audit.findings import KINDS, Finding
 from mqcore.audit.run_summary import Outcome, RunSummary, Tier
 
-__all__ = ["ConsistencySection", "FindingRow", "GroupRow", "consistency_section"]
+__all__ = ["ConsistencySection", "FindingRow", "GroupRow", "consistency_section", "finding_row", "tone_of"]
 
 # Beyond these the report is the place to look.
 _FINDINGS_MAX: Final = 25
@@ -54,13 +54,14 @@ class FindingRow:
 class RunDot:
     """A run in the strip of runs."""
 
+    run_id: str
     tone: str
     label: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConsistencySection:
-    """The section; shown when the service is told where the job leaves its runs."""
+    """What all runs together mean; known when the service is told where the job leaves them."""
 
     tone: str
     headline: str
@@ -88,7 +89,7 @@ def consistency_section(reading: ConsistencyReading, *, now_wall_ms: int) -> Con
         lines=tuple(_lines(reading, now_wall_ms)),
         groups=tuple(_group_row(standing) for standing in shown),
         more_groups=f"All {len(reading.standings):,} groups: {more}." if len(shown) < len(reading.standings) else "",
-        findings=tuple(_finding_row(finding) for finding in findings[:_FINDINGS_MAX]),
+        findings=tuple(finding_row(finding) for finding in findings[:_FINDINGS_MAX]),
         more_findings=max(0, len(findings) - _FINDINGS_MAX) + unlisted,
         runs=tuple(_dot(run) for run in reversed(reading.runs)),
     )
@@ -136,6 +137,11 @@ def _tone(standing: GroupStanding) -> str:
     return _TONES[Outcome(_outcome(standing))]
 
 
+def tone_of(outcome: Outcome) -> str:
+    """ok, warning or bad."""
+    return _TONES[outcome]
+
+
 def _group_row(standing: GroupStanding) -> GroupRow:
     summary = standing.summary
     outcome = _outcome(standing)
@@ -150,7 +156,8 @@ def _group_row(standing: GroupStanding) -> GroupRow:
     )
 
 
-def _finding_row(finding: Finding) -> FindingRow:
+def finding_row(finding: Finding) -> FindingRow:
+    """A finding with its first step."""
     meaning = KINDS[finding.kind]
     place = [finding.topic] if finding.topic else []
     place += [f"queue {finding.queue_id}"] if finding.queue_id is not None else []
@@ -168,7 +175,9 @@ def _finding_row(finding: Finding) -> FindingRow:
 
 def _dot(run: RunSummary) -> RunDot:
     label = f"{run.run_id} {run.tier}: {run.outcome}"
-    return RunDot(_TONES[run.outcome], f"{label}, {run.findings_total:,} findings" if run.findings_total else label)
+    return RunDot(
+        run.run_id, _TONES[run.outcome], f"{label}, {run.findings_total:,} findings" if run.findings_total else label
+    )
 
 
 def _ago(run: RunSummary, now_wall_ms: int) -> str:

@@ -18,7 +18,7 @@ from admin.quantities import age_text, bytes_text, count_text, duration_text, ra
 from admin.web.frame import NAVIGATION, UNFRAMED, Frame
 from mqservice.version import VERSION
 
-__all__ = ["PageTemplates", "StaticFile", "address"]
+__all__ = ["PageTemplates", "StaticFile", "address", "segment"]
 
 _MEDIA_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
@@ -51,7 +51,7 @@ class PageTemplates:
             "count": count_text,
             "rate": rate_text,
             "wall": wall_text,
-            "segment": _segment,
+            "segment": segment,
         }
         self._environment.globals |= {
             "version": VERSION,
@@ -78,7 +78,7 @@ def address(path: str, **parameters: object) -> str:
     return f"{path}?{urlencode(pairs, doseq=True)}" if pairs else path
 
 
-def _segment(text: str) -> str:
+def segment(text: str) -> str:
     """One part of a path: names such as %RETRY%billing and a/b are one part."""
     return quote(text, safe="")
 

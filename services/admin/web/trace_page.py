@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,10 +25,9 @@ from admin.trace_words import (
     short_name,
     unanswered,
 )
-from admin.web.page_templates import PageTemplates
 from mqcore.tracing import RetainedFor
 
-__all__ = ["TracePage"]
+__all__ = ["TraceView", "TracesView", "trace_view", "traces_view"]
 
 BAR_UNITS: Final = 1_000
 """Width of a bar's drawing; the browser stretches it."""
@@ -100,37 +99,55 @@ class _Line:
     tone: str
 
 
-class TracePage:
-    """Both forms of the page; a hundred spans take some milliseconds."""
+@dataclass(frozen=True, slots=True)
+class TraceView:
+    """What `trace.html` shows."""
 
-    def __init__(self, templates: PageTemplates) -> None:
-        self._findings = templates.get("trace.html")
-        self._newest = templates.get("traces.html")
+    key: str
+    # Empty: not that of one message.
+    message_id: str
+    # Where each copy lies: label and line.
+    stored: Sequence[Sequence[tuple[str, str]]]
+    waterfalls: Sequence[_Waterfall]
+    notes: Sequence[str]
+    advice: Sequence[str]
 
-    def findings(self, key: str, findings: TraceFindings) -> str:
-        """Everything about what was asked for as `key`."""
-        trees = trace_trees(findings.spans)
-        return self._findings.render(
-            key=key,
-            message_id=findings.message_id,
-            is_known=bool(trees or findings.copies),
-            stored=copy_facts(findings.copies),
-            waterfalls=[_waterfall(tree) for tree in trees],
-            bar_units=BAR_UNITS,
-            notes=missing(findings, trees),
-            advice=advice(findings),
-        )
 
-    def newest(self, found: TraceList, *, notable_only: bool) -> str:
-        """The list."""
-        return self._newest.render(
-            key="",
-            notable_only=notable_only,
-            lines=[_line(line) for line in found.lines],
-            notes=unanswered(found.brokers),
-            memories=[_memory(state) for state in found.brokers if not state.error],
-            is_tracing=any(state.tracing for state in found.brokers),
-        )
+@dataclass(frozen=True, slots=True)
+class TracesView:
+    """What `traces.html` shows."""
+
+    key: str
+    notable_only: bool
+    lines: Sequence[_Line]
+    notes: Sequence[str]
+    memories: Sequence[str]
+    is_tracing: bool
+
+
+def trace_view(key: str, findings: TraceFindings) -> TraceView:
+    """Everything about what was asked for as `key`. A hundred spans take some milliseconds."""
+    trees = trace_trees(findings.spans)
+    return TraceView(
+        key=key,
+        message_id=findings.message_id,
+        stored=copy_facts(findings.copies),
+        waterfalls=[_waterfall(tree) for tree in trees],
+        notes=missing(findings, trees),
+        advice=advice(findings),
+    )
+
+
+def traces_view(found: TraceList, *, notable_only: bool) -> TracesView:
+    """The list."""
+    return TracesView(
+        key="",
+        notable_only=notable_only,
+        lines=[_line(line) for line in found.lines],
+        notes=unanswered(found.brokers),
+        memories=[_memory(state) for state in found.brokers if not state.error],
+        is_tracing=any(state.tracing for state in found.brokers),
+    )
 
 
 def _waterfall(tree: TraceTree) -> _Waterfall:

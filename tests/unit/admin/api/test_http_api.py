@@ -10,18 +10,24 @@ import structlog
 from pydantic import SecretStr
 
 from admin.api.access import Access
+from admin.api.acting_operations import OperationsDesk
 from admin.api.http_api import http_app
+from admin.api.pages import CONSOLE_PAGES
+from admin.audit_log import AuditLog
 from admin.cluster_cache import CachedCluster
 from admin.consistency_runs import ConsistencyRuns
 from admin.metrics import ClusterMetrics
-from admin.web import StatusPage
+from admin.web import PageTemplates
 from mqcore.audit.run_summary import RunSummary
 from support.admin_readings import cached, consistency_of
 from support.audit_summaries import diverged_run, equal_run
+from support.fake_operations import FakeOperations
 from support.manual_time import ManualTime
 from support.span_samples import MESSAGE_ID, TRACE_ID
 from support.trace_samples import FakeTraces
 
+# Compiled once for all tests of a process.
+_TEMPLATES = PageTemplates()
 _TOKEN = "correct-horse-battery"
 
 
@@ -41,8 +47,10 @@ async def _client(
         FakeTraces(),
         access=Access(SecretStr(token)),
         metrics=ClusterMetrics(cluster, consistency, clock=clock),
-        page=StatusPage(refresh_ms=2_000),
+        templates=_TEMPLATES,
         clock=clock,
+        desk=OperationsDesk(FakeOperations(), AuditLog(clock=clock, log=structlog.get_logger())),
+        add_pages=CONSOLE_PAGES,
     )
     transport = httpx.ASGITransport(app, client=(peer, 50_000))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
@@ -147,7 +155,7 @@ async def test_every_answer_has_security_headers() -> None:
     cluster, _, clock = cached()
     await cluster.read_once()
     async with _client(cluster, clock) as client:
-        for path in ("/", "/api/v1/cluster", "/nothing-here", "/static/style.css"):
+        for path in ("/", "/api/v1/cluster", "/nothing-here", "/static/shell.css"):
             headers = (await client.get(path)).headers
             assert headers["content-security-policy"].startswith("default-src 'none'")
             assert headers["x-content-type-options"] == "nosniff"
@@ -171,7 +179,7 @@ async def test_api_is_described_without_anything_from_elsewhere() -> None:
         schema = (await client.get("/api/openapi.json")).json()
         page = (await client.get("/api/docs")).text
     assert {"/api/v1/cluster", "/api/v1/findings", "/healthz", "/readyz", "/metrics"} <= set(schema["paths"])
-    assert all(f"GET {path}" in page for path in schema["paths"])
+    assert all(f"{method.upper()} {path}" in page for path, methods in schema["paths"].items() for method in methods)
     assert "http" not in page.replace("http://localhost:8080", "").replace('id="http"', "").replace(
         'aria-labelledby="http"', ""
     )
@@ -212,7 +220,7 @@ async def test_the_trace_page_is_told_nothing_but_what_it_shows() -> None:
         found = await client.get(f"/traces?id=%20{MESSAGE_ID}%20")
         hostile = await client.get("/traces?id=%3Cscript%3Ealert(1)%3C/script%3E")
         long = await client.get(f"/traces?id={'x' * 300}")
-    assert "slow and failed only" in listed.text
+    assert "Slow and failed" in listed.text
     assert "replica append" in found.text
     assert "<script>" not in hostile.text
     assert (hostile.status_code, long.status_code) == (200, 422)

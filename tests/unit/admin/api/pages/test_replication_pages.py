@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from admin.api.pages.replication_pages import add_replication_pages
 from admin.cluster_state import ClusterState, LatencyCounts, MasterLinkState, SlaveDeparture, SlaveState
@@ -33,7 +34,7 @@ async def _replication(
         return await client.get(address, status=status)
 
 
-def _cluster(*brokers: object, **changes: object) -> ClusterState:
+def _cluster(**changes: Any) -> ClusterState:
     return with_broker(healthy_cluster(), master(**changes))
 
 

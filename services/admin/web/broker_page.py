@@ -1,0 +1,235 @@
+"""The pages of brokers: all members with what a process tells of itself, and one of them whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from admin.cluster_state import BrokerState, BrokerStatus, ClusterState, DiskState
+from admin.history import ClusterHistory, Figure
+from admin.operations.values import Page
+from admin.quantities import bytes_text, count_text, duration_text, rate_text, seconds_text
+from admin.web.overview_page import FigureView
+from admin.web.plots import Plot, Scale, plot
+
+__all__ = ["BrokerRow", "BrokerView", "broker_view", "brokers_page"]
+
+_PAGE_SIZE: Final = 50
+_UNKNOWN: Final = "not known"
+# Longer pauses than this are felt by clients.
+_LONG_STALL_MS: Final = 500
+_NEAR_FULL: Final = 0.1
+_LEAST_LATENCY_S: Final = 0.01
+_LEAST_RATE: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRow:
+    """A member in the list."""
+
+    broker: BrokerState
+    # ok, warning or bad, and the same in words.
+    tone: str
+    state: str
+    messages_in: str
+    disk: str
+    disk_tone: str
+    stalls: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    """One member."""
+
+    row: BrokerRow
+    figures: Sequence[FigureView]
+    plots: Sequence[Plot]
+    # Label and value.
+    log_facts: Sequence[tuple[str, str]]
+    addresses: Sequence[tuple[str, str]]
+    # What was counted since the start: what, and how often.
+    counts: Sequence[tuple[str, str]]
+
+
+def brokers_page(state: ClusterState, history: ClusterHistory, *, search: str, number: int) -> Page[BrokerRow]:
+    """Part of all members, those that do not answer first, then by name. `search` is a part of `name:id` or a role."""
+    wanted = search.lower()
+    found = [
+        broker
+        for broker in state.brokers
+        if wanted in broker.key.lower() or (broker.status is not None and wanted in broker.status.role.lower())
+    ]
+    found.sort(
+        key=lambda broker: (broker.status is not None and broker.registered, broker.broker_name, broker.broker_id)
+    )
+    last = max(1, -(-len(found) // _PAGE_SIZE))
+    number = min(max(1, number), last)
+    shown = found[(number - 1) * _PAGE_SIZE : number * _PAGE_SIZE]
+    return Page(tuple(_row(broker, history) for broker in shown), number, _PAGE_SIZE, len(found))
+
+
+def broker_view(broker: BrokerState, history: ClusterHistory, *, now_wall_ms: int, range_ms: int) -> BrokerView:
+    """One member; `now_wall_ms` is the plots' right end, `range_ms` how far they go back."""
+    status = broker.status
+    return BrokerView(
+        row=_row(broker, history),
+        figures=tuple(_figures(broker, status, history)) if status is not None else (),
+        plots=tuple(_plots(broker, history, from_ms=now_wall_ms - range_ms, to_ms=now_wall_ms)),
+        log_facts=tuple(_log_facts(status)) if status is not None else (),
+        addresses=(
+            ("clients", broker.client_endpoint or _UNKNOWN),
+            ("metadata and admin", broker.metadata_endpoint or _UNKNOWN),
+            ("replication", broker.ha_endpoint or "slaves dial their master"),
+        ),
+        counts=tuple(_counts(status)) if status is not None else (),
+    )
+
+
+def _row(broker: BrokerState, history: ClusterHistory) -> BrokerRow:
+    status = broker.status
+    tone, state = _state(broker)
+    disk = status.disk if status is not None else None
+    rate = history.figure(broker.key, Figure.MESSAGES_IN).newest
+    return BrokerRow(
+        broker=broker,
+        tone=tone,
+        state=state,
+        messages_in=rate_text(rate) if rate is not None else _UNKNOWN,
+        disk=f"{disk.used_ratio:.0%}, {bytes_text(disk.free_bytes)} free" if disk is not None else _UNKNOWN,
+        disk_tone=_disk_tone(disk),
+        stalls=_stalls(status) if status is not None else _UNKNOWN,
+    )
+
+
+def _state(broker: BrokerState) -> tuple[str, str]:
+    status = broker.status
+    if status is None:
+        return "bad", f"does not answer: {broker.error}"
+    if not broker.registered:
+        return "bad", "registered with no NameServer"
+    if broker.is_master and status.write_refusal:
+        return "bad", f"refuses writes: {status.write_refusal}"
+    if status.master_link is not None and status.master_link.state != "transfer":
+        return "warning", f"does not follow its master: {status.master_link.state}"
+    return "ok", "serves" if broker.is_master else "follows its master"
+
+
+def _disk_tone(disk: DiskState | None) -> str:
+    if disk is None or disk.used_ratio < disk.warning_ratio - _NEAR_FULL:
+        return ""
+    return "bad" if disk.used_ratio >= disk.warning_ratio else "warning"
+
+
+def _stalls(status: BrokerStatus) -> str:
+    if not status.loop_stall_count:
+        return "none"
+    return f"{status.loop_stall_count:,}, longest {seconds_text(status.longest_loop_stall_ms / 1_000)}"
+
+
+def _figures(broker: BrokerState, status: BrokerStatus, history: ClusterHistory) -> list[FigureView]:
+    disk = status.disk
+    rate = history.figure(broker.key, Figure.MESSAGES_IN).newest
+    p99 = history.figure(broker.key, Figure.SEND_P99).newest
+    out = history.figure(broker.key, Figure.MESSAGES_OUT).newest
+    return [
+        FigureView(
+            "Messages in",
+            rate_text(rate) if rate is not None else _UNKNOWN,
+            f"sends take {seconds_text(p99)} (p99)" if p99 is not None else "no send lately",
+        ),
+        FigureView("Messages out", rate_text(out) if out is not None else _UNKNOWN),
+        FigureView(
+            "Disk",
+            f"{disk.used_ratio:.0%}" if disk is not None else _UNKNOWN,
+            f"{bytes_text(disk.free_bytes)} of {bytes_text(disk.total_bytes)} free; sends are refused at "
+            f"{disk.warning_ratio:.0%}"
+            if disk is not None
+            else "",
+            tone=_disk_tone(disk),
+        ),
+        FigureView("Memory", bytes_text(status.resident_bytes), "resident"),
+        FigureView("Clients", count_text(status.client_count), f"{status.client_connection_count:,} connections"),
+        FigureView(
+            "Pauses of its loop",
+            count_text(status.loop_stall_count),
+            f"above 20 ms; longest {seconds_text(status.longest_loop_stall_ms / 1_000)}"
+            if status.loop_stall_count
+            else "above 20 ms since the start",
+            tone="warning" if status.longest_loop_stall_ms >= _LONG_STALL_MS else "",
+        ),
+        FigureView("Topics and groups", f"{status.topic_count:,} and {status.group_count:,}"),
+        FigureView("Up for", duration_text(status.uptime_seconds), f"version {status.version}"),
+    ]
+
+
+def _log_facts(status: BrokerStatus) -> Iterator[tuple[str, str]]:
+    held = status.end_offset - status.min_offset
+    yield "CommitLog from", count_text(status.min_offset)
+    yield "end", f"{count_text(status.end_offset)}, {bytes_text(held)} held"
+    yield "on disk up to", _up_to(status.flushed_offset, status.end_offset)
+    yield "in ConsumeQueues up to", _up_to(status.dispatched_offset, status.end_offset)
+    yield "flush", status.flush_disk_type
+    if status.master_link is not None:
+        yield "follows", status.master_link.address or "nobody"
+    if status.disk is not None:
+        yield "store", status.disk.path
+    if status.kept_tails:
+        yield "cut-off tails", ", ".join(status.kept_tails)
+
+
+def _up_to(offset: int, end_offset: int) -> str:
+    return (
+        count_text(offset) if offset >= end_offset else f"{count_text(offset)}, {bytes_text(end_offset - offset)} to go"
+    )
+
+
+def _counts(status: BrokerStatus) -> Iterator[tuple[str, str]]:
+    for prefix, counts in (
+        ("message put: ", status.put_counts),
+        ("replication connection refused: ", status.refused_counts),
+        ("client plane: ", status.client_plane_counts),
+    ):
+        for name, count in sorted(counts.items()):
+            yield f"{prefix}{name}", count_text(count)
+
+
+def _plots(broker: BrokerState, history: ClusterHistory, *, from_ms: float, to_ms: float) -> list[Plot]:
+    key = broker.key
+    disk = broker.status.disk if broker.status is not None else None
+    return [
+        plot(
+            "Messages",
+            [("in", history.figure(key, Figure.MESSAGES_IN)), ("out", history.figure(key, Figure.MESSAGES_OUT))],
+            unit=rate_text,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            least_top=_LEAST_RATE,
+        ),
+        plot(
+            "Latency of sends",
+            [("p50", history.figure(key, Figure.SEND_P50)), ("p99", history.figure(key, Figure.SEND_P99))],
+            unit=seconds_text,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            scale=Scale.TIME,
+            least_top=_LEAST_LATENCY_S,
+        ),
+        plot(
+            "Memory",
+            [("resident", history.figure(key, Figure.MEMORY))],
+            unit=lambda value: bytes_text(round(value)),
+            from_ms=from_ms,
+            to_ms=to_ms,
+            scale=Scale.BINARY,
+        ),
+        plot(
+            "Disk used",
+            [("of the store's disk", history.figure(key, Figure.DISK_USED))],
+            unit=lambda value: f"{value:.0%}",
+            from_ms=from_ms,
+            to_ms=to_ms,
+            least_top=1.0,
+            limit=disk.warning_ratio if disk is not None else None,
+        ),
+    ]
