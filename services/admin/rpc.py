@@ -102,6 +102,13 @@ class NameServerCalls:
         finally:
             call.cancel()
 
+    async def brokers(self) -> list[nameserver_pb.RegisteredBroker]:
+        """All live brokers, without routes."""
+        request = nameserver_pb.ListBrokersRequest()
+        path = "/tandemmq.nameserver.v1.NameServerService/ListBrokers"
+        reply = await _unary(self._channel, path, request, nameserver_pb.ListBrokersResponse, _READ_TIMEOUT_S)
+        return list(reply.brokers)
+
     async def topic_route(self, topic: str) -> nameserver_pb.TopicRoute | None:
         """The route of a topic, or None when no live broker serves it."""
         request = nameserver_pb.GetTopicRouteRequest(topic=topic)

@@ -193,7 +193,8 @@ class ClusterOperations:
 
     async def set_write_permission(self, broker_name: str, *, writable: bool, dry_run: bool = False) -> ChangeResult:
         """See `Operations`."""
-        return await self._routes.set_write_permission(broker_name, writable=writable, dry_run=dry_run)
+        topics = await self._topics.writable_on(broker_name) if dry_run else ()
+        return await self._routes.set_write_permission(broker_name, writable=writable, dry_run=dry_run, topics=topics)
 
     async def events(self, *, limit: int = 200) -> tuple[Sequence[EventLine], Sequence[Unseen]]:
         """See `Operations`. At most 500."""

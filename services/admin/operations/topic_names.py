@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Final
 
-from mqcore.metadata import is_system_topic
+from mqcore.metadata import system_topics
+from mqcore.metadata.resource_names import RESERVED_TOPICS
 
 __all__ = [
     "CATEGORIES",
@@ -20,6 +21,7 @@ __all__ = [
     "category_of",
     "dead_letter_topic",
     "retry_topic",
+    "system_names",
 ]
 
 ORDINARY: Final = "topic"
@@ -31,22 +33,32 @@ CATEGORIES: Final = (ORDINARY, RETRY, DEAD_LETTER, SYSTEM)
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
+_SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
 
 # Where a broker keeps delayed messages and half of transactions; only stores taken over from RocketMQ hold any.
 DELAYED_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 
-def category_of(topic: str, *, clusters: Collection[str], broker_names: Collection[str]) -> str:
-    """One of `CATEGORIES`. Clusters and broker groups have topics of their own names. Asked of all topics of a list."""
+def system_names(*, clusters: Iterable[str], broker_names: Iterable[str]) -> frozenset[str]:
+    """Topics that brokers have for themselves, some of them named after the cluster or the broker group."""
+    names = list(broker_names)
+    return RESERVED_TOPICS.union(
+        topic.topic_name
+        for cluster in clusters
+        for name in names
+        for topic in system_topics(cluster=cluster, broker_name=name, auto_create_topic=True)
+    )
+
+
+def category_of(topic: str, own: frozenset[str]) -> str:
+    """One of `CATEGORIES`. `own` are the `system_names`. Takes less than a microsecond: lists ask it of all topics."""
     if topic.startswith("%"):
         if topic.startswith(RETRY_PREFIX):
             return RETRY
         if topic.startswith(DEAD_LETTER_PREFIX):
             return DEAD_LETTER
-    if topic in broker_names or any(is_system_topic(topic, cluster=name, broker_name=name) for name in clusters):
-        return SYSTEM
-    return ORDINARY
+    return SYSTEM if topic in own or topic.startswith(_SYSTEM_PREFIXES) else ORDINARY
 
 
 def retry_topic(group: str) -> str:

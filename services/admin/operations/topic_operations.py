@@ -12,10 +12,10 @@ from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.members import Members
 from admin.operations.questions import Answer, Questions, require_all, unseen_of, values_of
 from admin.operations.route_operations import RouteOperations
-from admin.operations.short_memory import ShortMemory
 from admin.operations.topic_changes import NO_CHANGE, changed_topic, difference_text, topic_problems, unread_queues
 from admin.operations.topic_messages import broker_topic, extents_of, plain_extents, topic_request
-from admin.operations.topic_names import SYSTEM, category_of
+from admin.operations.topic_names import SYSTEM, category_of, system_names
+from admin.operations.topic_table import TopicTables
 from admin.operations.values import (
     BrokerTopic,
     Change,
@@ -32,7 +32,8 @@ from mqcore.clock import Clock
 
 __all__ = ["TopicFacts", "TopicOperations"]
 
-_TABLE_AGE_MS: Final = 2_000
+
+_WRITE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +46,6 @@ class TopicFacts:
     unseen: Sequence[Unseen]
 
 
-@dataclass(frozen=True, slots=True)
-class _TopicTable:
-    """Names and configurations of all topics, without anything that has to be looked up for each of them."""
-
-    # Ordered; with the name in lower case and the category.
-    names: Sequence[tuple[str, str, str]]
-    # Broker group and its configuration.
-    by_name: dict[str, list[tuple[str, admin_pb.TopicStatus]]]
-    unseen: Sequence[Unseen]
-
-    def summary(self, name: str, category: str) -> TopicSummary:
-        """One line of the list, nothing counted."""
-        return TopicSummary(name, category, tuple(broker_topic(*pair) for pair in self.by_name[name]))
-
-
 class TopicOperations:
     """Reads from the masters, or from the slaves of those that are away; changes are the masters'."""
 
@@ -67,7 +53,7 @@ class TopicOperations:
         self._members = members
         self._questions = questions
         self._routes = routes
-        self._table = ShortMemory(self._read_table, max_age_ms=_TABLE_AGE_MS, clock=clock)
+        self._table = TopicTables(members, questions, routes, clock=clock)
 
     async def topics(self, *, search: str, categories: Sequence[str], page: PageRequest) -> Page[TopicSummary]:
         """Those whose name contains `search`; the ones of the page with their counts."""
@@ -160,21 +146,14 @@ class TopicOperations:
         held, _ = await self._counts([name])
         return held.get(name, 0)
 
-    async def _read_table(self) -> _TopicTable:
-        readers = self._members.readers()
-        answers = await self._questions.brokers(
-            readers.brokers, lambda broker: broker.admin.topics(include_system=True, without_queues=True)
-        )
-        by_name: dict[str, list[tuple[str, admin_pb.TopicStatus]]] = {}
-        for broker_name, topics in values_of(answers):
-            for topic in topics:
-                by_name.setdefault(topic.topic, []).append((broker_name, topic))
-        clusters, broker_names = self._members.clusters, frozenset(self._members.group_names)
-        names = [
-            (name, name.lower(), category_of(name, clusters=clusters, broker_names=broker_names))
-            for name in sorted(by_name)
+    async def writable_on(self, broker_name: str) -> list[str]:
+        """Topics that a broker group's own configuration lets producers write; none if nobody of it answers."""
+        table = await self._table.get()
+        return [
+            name
+            for name, pairs in table.by_name.items()
+            if any(broker == broker_name and topic.permission & _WRITE for broker, topic in pairs)
         ]
-        return _TopicTable(names, by_name, (*readers.unseen, *unseen_of(answers)))
 
     async def _counts(self, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
         """Messages held and ever stored by name, of those that some broker tells of."""
@@ -215,7 +194,8 @@ class TopicOperations:
         }
 
     def _category(self, name: str) -> str:
-        return category_of(name, clusters=self._members.clusters, broker_names=frozenset(self._members.group_names))
+        own = system_names(clusters=self._members.clusters, broker_names=self._members.group_names)
+        return category_of(name, own)
 
     def _not_the_systems(self, name: str) -> None:
         if self._category(name) == SYSTEM:

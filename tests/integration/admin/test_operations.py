@@ -321,8 +321,11 @@ async def test_write_permission_is_taken_and_given_back(cluster: ProcessCluster)
         ask = who.operations
         await create(who, "drained")
         planned = await ask.set_write_permission("broker-b", writable=False, dry_run=True)
-        assert len(planned.changes) == 2
-        await ask.set_write_permission("broker-b", writable=False)
+        wiped = await ask.set_write_permission("broker-b", writable=False)
+        assert [one.what for one in planned.changes] == [one.what for one in wiped.changes]
+        assert "write permission taken away for" in wiped.changes[0].what
+        again = await ask.set_write_permission("broker-b", writable=False, dry_run=True)
+        assert {one.what for one in again.changes} == {"no change"}
         routes, _ = await ask.topic_routes("drained")
         assert [[row.permission for row in route.queues] for route in routes] == [[6, 4], [6, 4]]
         receipts = await send(who, "drained", 4)

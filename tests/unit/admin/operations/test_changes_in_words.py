@@ -8,7 +8,7 @@ import pytest
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.questions import Answer, CallFailure, require_all, unseen_of
 from admin.operations.topic_changes import changed_topic, difference_text, topic_problems, unread_queues
-from admin.operations.topic_names import category_of
+from admin.operations.topic_names import category_of, system_names
 from admin.operations.values import BrokerTopic, Extent, TopicChange
 from support.fake_brokers import rpc_error
 
@@ -76,8 +76,8 @@ def test_topics_have_categories() -> None:
         "RMQ_SYS_TRANS_HALF_TOPIC": "system",
         "rmq_sys_SYNC_BROKER_MEMBER_broker-a": "system",
     }
-    found = {name: category_of(name, clusters={"Main"}, broker_names={"broker-a", "broker-b"}) for name in names}
-    assert found == names
+    own = system_names(clusters={"Main"}, broker_names={"broker-a", "broker-b"})
+    assert {name: category_of(name, own) for name in names} == names
 
 
 def _answer(broker: str, code: grpc.StatusCode | None = None, details: str = "") -> Answer[int]:
