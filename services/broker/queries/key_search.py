@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from broker.message_lookup import earliest_store_ms
 from broker.queries.criteria import KeyCriteria, WantedMessages
 from broker.queries.errors import QueriesBusy
 from broker.queries.found_page import SLICE_RECORDS, FoundPage
+from broker.queries.id_time import earliest_store_ms
 from broker.queries.stored_records import ReadableStore, StoredRecords
 from broker.queries.values import MessagePage
 from mqcore.clock import Clock

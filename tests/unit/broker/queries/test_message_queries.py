@@ -165,6 +165,17 @@ async def test_a_key_that_is_also_the_id_is_found_once() -> None:
     assert len(places(await store.all_pages(WantedMessages("orders", KeyCriteria("ID"), limit=1)))) == 1
 
 
+async def test_by_key_in_many_topics() -> None:
+    topics = [f"topic-{number}" for number in range(30)]
+    store = QueryStore(topics=topics)
+    for topic in ("topic-3", "topic-27", "topic-3"):
+        store.put(topic=topic, keys=("ID",))
+    found = await store.queries.with_key("ID", topics, limit=16)
+    assert [one.outline.topic for one in found] == ["topic-3", "topic-27", "topic-3"]
+    assert len(await store.queries.with_key("ID", topics, limit=2)) == 2
+    assert await store.queries.with_key("ID", ["unknown"], limit=2) == []
+
+
 async def test_one_message_by_its_place() -> None:
     store = QueryStore()
     store.put(b"first")
