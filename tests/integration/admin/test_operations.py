@@ -9,7 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import grpc
 import pytest
+from apache.rocketmq.v2 import definition_pb2 as definition
+from apache.rocketmq.v2 import service_pb2 as service
+from apache.rocketmq.v2 import service_pb2_grpc
 
 from admin.cluster_reader import ClusterReader
 from admin.cluster_state import ClusterState
@@ -27,8 +31,9 @@ from admin.operations.values import (
     TopicChange,
 )
 from admin.rpc import Channels
-from mqclient import ClientOptions, Producer, SimpleConsumer
+from mqclient import ClientOptions, Producer, ReceivedMessage, SimpleConsumer
 from mqservice.clock import SystemClock
+from support.acknowledged_sends import METADATA
 from support.cluster_processes import ProcessCluster
 
 LIMIT_S = 20.0
@@ -273,6 +278,35 @@ async def test_a_group_is_made_reset_and_removed(cluster: ProcessCluster) -> Non
         assert gone.value.kind is FailureKind.NOT_FOUND
 
 
+async def test_dead_letters_are_found_and_sent_again(cluster: ProcessCluster) -> None:
+    async with operator(cluster) as who:
+        ask = who.operations
+        await create(who, "jobs", broker_names=["broker-a"])
+        await ask.put_group(GroupChange("workers"))
+        await ask.reset_offsets("workers", "jobs", ResetTarget(earliest=True))
+        [receipt] = await send(who, "jobs", 1)
+        address = who.state.brokers[0].client_endpoint
+        async with SimpleConsumer(
+            ClientOptions((address,)), SystemClock(), group="workers", subscriptions={"jobs": "*"}
+        ) as consumer:
+            [received] = await consumer.receive(1, invisible_ms=20_000, await_ms=5_000)
+            await _bury(address, received, "workers")
+        assert (await ask.group("workers")).dead_letters == 1
+        [topic] = (await ask.topics(categories=("dead letter",))).items
+        assert (topic.name, topic.held) == ("%DLQ%workers", 1)
+        [letter] = (await ask.search(MessageQuery("%DLQ%workers"))).messages
+        planned = await ask.resend_dead_letters("workers", "broker-a", [letter.queue_offset, 99], dry_run=True)
+        assert [(one.topic, one.new_queue_offset, bool(one.problem)) for one in planned] == [
+            ("jobs", -1, False),
+            ("", -1, True),
+        ]
+        [sent] = await ask.resend_dead_letters("workers", "broker-a", [letter.queue_offset])
+        assert (sent.message_id, sent.problem) == (receipt.message_id, "")
+        # The message, its dead letter and the message again.
+        found = await ask.find_message(receipt.message_id)
+        assert [message.topic for message in found] == ["jobs", "%DLQ%workers", "jobs"]
+
+
 async def test_a_tail_gives_what_comes_in(cluster: ProcessCluster) -> None:
     async with operator(cluster) as who:
         await create(who, "tailed")
@@ -403,3 +437,19 @@ async def test_half_a_cluster_is_read_from_and_not_changed(tmp_path: Path) -> No
             who.state = replace(who.state, brokers=(silent,))
             with pytest.raises(OperationFailed, match="no broker answers"):
                 await ask.topics()
+
+
+async def _bury(address: str, message: ReceivedMessage, group: str) -> None:
+    """As a push consumer does when it has tried often enough."""
+    request = service.ForwardMessageToDeadLetterQueueRequest(
+        group=definition.Resource(name=group),
+        topic=definition.Resource(name=message.topic),
+        receipt_handle=message.receipt_handle,
+        message_id=message.message_id,
+        delivery_attempt=16,
+        max_delivery_attempts=16,
+    )
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = service_pb2_grpc.MessagingServiceStub(channel)
+        answer = await stub.ForwardMessageToDeadLetterQueue(request, metadata=METADATA, timeout=10)
+    assert answer.status.code == definition.OK
