@@ -41,18 +41,18 @@ class GrpcSide:
         *,
         access: Access,
         clock: Clock,
-        desk: OperationsDesk | None = None,
+        desk: OperationsDesk,
     ) -> None:
         self._servicer = servicer
-        self._operations = OperationsServicer(desk, access=access) if desk is not None else None
+        self._operations = OperationsServicer(desk, access=access)
         self._front = Http2Front("", 0, clock=clock, limits=_LIMITS)
         tables = [servicer.method_table(), consistency.method_table()]
         for table in tables:
             self._front.add(guarded(table, access))
-        if self._operations is not None:
-            tables.append(self._operations.method_table())
-            self._front.add(tables[-1])
-        names = [*(table.service_name for table in tables), "grpc.health.v1.Health"]
+        # It finds out itself who calls.
+        operations = self._operations.method_table()
+        self._front.add(operations)
+        names = [*(table.service_name for table in (*tables, operations)), "grpc.health.v1.Health"]
         self._front.add(guarded(reflection_table(names), access))
 
     @property
@@ -71,6 +71,5 @@ class GrpcSide:
     async def stop(self, *, limit_ms: int) -> None:
         """Ends watches, tells callers to go elsewhere, and cuts off who has not gone within `limit_ms`."""
         self._servicer.end_watches()
-        if self._operations is not None:
-            await self._operations.stop()
+        await self._operations.stop()
         await self._front.stop(limit_ms=limit_ms)

@@ -181,6 +181,12 @@ def _add_problems(app: FastAPI, pages: Pages) -> None:
         wrong = [f"{'.'.join(map(str, each['loc'][1:])) or each['loc'][0]}: {each['msg']}" for each in error.errors()]
         return answer(request, plain_problem(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(wrong[:_PROBLEMS_SHOWN])))
 
+    @app.exception_handler(Exception)
+    async def broken(request: Request, _defect: Exception) -> Response:
+        # The server logs it.
+        detail = "this service made a mistake; its log has the cause"
+        return answer(request, plain_problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail))
+
 
 def _add_health(app: FastAPI, cluster: CachedCluster) -> None:
     @app.get("/healthz", tags=["health"], response_class=PlainTextResponse)

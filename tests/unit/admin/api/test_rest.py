@@ -192,6 +192,19 @@ async def test_each_way_to_fail_has_a_status(kind: FailureKind, status: int, mon
     )  # fmt: skip
 
 
+async def test_a_defect_is_told_as_one_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with admin_in_memory() as admin:
+
+        async def breaks(*_: object, **__: object) -> None:
+            raise ZeroDivisionError("secret")
+
+        monkeypatch.setattr(admin.operations, "delete_topic", breaks)
+        with pytest.raises(ZeroDivisionError):
+            # As the server sees it, which logs it; the caller's answer went out before.
+            await admin.client.delete("/api/v1/topics/orders")
+        assert admin.audit_log.lines()[0].fields["outcome"] == "failed unexpectedly: ZeroDivisionError"
+
+
 async def test_a_tail_gives_what_comes_in_and_ends() -> None:
     operations = FakeOperations()
     newest = (await operations.search(MessageQuery("orders"))).messages[0]
