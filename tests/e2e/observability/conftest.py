@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from e2e.observability.dashboard_pages import plotly_script
-from e2e.observability.programs import ROOT, tool
 from e2e.observability.stage import Stage
+from e2e.programs import ROOT, tool
 
 FOLDER = ROOT / "build" / "e2e-observability"
 FIGURES = ROOT / "build" / "e2e-observability-figures.json"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from e2e.observability.dashboards import Curve, FilledPanel
-from e2e.observability.programs import ROOT
 from e2e.observability.units import Scale, plain, scale_of
+from e2e.programs import ROOT
 
 __all__ = ["dashboard_page", "plotly_script"]
 

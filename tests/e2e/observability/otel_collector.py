@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from e2e.observability.programs import RunningProgram, free_port, tool
+from e2e.programs import RunningProgram, free_port, tool
 
 __all__ = ["CollectedSpan", "OtelCollector"]
 

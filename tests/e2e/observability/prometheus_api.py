@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from e2e.observability.programs import fetch_json
+from e2e.programs import fetch_json
 
 __all__ = ["PrometheusApi", "QueryRefused", "Sample", "Series"]
 

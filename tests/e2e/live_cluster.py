@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from e2e.observability.programs import fetch_json
+from e2e.programs import fetch_json
 from support.cluster_processes import wait_until
 
-__all__ = ["METRICS_PORT", "TracedCluster"]
+__all__ = ["METRICS_PORT", "LiveCluster"]
 
 METRICS_PORT: Final = "metricsPromExporterPort"
 _START_LIMIT_S: Final = 300.0
@@ -35,14 +35,18 @@ class _Process:
     folder: str
 
 
-class TracedCluster:
-    """`tandemmq up --tracing` in a folder; a context manager. `more`: its options. A member that dies stays dead."""
+class LiveCluster:
+    """`tandemmq up --tracing` in a folder; a context manager. `more`: its options. A member that dies stays dead.
 
-    def __init__(self, folder: Path, *, preset: str, trace_target: str, more: Sequence[str] = ()) -> None:
+    `trace_target`: OTLP/gRPC receiver of spans as host:port; none: they stay in the cluster.
+    """
+
+    def __init__(self, folder: Path, *, preset: str, trace_target: str = "", more: Sequence[str] = ()) -> None:
         self.folder = folder
         self._log = folder.with_name(f"{folder.name}-up.log")
         options = ["--preset", preset, "--free-ports", "--no-live", "--no-restart", "--tracing"]
-        self._up = self._command("up", *options, "--trace-target", trace_target, *more)
+        target = ["--trace-target", trace_target] if trace_target else []
+        self._up = self._command("up", *options, *target, *more)
         self._process: subprocess.Popen[bytes] | None = None
         self._killed: dict[str, _Process] = {}
         self._started_again: list[subprocess.Popen[bytes]] = []

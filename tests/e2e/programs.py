@@ -1,4 +1,4 @@
-"""Programs beside the cluster: Prometheus, a collector, a trace viewer. Each is ended by its pid."""
+"""Programs beside a cluster: Prometheus, a collector, a trace viewer. Each is ended by its pid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 __all__ = ["ROOT", "RunningProgram", "fetch_json", "free_port", "tool"]
 
-ROOT: Final = Path(__file__).resolve().parents[3]
+ROOT: Final = Path(__file__).resolve().parents[2]
 # A first build of the collector on a slow machine.
 _TOOL_LIMIT_S: Final = 1_500
 _START_LIMIT_S: Final = 180.0
