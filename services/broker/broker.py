@@ -529,7 +529,10 @@ class Broker:
                 recent=self._observability.recent_spans,
                 options=self._observability.trace_options,
                 find_message=MessageLookup(
-                    store=self._store, topics=self._tables.topics, slaves=self._replica.slaves, clock=self._clock
+                    queries=self._queries,
+                    flushed_offset=lambda: self._store.flushed_offset,
+                    topics=self._tables.topics,
+                    slaves=self._replica.slaves,
                 ).find,
                 min_offset=lambda: self._store.min_offset,
                 is_indexed=settings.message_index_enable,

@@ -18,8 +18,7 @@ from admin.trace_tree import trace_trees
 from admin.trace_words import copy_facts, unanswered
 from broker.api.trace_servicer import TraceServicer
 from broker.message_lookup import FoundMessage, Holding
-from mqcore.message import Host, MessageRecord
-from mqcore.offsets import PhysicalOffset, QueueOffset
+from mqcore.message import Host, RecordOutline
 from mqcore.routing import BrokerIdentity
 from mqcore.tracing import RecentSpans, RetainedFor, SpanData, SpanKind, TraceContext, TraceOptions
 from support.span_samples import MESSAGE_ID, TOPIC, TRACE_ID, delivery_spans, send_spans, slave_spans
@@ -71,14 +70,13 @@ def _state(broker_id: int, address: str) -> BrokerState:
 
 def _found(broker_id: int, *, born_timestamp_ms: int = 1_795_309_199_997) -> FoundMessage:
     host = Host.parse("10.0.0.7", 51_234)
-    record = MessageRecord(
+    record = RecordOutline(
         total_size=412,
-        magic=0,
         body_crc=0,
         queue_id=3,
         flag=0,
-        queue_offset=QueueOffset(1_042),
-        physical_offset=PhysicalOffset(18_274_112),
+        queue_offset=1_042,
+        physical_offset=18_274_112,
         sys_flag=0,
         born_timestamp_ms=born_timestamp_ms,
         born_host=host,
@@ -86,7 +84,8 @@ def _found(broker_id: int, *, born_timestamp_ms: int = 1_795_309_199_997) -> Fou
         store_host=host,
         reconsume_times=0,
         prepared_transaction_offset=0,
-        body=b"",
+        body_offset=18_274_200,
+        body_bytes=0,
         topic=TOPIC,
         properties=b"",
     )

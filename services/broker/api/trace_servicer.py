@@ -12,6 +12,7 @@ from tandemmq.admin.v1 import trace_service_pb2_grpc
 
 from broker.api.span_messages import trace_message, trace_summary
 from broker.message_lookup import FoundMessage
+from broker.queries import QueriesBusy
 from mqcore.message import property_names
 from mqcore.routing import BrokerIdentity
 from mqcore.tracing import TRACEPARENT, KeptTrace, RecentSpans, TraceOptions
@@ -79,7 +80,11 @@ class TraceServicer(trace_service_pb2_grpc.TraceServiceServicer):
     ) -> pb.FindMessageResponse:
         if not request.message_id:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "message_id: it is empty")
-        found = await self._find_message(request.message_id, request.topic)
+        found: list[FoundMessage] = []
+        try:
+            found = await self._find_message(request.message_id, request.topic)
+        except QueriesBusy as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         return pb.FindMessageResponse(
             broker=self._broker(),
             messages=[_stored(message) for message in found],

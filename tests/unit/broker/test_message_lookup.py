@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 
-from broker.message_lookup import Holding, MessageLookup, earliest_store_ms
-from mqclient.message_id import MessageIdSource
-from mqcore.metadata import TopicConfig
+from broker.message_lookup import Holding, MessageLookup
+from broker.queries import MessageQueries
+from mqcore.metadata import TopicConfig, TopicTable
 from mqcore.replication import SlaveView
 from mqcore.storage import MessageStore
 from support.messages import outgoing_message
+from support.query_stores import RememberedPages
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, flush_all, new_store
 
@@ -25,11 +26,15 @@ def _slave(broker_id: int | None, acked_offset: int) -> SlaveView:
 
 
 def _lookup(store: MessageStore, slaves: list[SlaveView] | None = None, *, topics: int = 100) -> MessageLookup:
+    clock = ManualClock()
+    configs = TopicTable()
+    for number in range(topics):
+        configs.put(TopicConfig(f"topic-{number}", 1, 1), now_ms=0)
     return MessageLookup(
-        store=store,
-        topics=[TopicConfig(f"topic-{number}", 1, 1) for number in range(topics)],
+        queries=MessageQueries(store=store, topics=configs, pages=RememberedPages(clock), clock=clock, is_indexed=True),
+        flushed_offset=lambda: store.flushed_offset,
+        topics=configs,
         slaves=lambda: slaves or [],
-        clock=ManualClock(),
     )
 
 
@@ -65,12 +70,3 @@ async def test_where_it_is_safe() -> None:
     flush_all(store)
     (found,) = await _lookup(store).find("ID")
     assert found.flushed
-
-
-def test_an_id_tells_from_when_on_to_look() -> None:
-    clock = ManualClock()
-    made = MessageIdSource(clock).next_id()
-    assert clock.now_ms - 3_601_000 <= earliest_store_ms(made) <= clock.now_ms - 3_599_000
-    # RocketMQ 4's, and what is none.
-    for other in ("7F0000010A1C18B4AAC2123456780001", "", "01" + "Z" * 32, "02" + "0" * 32):
-        assert earliest_store_ms(other) == 0
