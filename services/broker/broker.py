@@ -258,6 +258,7 @@ class Broker:
             tables=self._tables,
             leases=self._leases,
             sessions=self._sessions,
+            find_offsets=self._queries.find_offsets,
             persist_leases=self.persist_leases,
             wake=self._client_api.housekeep,
         )

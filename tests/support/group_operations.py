@@ -9,10 +9,12 @@ from broker.api.sessions import ClientSessions
 from broker.metadata_tables import MetadataTables
 from broker.operations.group_changes import GroupChanges
 from broker.operations.group_progress import GroupProgressView
+from broker.queries import MessageQueries
 from broker.queue_reader import StoreQueueReader
 from mqcore.delivery import Delivery, DeliveryOptions, LeaseTable, TagFilter
 from mqcore.metadata import SubscriptionGroupConfig, TopicConfig
 from support.messages import outgoing_message
+from support.query_stores import RememberedPages
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
 
@@ -40,11 +42,19 @@ class ConsumedBroker:
         # Bytes of the lease journal, as a disk would have them.
         self.journal = b""
         self.wakes = 0
+        queries = MessageQueries(
+            store=self.store,
+            topics=self.tables.topics,
+            pages=RememberedPages(self.clock),
+            clock=self.clock,
+            is_indexed=True,
+        )
         self.changes = GroupChanges(
             store=self.store,
             tables=self.tables,
             leases=self.leases,
             sessions=self.sessions,
+            find_offsets=queries.find_offsets,
             persist_leases=self._persist,
             wake=self._wake,
         )

@@ -13,6 +13,7 @@ from tandemmq.admin.v1 import broker_operations_service_pb2_grpc
 from broker.api.sessions import ClientSession, ClientSessions
 from broker.operations.group_changes import Edge, GroupChanges, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
 from broker.operations.runtime_settings import RuntimeSettings, SettingsRefused
+from broker.queries import QueriesBusy
 from mqcore.clock import Clock
 from mqcore.metadata import SYSTEM_GROUPS
 from mqservice.event_memory import EventMemory
@@ -108,6 +109,8 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             moves = await self._changes.moves(request.group, request.topic, target)
         except InvalidOffsets as error:
             await _refuse(context, f"offsets: {error}")
+        except QueriesBusy as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         if not request.dry_run:
             self._changes.move(request.group, request.topic, moves)
         return pb.ResetOffsetsResponse(

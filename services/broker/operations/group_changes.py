@@ -5,8 +5,7 @@ Each change is durable, in the lease journal first and then in the tables slaves
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -15,12 +14,20 @@ import structlog
 
 from broker.api.sessions import ClientSession, ClientSessions
 from broker.metadata_tables import MetadataTables
-from broker.metrics.store_time import read_stored_at_ms
+from broker.queries import FoundOffset
 from mqcore.delivery import LeaseTable
 from mqcore.storage import MessageStore
-from mqcore.storage.monotone_search import first_false
 
-__all__ = ["Edge", "GroupChanges", "GroupRemoval", "InvalidOffsets", "OffsetMove", "ResetTarget", "StoreTime"]
+__all__ = [
+    "Edge",
+    "FindOffsets",
+    "GroupChanges",
+    "GroupRemoval",
+    "InvalidOffsets",
+    "OffsetMove",
+    "ResetTarget",
+    "StoreTime",
+]
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +48,10 @@ class StoreTime:
 
 ResetTarget: TypeAlias = Edge | StoreTime | Mapping[int, int]
 """Where to go on; a mapping has the offset of each queue that is to be moved."""
+
+
+FindOffsets: TypeAlias = Callable[[str, int], Awaitable[Sequence[FoundOffset]]]
+"""(topic, wall-clock ms) -> where each of its queues is at that moment. May read from the disk."""
 
 
 class InvalidOffsets(ValueError):
@@ -79,6 +90,7 @@ class GroupChanges:
         tables: MetadataTables,
         leases: LeaseTable,
         sessions: ClientSessions,
+        find_offsets: FindOffsets,
         persist_leases: Callable[[], None],
         wake: Callable[[], None],
     ) -> None:
@@ -86,6 +98,7 @@ class GroupChanges:
         self._tables = tables
         self._leases = leases
         self._sessions = sessions
+        self._find_offsets = find_offsets
         self._persist_leases = persist_leases
         self._wake = wake
 
@@ -143,11 +156,7 @@ class GroupChanges:
         if isinstance(target, Mapping):
             to_offsets = self._checked(topic, queue_ids, target)
         else:
-            to_offsets = {}
-            for queue_id in queue_ids:
-                to_offsets[queue_id] = self._offset(topic, queue_id, target)
-                # A search by time reads some records, perhaps from the disk.
-                await asyncio.sleep(0)
+            to_offsets = await self._offsets(topic, queue_ids, target)
         standing = {state.queue_id: state for state in self._leases.progress_of(group, topic)}
         stored = self._tables.consumer_offsets.offsets_of(group, topic)
         moves = []
@@ -200,19 +209,13 @@ class GroupChanges:
                 )
         return dict(offsets)
 
-    def _offset(self, topic: str, queue_id: int, target: Edge | StoreTime) -> int:
-        start, end = self._store.queue_min_offset(topic, queue_id), self._store.queue_max_offset(topic, queue_id)
+    async def _offsets(self, topic: str, queue_ids: list[int], target: Edge | StoreTime) -> dict[int, int]:
         match target:
             case Edge.EARLIEST:
-                return start
+                return {queue_id: self._store.queue_min_offset(topic, queue_id) for queue_id in queue_ids}
             case Edge.LATEST:
-                return end
+                return {queue_id: self._store.queue_max_offset(topic, queue_id) for queue_id in queue_ids}
             case StoreTime(wall_ms):
-                return first_false(start, end, lambda offset: self._is_before(topic, queue_id, offset, wall_ms))
-
-    def _is_before(self, topic: str, queue_id: int, offset: int, wall_ms: int) -> bool:
-        """What is not held any more, or cannot be read, was there before anything that is."""
-        queue = self._store.consume_queue(topic, queue_id)
-        entries = queue.read(offset, 1) if queue is not None else ()
-        stored_at_ms = read_stored_at_ms(self._store, entries[0].physical_offset) if entries else None
-        return stored_at_ms is None or stored_at_ms < wall_ms
+                found = {queue.queue_id: queue.offset for queue in await self._find_offsets(topic, wall_ms)}
+                # One that it does not know is empty.
+                return {queue_id: found.get(queue_id, 0) for queue_id in queue_ids}
