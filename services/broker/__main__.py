@@ -24,7 +24,7 @@ from mqservice.clock import SystemClock
 from mqservice.command_line import EXIT_REFUSED, settings_of_command_line
 from mqservice.event_memory import EventMemory
 from mqservice.grpc_server import ListenError
-from mqservice.logging import configure_logging
+from mqservice.logging import LevelSwitch, configure_logging
 from mqservice.loop_meter import LoopMeter
 from mqservice.settings import check_folder_writable, check_ports_free, effective_settings
 from mqservice.shutdown import stop_requested
@@ -55,7 +55,7 @@ def run_broker(
         check=partial(_check, home_role=home_role),
     )
     events = EventMemory()
-    configure_logging(
+    log_level = configure_logging(
         os.environ,
         memory=events,
         service="broker",
@@ -64,6 +64,7 @@ def run_broker(
         broker_id=settings.broker_id,
         role=str(settings.broker_role),
     )
+    log_level.set(settings.log_level)
     log = structlog.get_logger(__name__)
     log.info("broker_starting", settings=effective_settings(settings), process_id=os.getpid())
     # The store's arrays are added up and sorted, never multiplied as matrices: threads for that would only take memory.
@@ -72,7 +73,7 @@ def run_broker(
     try:
         meter = LoopMeter()
         with asyncio.Runner(loop_factory=meter.new_loop) as runner:
-            exit_code = runner.run(_serve(settings, meter, events))
+            exit_code = runner.run(_serve(settings, meter, events, log_level))
     except* (StorageError, MetadataCorrupt, ListenError, AddressUnusable, OSError) as group:
         for error in group.exceptions:
             log.critical("broker_not_started", error=str(error), kind=type(error).__name__)
@@ -97,13 +98,15 @@ def check_machine(settings: BrokerSettings) -> list[str]:
     ]
 
 
-async def _serve(settings: BrokerSettings, meter: LoopMeter, events: EventMemory) -> int:
+async def _serve(settings: BrokerSettings, meter: LoopMeter, events: EventMemory, log_level: LevelSwitch) -> int:
     clock = SystemClock()
     with stop_requested() as stop:
         store_host = await _unless(stop, resolve_advertised(settings, clock=clock))
         if store_host is None:
             return 0
-        broker = Broker(settings, clock=clock, store_host=store_host, loop_meter=meter, events=events)
+        broker = Broker(
+            settings, clock=clock, store_host=store_host, loop_meter=meter, events=events, log_level=log_level
+        )
         return await _run(broker, stop)
 
 

@@ -81,6 +81,7 @@ from mqcore.routing import (
 from mqcore.storage import AppendResult, DiskError, FlushDiskType, FlushJob, MessageStore, PutStatus
 from mqservice.event_memory import EventMemory
 from mqservice.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
+from mqservice.logging import LevelSwitch
 from mqservice.loop_meter import LoopMeter
 from mqservice.metrics import MetricExports
 from mqservice.name_server_link import NameServerLinks
@@ -110,8 +111,9 @@ class Broker:
         store_host: Host,
         loop_meter: LoopMeter | None = None,
         events: EventMemory | None = None,
+        log_level: LevelSwitch | None = None,
     ) -> None:
-        """`events` is where the process' log lines are remembered."""
+        """`events` is where the process' log lines are remembered, `log_level` decides which are written."""
         self._events = events or EventMemory()
         self._loop_meter = loop_meter or LoopMeter()
         self._settings = settings
@@ -281,6 +283,7 @@ class Broker:
                 api_options=self._options,
                 observability=self._observability,
                 audit_read_rate=lambda rate: self._audit.change(bytes_per_second=rate),
+                log_level=log_level,
                 is_master=settings.is_master,
             ),
         )

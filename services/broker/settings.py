@@ -22,7 +22,7 @@ from mqservice.grpc_server import MESSAGE_BYTES_MAX
 from mqservice.metrics import ExporterType, MetricsOptions, parse_exporter_types
 from mqservice.settings import ServiceSettings
 
-__all__ = ["BrokerRole", "BrokerSettings", "ClientFront"]
+__all__ = ["BrokerRole", "BrokerSettings", "ClientFront", "LogLevel"]
 
 _DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _HOST_PORT = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
@@ -34,6 +34,16 @@ class ClientFront(StrEnum):
 
     MQGRPC = "mqgrpc"
     GRPCIO = "grpcio"
+
+
+class LogLevel(StrEnum):
+    """Below which level lines of the log are dropped."""
+
+    FROM_ENVIRONMENT = ""
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
 
 
 class BrokerRole(StrEnum):
@@ -217,7 +227,12 @@ class BrokerSettings(ServiceSettings):
         "with the files.",
     )
 
-    # Traces and metrics
+    # Log, traces and metrics
+    log_level: LogLevel = Field(
+        LogLevel.FROM_ENVIRONMENT,
+        alias="logLevel",
+        description="DEBUG, INFO, WARNING or ERROR; empty: LOG_LEVEL of the environment, INFO without it.",
+    )
     trace_enable: bool = Field(
         False, alias="traceEnable", description="Keep traces of sends, receives and replication; see docs/operations."
     )

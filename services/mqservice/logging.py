@@ -20,7 +20,7 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor
 from mqcore.tracing import TraceContext
 from mqservice.event_memory import EventMemory
 
-__all__ = ["LEVELS", "configure_logging", "get_logger", "traced_lines"]
+__all__ = ["LEVELS", "LevelSwitch", "configure_logging", "get_logger", "traced_lines"]
 
 LEVELS: Final[Mapping[str, int]] = {
     "DEBUG": logging.DEBUG,
@@ -74,18 +74,39 @@ _SHARED: Final[tuple[Processor, ...]] = (
 )
 
 
-def configure_logging(environ: Mapping[str, str], *, memory: EventMemory | None = None, **context: str | int) -> None:
+class LevelSwitch:
+    """Below which level the lines of this process are dropped; it may change at any time."""
+
+    def __init__(self, name: str) -> None:
+        """Made with a level of LEVELS, which works at once."""
+        self._started = name
+        self.set(name)
+
+    def set(self, name: str) -> None:
+        """One of LEVELS; empty: the one it was made with."""
+        level = LEVELS[name or self._started]
+        logging.getLogger().setLevel(level)
+        for library in ("grpc", "asyncio"):
+            # gRPC reports every look at the event loop at DEBUG.
+            logging.getLogger(library).setLevel(max(level, logging.INFO))
+
+
+def configure_logging(
+    environ: Mapping[str, str], *, memory: EventMemory | None = None, **context: str | int
+) -> LevelSwitch:
     """Sets up logging for this process, once, before anything is logged. `memory` is given every line of structlog's.
 
-    The level is LOG_LEVEL of `environ` (one of LEVELS, default INFO; an unknown one counts as INFO and is warned of).
-    `context` appears on every line, for example service, cluster, broker_name, broker_id.
+    The level is LOG_LEVEL of `environ` (one of LEVELS, default INFO; an unknown one counts as INFO and is warned of),
+    until what is returned changes it. `context` appears on every line, for example service, cluster, broker_name.
     """
     wanted = environ.get("LOG_LEVEL", "INFO").upper()
-    level = LEVELS.get(wanted, logging.INFO)
+    level = LevelSwitch(wanted if wanted in LEVELS else "INFO")
     structlog.configure(
         processors=[*_SHARED, *_into(memory), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        # The standard library's loggers at the end filter: they can be told another level, and what is remembered does
+        # not depend on what is written.
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stdout)
@@ -97,14 +118,11 @@ def configure_logging(environ: Mapping[str, str], *, memory: EventMemory | None 
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level)
-    for library in ("grpc", "asyncio"):
-        # gRPC reports every look at the event loop at DEBUG.
-        logging.getLogger(library).setLevel(max(level, logging.INFO))
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(**context)
     if wanted not in LEVELS:
         get_logger().warning("log_level_unknown", log_level=wanted, known=list(LEVELS), using="INFO")
+    return level
 
 
 def get_logger(**context: str | int) -> FilteringBoundLogger:

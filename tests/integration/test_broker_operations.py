@@ -235,6 +235,7 @@ def test_settings_change_while_the_broker_runs_and_end_with_it(tmp_path: Path) -
             "configured",
             True,
         )
+        operator.operations.UpdateConfig(pb.UpdateConfigRequest(values={"logLevel": "ERROR"}), timeout=3)
         values = {"maxMessageSize": "10", "autoCreateSubscriptionGroup": "false", "fileReservedTime": "48"}
         for dry_run in (True, False):
             assert operator.setting("maxMessageSize").origin == "configured"
@@ -257,6 +258,8 @@ def test_settings_change_while_the_broker_runs_and_end_with_it(tmp_path: Path) -
         events = operator.operations.ListEvents(pb.ListEventsRequest(limit=500), timeout=3)
         by_name = {event.event: event for event in events.events}
         assert by_name["settings_changed"].fields["by"] == "operator"
+        written = {line["event"] for line in master.events()}
+        assert "settings_changed" not in written, "remembered, although not written"
         assert by_name["topic_created"].fields["topic"] == TOPIC
         assert by_name["broker_serving"].level == "info"
         assert events.last_sequence == events.events[-1].sequence

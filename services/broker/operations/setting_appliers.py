@@ -11,6 +11,7 @@ from broker.operations.runtime_settings import Applier
 from broker.settings import BrokerSettings
 from mqcore.delivery import LeaseTable
 from mqcore.storage import MessageStore
+from mqservice.logging import LevelSwitch
 
 __all__ = ["setting_appliers"]
 
@@ -22,6 +23,7 @@ def setting_appliers(
     api_options: ApiOptions,
     observability: BrokerObservability,
     audit_read_rate: Callable[[int], None],
+    log_level: LevelSwitch | None,
     is_master: bool,
 ) -> Mapping[str, Applier]:
     """Appliers by key. `audit_read_rate` is told bytes a second.
@@ -41,6 +43,8 @@ def setting_appliers(
         "diskSpaceWarningLevelRatio",
     ):
         appliers[key] = to_store
+    if log_level is not None:
+        appliers["logLevel"] = lambda settings: log_level.set(settings.log_level)
     if is_master:
         appliers["maxMessageSize"] = partial(_to_messages, store, api_options)
         appliers["autoCreateSubscriptionGroup"] = partial(_to_api, api_options)

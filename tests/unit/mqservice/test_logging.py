@@ -12,6 +12,7 @@ import structlog
 from opentelemetry.sdk.trace import TracerProvider
 
 from mqcore.tracing import TraceContext
+from mqservice.event_memory import EventMemory
 from mqservice.logging import configure_logging, get_logger, traced_lines
 
 CONTEXT = TraceContext(0xA1, 0xB2, True)
@@ -66,3 +67,21 @@ def test_lines_within_an_opentelemetry_span_have_its_ids(capsys: pytest.CaptureF
         get_logger().info("inside")
 
     assert lines(capsys)[0]["trace_id"] == f"{span.get_span_context().trace_id:032x}"
+
+
+def test_the_level_changes_for_loggers_that_exist_and_what_is_remembered_stays_whole(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    memory = EventMemory()
+    level = configure_logging({"LOG_LEVEL": "WARNING"}, memory=memory)
+    log = get_logger()
+    log.info("first")
+    level.set("DEBUG")
+    log.debug("second")
+    logging.getLogger("grpc").debug("of a library")
+    level.set("")
+    log.info("third")
+    log.error("fourth")
+
+    assert [line["event"] for line in lines(capsys)] == ["second", "fourth"]
+    assert [event.event for event in memory.events_after(0, 10)] == ["first", "third", "fourth"]
