@@ -13,7 +13,7 @@ from tandemmq.admin.v1 import broker_operations_service_pb2_grpc
 from broker.api.sessions import ClientSession, ClientSessions
 from broker.operations.group_changes import Edge, GroupChanges, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
 from broker.operations.runtime_settings import RuntimeSettings, SettingsRefused
-from broker.queries import QueriesBusy
+from broker.queries import QueriesBusy, TopicUnknown
 from mqcore.clock import Clock
 from mqcore.metadata import SYSTEM_GROUPS
 from mqservice.event_memory import EventMemory
@@ -100,17 +100,18 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         target = _target(request)
         if target is None:
             await _refuse(context, "target: name a time, earliest, latest, or the offset of a queue")
-        if not self._changes.has_topic(request.topic):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"topic: this broker has no {request.topic}")
-        if not self._changes.has_group(request.group):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"group: this broker has no {request.group}")
+        await self._both_exist(request, context)
         moves: list[OffsetMove] = []
         try:
             moves = await self._changes.moves(request.group, request.topic, target)
         except InvalidOffsets as error:
             await _refuse(context, f"offsets: {error}")
+        except TopicUnknown as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
         except QueriesBusy as error:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        # The search took its time; somebody may have deleted one of them.
+        await self._both_exist(request, context)
         if not request.dry_run:
             self._changes.move(request.group, request.topic, moves)
         return pb.ResetOffsetsResponse(
@@ -185,6 +186,12 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             )
             view.time.FromMilliseconds(event.wall_ms)
         return answer
+
+    async def _both_exist(self, request: pb.ResetOffsetsRequest, context: _Context) -> None:
+        if not self._changes.has_topic(request.topic):
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"topic: this broker has no {request.topic}")
+        if not self._changes.has_group(request.group):
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"group: this broker has no {request.group}")
 
     async def _masters_only(self, context: _Context) -> None:
         refusal = self._refusal()

@@ -151,7 +151,10 @@ class GroupChanges:
     # Offsets
 
     async def moves(self, group: str, topic: str, target: ResetTarget) -> list[OffsetMove]:
-        """What `move` would do, ordered by queue id. The topic exists. InvalidOffsets: a queue does not reach there."""
+        """What `move` would do, ordered by queue id. InvalidOffsets: a queue does not reach there.
+
+        With a time also what `find_offsets` raises. The topic exists at the call, but perhaps not any more afterwards.
+        """
         queue_ids = self._queue_ids(group, topic)
         if isinstance(target, Mapping):
             to_offsets = self._checked(topic, queue_ids, target)
@@ -192,16 +195,16 @@ class GroupChanges:
         self._wake()
 
     def _queue_ids(self, group: str, topic: str) -> list[int]:
-        """Those consumers see, those producers see, and those the group has read when there were more."""
+        """Those consumers see, and those the group has read when there were more."""
         config = self._tables.topics.get(topic)
-        count = 0 if config is None else max(config.read_queue_count, config.write_queue_count)
+        count = 0 if config is None else config.read_queue_count
         read = {state.queue_id for state in self._leases.progress_of(group, topic)}
         return sorted(read.union(range(count), self._tables.consumer_offsets.offsets_of(group, topic)))
 
     def _checked(self, topic: str, queue_ids: list[int], offsets: Mapping[int, int]) -> dict[int, int]:
         for queue_id, offset in offsets.items():
             if queue_id not in queue_ids:
-                raise InvalidOffsets(f"topic {topic} has no queue {queue_id}; its last one is {queue_ids[-1]}")
+                raise InvalidOffsets(f"topic {topic} has no queue {queue_id} to read; its last one is {queue_ids[-1]}")
             start, end = self._store.queue_min_offset(topic, queue_id), self._store.queue_max_offset(topic, queue_id)
             if not start <= offset <= end:
                 raise InvalidOffsets(

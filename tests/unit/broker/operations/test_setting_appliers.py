@@ -1,0 +1,136 @@
+"""What of a broker follows which setting."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+from broker.api.services import ApiOptions
+from broker.observability import BrokerObservability
+from broker.operations.runtime_settings import RuntimeSettings
+from broker.operations.setting_appliers import setting_appliers
+from broker.settings import BrokerSettings
+from mqcore.delivery import DeliveryOptions, LeaseTable
+from mqcore.routing import BrokerIdentity
+from mqcore.storage import PutStatus
+from mqservice.logging import LevelSwitch
+from mqservice.settings import load_settings
+from support.messages import outgoing_message
+from support.queue_memory import QueueMemory
+from support.simulated_disk import SimulatedDisk
+from support.stores import ManualClock, new_store
+
+
+class Parts:
+    """Parts of a broker that follow settings."""
+
+    def __init__(self, *overrides: str) -> None:
+        settings = load_settings(BrokerSettings, environ={}, overrides=overrides)
+        self.disk = SimulatedDisk(random.Random(1))
+        self.store = new_store(self.disk)
+        self.store.load()
+        self.queues = QueueMemory()
+        self.leases = LeaseTable(self.queues, options=DeliveryOptions(), broker_name="broker-a", nonce=lambda: 1)
+        self.api_options = ApiOptions()
+        self.read_rates: list[int] = []
+        self.observability = BrokerObservability(
+            settings, identity=BrokerIdentity("cluster", "broker-a", 0), clock=ManualClock()
+        )
+        self.log_level = LevelSwitch("WARNING")
+        self.settings = RuntimeSettings(
+            settings,
+            setting_appliers(
+                store=self.store,
+                leases=self.leases,
+                api_options=self.api_options,
+                observability=self.observability,
+                audit_read_rate=self.read_rates.append,
+                log_level=self.log_level,
+                is_master=settings.is_master,
+            ),
+        )
+
+    def change(self, **values: str) -> None:
+        """All of them."""
+        assert len(self.settings.change(values)) == len(values)
+
+    def changeable(self) -> set[str]:
+        """Keys that can change."""
+        return {state.key for state in self.settings.all() if state.changeable}
+
+
+def test_a_slave_follows_what_is_its_own_and_traces_only_where_there_are_some() -> None:
+    slaves = {
+        "auditReadRate",
+        "deleteWhen",
+        "diskMaxUsedSpaceRatio",
+        "diskSpaceCleanForciblyRatio",
+        "diskSpaceWarningLevelRatio",
+        "fileReservedTime",
+        "logLevel",
+    }
+    assert Parts("brokerRole=SLAVE", "brokerId=1", "namesrvAddr=localhost:9876").changeable() == slaves
+    masters = slaves | {
+        "autoCreateSubscriptionGroup",
+        "consumeFromEarliest",
+        "defaultTopicQueueNums",
+        "maxInflightPerQueue",
+        "maxMessageSize",
+    }
+    assert Parts().changeable() == masters
+    assert Parts("traceEnable=true").changeable() == masters | {"traceSampleRate", "traceSlowThreshold"}
+
+
+def test_the_store_refuses_larger_messages_and_a_fuller_disk_at_once() -> None:
+    parts = Parts()
+    assert parts.store.put(outgoing_message(body=b"12345")).status is PutStatus.PUT_OK
+    parts.change(maxMessageSize="4")
+    assert parts.store.put(outgoing_message(body=b"12345")).status is PutStatus.MESSAGE_ILLEGAL
+    assert parts.api_options.max_message_bytes == 4
+    used = parts.disk.usage().used_ratio
+    assert 0 < used < 0.5
+    low = str(used / 2)
+    parts.change(diskMaxUsedSpaceRatio=low, diskSpaceCleanForciblyRatio=low, diskSpaceWarningLevelRatio=low)
+    assert parts.store.refusal is not None
+    parts.change(diskSpaceWarningLevelRatio="0.9")
+    assert parts.store.refusal is None
+
+
+def test_a_group_starts_where_the_setting_says_now() -> None:
+    parts = Parts()
+    parts.queues.put("T", 0)
+    parts.leases.open("before", "T", [0])
+    parts.change(consumeFromEarliest="true")
+    parts.leases.open("after", "T", [0])
+    assert parts.leases.committed("before", "T", 0) == 1
+    assert parts.leases.committed("after", "T", 0) == 0
+
+
+def test_traces_follow() -> None:
+    parts = Parts("traceEnable=true")
+    tracing, tracer = parts.observability.tracing, parts.observability.send_tracer
+    assert tracing is not None
+    assert tracer is not None
+    parts.change(traceSampleRate="1", traceSlowThreshold="7")
+    assert tracing.sampler.takes()
+    assert tracer.slow_ns == 7_000_000
+    assert parts.observability.trace_options is tracing.options
+    parts.change(traceSlowThreshold="0")
+    assert tracer.slow_ns > 1 << 60
+
+
+def test_the_rest_follows() -> None:
+    parts = Parts()
+    before = logging.getLogger().level
+    try:
+        parts.change(
+            auditReadRate="5", autoCreateSubscriptionGroup="false", logLevel="ERROR", defaultTopicQueueNums="3"
+        )
+        assert logging.getLogger().level == logging.ERROR
+        parts.change(logLevel="")
+        assert logging.getLogger().level == logging.WARNING
+    finally:
+        logging.getLogger().setLevel(before)
+    assert parts.read_rates == [5]
+    assert not parts.api_options.auto_create_subscription_group
+    assert parts.settings.current.default_topic_queue_nums == 3
