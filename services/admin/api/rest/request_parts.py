@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict
 
 from admin.api.acting_operations import OperationsDesk
 from admin.api.actors import current_actor
-from admin.api.problems import Problem
 from admin.moments import MomentUnreadable, read_moment
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.interface import Operations
@@ -23,7 +22,9 @@ PageSize = Annotated[int, Query(ge=1, le=500, description="Items a page.")]
 
 
 def _problem(description: str) -> dict[str, Any]:
-    return {"description": description, "model": Problem, "content": {"application/problem+json": {}}}
+    # By name: a model here would be compiled anew for each route, which takes as long as all the rest of the start.
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {"description": description, "content": {"application/problem+json": {"schema": schema}}}
 
 
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 
 import pytest
 
@@ -57,6 +58,16 @@ async def test_a_topic_is_made_changed_and_removed() -> None:
         ("broker-a", 6, 4)
     ]
     assert removed["changes"]
+
+
+async def test_the_description_is_whole() -> None:
+    async with admin_in_memory() as admin:
+        description = (await admin.client.get("/api/openapi.json")).json()
+    references = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(description)))
+    assert references <= set(description["components"]["schemas"])
+    assert set(description["components"]["schemas"]["Problem"]["properties"]) >= {"problem", "cause", "remedy"}
+    operations = [each for methods in description["paths"].values() for each in methods.values()]
+    assert all(each.get("description") for each in operations)
 
 
 async def test_unknown_fields_are_mistakes() -> None:
