@@ -6,6 +6,7 @@ hung a moment ago is not waited for again. One event loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from admin.cluster_state import ClusterState
@@ -17,7 +18,7 @@ from admin.operations.members import Members
 from admin.operations.message_operations import MessageOperations
 from admin.operations.message_search import MessageSearch
 from admin.operations.message_tail import MessageTail
-from admin.operations.questions import Questions
+from admin.operations.questions import Questions, each_once
 from admin.operations.route_operations import RouteOperations
 from admin.operations.sending import MakeSendClient, MessageSending
 from admin.operations.topic_names import dead_letter_topic
@@ -89,15 +90,14 @@ class ClusterOperations:
 
     async def topic(self, name: str) -> TopicDetail:
         """See `Operations`."""
-        facts = await self._topics.topic(name)
-        progress, unseen = await self._progress_in(name)
+        facts, (progress, unseen) = await asyncio.gather(self._topics.topic(name), self._progress_in(name))
         return TopicDetail(
             summary=facts.summary,
             extents=facts.extents,
             routes=facts.routes,
             routes_agree=len({frozenset(route.queues) for route in facts.routes}) <= 1,
             groups=topics_together(progress),
-            unseen=_each_once(facts.unseen, unseen),
+            unseen=each_once(facts.unseen, unseen),
         )
 
     async def topic_routes(self, name: str) -> tuple[Sequence[Route], Sequence[Unseen]]:
@@ -206,12 +206,3 @@ class ClusterOperations:
             return await self._groups.progress_in(topic)
         except OperationFailed as failure:
             return (), (Unseen("groups that read it", failure.problem),)
-
-
-def _each_once(*unseen: Sequence[Unseen]) -> tuple[Unseen, ...]:
-    """Of each subject the first thing that was said."""
-    found: dict[str, Unseen] = {}
-    for part in unseen:
-        for each in part:
-            found.setdefault(each.subject, each)
-    return tuple(found.values())

@@ -19,7 +19,8 @@ from admin.operations.group_messages import (
     topics_together,
 )
 from admin.operations.members import Members
-from admin.operations.questions import Answer, BrokerPlanes, Questions, require_all, unseen_of, values_of
+from admin.operations.paging import part_of
+from admin.operations.questions import Answer, BrokerPlanes, Questions, each_once, require_all, unseen_of, values_of
 from admin.operations.short_memory import ShortMemory
 from admin.operations.topic_changes import NO_CHANGE
 from admin.operations.values import (
@@ -81,10 +82,10 @@ class GroupOperations:
         table = await self._table.get()
         part = search.lower()
         found = [name for name in table.by_name if part in name.lower()]
-        shown = found[(page.number - 1) * page.size : page.number * page.size]
-        progress = await self._progress_by_group(shown)
+        shown = part_of(found, page)
+        progress, unmeasured = await self._progress_by_group(shown)
         items = [_measured(table.by_name[name], progress.get(name)) for name in shown]
-        return Page(items, page.number, page.size, len(found), tuple(table.unseen))
+        return Page(items, page.number, page.size, len(found), each_once(table.unseen, unmeasured))
 
     async def group(self, name: str) -> GroupFacts:
         """One group with its progress and members."""
@@ -98,9 +99,7 @@ class GroupOperations:
         progress.sort(key=lambda one: (one.topic, one.broker_name, one.queue_id))
         members = await self.clients(group=name, topic="", limit=_CLIENTS_MAX)
         summary = replace(group_summary(list(found.values())), member_count=members.total)
-        seen = {each.subject for each in unseen}
-        unseen += [each for each in members.unseen if each.subject not in seen]
-        return GroupFacts(_measured(summary, progress), progress, members.items, tuple(unseen))
+        return GroupFacts(_measured(summary, progress), progress, members.items, each_once(unseen, members.unseen))
 
     async def progress_in(self, topic: str) -> tuple[list[Progress], Sequence[Unseen]]:
         """All groups that have read a topic, queue by queue."""
@@ -216,16 +215,17 @@ class GroupOperations:
         by_name = {name: group_summary(found[name]) for name in sorted(found)}
         return _GroupTable(by_name, (*masters.unseen, *unseen_of(answers)))
 
-    async def _progress_by_group(self, names: Sequence[str]) -> dict[str, list[Progress]]:
-        """Of those that some master tells of."""
+    async def _progress_by_group(self, names: Sequence[str]) -> tuple[dict[str, list[Progress]], list[Unseen]]:
+        """Of those that some master tells of; and who does not tell."""
         found: dict[str, list[Progress]] = {}
-        if names:
-            masters = self._members.masters().brokers
-            answers = await self._questions.brokers(masters, lambda broker: broker.admin.groups(names=names))
-            for broker_name, groups in values_of(answers):
-                for group in groups:
-                    found.setdefault(group.group, []).extend(progress_of(broker_name, group))
-        return found
+        if not names:
+            return found, []
+        masters = self._members.masters().brokers
+        answers = await self._questions.brokers(masters, lambda broker: broker.admin.groups(names=names))
+        for broker_name, groups in values_of(answers):
+            for group in groups:
+                found.setdefault(group.group, []).extend(progress_of(broker_name, group))
+        return found, unseen_of(answers)
 
 
 def _check_target(target: ResetTarget) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Generic, TypeVar
 
 import grpc
@@ -15,7 +16,7 @@ from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.values import Unseen
 from admin.rpc import BrokerAdminCalls, BrokerOperationsCalls, Channels, MessageQueryCalls, TraceCalls, error_text
 
-__all__ = ["Answer", "BrokerPlanes", "CallFailure", "Questions", "require_all", "unseen_of", "values_of"]
+__all__ = ["Answer", "BrokerPlanes", "CallFailure", "Questions", "each_once", "require_all", "unseen_of", "values_of"]
 
 # As in the reading of a cluster: hundreds of brokers are asked in waves.
 _ASKED_AT_ONCE: Final = 64
@@ -137,6 +138,14 @@ def unseen_of(answers: Iterable[Answer[AnswerT]], *, but: FailureKind | None = N
         for answer in answers
         if answer.failure is not None and answer.failure.kind is not but
     ]
+
+
+def each_once(*unseen: Iterable[Unseen]) -> tuple[Unseen, ...]:
+    """Several answers' together; of each subject the first thing that was said."""
+    found: dict[str, Unseen] = {}
+    for each in chain.from_iterable(unseen):
+        found.setdefault(each.subject, each)
+    return tuple(found.values())
 
 
 def require_all(answers: Sequence[Answer[AnswerT]], *, problem: str) -> list[AnswerT]:

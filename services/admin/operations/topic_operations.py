@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -10,7 +11,8 @@ from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
 
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.members import Members
-from admin.operations.questions import Answer, Questions, require_all, unseen_of, values_of
+from admin.operations.paging import part_of
+from admin.operations.questions import Answer, Questions, each_once, require_all, unseen_of, values_of
 from admin.operations.route_operations import RouteOperations
 from admin.operations.topic_changes import NO_CHANGE, changed_topic, difference_text, topic_problems, unread_queues
 from admin.operations.topic_messages import broker_topic, extents_of, plain_extents, topic_request
@@ -60,13 +62,13 @@ class TopicOperations:
         table = await self._table.get()
         part, wanted = search.lower(), frozenset(categories)
         found = [(name, category) for name, lower, category in table.names if category in wanted and part in lower]
-        shown = found[(page.number - 1) * page.size : page.number * page.size]
-        held, stored = await self._counts([name for name, _ in shown])
+        shown = part_of(found, page)
+        held, stored, uncounted = await self._counts([name for name, _ in shown])
         items = [
             replace(table.summary(name, category), held=held.get(name, -1), stored=stored.get(name, -1))
             for name, category in shown
         ]
-        return Page(items, page.number, page.size, len(found), tuple(table.unseen))
+        return Page(items, page.number, page.size, len(found), each_once(table.unseen, uncounted))
 
     async def topic(self, name: str) -> TopicFacts:
         """One topic with its queues and routes."""
@@ -78,8 +80,9 @@ class TopicOperations:
         unseen = [*readers.unseen, *unseen_of(answers)]
         if not configurations:
             raise _no_topic(name, unseen)
-        routes, unrouted = await self._routes.routes(name)
-        extents = await self._extents(name, configurations)
+        (routes, unrouted), extents = await asyncio.gather(
+            self._routes.routes(name), self._extents(name, configurations)
+        )
         category = self._category(name)
         brokers = tuple(broker_topic(*pair) for pair in configurations.items())
         summary = TopicSummary(
@@ -89,7 +92,7 @@ class TopicOperations:
             held=sum(extent.held for extent in extents),
             stored=sum(extent.max_offset for extent in extents),
         )
-        return TopicFacts(summary, extents, routes, (*unseen, *unrouted))
+        return TopicFacts(summary, extents, routes, each_once(unseen, unrouted))
 
     async def put_topic(self, change: TopicChange, *, dry_run: bool) -> ChangeResult:
         """Creates or changes a topic on masters, and waits for its routes."""
@@ -143,7 +146,7 @@ class TopicOperations:
 
     async def held(self, name: str) -> int:
         """Messages of a topic that are still held; 0 if there is no such topic."""
-        held, _ = await self._counts([name])
+        held, _, _ = await self._counts([name])
         return held.get(name, 0)
 
     async def writable_on(self, broker_name: str) -> list[str]:
@@ -155,22 +158,22 @@ class TopicOperations:
             if any(broker == broker_name and topic.permission & _WRITE for broker, topic in pairs)
         ]
 
-    async def _counts(self, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
-        """Messages held and ever stored by name, of those that some broker tells of."""
+    async def _counts(self, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int], list[Unseen]]:
+        """Messages held and ever stored by name, of those that some broker tells of; and who does not tell."""
         held: dict[str, int] = {}
         stored: dict[str, int] = {}
-        if names:
-            answers = await self._questions.brokers(
-                self._members.readers().brokers,
-                lambda broker: broker.admin.topics(include_system=True, names=names),
-            )
-            for _, topics in values_of(answers):
-                for topic in topics:
-                    held[topic.topic] = held.get(topic.topic, 0) + sum(
-                        queue.max_offset - queue.min_offset for queue in topic.queues
-                    )
-                    stored[topic.topic] = stored.get(topic.topic, 0) + sum(queue.max_offset for queue in topic.queues)
-        return held, stored
+        if not names:
+            return held, stored, []
+        answers = await self._questions.brokers(
+            self._members.readers().brokers, lambda broker: broker.admin.topics(include_system=True, names=names)
+        )
+        for _, topics in values_of(answers):
+            for topic in topics:
+                ends = sum(queue.max_offset for queue in topic.queues)
+                expired = sum(queue.min_offset for queue in topic.queues)
+                stored[topic.topic] = stored.get(topic.topic, 0) + ends
+                held[topic.topic] = held.get(topic.topic, 0) + ends - expired
+        return held, stored, unseen_of(answers)
 
     async def _extents(self, name: str, configurations: dict[str, admin_pb.TopicStatus]) -> list[Extent]:
         """Each queue with its times; from a broker that tells no times, without them."""

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tandemmq.admin.v1 import message_query_service_pb2 as pb
 
@@ -107,6 +107,7 @@ def _all(logs: dict[str, LogOfMessages], *, tagged: int = 1) -> set[tuple[int, s
 _TIMES = st.lists(st.integers(0, 12), max_size=25).map(sorted)
 
 
+@settings(deadline=None)
 @given(
     times=st.lists(_TIMES, min_size=1, max_size=3),
     limit=st.integers(1, 9),
@@ -128,6 +129,7 @@ def test_pages_are_in_order_and_have_each_message_once(
     assert all(len(page.messages) <= limit for page in pages)
 
 
+@settings(deadline=None)
 @given(times=st.lists(_TIMES, min_size=2, max_size=3), limit=st.integers(1, 5), burst=st.integers(0, 9))
 def test_messages_that_come_in_between_pages_shift_nothing(times: list[list[int]], limit: int, burst: int) -> None:
     logs = {f"broker-{number}": LogOfMessages(log) for number, log in enumerate(times)}

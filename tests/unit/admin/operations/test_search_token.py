@@ -6,7 +6,7 @@ import base64
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admin.operations.failure import FailureKind, OperationFailed
@@ -22,6 +22,7 @@ _STANDINGS = st.dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(_STANDINGS)
 def test_a_token_says_where_each_broker_goes_on(standings: dict[str, Standing]) -> None:
     token = token_of(QUERY, standings)
@@ -36,6 +37,7 @@ def test_a_token_of_another_search_is_refused(changed: dict[str, object]) -> Non
     assert refused.value.cause == "it belongs to another search"
 
 
+@settings(deadline=None)
 @given(st.one_of(st.text(min_size=1), st.binary(min_size=1).map(lambda raw: base64.urlsafe_b64encode(raw).decode())))
 def test_a_token_that_is_none_is_refused(token: str) -> None:
     with pytest.raises(OperationFailed) as refused:
