@@ -162,6 +162,16 @@ async def test_a_message_is_found_by_its_key_its_id_and_its_places(
             assert _numbers(await _all(stub, tagged)) == list(range(1, COUNT, 2))
 
 
+async def test_a_search_goes_on_at_the_other_replica(group: tuple[ServiceProcess, ServiceProcess]) -> None:
+    async with _asking(group[0]) as master, _asking(group[1]) as slave:
+        for newest_first in (False, True):
+            request = pb.QueryMessagesRequest(topic=TOPIC, time=pb.TimeRange(newest_first=newest_first), limit=20)
+            first = await master.QueryMessages(request, timeout=10)
+            request.page_token = first.next_page_token
+            numbers = _numbers([*first.messages, *await _all(slave, request)])
+            assert numbers == (list(range(COUNT))[::-1] if newest_first else list(range(COUNT)))
+
+
 async def test_a_time_is_an_offset_in_each_queue(group: tuple[ServiceProcess, ServiceProcess]) -> None:
     async with _asking(group[0]) as stub:
         messages = await _all(stub, pb.QueryMessagesRequest(topic=TOPIC, time=pb.TimeRange(), limit=500))

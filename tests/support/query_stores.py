@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from broker.queries import MessagePage, MessageQueries, WantedMessages
@@ -29,14 +29,17 @@ _OPTIONS = StoreOptions(
 
 @dataclass
 class RememberedPages:
-    """Keeps what was fetched, each time in `takes_ms`."""
+    """Keeps what was fetched, each time in `takes_ms`, while `meanwhile` happens."""
 
     clock: ManualClock
     takes_ms: int = 0
+    meanwhile: Callable[[], object] | None = None
     fetched: list[LogRange] = field(default_factory=list)
 
     async def fetch(self, ranges: Sequence[LogRange]) -> None:
         self.clock.now_ms += self.takes_ms
+        if self.meanwhile is not None:
+            self.meanwhile()
         self.fetched += ranges
 
 

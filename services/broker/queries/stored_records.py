@@ -111,9 +111,10 @@ class StoredRecords:
             return Body(b"", compression_of(outline.sys_flag, b""))
         stored_bytes = outline.body_bytes if is_compressed else min(outline.body_bytes, max_bytes)
         await self._pages.fetch([(outline.body_offset, outline.body_offset + stored_bytes)])
+        # A slave may have cut its log meanwhile, and hold another record there.
+        if self._outline(outline.physical_offset, outline.total_size) != outline:
+            return Body(b"", compression_of(outline.sys_flag, b""), "it expired or was cut off while it was read")
         stored = bytes(self._store.read_log(outline.body_offset, stored_bytes))
-        if len(stored) != stored_bytes:
-            return Body(b"", compression_of(outline.sys_flag, b""), "it expired while it was read")
         body_crc = outline.body_crc if stored_bytes == outline.body_bytes else None
         if stored_bytes <= _INLINE_BODY_BYTES_MAX and (not is_compressed or max_bytes <= _INLINE_BODY_BYTES_MAX):
             return unpacked(stored, sys_flag=outline.sys_flag, body_crc=body_crc, max_bytes=max_bytes)

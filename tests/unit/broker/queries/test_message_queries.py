@@ -323,6 +323,41 @@ async def test_expired_messages_are_left_out() -> None:
         await store.queries.message_at(0, body_bytes=0)
 
 
+@pytest.mark.parametrize("moment", range(1, 12, 2))
+@pytest.mark.parametrize(
+    "criteria",
+    [QueueCriteria(0), TimeCriteria(), TimeCriteria(START_MS + 100, START_MS + 900, True), KeyCriteria("all")],
+)
+async def test_a_log_may_be_cut_under_a_search(
+    criteria: QueueCriteria | TimeCriteria | KeyCriteria, moment: int
+) -> None:
+    """As a slave cuts back to what its master has, and goes on with other messages."""
+    store = QueryStore(queues=2)
+    for number in range(1_000):
+        result = store.put(b"old", queue_id=number % 2, keys=(f"ID{number}", "all"), after_ms=1)
+        if number == 300:
+            cut_at = result.end_offset
+    flush_all(store.store)
+    fetches = 0
+
+    def cut() -> None:
+        nonlocal fetches
+        fetches += 1
+        if fetches == moment:
+            store.store.truncate(cut_at)
+            for number in range(100):
+                store.put(b"new" * 40, queue_id=number % 2, keys=("all",), after_ms=1)
+
+    store.pages.meanwhile = cut
+    wanted = WantedMessages("orders", criteria, limit=100, body_bytes=10)
+    found = [message for page in await store.all_pages(wanted) for message in page.messages]
+    for message in found:
+        assert message.body.data == (b"newnewnewn" if message.outline.body_bytes > 10 else b"old") or (
+            "cut off" in message.body.problem
+        )
+    assert await store.queries.queue_states("orders")
+
+
 async def test_the_digest_of_a_range() -> None:
     store = QueryStore()
     first, second = store.put(b"first"), store.put(b"second")
