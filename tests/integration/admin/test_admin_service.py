@@ -223,7 +223,7 @@ def test_runs_of_the_consistency_job_are_on_every_plane(tmp_path: Path, cluster:
         _until(lambda: bool(_get(admin, "/api/v1/consistency/runs").json()["runs"]), "the run is read")
         assert RunSummary.from_json(_get(admin, "/api/v1/consistency/runs/latest").json()) == run
         _until(lambda: not _document(admin)["healthy"], "a finding degrades the cluster")
-        assert "body does not match its checksum" in _get(admin, "/").text
+        assert "body does not match its checksum" in _get(admin, "/consistency").text
         labels = 'cluster="DefaultCluster",broker_group="broker-a"'
         assert f"tandemmq_consistency_findings{{{labels}" in _get(admin, "/metrics").text
         with grpc.insecure_channel(_address(admin)) as channel:
