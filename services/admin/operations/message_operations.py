@@ -15,7 +15,7 @@ from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.group_operations import GroupOperations
 from admin.operations.members import Members
 from admin.operations.message_views import message_of, query_request, summary_of
-from admin.operations.questions import Answer, BrokerPlanes, Questions, unseen_of
+from admin.operations.questions import Answer, BrokerPlanes, Questions, each_once, unseen_of
 from admin.operations.replica_copies import copies_of
 from admin.operations.values import Message, MessageDetail, MessageQuery, MessageSummary, Progress, Unseen
 from mqcore.message import parse_offset_message_id
@@ -44,15 +44,11 @@ class MessageOperations:
                 FailureKind.INVALID, "this is no message id", remedy=f"give 1 to {_ID_CHARACTERS_MAX} characters"
             )
         readers = self._members.readers()
-        by_client, by_offset = await asyncio.gather(
-            self._by_client_id(readers.brokers, message_id, topic),
-            self._by_offset_id(readers.brokers, message_id, topic),
-        )
-        found = {
-            (message.broker_name, message.physical_offset): message
-            for answer in (*by_client, *by_offset)
-            for message in answer.value or ()
-        }
+        by_offset = await self._by_offset_id(readers.brokers, message_id, topic)
+        if found := [message for answer in by_offset for message in answer.value or ()]:
+            return found
+        by_client = await self._by_client_id(readers.brokers, message_id, topic)
+        found = [message for answer in by_client for message in answer.value or ()]
         unseen = [*readers.unseen, *unseen_of(by_client, but=FailureKind.NOT_FOUND)]
         if not found and unseen:
             raise OperationFailed(
@@ -61,7 +57,7 @@ class MessageOperations:
                 cause="\n".join(f"{each.subject}: {each.reason}" for each in unseen),
                 remedy="ask again when they are back",
             )
-        return sorted(found.values(), key=lambda message: (message.store_ms, message.physical_offset), reverse=True)
+        return sorted(found, key=lambda message: (message.store_ms, message.physical_offset), reverse=True)
 
     async def at_physical(self, broker_name: str, physical_offset: int, *, body_bytes: int) -> MessageDetail:
         """The message whose record begins there."""
@@ -95,7 +91,7 @@ class MessageOperations:
             ),
             self._consumption(message),
         )
-        return MessageDetail(message, copies, consumption, (*readers.unseen, *unseen))
+        return MessageDetail(message, copies, consumption, each_once(readers.unseen, unseen))
 
     async def _consumption(self, message: Message) -> tuple[dict[str, str], Sequence[Unseen]]:
         try:
@@ -122,6 +118,13 @@ class MessageOperations:
 
         async def of_all_topics(broker: BrokerPlanes) -> list[MessageSummary]:
             answer = await broker.traces.message(message_id, "")
+            if not answer.indexed:
+                raise OperationFailed(
+                    FailureKind.REFUSED,
+                    f"{broker.broker.key} cannot find messages by their ids",
+                    cause="its messageIndexEnable is off",
+                    remedy="look for the message by topic and time",
+                )
             found = []
             for stored in answer.messages[:_RECORDS_MAX]:
                 view = await _message_or_none(broker, stored.physical_offset)

@@ -129,8 +129,8 @@ def test_pages_are_in_order_and_have_each_message_once(
     assert all(len(page.messages) <= limit for page in pages)
 
 
-@settings(deadline=None)
-@given(times=st.lists(_TIMES, min_size=2, max_size=3), limit=st.integers(1, 5), burst=st.integers(0, 9))
+@settings(max_examples=40, deadline=None)
+@given(times=st.lists(_TIMES, min_size=2, max_size=3), limit=st.integers(2, 6), burst=st.integers(0, 3))
 def test_messages_that_come_in_between_pages_shift_nothing(times: list[list[int]], limit: int, burst: int) -> None:
     logs = {f"broker-{number}": LogOfMessages(log) for number, log in enumerate(times)}
     before = _all(logs)
