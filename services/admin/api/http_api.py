@@ -155,8 +155,7 @@ def _add_problems(app: FastAPI, pages: Pages) -> None:
     """Whatever goes wrong is told in one form: a page for a browser that asked for one, else problem+json."""
 
     def answer(request: Request, problem: Problem, headers: dict[str, str] | None = None) -> Response:
-        is_api = request.url.path.startswith("/api/")
-        if not is_api and "text/html" in request.headers.get("accept", ""):
+        if _wants_page(request):
             return problem_page(pages, request, problem)
         return problem_response(problem, headers)
 
@@ -171,7 +170,8 @@ def _add_problems(app: FastAPI, pages: Pages) -> None:
         assert isinstance(error, HTTPException)
         detail = str(error.detail)
         if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
-            detail = f"there is nothing at {request.url.path}; see /api/docs"
+            where = request.url.path
+            detail = f"there is no page {where}" if _wants_page(request) else f"nothing is at {where}; see /api/docs"
         headers = dict(error.headers) if error.headers else None
         return answer(request, plain_problem(HTTPStatus(error.status_code), detail), headers)
 
@@ -186,6 +186,10 @@ def _add_problems(app: FastAPI, pages: Pages) -> None:
         # The server logs it.
         detail = "this service made a mistake; its log has the cause"
         return answer(request, plain_problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail))
+
+
+def _wants_page(request: Request) -> bool:
+    return not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", "")
 
 
 def _add_health(app: FastAPI, cluster: CachedCluster) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from admin.api import guard
+from admin.api.console import Pages
+from admin.api.pages import CONSOLE_PAGES
 from support.admin_in_memory import admin_in_memory
 
 _TOKEN = "correct-horse-battery"
@@ -80,6 +85,23 @@ async def test_every_route_that_changes_something_is_the_operators() -> None:
             answer = await admin.client.request(method, path.replace("{", "").replace("}", ""), json={})
             assert answer.status_code == 403, (method, path)
     assert len(changes) >= 9
+
+
+async def test_every_page_that_changes_something_is_the_operators() -> None:
+    """Walks all routes of the console, so that a new one cannot be forgotten."""
+    found: list[tuple[str, str]] = []
+
+    def collect(app: FastAPI, _: Pages) -> None:
+        routes = [route for route in app.routes if isinstance(route, APIRoute)]
+        found.extend((method, route.path) for route in routes for method in (route.methods or set()) - {"GET"})
+
+    async with admin_in_memory("localRole=viewer", add_pages=(*CONSOLE_PAGES, collect)) as admin:
+        changes = [(method, path) for method, path in found if path not in ("/login", "/logout")]
+        for method, path in changes:
+            answer = await admin.client.request(method, re.sub(r"{\w+}", "x", path), content="", headers=_FORM)
+            assert answer.status_code == 403, (method, path)
+        assert {line.fields["outcome"] for line in admin.audit_log.lines()} == {"refused: may look and not change"}
+    assert len(changes) >= 10
 
 
 async def test_headers_that_are_there_twice_are_not_believed() -> None:
@@ -191,5 +213,5 @@ async def test_problems_of_pages_are_pages_and_those_of_the_api_are_documents() 
         page = await admin.client.get("/nowhere", headers={"accept": "text/html,*/*"})
         document = await admin.client.get("/api/nowhere", headers={"accept": "text/html,*/*"})
     assert (page.status_code, page.headers["content-type"].split(";")[0]) == (404, "text/html")
-    assert "there is nothing at /nowhere" in page.text
+    assert "there is no page /nowhere" in page.text
     assert document.headers["content-type"] == "application/problem+json"
