@@ -19,7 +19,7 @@ from admin.rpc import Channels
 from support.cluster_states import healthy_cluster
 from support.fake_operations import FakeOperations
 
-__all__ = ["FakeCluster"]
+__all__ = ["FakeCluster", "two_groups"]
 
 
 class FakeCluster:
@@ -40,7 +40,7 @@ class FakeCluster:
 
     def invoke(self, *words: str, stdin: bytes | str | None = None) -> Result:
         """A command, whatever comes of it."""
-        return CliRunner().invoke(app, words, input=stdin, obj=ClusterChoice(connect=self._connect))
+        return CliRunner().invoke(app, words, input=stdin, obj=ClusterChoice(connect=self.connect))
 
     def failure(self, *words: str) -> CommandError:
         """How a command fails."""
@@ -49,7 +49,8 @@ class FakeCluster:
         return error
 
     @contextlib.asynccontextmanager
-    async def _connect(self, target: ClusterTarget) -> AsyncIterator[ClusterConnection]:
+    async def connect(self, target: ClusterTarget) -> AsyncIterator[ClusterConnection]:
+        """What commands do instead of dialling."""
         self.targets.append(target)
         channels = Channels()
         try:

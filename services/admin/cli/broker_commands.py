@@ -20,7 +20,7 @@ from admin.cli.ha_view import ha_tables, replication_of
 from admin.cli.options import DryRunOption, OutputOption, YesOption
 from admin.cli.output import OutputFormat, emit, tell_unseen
 from admin.cli.rates import BrokerRates, read_with_rates
-from admin.cli.status_view import new_table, plain_row
+from admin.cli.status_view import new_table, or_text, plain_row
 from admin.cli.time_option import aged_text
 from admin.cluster_state import BrokerState, BrokerStatus, ClusterState
 from admin.operations.values import ConfigChange, EventLine, Setting
@@ -106,7 +106,7 @@ def broker_list(
             str(line.client_count),
             *addresses,
         )
-    emit(output, lines, table)
+    emit(output, lines, or_text(table, "no broker is registered"))
 
 
 @config_app.command("get")
@@ -148,7 +148,7 @@ def config_get(
             "changeable" if setting.changeable else "",
             setting.description,
         )
-    emit(output, shown, table)
+    emit(output, shown, or_text(table, "no such setting"))
 
 
 @config_app.command("set")
@@ -172,7 +172,7 @@ def config_set(
 
     Examples:
 
-      tandemmq broker config set broker-a traceSampleRate=0.1 --dry-run
+      tandemmq broker config set broker-a fileReservedTime=24 --dry-run
 
       tandemmq broker config set all fileReservedTime=48 --yes
     """
@@ -288,7 +288,7 @@ def events(
     wanted_of_all = limit if not (level or source) else _EVENTS_MAX
     found, unseen = cluster.ask(lambda operations: operations.events(limit=wanted_of_all))
     shown = [each for each in found if level in ("", each.level) and source in ("", each.source)][:limit]
-    emit(output, {"events": shown, "unseen": unseen}, _events_table(shown))
+    emit(output, {"events": shown, "unseen": unseen}, or_text(_events_table(shown), "nothing happened"))
     tell_unseen(unseen)
 
 

@@ -19,7 +19,6 @@ from admin.cli.checks import (
     check_replication,
 )
 from admin.cli.cluster_choice import ClusterChoice, with_cluster
-from admin.cli.cluster_folder import DEFAULT_FOLDER
 from admin.cli.completion import complete_group, complete_topic
 from admin.cli.duration_option import parse_duration_s
 from admin.cli.failure import EXIT_REFUSED, CommandError
@@ -51,6 +50,8 @@ class _CheckGroup(TyperGroup):
         """Runs one check."""
         try:
             return super().invoke(ctx)
+        except typer.Exit:
+            raise
         except CommandError as error:
             name = str(ctx.invoked_subcommand or "check")
             reason = " ".join(f"{error.problem}: {error.cause}".split()) if error.cause else error.problem
@@ -199,7 +200,7 @@ def consistency(
 
     Example: tandemmq check consistency --results configmap:mq-consistency --max-age 3h
     """
-    place = results_place(results or str((cluster.data or DEFAULT_FOLDER) / "consistency"), namespace="")
+    place = results_place(results or _default_results(cluster), namespace="")
     assert place is not None
     try:
         runs = tuple(place.read())
@@ -219,6 +220,17 @@ def consistency(
         overdue_after_ms=round(max_age * 1_000),
     )
     _answer(check_consistency(reading, now_ms=SystemClock().wall_ms()))
+
+
+def _default_results(cluster: ClusterChoice) -> str:
+    target = cluster.target()
+    if target.data is None:
+        raise CommandError(
+            f"where the consistency job of {target.title} leaves its runs is not known",
+            remedy="say it with --results",
+            exit_code=EXIT_REFUSED,
+        )
+    return str(target.data / "consistency")
 
 
 def _answer(result: CheckResult) -> None:

@@ -44,6 +44,8 @@ class ClusterTarget:
     # What settled it: `--namesrv`, `context prod`, …
     chosen_by: str
     context: str = ""
+    # Its data folder, if it is a local one.
+    data: Path | None = None
 
     @property
     def title(self) -> str:
@@ -60,7 +62,7 @@ def find_target(namesrv: str | None, data: Path | None, context: str | None) -> 
     if namesrv:
         return ClusterTarget(ClusterAddress(_addresses(namesrv, "--namesrv")), "--namesrv")
     if data is not None:
-        return ClusterTarget(_running_in(data), "--data")
+        return ClusterTarget(_running_in(data), "--data", data=data)
     if context:
         return _by_context(context, "--context")
     if named := os.environ.get(_CONTEXT_VARIABLE):
@@ -73,7 +75,7 @@ def find_target(namesrv: str | None, data: Path | None, context: str | None) -> 
     record = ClusterFolder(DEFAULT_FOLDER).read_record()
     if record is not None:
         where = ClusterAddress(record.name_servers, record.expected_brokers)
-        return ClusterTarget(where, f"what runs in ./{DEFAULT_FOLDER}")
+        return ClusterTarget(where, f"what runs in ./{DEFAULT_FOLDER}", data=DEFAULT_FOLDER)
     return ClusterTarget(ClusterAddress((_LOCAL_NAMESRV,)), "the default")
 
 
@@ -112,7 +114,8 @@ def find_place(context: str | None) -> KubernetesPlace:
 
 
 def _by_context(name: str, chosen_by: str) -> ClusterTarget:
-    return ClusterTarget(_where(ContextFile().read().find(name), name), chosen_by, name)
+    found = ContextFile().read().find(name)
+    return ClusterTarget(_where(found, name), chosen_by, name, Path(found.data) if found.data else None)
 
 
 def _where(context: ClusterContext, name: str) -> ClusterAddress | KubernetesPlace:

@@ -14,7 +14,7 @@ from admin.cli.contexts import ClusterContext, ContextFile, KubernetesPlace
 from admin.cli.failure import EXIT_REFUSED, CommandError
 from admin.cli.options import OutputOption
 from admin.cli.output import OutputFormat, emit
-from admin.cli.status_view import new_table, plain_row
+from admin.cli.status_view import new_table, or_text, plain_row
 
 __all__ = ["context_app"]
 
@@ -63,7 +63,7 @@ def context_list(output: OutputOption = OutputFormat.TABLE) -> None:
     table = new_table("", "context", "kind", "where")
     for line in lines:
         plain_row(table, "*" if line.current else "", line.name, line.kind, line.place)
-    emit(output, lines, table)
+    emit(output, lines, or_text(table, "no contexts; see tandemmq context add --help"))
 
 
 @context_app.command("show")

@@ -16,7 +16,7 @@ from admin.cli.listing import collect, tell_rest
 from admin.cli.message_view import messages_table, resend_table
 from admin.cli.options import DryRunOption, GroupArgument, LimitOption, OutputOption, SearchOption, YesOption
 from admin.cli.output import OutputFormat, emit, tell_unseen
-from admin.cli.status_view import new_table, plain_row
+from admin.cli.status_view import new_table, or_text, plain_row
 from admin.operations.interface import Operations
 from admin.operations.topic_names import DEAD_LETTER, DEAD_LETTER_PREFIX, dead_letter_topic
 from admin.operations.values import DeadLetterResult, MessageQuery, Page
@@ -64,7 +64,8 @@ def dead_letter_list(
     table = new_table("group", "dead letters")
     for line in lines:
         plain_row(table, line.group, f"{line.dead_letters:,}" if line.dead_letters >= 0 else "?")
-    emit(output, Page(lines, topics.number, topics.size, topics.total, topics.unseen), table)
+    found = Page(lines, topics.number, topics.size, topics.total, topics.unseen)
+    emit(output, found, or_text(table, "no group has dead letters"))
     tell_rest(topics)
 
 
@@ -83,7 +84,8 @@ def dead_letter_show(
     """
     query = MessageQuery(dead_letter_topic(group), limit=limit, body_bytes=_PREVIEW_BYTES, page_token=page)
     found = cluster.ask(lambda operations: operations.search(query))
-    emit(output, found, messages_table(found.messages, now_ms=SystemClock().wall_ms()))
+    table = messages_table(found.messages, now_ms=SystemClock().wall_ms())
+    emit(output, found, or_text(table, "no dead letters"))
     if found.next_page_token and output is OutputFormat.TABLE:
         typer.echo(f"more with --page {found.next_page_token}", err=True)
     tell_unseen(found.unseen)

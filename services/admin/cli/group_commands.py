@@ -21,6 +21,7 @@ from admin.cli.options import (
     YesOption,
 )
 from admin.cli.output import OutputFormat, emit, tell_unseen
+from admin.cli.status_view import or_text
 from admin.cli.time_option import MOMENT_HELP, parse_moment_ms
 from admin.operations.values import GroupChange, ResetTarget
 from mqservice.clock import SystemClock
@@ -89,7 +90,7 @@ def group_list(
     found = cluster.ask(
         lambda operations: collect(lambda page: operations.groups(search=search, page=page), limit=limit)
     )
-    emit(output, found, groups_table(found.items))
+    emit(output, found, or_text(groups_table(found.items), "no such group"))
     tell_rest(found)
 
 
@@ -191,7 +192,7 @@ def clients(
       tandemmq clients --group billing -o yaml
     """
     found = cluster.ask(lambda operations: operations.clients(group=group, topic=topic, limit=limit))
-    emit(output, found, clients_table(found.items))
+    emit(output, found, or_text(clients_table(found.items), "no such client is connected"))
     tell_rest(found)
 
 

@@ -15,6 +15,7 @@ from admin.cli.failure import EXIT_REFUSED, CommandError
 from admin.cli.message_view import message_line, message_view, messages_table, receipt_text
 from admin.cli.options import OutputOption, TopicArgument
 from admin.cli.output import OutputFormat, emit, emit_line, tell_unseen
+from admin.cli.status_view import or_text
 from admin.cli.time_option import MOMENT_HELP, parse_moment_ms
 from admin.operations.interface import Operations
 from admin.operations.values import MessageDetail, MessageQuery, SearchOrder, TestMessage
@@ -91,7 +92,7 @@ def message_query(
         page_token=page,
     )
     found = cluster.ask(lambda operations: operations.search(query))
-    emit(output, found, messages_table(found.messages, now_ms=now_ms))
+    emit(output, found, or_text(messages_table(found.messages, now_ms=now_ms), "no such message"))
     if found.next_page_token and output is OutputFormat.TABLE:
         typer.echo(f"{found.scanned:,} looked at; more with --page {found.next_page_token}", err=True)
     tell_unseen(found.unseen)

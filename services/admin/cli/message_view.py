@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from admin.body_views import BodyForm, body_preview, body_view
-from admin.cli.output import one_line
+from admin.cli.plain_text import one_line
 from admin.cli.status_view import new_table, plain_row
 from admin.cli.time_option import aged_text, moment_text
 from admin.operations.values import (
@@ -67,12 +67,12 @@ def message_view(detail: MessageDetail, *, form: BodyForm | None, now_ms: int) -
     message = detail.message
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(message, now_ms=now_ms):
-        facts.add_row(Text(name, style="bold"), Text(value))
+        facts.add_row(Text(name, style="bold"), Text(one_line(value)))
     parts: list[RenderableType] = [facts, ""]
     if message.properties:
         properties = new_table("property", "value")
         for name, value in sorted(message.properties.items()):
-            plain_row(properties, one_line(name), one_line(value))
+            plain_row(properties, name, value)
         parts += [properties, ""]
     parts += [copies_table(detail.copies), ""]
     if detail.consumption:
@@ -135,8 +135,8 @@ def _facts(message: Message, *, now_ms: int) -> Iterable[tuple[str, str]]:
     yield "CommitLog", f"{message.physical_offset:,}, {message.record_bytes:,} bytes"
     yield "message id", message.message_id or "-"
     yield "offset id", message.offset_message_id
-    yield "tag", one_line(message.tag) or "-"
-    yield "keys", one_line(" ".join(message.keys)) or "-"
+    yield "tag", message.tag or "-"
+    yield "keys", " ".join(message.keys) or "-"
     yield "born", f"{aged_text(message.born_ms, now_ms=now_ms)} at {message.born_host}"
     yield "stored", f"{aged_text(message.store_ms, now_ms=now_ms)} at {message.store_host}"
     yield "redelivered", f"{message.reconsume_times} times"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum, StrEnum
@@ -22,7 +21,7 @@ from admin.body_views import BodyForm, body_view
 from admin.cli.status_view import table_console
 from admin.operations.values import Unseen
 
-__all__ = ["OutputFormat", "document", "emit", "emit_line", "one_line", "printable_text", "tell_unseen"]
+__all__ = ["OutputFormat", "document", "emit", "emit_line", "printable_text", "tell_unseen"]
 
 
 class OutputFormat(StrEnum):
@@ -78,11 +77,6 @@ def printable_text(body: bytes) -> str | None:
     """The text, if it is UTF-8 without control characters; line ends and tabs are none."""
     view = body_view(body, wanted=BodyForm.TEXT)
     return view.text if view.form is BodyForm.TEXT else None
-
-
-def one_line(text: str) -> str:
-    """What a client wrote, without what moves a terminal's cursor."""
-    return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(each) == "Cc" else each for each in text)
 
 
 def tell_unseen(unseen: Sequence[Unseen]) -> None:

@@ -9,9 +9,19 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from admin.cli.plain_text import one_line
 from admin.cluster_state import BrokerState, BrokerStatus, ClusterState, Finding, Severity, is_healthy
 
-__all__ = ["findings_text", "is_healthy", "new_table", "plain_row", "status_document", "status_tables", "table_console"]
+__all__ = [
+    "findings_text",
+    "is_healthy",
+    "new_table",
+    "or_text",
+    "plain_row",
+    "status_document",
+    "status_tables",
+    "table_console",
+]
 
 _BROKER_COLUMNS = ("broker", "role", "CommitLog from", "end", "flushed", "dispatched", "copies")
 # Wide enough for every table: output that goes to a file or a pipe is not cut at a terminal's width.
@@ -73,8 +83,14 @@ def new_table(*columns: str) -> Table:
 
 
 def plain_row(table: Table, *cells: str | Text) -> None:
-    """A row of texts as they are: rich would take what stands in brackets for its own markup."""
-    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+    """A row of texts as they are: rich would take what stands in brackets for its own markup, and a terminal what
+    begins with an escape for an order."""
+    table.add_row(*(Text(one_line(cell)) if isinstance(cell, str) else cell for cell in cells))
+
+
+def or_text(table: Table, text: str) -> RenderableType:
+    """The table, or what to say instead when it has no rows."""
+    return table if table.row_count else Text(text, style="dim")
 
 
 def _name_servers(state: ClusterState) -> Table:

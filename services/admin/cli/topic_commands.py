@@ -13,6 +13,7 @@ from admin.cli.failure import EXIT_REFUSED, CommandError
 from admin.cli.listing import collect, tell_rest
 from admin.cli.options import DryRunOption, LimitOption, OutputOption, SearchOption, TopicArgument, YesOption
 from admin.cli.output import OutputFormat, emit, tell_unseen
+from admin.cli.status_view import or_text
 from admin.cli.topic_view import routes_table, topic_tables, topics_table
 from admin.operations.topic_names import CATEGORIES, ORDINARY
 from admin.operations.values import TopicChange
@@ -114,7 +115,7 @@ def topic_list(
             lambda page: operations.topics(search=search, categories=categories, page=page), limit=limit
         )
     )
-    emit(output, found, topics_table(found.items))
+    emit(output, found, or_text(topics_table(found.items), "no such topic"))
     tell_rest(found)
 
 

@@ -14,9 +14,8 @@ from typing import Annotated, Final
 
 import typer
 
-from admin.cli.cluster_address import NAMESRV_VARIABLES
 from admin.cli.cluster_choice import ClusterChoice, with_cluster
-from admin.cli.cluster_folder import DEFAULT_FOLDER, ClusterFolder, join_addresses
+from admin.cli.cluster_folder import ClusterFolder, join_addresses
 from admin.cli.failure import EXIT_FAILED, CommandError
 from admin.cli.status_view import table_console
 from admin.cli.verify_view import run_view
@@ -83,8 +82,9 @@ def verify(
             "--from=cronjob/RELEASE-consistency-quick NAME",
             exit_code=EXIT_FAILED,
         )
+    source = _source(path or [], cluster)
     place = results or str(_default_results(path, cluster))
-    settings = [*_source(path or [], cluster), f"tier={tier}", f"results={place}"]
+    settings = [*source, f"tier={tier}", f"results={place}"]
     settings += [f"groups={','.join(group)}"] if group else []
     before = _latest(place)
     code = _run(settings + (overrides or []))
@@ -125,11 +125,10 @@ def _default_results(paths: Sequence[Path] | None, choice: ClusterChoice) -> Pat
     if paths:
         return Path(_RESULTS).absolute()
     if choice.data is not None:
+        # Also of a cluster that is stopped.
         return choice.data.absolute() / _RESULTS
-    is_elsewhere = choice.namesrv or choice.context or any(name in os.environ for name in NAMESRV_VARIABLES)
-    if not is_elsewhere and ClusterFolder(DEFAULT_FOLDER).read_record() is not None:
-        return DEFAULT_FOLDER.absolute() / _RESULTS
-    return Path(_RESULTS).absolute()
+    data = choice.target().data
+    return data.absolute() / _RESULTS if data is not None else Path(_RESULTS).absolute()
 
 
 def _run(settings: Sequence[str]) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Final
 
 import typer
 
@@ -21,6 +22,7 @@ from admin.operations.values import BrokerSettings, ConfigChange
 
 __all__ = ["add_write_perm", "get_broker_config", "update_broker_config", "wipe_write_perm"]
 
+_NUMBER: Final = re.compile(r"\d+")
 _BrokerNameOption = Annotated[
     str, typer.Option("--brokerName", "-b", help="Broker group.", autocompletion=complete_broker_group)
 ]
@@ -123,8 +125,16 @@ def _set_permission(cluster: ClusterChoice, broker_name: str, *, writable: bool,
     result = cluster.ask(lambda operations: operations.set_write_permission(broker_name, writable=writable))
     verb = "add" if writable else "wipe"
     for change in result.changes:
-        typer.echo(f"{verb} write perm of broker[{broker_name}] in name server[{change.subject}] OK, {change.what}")
+        typer.echo(
+            f"{verb} write perm of broker[{broker_name}] in name server[{change.subject}] OK, {_count(change.what)}"
+        )
     tell_warnings(result.warnings)
+
+
+def _count(what: str) -> str:
+    """RocketMQ ends the line with the number of topics changed; the words are what there is without one."""
+    numbers = _NUMBER.findall(what)
+    return str(numbers[-1]) if numbers else what
 
 
 def _chosen(

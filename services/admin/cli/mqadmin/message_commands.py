@@ -15,7 +15,8 @@ from admin.cli.failure import CommandError
 from admin.cli.mqadmin.columns import Columns, emit_lines, human_time
 from admin.cli.mqadmin.options import ClusterNameOption, TopicOption, TrueFalse, note_ignored, refuse
 from admin.cli.options import OutputOption
-from admin.cli.output import OutputFormat, one_line, printable_text, tell_unseen
+from admin.cli.output import OutputFormat, printable_text, tell_unseen
+from admin.cli.plain_text import one_line
 from admin.cli.time_option import parse_moment_ms
 from admin.operations.interface import Operations
 from admin.operations.values import (
