@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from fastapi import HTTPException, Response
 from fastapi.responses import RedirectResponse
+from starlette.requests import cookie_parser
 
 from admin.api.access import SESSION_COOKIE, Access, Refusal, Request
 from admin.api.actors import Actor
@@ -158,12 +158,8 @@ class _Headers:
 
     def cookie(self, name: str) -> str:
         """A cookie's value, "" if there is none."""
-        cookies: SimpleCookie = SimpleCookie()
-        try:
-            cookies.load(self.only("cookie"))
-        except CookieError:
-            return ""
-        return cookies[name].value if name in cookies else ""
+        # Not SimpleCookie, which gives up at what some other service on localhost has set.
+        return cookie_parser(self.only("cookie")).get(name, "")
 
 
 def _is_of_this_origin(headers: _Headers) -> bool:

@@ -158,6 +158,10 @@ async def test_a_browser_elsewhere_logs_in_and_out() -> None:
         assert (await client.get("/api/v1/caller")).json() == {
             "name": "adminToken", "role": "operator", "address": "10.0.0.7",
         }  # fmt: skip
+        strange = {"cookie": f'a={{"b": [1,2]}}; =; c; tandemmq_session={right.cookies["tandemmq_session"]}; d="'}
+        client.cookies.clear()
+        assert (await client.get("/api/v1/caller", headers=strange)).status_code == 200
+        client.cookies.set("tandemmq_session", right.cookies["tandemmq_session"])
         assert (await client.post("/logout")).headers["location"] == "/login"
         client.cookies.set("tandemmq_session", right.cookies["tandemmq_session"])
         assert (await client.get("/api/v1/caller")).status_code == 401
