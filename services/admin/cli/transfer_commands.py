@@ -22,7 +22,7 @@ from admin.cli.line_producer import LineOptions, LineSink, ProduceCount, produce
 from admin.cli.options import TopicArgument
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.values import TopicChange
-from mqclient import BrokerRefused, ClientOptions, Producer, SimpleConsumer
+from mqclient import BrokerRefused, ClientOptions, Producer, ReceivedMessage, SimpleConsumer
 from mqservice.clock import SystemClock
 from mqservice.shutdown import stop_requested
 
@@ -80,6 +80,14 @@ def consume(
     idle_timeout: Annotated[
         float | None, typer.Option(min=0.1, metavar="SECONDS", help="Stop after this long without a message.")
     ] = None,
+    reject: Annotated[
+        bool,
+        typer.Option(
+            "--reject",
+            help="Hand each message back instead of acknowledging it, as a consumer does that fails: it is delivered "
+            "again, and at last becomes a dead letter.",
+        ),
+    ] = False,
 ) -> None:
     """Print each message as a line and acknowledge it. A missing topic is created.
 
@@ -91,9 +99,11 @@ def consume(
       tandemmq consume logs --group readers
 
       tandemmq consume logs --group copy --idle-timeout 5 > copy.log
+
+      tandemmq consume logs --group failing --reject --count 10
     """
     options = ConsumeOptions(count=count, idle_timeout_s=idle_timeout)
-    done = cluster.run(lambda connection: _consume(connection, topic, group, tag, options))
+    done = cluster.run(lambda connection: _consume(connection, topic, group, tag, options, rejects=reject))
     if done.damaged:
         raise CommandError(f"{done.damaged} message(s) do not match their digest", remedy="check the brokers' disks")
     if done.acknowledged < done.received:
@@ -130,7 +140,7 @@ async def _produce(
 
 
 async def _consume(
-    connection: ClusterConnection, topic: str, group: str, tag: str, options: ConsumeOptions
+    connection: ClusterConnection, topic: str, group: str, tag: str, options: ConsumeOptions, *, rejects: bool
 ) -> ConsumeCount:
     console = Console(stderr=True)
     access_points = await _prepare(connection, topic, console)
@@ -151,13 +161,26 @@ async def _consume(
         started_s = asyncio.get_running_loop().time()
         with stop_requested() as stop, _progress(console, line):
             try:
-                await consume_lines(consumer, options, count, write=_write_out, stop=stop)
+                receiver = _Rejecting(consumer) if rejects else consumer
+                await consume_lines(receiver, options, count, write=_write_out, stop=stop)
             except* BrokerRefused as refusals:
                 raise CommandError(
                     f"group {group} cannot read topic {topic}", cause=str(refusals.exceptions[0])
                 ) from refusals
         console.print(line(), highlight=False)
     return count
+
+
+class _Rejecting:
+    """A consumer that hands back what it should acknowledge."""
+
+    def __init__(self, consumer: SimpleConsumer) -> None:
+        self.receive = consumer.receive
+        self._consumer = consumer
+
+    async def ack(self, message: ReceivedMessage) -> None:
+        """Ends the lease without an acknowledgement. Raises ClientError."""
+        await self._consumer.change_invisible(message, 0)
 
 
 async def _prepare(connection: ClusterConnection, topic: str, console: Console) -> tuple[str, ...]:
