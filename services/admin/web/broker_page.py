@@ -214,6 +214,7 @@ def _plots(broker: BrokerState, history: ClusterHistory, *, from_ms: float, to_m
             to_ms=to_ms,
             scale=Scale.TIME,
             least_top=_LEAST_LATENCY_S,
+            unknown="nothing sent" if broker.status is not None else "not known",
         ),
         plot(
             "Memory",

@@ -221,6 +221,7 @@ def _plots(standings: Sequence[GroupStanding], history: ClusterHistory, *, from_
             to_ms=to_ms,
             scale=Scale.TIME,
             least_top=_LEAST_LATENCY_S,
+            unknown="nothing sent",
         ),
         plot(
             "Lag of slaves",

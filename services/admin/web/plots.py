@@ -24,6 +24,7 @@ _POINTS_MAX: Final = 180
 _LINES_MAX: Final = 4
 _ROWS_MAX: Final = 12
 _TIME_LABELS: Final = 3
+_UNKNOWN: Final = "not known"
 _DECIMAL_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _BINARY_STEPS: Final = tuple(float(1 << exponent) for exponent in range(11))
 # Above a minute: minutes, hours and days.
@@ -86,17 +87,19 @@ def plot(
     limit: float | None = None,
     scale: Scale = Scale.DECIMAL,
     least_top: float = 0.0,
+    unknown: str = _UNKNOWN,
 ) -> Plot:
     """A plot of up to four figures from 0 upwards, over `from_ms` to `to_ms` (wall clock).
 
-    `unit` puts a value into words. `least_top` keeps the plot from magnifying what is next to nothing.
+    `unit` puts a value into words. `least_top` keeps the plot from magnifying what is next to nothing. `unknown` is
+    said of a newest value that is not there.
     """
     recent = [(label, samples.since(from_ms)) for label, samples in series[:_LINES_MAX]]
     shown = [(label, _thinned(samples)) for label, samples in recent]
     highest = max((value for _, points in shown for _, value in points if value == value), default=0.0)
     top = _round_up(max(highest, least_top), scale)
     lines = tuple(
-        Line(label, _path(points, from_ms, to_ms, top), _value_text(samples.newest, unit), style)
+        Line(label, _path(points, from_ms, to_ms, top), _value_text(samples.newest, unit, unknown), style)
         for style, ((label, points), (_, samples)) in enumerate(zip(shown, recent, strict=True))
     )
     return Plot(
@@ -176,8 +179,8 @@ def _clock_text(at_ms: float, *, with_seconds: bool) -> str:
     return f"{datetime.fromtimestamp(at_ms / 1_000, UTC):{'%H:%M:%S' if with_seconds else '%H:%M'}}"
 
 
-def _value_text(value: float | None, unit: Callable[[float], str]) -> str:
-    return unit(value) if value is not None and value == value else "not known"
+def _value_text(value: float | None, unit: Callable[[float], str], unknown: str = _UNKNOWN) -> str:
+    return unit(value) if value is not None and value == value else unknown
 
 
 def _summary(

@@ -48,8 +48,8 @@ class SlaveRow:
     lag_time: str
     # When it will hold everything.
     catch_up: str
+    # For how long, and what was sent meanwhile.
     connected: str
-    sent: str
     own_view: str
 
 
@@ -190,8 +190,7 @@ def _connected_row(
         lag_bytes=bytes_text(slave.lag_bytes),
         lag_time=seconds_text(slave.lag_seconds) if slave.lag_bytes else "0 s",
         catch_up=_catch_up(slave, history.catch_up_seconds(master_key, slave), rate),
-        connected=duration_text(slave.connected_seconds),
-        sent=bytes_text(slave.sent_bytes),
+        connected=f"for {duration_text(slave.connected_seconds)}, {bytes_text(slave.sent_bytes)} sent",
         own_view=_own_view(member),
     )
 
@@ -238,8 +237,7 @@ def _unconnected_row(key: str, member: BrokerState, master: BrokerStatus | None)
         lag_bytes=bytes_text(lag) if lag is not None else _UNKNOWN,
         lag_time=_UNKNOWN,
         catch_up="not while it is away" if master is not None else _UNKNOWN,
-        connected="–",
-        sent="–",
+        connected="no" if master is not None else _UNKNOWN,
         own_view=_own_view(member),
     )
 
@@ -298,6 +296,7 @@ def _plots(standing: GroupStanding, history: ClusterHistory, *, from_ms: float, 
             from_ms=from_ms,
             to_ms=to_ms,
             least_top=_LEAST_LATENCY_S,
+            unknown="nothing sent" if status is not None else "not known",
         ),
         plot(
             "Growth of the CommitLog",

@@ -54,7 +54,7 @@ async def test_slave_that_catches_up_says_when_it_will_be_done() -> None:
     states = [_cluster(slaves=(replace(_BEHIND, lag_bytes=lag),)) for lag in (10_000_000, 9_000_000, 8_000_000)]
     observe(history, *states, first_wall_ms=NOW_MS - 10_000)
     page = await _replication(states[-1], history)
-    assert "broker-a:1 catching up 7.6 MiB 1 min 35 s in about 40 s 1,000,000 5 min 30 s 5.0 MiB" in page.text
+    assert "broker-a:1 catching up 7.6 MiB 1 min 35 s in about 40 s 1,000,000 for 5 min 30 s, 5.0 MiB sent" in page.text
     assert 'aria-label="Lag, last 15 min: broker-a:1 now 7.6 MiB, highest 9.5 MiB."' in page.html
 
 
