@@ -18,6 +18,7 @@ TOPICS_SHOWN: Final = 50
 """Topics on a group's page; where it has read more, those it lacks most in, or those that were searched."""
 QUEUES_SHOWN: Final = 1_000
 """Rows of queues on a group's page, of all topics together."""
+MOVES_SHOWN: Final = 256
 _TOPICS_NAMED: Final = 3
 
 
@@ -111,6 +112,7 @@ class ResetView:
     """What a reset does."""
 
     rows: tuple[MoveRow, ...]
+    queue_total: int
     # Whole sentences; empty: nothing moves.
     effects: tuple[str, ...]
 
@@ -161,7 +163,7 @@ def reset_view(moves: Sequence[OffsetReset]) -> ResetView:
         effects.append(f"{_messages_text(inflight)} in clients' hands may be consumed twice.")
     if unread:
         effects.append(f"{unread} of {len(moves)} queues have never been read by this group; it starts there as shown.")
-    return ResetView(tuple(_move_row(move) for move in moves), tuple(effects))
+    return ResetView(tuple(_move_row(move) for move in moves[:MOVES_SHOWN]), len(moves), tuple(effects))
 
 
 def _group_row(group: GroupSummary, *, all_seen: bool) -> GroupRow:

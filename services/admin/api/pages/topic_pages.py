@@ -189,6 +189,7 @@ def _add_deleting(app: FastAPI, pages: Pages) -> None:
             error=error,
             held=view.held if detail.summary.held else "",
             readers=view.readers,
+            reader_total=view.reader_total,
             clients=view.client_total,
         )
 
