@@ -68,6 +68,8 @@ class Plot:
     limit_y: int | None
     # The plot in a sentence, for who cannot see it.
     summary: str
+    # What is said when nothing is known of the time shown.
+    empty: str
     # Time and a value of each line, for who wants figures; newest first.
     rows: Sequence[tuple[str, Sequence[str]]]
 
@@ -109,6 +111,7 @@ def plot(
         x_labels=tuple(_time_labels(from_ms, to_ms)),
         limit_y=_y(limit, top) if limit is not None and limit <= top else None,
         summary=_summary(title, shown, lines, unit, (to_ms - from_ms) / 60_000),
+        empty=f"{unknown.capitalize()} in this time." if unknown != _UNKNOWN else "Nothing is known of this time yet.",
         rows=tuple(_rows(shown, unit)),
     )
 

@@ -139,7 +139,7 @@ def _needed_text(needed: int, in_sync: int) -> str:
 
 
 def _refusals(status: BrokerStatus) -> str:
-    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(status.refused_counts.items()))
+    return ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in sorted(status.refused_counts.items()))
 
 
 def _behind(lag_bytes: int) -> str:
@@ -234,12 +234,19 @@ def _unconnected_row(key: str, member: BrokerState, master: BrokerStatus | None)
         tone="bad",
         state="not connected" if master is not None else "the master cannot be asked",
         acked=f"{count_text(end_offset)} (its own end)" if end_offset is not None else _UNKNOWN,
-        lag_bytes=bytes_text(lag) if lag is not None else _UNKNOWN,
+        lag_bytes=bytes_text(lag) if lag is not None else _lag_when_it_went(member, master),
         lag_time=_UNKNOWN,
         catch_up="not while it is away" if master is not None else _UNKNOWN,
         connected="no" if master is not None else _UNKNOWN,
         own_view=_own_view(member),
     )
+
+
+def _lag_when_it_went(member: BrokerState, master: BrokerStatus | None) -> str:
+    """The least it can be: the master has only grown since."""
+    departures = reversed(master.slave_departures) if master is not None else ()
+    departure = next((each for each in departures if each.broker_id == member.broker_id), None)
+    return f"{bytes_text(departure.lag_bytes)} when it went" if departure is not None else _UNKNOWN
 
 
 def _own_view(member: BrokerState | None) -> str:

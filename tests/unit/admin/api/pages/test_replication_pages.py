@@ -82,7 +82,7 @@ async def test_slave_that_is_away_and_why_it_went() -> None:
     lost = replace(slave(), status=None, error="UNAVAILABLE: refused")
     page = await _replication(with_broker(_cluster(slaves=(), slave_departures=departures), lost))
     assert "0 of 1 needed slaves in sync" in page.text
-    assert "broker-a:1 not connected not known not known not while it is away not known" in page.text
+    assert "broker-a:1 not connected 3.0 MiB when it went not known not while it is away not known no does" in page.text
     assert "does not answer: UNAVAILABLE: refused" in page.text
     first, second = page.text.index("60 s ago"), page.text.index("2 h ago")
     assert first < second
