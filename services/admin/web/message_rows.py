@@ -35,8 +35,9 @@ class MessageRow:
     queue_id: int
     queue_offset: int
     size: str
+    # Its beginning in one line; empty if it was not asked for, or there is none.
     preview: str
-    reconsume_times: int
+    has_body: bool
     # Stored after the moment the reader began to watch.
     is_new: bool
 
@@ -58,7 +59,7 @@ def message_rows(messages: Iterable[MessageSummary], *, new_from_ms: int = -1) -
             queue_offset=message.queue_offset,
             size=bytes_text(message.body_size),
             preview=body_preview(message.body[:PREVIEW_BYTES]),
-            reconsume_times=message.reconsume_times,
+            has_body=message.body_size > 0,
             is_new=0 <= new_from_ms <= message.store_ms,
         )
         for message in messages

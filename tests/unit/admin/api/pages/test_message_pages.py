@@ -128,6 +128,7 @@ async def test_message_by_its_id() -> None:
         operations.cluster.messages[places[1]] = replace(second, message_id=first.message_id)
         several = await console.get(f"/message?id={first.message_id}")
     assert "2 messages" in several.text
+    assert "not read for this list" in several.text
     assert _address(operations, 0) in several.links()
 
 
