@@ -208,6 +208,11 @@ class ClusterState:
     # Ordered by broker name and id.
     brokers: tuple[BrokerState, ...]
 
+    @property
+    def registrations_known(self) -> bool:
+        """False when no NameServer answers: then nobody can tell who is registered."""
+        return any(server.error is None for server in self.name_servers)
+
 
 class Severity(StrEnum):
     """How much a finding matters."""
@@ -233,7 +238,7 @@ def diagnose(state: ClusterState) -> list[Finding]:
     findings = [
         *_name_server_findings(state),
         *_group_findings(state),
-        *(finding for broker in state.brokers for finding in _broker_findings(broker)),
+        *(finding for broker in state.brokers for finding in _broker_findings(broker, state.registrations_known)),
     ]
     return worst_first(findings)
 
@@ -268,6 +273,12 @@ def _name_server_findings(state: ClusterState) -> Iterator[Finding]:
                 f"does not know {', '.join(missing)}, which another NameServer does",
                 "wait for the next registration (seconds); if it stays, check that these brokers name this NameServer",
             )
+    if state.name_servers and not answering:
+        yield _problem(
+            "cluster",
+            "no NameServer answers: clients that start now find no broker, those that run keep the routes they have",
+            "start a NameServer; brokers register with it by themselves",
+        )
     if answering and not state.brokers:
         yield _problem(
             "cluster",
@@ -279,7 +290,10 @@ def _name_server_findings(state: ClusterState) -> Iterator[Finding]:
 def _group_findings(state: ClusterState) -> Iterator[Finding]:
     for name in sorted({broker.broker_name for broker in state.brokers}):
         members = [broker for broker in state.brokers if broker.broker_name == name]
-        if not any(broker.is_master and broker.registered and broker.status for broker in members):
+        if not any(
+            broker.is_master and broker.status and (broker.registered or not state.registrations_known)
+            for broker in members
+        ):
             yield _problem(
                 f"broker group {name}",
                 "has no working master: it takes no messages",
@@ -287,7 +301,7 @@ def _group_findings(state: ClusterState) -> Iterator[Finding]:
             )
 
 
-def _broker_findings(broker: BrokerState) -> Iterator[Finding]:
+def _broker_findings(broker: BrokerState, registrations_known: bool) -> Iterator[Finding]:
     if broker.status is None:
         yield _problem(
             broker.key,
@@ -296,7 +310,7 @@ def _broker_findings(broker: BrokerState) -> Iterator[Finding]:
         )
         return
     status = broker.status
-    if not broker.registered:
+    if not broker.registered and registrations_known:
         yield _problem(
             broker.key, "is registered with no NameServer: clients do not find it", "check its namesrvAddr and its log"
         )

@@ -42,7 +42,6 @@ class BrokerRow:
 class BrokerView:
     """One member."""
 
-    row: BrokerRow
     figures: Sequence[FigureView]
     plots: Sequence[Plot]
     # Label and value.
@@ -60,20 +59,18 @@ def brokers_page(state: ClusterState, history: ClusterHistory, *, search: str, n
         for broker in state.brokers
         if wanted in broker.key.lower() or (broker.status is not None and wanted in broker.status.role.lower())
     ]
-    found.sort(
-        key=lambda broker: (broker.status is not None and broker.registered, broker.broker_name, broker.broker_id)
-    )
+    found.sort(key=lambda broker: (_is_well(broker, state.registrations_known), broker.broker_name, broker.broker_id))
     last = max(1, -(-len(found) // _PAGE_SIZE))
     number = min(max(1, number), last)
     shown = found[(number - 1) * _PAGE_SIZE : number * _PAGE_SIZE]
-    return Page(tuple(_row(broker, history) for broker in shown), number, _PAGE_SIZE, len(found))
+    rows = tuple(_row(broker, history, state.registrations_known) for broker in shown)
+    return Page(rows, number, _PAGE_SIZE, len(found))
 
 
 def broker_view(broker: BrokerState, history: ClusterHistory, *, now_wall_ms: int, range_ms: int) -> BrokerView:
     """One member; `now_wall_ms` is the plots' right end, `range_ms` how far they go back."""
     status = broker.status
     return BrokerView(
-        row=_row(broker, history),
         figures=tuple(_figures(broker, status, history)) if status is not None else (),
         plots=tuple(_plots(broker, history, from_ms=now_wall_ms - range_ms, to_ms=now_wall_ms)),
         log_facts=tuple(_log_facts(status)) if status is not None else (),
@@ -86,9 +83,9 @@ def broker_view(broker: BrokerState, history: ClusterHistory, *, now_wall_ms: in
     )
 
 
-def _row(broker: BrokerState, history: ClusterHistory) -> BrokerRow:
+def _row(broker: BrokerState, history: ClusterHistory, registrations_known: bool) -> BrokerRow:
     status = broker.status
-    tone, state = _state(broker)
+    tone, state = _state(broker, registrations_known)
     disk = status.disk if status is not None else None
     rate = history.figure(broker.key, Figure.MESSAGES_IN).newest
     return BrokerRow(
@@ -102,11 +99,15 @@ def _row(broker: BrokerState, history: ClusterHistory) -> BrokerRow:
     )
 
 
-def _state(broker: BrokerState) -> tuple[str, str]:
+def _is_well(broker: BrokerState, registrations_known: bool) -> bool:
+    return broker.status is not None and (broker.registered or not registrations_known)
+
+
+def _state(broker: BrokerState, registrations_known: bool) -> tuple[str, str]:
     status = broker.status
     if status is None:
         return "bad", f"does not answer: {broker.error}"
-    if not broker.registered:
+    if not broker.registered and registrations_known:
         return "bad", "registered with no NameServer"
     if broker.is_master and status.write_refusal:
         return "bad", f"refuses writes: {status.write_refusal}"

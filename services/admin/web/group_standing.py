@@ -67,7 +67,7 @@ def group_standings(state: ClusterState, *, search: str = "") -> list[GroupStand
     for broker in state.brokers:
         if search.lower() in broker.broker_name.lower():
             members.setdefault(broker.broker_name, []).append(broker)
-    standings = [_standing(name, tuple(found)) for name, found in members.items()]
+    standings = [_standing(name, tuple(found), state.registrations_known) for name, found in members.items()]
     return sorted(standings, key=lambda standing: (_WORST_FIRST[standing.tone], standing.name))
 
 
@@ -83,13 +83,14 @@ def groups_text(standings: Sequence[GroupStanding]) -> str:
     return f"{len(standings):,} groups: {', '.join(parts)}." if len(standings) > 1 else f"{standings[0].verdict}."
 
 
-def _standing(name: str, members: tuple[BrokerState, ...]) -> GroupStanding:
-    tone, verdict = _verdict(members)
+def _standing(name: str, members: tuple[BrokerState, ...], registrations_known: bool) -> GroupStanding:
+    tone, verdict = _verdict(members, registrations_known)
     return GroupStanding(name, members, tone, verdict)
 
 
-def _verdict(members: tuple[BrokerState, ...]) -> tuple[str, str]:
-    master = next((broker.status for broker in members if broker.is_master and broker.registered), None)
+def _verdict(members: tuple[BrokerState, ...], registrations_known: bool) -> tuple[str, str]:
+    reached = (broker for broker in members if broker.registered or not registrations_known)
+    master = next((broker.status for broker in reached if broker.is_master), None)
     if master is None:
         return "bad", "no working master"
     in_sync = sum(slave.in_sync for slave in master.slaves)

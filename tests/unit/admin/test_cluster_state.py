@@ -86,3 +86,12 @@ def test_slave_refuses_writes_by_its_nature() -> None:
 def test_kept_tail_is_a_note_and_comes_last() -> None:
     state = with_broker(_HEALTHY, master(kept_tails=("kept-tails/0-9-1.log",), write_refusal="disk is full"))
     assert [finding.severity for finding in diagnose(state)] == [Severity.PROBLEM, Severity.NOTE]
+
+
+def test_without_any_name_server_nobody_is_called_unregistered() -> None:
+    state = healthy_cluster()
+    servers = tuple(replace(server, error="refused", brokers=()) for server in state.name_servers)
+    brokers = tuple(replace(broker, registered=False) for broker in state.brokers)
+    findings = diagnose(ClusterState(name_servers=servers, brokers=brokers))
+    assert [finding.subject for finding in findings] == [*(f"NameServer {each.address}" for each in servers), "cluster"]
+    assert "no NameServer answers" in findings[-1].problem
