@@ -114,6 +114,8 @@ class Frame:
     now_wall_ms: int = 0
     actor: Actor | None = None
     flash: Flash | None = None
+    # True: somebody who logged in, and can log out.
+    has_session: bool = False
 
     @property
     def may_change(self) -> bool:
@@ -132,10 +134,11 @@ def frame_of(
     flash: Flash | None,
     now_ms: int,
     now_wall_ms: int,
+    has_session: bool = False,
 ) -> Frame:
     """The frame for a reading of the cluster; `now_ms` on the monotonic clock, `now_wall_ms` on the wall clock."""
     if reading is None:
-        return Frame(active=active, actor=actor, flash=flash, now_wall_ms=now_wall_ms)
+        return Frame(active=active, actor=actor, flash=flash, now_wall_ms=now_wall_ms, has_session=has_session)
     problems = sum(finding.severity is Severity.PROBLEM for finding in reading.findings)
     verdict = "healthy" if reading.healthy else f"{problems} problem{'s' if problems > 1 else ''}"
     return Frame(
@@ -147,4 +150,5 @@ def frame_of(
         now_wall_ms=now_wall_ms,
         actor=actor,
         flash=flash,
+        has_session=has_session,
     )

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 
+from admin.api.access import SESSION_COOKIE
 from admin.api.actors import Actor
 from admin.api.console import Pages
 from admin.api.problems import Problem, problem_of
@@ -66,4 +67,5 @@ def _frame(pages: Pages, request: Request, active: str) -> Frame:
         flash=pages.flashes.get(request.query_params.get(_FLASH_FIELD, ""), now_ms=now_ms),
         now_ms=now_ms,
         now_wall_ms=pages.clock.wall_ms(),
+        has_session=SESSION_COOKIE in request.cookies,
     )
