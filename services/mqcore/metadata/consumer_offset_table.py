@@ -9,7 +9,7 @@ in ms and never the same twice. A slave follows a mark that is newer than its ow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
@@ -101,10 +101,17 @@ class ConsumerOffsetTable:
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int, *, now_ms: int) -> None:
         """Sets progress to any offset, because an operator said so."""
-        subscription = f"{topic}@{group}"
-        self._offsets.setdefault(subscription, {})[queue_id] = offset
-        marks = self._resets.setdefault(subscription, {})
-        marks[queue_id] = max(now_ms, marks.get(queue_id, 0) + 1)
+        self.reset_all([GroupOffset(group, topic, queue_id, offset)], now_ms=now_ms)
+
+    def reset_all(self, offsets: Sequence[GroupOffset], *, now_ms: int) -> None:
+        """Many queues at once. Old marks are looked for once: there may be a thousand for each group and topic."""
+        if not offsets:
+            return
+        for group, topic, queue_id, offset in offsets:
+            subscription = f"{topic}@{group}"
+            self._offsets.setdefault(subscription, {})[queue_id] = offset
+            marks = self._resets.setdefault(subscription, {})
+            marks[queue_id] = max(now_ms, marks.get(queue_id, 0) + 1)
         self._let_old_marks_go(now_ms)
         self._version = self._version.next(now_ms)
 

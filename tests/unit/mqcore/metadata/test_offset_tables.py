@@ -139,6 +139,19 @@ def test_marks_of_more_than_thirty_days_go() -> None:
     assert table.offset("G", "T", 0) == 4
 
 
+def test_a_reset_of_many_queues_is_one_change_and_marks_each() -> None:
+    table, slave = ConsumerOffsetTable(), ConsumerOffsetTable()
+    for queue_id in range(3):
+        slave.commit("G", "T", queue_id, 10, now_ms=1)
+    before = table.version.counter
+    table.reset_all([GroupOffset("G", "T", queue_id, 4) for queue_id in range(3)], now_ms=2)
+    assert table.version.counter == before + 1
+    assert slave.apply_from_master(table.to_json(), table.version) == []
+    assert slave.offsets_of("G", "T") == {0: 4, 1: 4, 2: 4}
+    table.reset_all([], now_ms=3)
+    assert table.version.counter == before + 1
+
+
 def test_pairs_are_groups_and_topics() -> None:
     table = ConsumerOffsetTable()
     table.commit_all([GroupOffset("G", "T", 0, 1), GroupOffset("G", "%RETRY%G", 0, 2)], now_ms=1)
