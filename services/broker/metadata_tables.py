@@ -102,13 +102,17 @@ class MetadataTables:
             self._topics_changed()
 
     def remove_group(self, group: str) -> bool:
-        """Removes a group and its progress, durably; False when there is no such group. Progress goes in any case."""
+        """Removes a group and its progress, durably; False when there is no such group. Progress goes in any case.
+
+        And it goes first: a group that is still there after a crash can be removed again, while progress without its
+        group would be found by nobody until a group of that name came back to it.
+        """
         now_ms = self._clock.wall_ms()
+        self.consumer_offsets.remove_group(group, now_ms=now_ms)
+        self._offsets_edited()
         is_removed = self.groups.remove(group, now_ms=now_ms)
         if is_removed:
             self.groups_edited()
-        self.consumer_offsets.remove_group(group, now_ms=now_ms)
-        self._offsets_edited()
         return is_removed
 
     def forget_progress_in(self, topic: str) -> None:
@@ -122,8 +126,7 @@ class MetadataTables:
         if not resets and not moves:
             return
         now_ms = self._clock.wall_ms()
-        for group, topic, queue_id, offset in resets:
-            self.consumer_offsets.reset(group, topic, queue_id, offset, now_ms=now_ms)
+        self.consumer_offsets.reset_all(resets, now_ms=now_ms)
         for kept in self.consumer_offsets.commit_all(moves, now_ms=now_ms):
             log.warning("consumer_offset_kept", notice=str(kept))
         self._offsets_edited()

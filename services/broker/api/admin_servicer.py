@@ -46,7 +46,7 @@ class QueueExtents(Protocol):
 class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
     """Answers from the broker's tables.
 
-    `topics_changed` and `groups_changed` persist what was changed; `topic_deleted` forgets what groups had of it.
+    `topics_changed` and `groups_changed` persist what was changed; `topic_deleted` forgets what groups had of a topic.
     """
 
     def __init__(
@@ -124,11 +124,12 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         await self._masters_only(context)
         if self._is_system_topic(request.topic):
             await _refuse(context, f"topic: {request.topic} belongs to the system and stays")
+        # First, so that whoever looks for the topic after a crash in between still finds it and deletes it again; and
+        # also if it is gone: a broker that did it the other way round may have come only so far.
+        self._topic_deleted(request.topic)
         if self._topics.remove(request.topic, now_ms=self._clock.wall_ms()):
             self._topics_changed()
             log.info("topic_deleted", by="operator", topic=request.topic)
-        # Also if it is gone: the call before may have come only so far.
-        self._topic_deleted(request.topic)
         return pb.DeleteTopicResponse()
 
     async def ListTopics(  # noqa: N802

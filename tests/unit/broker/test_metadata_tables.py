@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from broker.metadata_tables import MetadataTables
 from mqcore.delivery import DeliveryOptions, LeaseTable, TagFilter
 from mqcore.metadata import MetadataFile, SubscriptionGroupConfig
 from support.queue_memory import QueueMemory
-from support.simulated_disk import SimulatedDisk
+from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import ManualClock
 
 
@@ -80,3 +82,22 @@ def test_a_removed_group_takes_its_progress_with_it_in_the_files_too() -> None:
     for file in (MetadataFile.SUBSCRIPTION_GROUPS, MetadataFile.CONSUMER_OFFSETS):
         assert not progress.tables.persist(file), "written already"
     assert not progress.tables.remove_group("G")
+
+
+@pytest.mark.parametrize("operation", range(1, 5))
+def test_a_crash_while_a_group_is_removed_never_leaves_its_progress_alone(operation: int) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    tables = MetadataTables(disk, ManualClock(), topics_changed=lambda: None)
+    tables.put_group(SubscriptionGroupConfig("G"))
+    tables.consumer_offsets.commit("G", "T", 0, 2, now_ms=1)
+    tables.persist(MetadataFile.CONSUMER_OFFSETS)
+    disk.crash_at_operation(operation)
+    with pytest.raises(SimulatedCrash):
+        tables.remove_group("G")
+    disk.crash(power_loss=False)
+    restarted = MetadataTables(disk, ManualClock(), topics_changed=lambda: None)
+    restarted.load(cluster="c", broker_name="b", auto_create_topic=False)
+    assert restarted.groups.get("G") is not None, "it can be removed again"
+    restarted.remove_group("G")
+    assert restarted.groups.get("G") is None
+    assert restarted.consumer_offsets.offset("G", "T", 0) is None
