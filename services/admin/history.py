@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -53,6 +53,9 @@ class Figure(StrEnum):
     # Of a master, for each slave; see `ClusterHistory.lag`.
     LAG_BYTES = "lag bytes"
     LAG_SECONDS = "lag seconds"
+
+
+_SUMMED: Final = (Figure.MESSAGES_IN, Figure.MESSAGES_OUT, Figure.BYTES_IN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,7 @@ class ClusterHistory:
     def __init__(self) -> None:
         # By broker key.
         self._tracks: dict[str, _Track] = {}
+        self._totals = _Track()
         self._sampled_ms: int | None = None
 
     def observe(self, reading: ClusterReading) -> None:
@@ -135,6 +139,14 @@ class ClusterHistory:
                 self._sample(self._tracks.setdefault(key, _Track()), broker, reading)
         for key in [key for key in self._tracks if key not in seen]:
             del self._tracks[key]
+        self._totals.add(reading.read_at_wall_ms, dict(self._sums()))
+
+    def _sums(self) -> Iterator[tuple[str, float]]:
+        for figure in _SUMMED:
+            columns = (track.columns.get(figure) for track in self._tracks.values())
+            known = [column[-1] for column in columns if column is not None and not math.isnan(column[-1])]
+            if known:
+                yield figure, sum(known)
 
     def figure(self, broker_key: str, figure: Figure) -> Samples:
         """A figure of one broker; empty if nothing is kept of it."""
@@ -144,19 +156,9 @@ class ClusterHistory:
         """LAG_BYTES or LAG_SECONDS of a slave (`slave_key`) as its master told it."""
         return self._samples(master_key, _lag_column(figure, slave))
 
-    def total(self, broker_keys: Iterable[str], figure: Figure) -> Samples:
-        """The sum over brokers: samples are taken of all at once, so they have the same times."""
-        sums: dict[float, float] = {}
-        for key in broker_keys:
-            samples = self._samples(key, figure)
-            for at_ms, value in zip(samples.times_ms, samples.values, strict=True):
-                if value == value:
-                    before = sums.get(at_ms, math.nan)
-                    sums[at_ms] = value if before != before else before + value
-                else:
-                    sums.setdefault(at_ms, math.nan)
-        times_ms = sorted(sums)
-        return Samples(times_ms, [sums[at_ms] for at_ms in times_ms])
+    def total(self, figure: Figure) -> Samples:
+        """The sum over all brokers that were known at each moment: of messages in and out, and of bytes in."""
+        return Samples(self._totals.times_ms, self._totals.columns.get(figure, ()))
 
     def closing_rate(self, master_key: str, slave: str) -> float | None:
         """By how many bytes a second the lag of a slave shrinks, over the last minute; negative when it grows."""

@@ -94,13 +94,12 @@ def _agreement(servers: Sequence[NameServerState]) -> tuple[str, str]:
 
 def _figures(state: ClusterState, standings: Sequence[GroupStanding], history: ClusterHistory) -> list[FigureView]:
     masters = [standing.master for standing in standings if standing.master is not None]
-    keys = [master.key for master in masters]
     answering = [broker for broker in state.brokers if broker.status is not None]
     statuses = [master.status for master in masters if master.status is not None]
     lost = len(state.brokers) - len(answering)
     return [
-        FigureView("Messages in", _rate(history, keys, Figure.MESSAGES_IN), _bytes_rate(history, keys)),
-        FigureView("Messages out", _rate(history, keys, Figure.MESSAGES_OUT)),
+        FigureView("Messages in", _rate(history.total(Figure.MESSAGES_IN)), _bytes_rate(history)),
+        FigureView("Messages out", _rate(history.total(Figure.MESSAGES_OUT))),
         FigureView(
             "Brokers",
             f"{len(answering):,} of {len(state.brokers):,}",
@@ -126,13 +125,13 @@ def _figures(state: ClusterState, standings: Sequence[GroupStanding], history: C
     ]
 
 
-def _rate(history: ClusterHistory, keys: Sequence[str], figure: Figure) -> str:
-    newest = history.total(keys, figure).newest
+def _rate(samples: Samples) -> str:
+    newest = samples.newest
     return rate_text(newest) if newest is not None else _UNKNOWN
 
 
-def _bytes_rate(history: ClusterHistory, keys: Sequence[str]) -> str:
-    newest = history.total(keys, Figure.BYTES_IN).newest
+def _bytes_rate(history: ClusterHistory) -> str:
+    newest = history.total(Figure.BYTES_IN).newest
     return _bytes_a_second(newest) if newest is not None else ""
 
 
@@ -168,12 +167,12 @@ def _disk_figure(brokers: Sequence[BrokerState]) -> FigureView:
 
 def _group_row(standing: GroupStanding, history: ClusterHistory) -> GroupRow:
     master = standing.master
-    keys = [master.key] if master is not None and master.status is not None else []
+    key = master.key if master is not None else ""
     disk = master.status.disk if master is not None and master.status is not None else None
     return GroupRow(
         standing,
-        messages_in=_rate(history, keys, Figure.MESSAGES_IN),
-        messages_out=_rate(history, keys, Figure.MESSAGES_OUT),
+        messages_in=_rate(history.figure(key, Figure.MESSAGES_IN)),
+        messages_out=_rate(history.figure(key, Figure.MESSAGES_OUT)),
         disk=f"{disk.used_ratio:.0%}, {bytes_text(disk.free_bytes)} free" if disk is not None else _UNKNOWN,
     )
 
@@ -196,8 +195,8 @@ def _plots(standings: Sequence[GroupStanding], history: ClusterHistory, *, from_
         plot(
             "Messages",
             [
-                ("in", history.total(keys, Figure.MESSAGES_IN)),
-                ("out", history.total(keys, Figure.MESSAGES_OUT)),
+                ("in", history.total(Figure.MESSAGES_IN)),
+                ("out", history.total(Figure.MESSAGES_OUT)),
             ],
             unit=rate_text,
             from_ms=from_ms,
@@ -206,7 +205,7 @@ def _plots(standings: Sequence[GroupStanding], history: ClusterHistory, *, from_
         ),
         plot(
             "Bytes in",
-            [("all masters", history.total(keys, Figure.BYTES_IN))],
+            [("all brokers", history.total(Figure.BYTES_IN))],
             unit=_bytes_a_second,
             from_ms=from_ms,
             to_ms=to_ms,

@@ -112,16 +112,22 @@ def test_one_sample_says_nothing_about_speed() -> None:
 
 def test_sum_over_brokers_leaves_out_who_is_silent() -> None:
     history = ClusterHistory()
-    silent = replace(master("broker-b"), status=None, error="refused")
-    observe(
-        history,
-        _cluster(master("broker-a"), master("broker-b")),
-        _cluster(master("broker-a"), silent),
-        _cluster(replace(silent, broker_name="broker-a"), silent),
-    )
-    total = history.total(("broker-a:0", "broker-b:0"), Figure.MEMORY)
-    assert list(total.values[:2]) == [100 << 20, 50 << 20]
-    assert math.isnan(total.values[2])
+    both = ("broker-a", "broker-b")
+
+    def cluster(count: int, *names: str) -> ClusterState:
+        sound = [master(name, messages_in_count=count, uptime_seconds=count) for name in names]
+        silent = [
+            replace(master(name), status=None, error="refused")
+            for name in ("broker-a", "broker-b")
+            if name not in names
+        ]
+        return _cluster(*sound, *silent)
+
+    observe(history, cluster(0, *both), cluster(100, *both), cluster(200, "broker-a"), cluster(300))
+    values = history.total(Figure.MESSAGES_IN).values
+    assert list(values[1:3]) == [40.0, 20.0]
+    assert math.isnan(values[0])
+    assert history.total(Figure.MESSAGES_IN).newest is None
 
 
 def test_broker_that_is_forgotten_is_forgotten_here() -> None:
