@@ -166,13 +166,14 @@ async def _tell_ready(cluster: CachedCluster, grpc_side: GrpcSide) -> None:
 
 
 def _warn_if_open(settings: AdminSettings, log: FilteringBoundLogger) -> None:
-    if _is_loopback(settings.bind_address) or settings.admin_token.get_secret_value():
+    has_token = settings.admin_token.get_secret_value() or settings.viewer_token.get_secret_value()
+    if has_token or _is_loopback(settings.bind_address):
         return
     log.warning(
         "admin_open_to_the_network",
         bindAddress=settings.bind_address,
         anonymousRole=settings.anonymous_role,
-        remedy="set adminToken, or let a NetworkPolicy say who reaches this port",
+        remedy="set adminToken or viewerToken, or let a NetworkPolicy say who reaches this port",
     )
 
 

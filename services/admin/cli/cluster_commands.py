@@ -50,7 +50,7 @@ def up(
     ] = None,
     tracing: Annotated[
         bool,
-        typer.Option("--tracing", help="Trace every message, serve metrics, and start the admin service to see them."),
+        typer.Option("--tracing", help="Trace every message, and serve metrics."),
     ] = False,
     trace_target: Annotated[
         str | None,
@@ -58,14 +58,16 @@ def up(
             metavar="HOST:PORT", help="With --tracing: send traces to this OTLP/gRPC receiver too, such as Jaeger."
         ),
     ] = None,
+    admin: Annotated[bool, typer.Option(help="Start the admin service, with the console, beside the brokers.")] = True,
     restart: Annotated[bool, typer.Option(help="Restart a member that dies, with growing pauses.")] = True,
     live: Annotated[bool, typer.Option(help="Live view; lines when off or when the output is no terminal.")] = True,
     check: Annotated[bool, typer.Option("--check", help="Check the configuration and start nothing.")] = False,
 ) -> None:
     """Start a whole cluster on this machine and watch it; Ctrl-C stops it.
 
-    Two NameServers and, by preset, two masters with or without slaves, each a process of its own. The configuration is
-    copied to DIR/conf at the first start and is yours from then on: a changed file wins over the preset.
+    Two NameServers, by preset two masters with or without slaves, and the admin service with its console, each a
+    process of its own. The configuration is copied to DIR/conf at the first start and is yours from then on: a changed
+    file wins over the preset.
 
     Examples:
 
@@ -96,6 +98,7 @@ def up(
         preset=preset,
         first_port=FREE_PORTS if free else port_base,
         overrides=overrides or [],
+        admin=admin,
         tracing=Tracing(target=trace_target or "") if tracing else None,
     )
     console = Console()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from admin.cli.admin_member import admin_member
 from admin.cli.cluster_folder import ClusterFolder
 from admin.cli.conf_files import free_ports, lay_out, port_count, read_members, renumber, split_overrides
 from admin.cli.failure import EXIT_REFUSED, CommandError
@@ -41,22 +42,27 @@ def checked_members(
     preset: str | None,
     first_port: int | None,
     overrides: Sequence[str],
+    admin: bool = True,
     tracing: Tracing | None = None,
 ) -> tuple[str, list[Member]]:
     """The preset's name and the members in start order. CommandError names every mistake of every member.
 
-    `first_port` None keeps the ports that are in the files; FREE_PORTS or a port writes new ones into them.
+    `first_port` None keeps the ports that are in the files; FREE_PORTS or a port writes new ones into them. With
+    `admin` the admin service is the last of the members.
     """
     name = lay_out(folder, preset)
     if first_port is not None:
         count = port_count(name)
         ports = free_ports(count) if first_port == FREE_PORTS else range(first_port, first_port + count)
         renumber(folder, name, ports)
-    names = [*preset_files(name), *([MemberKind.ADMIN] if tracing is not None else [])]
+    names = [*preset_files(name), *([MemberKind.ADMIN] if admin else [])]
     by_member = split_overrides(overrides, names)
     members = read_members(folder, name, by_member)
+    near = first_port is not None
+    if admin:
+        members.append(admin_member(folder, members, by_member, near=near))
     if tracing is not None:
-        members = traced_members(folder, members, by_member, tracing, near=first_port is not None)
+        members = traced_members(members, tracing, near=near)
     problems = [*member_problems(members), *_own_problems(members, folder)]
     if problems:
         raise CommandError(

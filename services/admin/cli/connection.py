@@ -17,7 +17,7 @@ from admin.rpc import Channels
 from mqclient import ClientOptions, Producer
 from mqservice.clock import SystemClock
 
-__all__ = ["ClusterConnection", "open_connection"]
+__all__ = ["ClusterConnection", "connection_on", "open_connection"]
 
 
 class ClusterConnection(Protocol):
@@ -55,9 +55,17 @@ async def open_connection(target: ClusterTarget) -> AsyncIterator[ClusterConnect
             way = ReleaseWay(target.where)
         else:
             way = await stack.enter_async_context(way_to_place(target.where))
-        channels = Channels(way.dial)
-        stack.push_async_callback(channels.close)
+        yield await stack.enter_async_context(connection_on(way))
+
+
+@contextlib.asynccontextmanager
+async def connection_on(way: ReleaseWay) -> AsyncIterator[ClusterConnection]:
+    """A connection on this way; its channels are closed with the block."""
+    channels = Channels(way.dial)
+    try:
         yield _Connection(way, channels)
+    finally:
+        await channels.close()
 
 
 class _Connection:

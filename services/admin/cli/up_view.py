@@ -86,8 +86,7 @@ def connect_lines(record: ClusterRecord, folder: str) -> list[str]:
     endpoints = ";".join(record.client_endpoints)
     seen = (
         [
-            f"status page, traces  {record.admin_url}, {record.admin_url}traces",
-            "what takes how long  tandemmq trace; tandemmq trace <message id>",
+            f"console              {record.admin_url}",
             f"metrics              prometheus --config.file={folder}/prometheus.yml",
         ]
         if record.admin_url

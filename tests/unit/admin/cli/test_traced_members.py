@@ -1,4 +1,4 @@
-"""What `tandemmq up --tracing` adds, and what it leaves alone."""
+"""The admin service beside a local cluster, what `tandemmq up --tracing` adds, and what both leave alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from admin.cli.admin_member import admin_member
 from admin.cli.cluster_folder import ClusterFolder
 from admin.cli.conf_files import lay_out, read_members, renumber, split_overrides
 from admin.cli.member import Member, member_problems
@@ -26,7 +27,8 @@ def _traced(folder: ClusterFolder, *overrides: str, target: str = "") -> dict[st
     renumber(folder, preset, range(21_000, 21_014))
     by_member = split_overrides(overrides, [*preset_files(preset), "admin"])
     members = read_members(folder, preset, by_member)
-    found = traced_members(folder, members, by_member, Tracing(target=target), near=True)
+    members.append(admin_member(folder, members, by_member, near=True))
+    found = traced_members(members, Tracing(target=target), near=True)
     assert member_problems(found) == []
     return {member.name: member for member in found}
 

@@ -93,9 +93,9 @@ def test_put_rate_is_per_second_and_never_negative() -> None:
     assert rates.per_second["broker-a:0"] == 0.0
 
 
-def test_traced_cluster_says_where_to_look() -> None:
+def test_cluster_with_a_console_says_where_it_is() -> None:
     record = replace(_RECORD, admin_url="http://127.0.0.1:8080/")
     lines = connect_lines(record, "/data")
-    assert "status page, traces  http://127.0.0.1:8080/, http://127.0.0.1:8080/traces" in lines
+    assert "console              http://127.0.0.1:8080/" in lines
     assert "metrics              prometheus --config.file=/data/prometheus.yml" in lines
-    assert len(connect_lines(_RECORD, "/data")) == len(lines) - 3
+    assert len(connect_lines(_RECORD, "/data")) == len(lines) - 2
