@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from admin.cli.release_way import way_to_pods
-from admin.kubernetes_cluster import PodState, PodStream
+from admin.kubernetes_cluster import PodStream
+from support.kubernetes_release import pod
 
 
 class _Network:
@@ -14,38 +15,19 @@ class _Network:
         raise NotImplementedError(f"{pod}:{port}")
 
 
-def _pod(name: str, component: str, ports: dict[str, int], **changes: object) -> PodState:
-    values: dict[str, object] = {
-        "broker_group": "",
-        "home_role": "",
-        "role": "",
-        "owner": "",
-        "revision": "",
-        "node": "",
-        "ip": "10.1.0.7",
-        "phase": "Running",
-        "ready": True,
-        "started": True,
-        "terminating": False,
-        "restart_count": 0,
-        "last_end": "",
-        "not_ready_reason": "",
-        "broken": False,
-    }
-    return PodState(name=name, component=component, ports=ports, **(values | changes))  # type: ignore[arg-type]
-
-
+_BROKER_PORTS = {"grpc-client": 8081, "grpc-metadata": 10911}
 _PODS = (
-    _pod("mq-nameserver-0", "nameserver", {"grpc": 9876}),
-    _pod("mq-nameserver-1", "nameserver", {"grpc": 9876}, ip=""),
-    _pod("mq-broker-a-0", "broker", {"grpc-client": 8081, "grpc-metadata": 10911}),
-    _pod("mq-broker-a-1", "broker", {"grpc-client": 8081, "grpc-metadata": 10911}, terminating=True),
+    pod("mq-nameserver-0", component="nameserver", ports={"grpc": 9876}),
+    # It has no address yet.
+    pod("mq-nameserver-1", component="nameserver", ports={"grpc": 9876}, ip=""),
+    pod("mq-broker-a-0", ports=_BROKER_PORTS),
+    pod("mq-broker-a-1", ports=_BROKER_PORTS, terminating=True),
 )
 
 
 async def test_from_inside_pods_are_dialled_by_their_addresses() -> None:
     async with way_to_pods(_Network(inside=True), _PODS) as way:
-        assert way.address.name_servers == ("10.1.0.7:9876",)
+        assert way.address.name_servers == ("10.0.0.1:9876",)
         assert way.dial is None
 
 
