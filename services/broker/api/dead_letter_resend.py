@@ -96,7 +96,8 @@ class DeadLetterResend:
         """What came of each letter, in their order. `dry_run`: nothing is put; `problem` says what would prevent it."""
         letters: list[pb.ResentDeadLetter] = []
         seen: set[int] = set()
-        deadline_s = asyncio.get_running_loop().time() + _PUT_LIMIT_S
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _PUT_LIMIT_S
         for start in range(0, len(queue_offsets), _LETTERS_AT_ONCE):
             puts: list[tuple[pb.ResentDeadLetter, asyncio.Future[AppendResult]]] = []
             for queue_offset in queue_offsets[start : start + _LETTERS_AT_ONCE]:
@@ -107,7 +108,12 @@ class DeadLetterResend:
                     continue
                 seen.add(queue_offset)
                 message = await self._message(group, letter)
-                if message is not None and not dry_run:
+                if message is None or dry_run:
+                    continue
+                if loop.time() >= deadline_s:
+                    # The caller is gone, and would send again what was stored behind its back.
+                    letter.problem = "not sent: those before it took all the time there was"
+                else:
                     letter.queue_id = message.queue_id
                     puts.append((letter, self._put(message)))
             await _wait(puts, deadline_s)

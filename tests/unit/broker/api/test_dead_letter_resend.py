@@ -172,3 +172,15 @@ async def test_more_than_fit_into_one_round(desk: Desk) -> None:
     assert [letter.message_id for letter in letters] == [f"ID{number}" for number in range(20)]
     assert all(not letter.problem for letter in letters)
     assert {letter.queue_id for letter in letters} == {0, 1, 2, 3}
+
+
+async def test_what_there_was_no_time_for_is_not_sent(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.api.dead_letter_resend._PUT_LIMIT_S", 0.01)
+    for number in range(10):
+        desk.bury({"UNIQ_KEY": f"ID{number}"})
+    desk.broker.puts_held = True
+    stored = sum(desk.broker.store.queue_max_offset("orders", queue_id) for queue_id in range(4))
+    letters = await desk.resend(*range(10))
+    assert all("is not known in time" in letter.problem for letter in letters[:8])
+    assert [letter.problem for letter in letters[8:]] == ["not sent: those before it took all the time there was"] * 2
+    assert sum(desk.broker.store.queue_max_offset("orders", queue_id) for queue_id in range(4)) == stored + 8
