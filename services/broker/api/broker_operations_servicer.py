@@ -28,6 +28,9 @@ _EVENTS: Final = 100
 _EVENTS_MAX: Final = 500
 _DEAD_LETTERS_MAX: Final = 100
 _MEMBERS_NAMED: Final = 3
+_VALUES_MAX: Final = 200
+_KEY_CHARACTERS_MAX: Final = 100
+_VALUE_CHARACTERS_MAX: Final = 4_000
 
 ResendDeadLetters: TypeAlias = Callable[[str, Sequence[int], bool], Awaitable[list[pb.ResentDeadLetter]]]
 """(group, queue offsets, dry run) -> what came of each, in their order."""
@@ -97,7 +100,10 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         self, request: pb.ResetOffsetsRequest, context: _Context
     ) -> pb.ResetOffsetsResponse:
         await self._masters_only(context)
-        target = _target(request)
+        try:
+            target = _target(request)
+        except ValueError as error:
+            await _refuse(context, f"time: {error}")
         if target is None:
             await _refuse(context, "target: name a time, earliest, latest, or the offset of a queue")
         await self._both_exist(request, context)
@@ -110,7 +116,8 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
         except QueriesBusy as error:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        # The search took its time; somebody may have deleted one of them.
+        # The search took its time; somebody may have deleted one of them, and the broker may be leaving.
+        await self._masters_only(context)
         await self._both_exist(request, context)
         if not request.dry_run:
             self._changes.move(request.group, request.topic, moves)
@@ -162,6 +169,17 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
     async def UpdateConfig(  # noqa: N802
         self, request: pb.UpdateConfigRequest, context: _Context
     ) -> pb.UpdateConfigResponse:
+        # Each key that is not known costs a look at all that are.
+        too_long = any(
+            len(key) > _KEY_CHARACTERS_MAX or len(value) > _VALUE_CHARACTERS_MAX
+            for key, value in request.values.items()
+        )
+        if len(request.values) > _VALUES_MAX or too_long:
+            await _refuse(
+                context,
+                f"values: name at most {_VALUES_MAX} settings, with keys of {_KEY_CHARACTERS_MAX} and values of "
+                f"{_VALUE_CHARACTERS_MAX} characters",
+            )
         change = self._settings.changes if request.dry_run else self._settings.change
         try:
             changes = change(dict(request.values))
@@ -228,7 +246,7 @@ def _members_text(group: str, members: Sequence[ClientSession]) -> str:
 
 
 def _target(request: pb.ResetOffsetsRequest) -> ResetTarget | None:
-    """None when it names none."""
+    """None when it names none. ValueError: a time outside the years 1 to 9999."""
     match request.WhichOneof("target"):
         case "time":
             return StoreTime(request.time.ToMilliseconds())

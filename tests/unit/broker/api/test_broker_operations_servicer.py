@@ -129,6 +129,41 @@ async def test_a_reset_without_a_target_is_refused(target: dict[str, Any]) -> No
     assert (await Edge().refused("ResetOffsets", request))[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_a_reset_to_a_time_that_is_none_is_refused() -> None:
+    request = pb.ResetOffsetsRequest(group="G", topic="T", time={"seconds": 1 << 62})
+    code, detail = await Edge().refused("ResetOffsets", request)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert detail.startswith("time: ")
+
+
+async def test_a_broker_that_begins_to_leave_during_the_search_resets_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    edge = Edge()
+    edge.broker.put(2)
+    edge.broker.acknowledge(edge.broker.receive())
+    looked = edge.broker.changes.moves
+
+    async def moves(*arguments: Any) -> Any:
+        found = await looked(*arguments)
+        edge.refusal = "the broker is draining"
+        return found
+
+    monkeypatch.setattr(edge.broker.changes, "moves", moves)
+    request = pb.ResetOffsetsRequest(group="G", topic="T", time={"seconds": 1})
+    assert (await edge.refused("ResetOffsets", request))[0] is grpc.StatusCode.FAILED_PRECONDITION
+    assert edge.broker.leases.committed("G", "T", 0) == 2
+
+
+@pytest.mark.parametrize(
+    "values", [{f"key{number}": "1" for number in range(201)}, {"k" * 101: "1"}, {"deleteWhen": "04;" * 2_000}], ids=len
+)
+async def test_settings_are_named_in_bounded_numbers(values: dict[str, str]) -> None:
+    code, detail = await Edge().refused("UpdateConfig", pb.UpdateConfigRequest(values=values, dry_run=True))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "name at most 200 settings" in detail
+
+
 async def test_a_reset_of_what_is_not_there_is_not_found() -> None:
     edge = Edge()
     for group, topic in (("nobody", "T"), ("G", "nowhere")):
