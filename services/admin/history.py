@@ -158,7 +158,7 @@ class ClusterHistory:
 
     def total(self, figure: Figure) -> Samples:
         """The sum over all brokers that were known at each moment: of messages in and out, and of bytes in."""
-        return Samples(self._totals.times_ms, self._totals.columns.get(figure, ()))
+        return _column(self._totals, figure)
 
     def closing_rate(self, master_key: str, slave: str) -> float | None:
         """By how many bytes a second the lag of a slave shrinks, over the last minute; negative when it grows."""
@@ -186,9 +186,7 @@ class ClusterHistory:
 
     def _samples(self, broker_key: str, column: str) -> Samples:
         track = self._tracks.get(broker_key)
-        if track is None or column not in track.columns:
-            return Samples()
-        return Samples(track.times_ms, track.columns[column])
+        return _column(track, column) if track is not None else Samples()
 
     def _sample(self, track: _Track, broker: BrokerState, reading: ClusterReading) -> None:
         status = broker.status
@@ -204,6 +202,11 @@ class ClusterHistory:
             values |= _changes(track.recent[-1], status, reading.read_at_ms)
         track.recent.append(_Before(reading.read_at_ms, status))
         track.add(reading.read_at_wall_ms, values)
+
+
+def _column(track: _Track, name: str) -> Samples:
+    column = track.columns.get(name)
+    return Samples(track.times_ms, column) if column is not None else Samples()
 
 
 def _levels(status: BrokerStatus) -> Iterator[tuple[str, float]]:

@@ -47,6 +47,16 @@ async def test_rates_come_from_the_history() -> None:
     assert 'aria-label="Messages, last 15 min: in now 200/s, highest 200/s; out now 400/s, highest 400/s."' in page.html
 
 
+async def test_right_after_the_start_rates_are_not_known() -> None:
+    history = ClusterHistory()
+    observe(history, healthy_cluster(), first_wall_ms=NOW_MS)
+    page = await _overview(history=history)
+    assert "Messages in not known" in page.text
+    nobody = ClusterHistory()
+    observe(nobody, ClusterState((), ()), ClusterState((), ()), first_wall_ms=NOW_MS)
+    assert "Messages in not known" in (await _overview(history=nobody)).text
+
+
 async def test_problems_come_first_with_their_remedies() -> None:
     page = await _overview(with_broker(healthy_cluster(), master(slaves=())))
     assert page.text.startswith("DefaultCluster Degraded: see what to do first.")
