@@ -22,18 +22,17 @@ from admin.cli.cluster_choice import ClusterChoice, with_cluster
 from admin.cli.completion import complete_group, complete_topic
 from admin.cli.duration_option import parse_duration_s
 from admin.cli.failure import EXIT_REFUSED, CommandError
-from admin.cli.listing import collect
+from admin.cli.listing import collect, read_groups
 from admin.cluster_state import ClusterState
 from admin.consistency_results import ResultsUnavailable, results_place
 from admin.consistency_state import ConsistencyReading, standings
 from admin.operations.interface import Operations
-from admin.operations.values import GroupDetail, GroupSummary, Progress, Unseen
+from admin.operations.values import GroupSummary, Progress, Unseen
 from mqservice.clock import SystemClock
 
 __all__ = ["check_app"]
 
 _TIMEOUT_S: Final = "10s"
-_ASKED_AT_ONCE: Final = 16
 _USAGE_EXIT_CODE: Final = 2
 
 ResultT = TypeVar("ResultT")
@@ -260,15 +259,7 @@ async def _progress(
         page = await collect(lambda request: operations.groups(page=request))
         names = [group.name for group in page.items]
         unseen |= set(page.unseen)
-    at_once = asyncio.Semaphore(_ASKED_AT_ONCE)
-
-    async def one(name: str) -> GroupDetail:
-        async with at_once:
-            return await operations.group(name)
-
-    async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(one(name)) for name in names]
-    details = [task.result() for task in asked]
+    details = await read_groups(operations, names)
     for detail in details:
         unseen |= set(detail.unseen)
     found = [(detail.summary, detail.progress) for detail in details]

@@ -1,18 +1,21 @@
-"""Long lists: asked for page by page, up to a limit."""
+"""Long lists: asked for page by page, up to a limit; and many groups, some at once."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 import typer
 
 from admin.cli.output import tell_unseen
-from admin.operations.values import Page, PageRequest
+from admin.operations.interface import Operations
+from admin.operations.values import GroupDetail, Page, PageRequest
 
-__all__ = ["collect", "tell_rest"]
+__all__ = ["collect", "read_groups", "tell_rest"]
 
 _PAGE_SIZE: Final = 200
+_ASKED_AT_ONCE: Final = 16
 
 ItemT = TypeVar("ItemT")
 
@@ -29,6 +32,19 @@ async def collect(ask: Callable[[PageRequest], Awaitable[Page[ItemT]]], *, limit
         number += 1
     shown = items[:limit] if limit else items
     return Page(shown, 1, max(1, len(shown)), page.total, page.unseen)
+
+
+async def read_groups(operations: Operations, names: Iterable[str]) -> list[GroupDetail]:
+    """The groups in their order. Raises what the first raised that could not be read, alone or in a group."""
+    at_once = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+    async def one(name: str) -> GroupDetail:
+        async with at_once:
+            return await operations.group(name)
+
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(one(name)) for name in names]
+    return [task.result() for task in asked]
 
 
 def tell_rest(page: Page[ItemT]) -> None:

@@ -13,7 +13,7 @@ from admin.cli.cluster_choice import ClusterChoice, with_cluster
 from admin.cli.confirmation import ask, tell_changes, tell_warnings
 from admin.cli.connection import ClusterConnection
 from admin.cli.group_view import reset_table
-from admin.cli.listing import collect
+from admin.cli.listing import collect, read_groups
 from admin.cli.mqadmin.columns import Columns, emit_lines
 from admin.cli.mqadmin.options import (
     BrokerAddrOption,
@@ -215,7 +215,7 @@ def consumer_progress(
         operations = await check(connection)
         page = await collect(lambda request: operations.groups(page=request))
         tell_unseen(page.unseen)
-        return [await operations.group(summary.name) for summary in page.items]
+        return await read_groups(operations, [summary.name for summary in page.items])
 
     if group is None:
         details = cluster.run(all_of)
