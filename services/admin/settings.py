@@ -42,7 +42,7 @@ class AdminSettings(ServiceSettings):
         ge=0,
         le=65_535,
         alias="httpPort",
-        description="Port of everything: status page, JSON, metrics and gRPC. 0: any free port, for tests.",
+        description="Port of everything: console, REST, metrics and gRPC. 0: any free port, for tests.",
     )
     refresh_interval: int = Field(
         2_000,

@@ -1,1 +1,1 @@
-"""What the admin service answers: JSON, metrics, the status page and gRPC, all on one port."""
+"""What the admin service answers: pages, REST, metrics and gRPC, all on one port."""
