@@ -51,7 +51,7 @@ def main() -> None:
     settings = settings_of_command_line(
         AdminSettings,
         program="mqadminservice",
-        description="Admin service: the state of one cluster the console of one cluster, REST, gRPC and metrics on one port.",
+        description="Admin service: the console of one cluster, REST, gRPC and metrics on one port.",
         arguments=sys.argv[1:],
         environ=os.environ,
         check=lambda loaded: check_ports_free(loaded.bind_address, {"httpPort": loaded.http_port}),
