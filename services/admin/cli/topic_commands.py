@@ -148,7 +148,9 @@ def topic_routes(cluster: ClusterChoice, topic: TopicArgument, output: OutputOpt
 def topic_delete(
     cluster: ClusterChoice, topic: TopicArgument, dry_run: DryRunOption = False, yes: YesOption = False
 ) -> None:
-    """Remove a topic from all masters. Its messages can no longer be read and go when their files expire.
+    """Remove a topic from all masters. Nobody can consume its messages while there is no topic of that name.
+
+    A topic made again under the name has them until they expire; groups begin in it as new ones do.
 
     Examples:
 
@@ -158,7 +160,7 @@ def topic_delete(
     """
     carry_out(
         cluster,
-        f"Delete topic {topic} with all its messages?",
+        f"Delete topic {topic}?",
         lambda operations, dry: operations.delete_topic(topic, dry_run=dry),
         dry_run=dry_run,
         yes=yes,

@@ -59,7 +59,7 @@ class Operations(Protocol):
         """Creates or changes a topic, and waits until every NameServer routes to it."""
 
     async def delete_topic(self, name: str, *, dry_run: bool = False) -> ChangeResult:
-        """Removes a topic from all masters; its messages can no longer be read."""
+        """Removes a topic from all masters; its messages cannot be consumed while there is none of that name."""
 
     # Groups and clients
 

@@ -225,4 +225,7 @@ def _no_topic(name: str, unseen: Sequence[Unseen]) -> OperationFailed:
 
 def _removal(extents: Sequence[Extent]) -> str:
     held = sum(extent.held for extent in extents)
-    return f"removed; {held:,} messages can no longer be read" if held else "removed; it holds no messages"
+    if not held:
+        return "removed; it holds no messages"
+    messages = "1 message" if held == 1 else f"{held:,} messages"
+    return f"removed; {messages} cannot be consumed while there is no topic of that name"

@@ -189,7 +189,7 @@ async def test_deleting_asks_for_the_name_and_tells_what_is_lost() -> None:
     operations = FakeOperations()
     async with _console(operations) as console:
         page = await console.get("/topics/orders/delete")
-        for fact in ("32 messages can no longer be read", "billing", "3 connected clients use it now", "removed"):
+        for fact in ("32 messages cannot be consumed while", "billing", "3 connected clients use it now", "removed"):
             assert fact in page.text
         again = await console.post("/topics/orders/delete", {"confirm": "true", "typed": "order"}, status=422)
         assert "Type orders to delete it." in again.text
