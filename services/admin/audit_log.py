@@ -44,4 +44,6 @@ class AuditLog:
 
 
 def _cut(value: str) -> str:
+    # Half of a surrogate pair, which JSON can write, would break every page and answer that shows the line.
+    value = value.encode(errors="replace").decode()
     return value if len(value) <= _FIELD_LENGTH_MAX else f"{value[:_FIELD_LENGTH_MAX]}… ({len(value)} characters)"

@@ -70,7 +70,8 @@ class MessageOperations:
     ) -> MessageDetail:
         """The message at a place of a queue."""
         _check_offset(queue_offset)
-        _check_offset(queue_id)
+        if not 0 <= queue_id < 1 << 31:
+            raise OperationFailed(FailureKind.INVALID, f"{queue_id} is no queue", remedy="give a number from 0 on")
         place = pb.QueuePlace(topic=topic, queue_id=queue_id, queue_offset=queue_offset)
         request = pb.GetMessageRequest(queue=place, body_bytes=_body_limit(body_bytes))
         problem = f"queue {queue_id} of {topic} on {broker_name} has no message {queue_offset:,}"

@@ -61,7 +61,7 @@ class ResendBody(Body):
     """Dead letters of one broker group, by their offsets in the dead letter queue."""
 
     broker_name: str = Field(max_length=127)
-    queue_offsets: list[int] = Field(min_length=1, max_length=100)
+    queue_offsets: list[Annotated[int, Field(ge=0, lt=1 << 63)]] = Field(min_length=1, max_length=100)
 
 
 def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> None:

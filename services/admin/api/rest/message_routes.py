@@ -47,7 +47,9 @@ class SendBody(Body):
     body_base64: str = Field("", max_length=_BODY_BYTES_MAX * 4 // 3 + 4)
     tag: str = Field("", max_length=127)
     keys: list[Annotated[str, Field(max_length=200)]] = Field([], max_length=64)
-    properties: dict[str, str] = Field({}, max_length=200)
+    properties: dict[Annotated[str, Field(max_length=127)], Annotated[str, Field(max_length=32_767)]] = Field(
+        {}, max_length=200
+    )
     message_group: str = Field("", max_length=200, description="FIFO topics need one.")
 
 

@@ -37,7 +37,9 @@ class TopicBody(Body):
     write_queue_count: int = Field(0, ge=0, le=1_024, description="Queues to send to; 0: as it is.")
     permission: int = Field(0, ge=0, le=7, description="4 to receive, 2 to send, together 6; 0: as it is.")
     message_type: str = Field("", max_length=32, description="NORMAL or FIFO; empty: as it is.")
-    broker_names: list[str] = Field([], max_length=1_000, description="Only on these broker groups; empty: on all.")
+    broker_names: list[Annotated[str, Field(max_length=127)]] = Field(
+        [], max_length=1_000, description="Only on these broker groups; empty: on all."
+    )
 
 
 class TopicRoutes(Body):
@@ -90,5 +92,8 @@ def add_topic_routes(app: FastAPI, desk: OperationsDesk) -> None:
 
     @app.delete("/api/v1/topics/{name}", tags=_TAGS, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
     async def delete_topic(name: str, dry_run: DryRun = False, operations: Operations = acting) -> ChangeResult:
-        """Removes a topic from all masters. Its messages can no longer be read."""
+        """Removes a topic from all masters. Nobody can consume its messages while there is no topic of that name.
+
+        A topic made again under the name has them until they expire; groups begin in it as new ones do.
+        """
         return await operations.delete_topic(name, dry_run=dry_run)

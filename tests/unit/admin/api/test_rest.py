@@ -216,6 +216,35 @@ async def test_a_defect_is_told_as_one_and_recorded(monkeypatch: pytest.MonkeyPa
         assert admin.audit_log.lines()[0].fields["outcome"] == "failed unexpectedly: ZeroDivisionError"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "/api/v1/topics/orders", b'{"broker_names": ["\\ud800"]}'),
+        ("POST", "/api/v1/topics/orders/messages", b'{"properties": {"\\ud800": "x"}}'),
+        ("POST", "/api/v1/topics/orders/messages", b'{"properties": {"x": "\\udfff"}}'),
+        ("POST", "/api/v1/groups/billing/dead-letters/resend", b'{"broker_name": "broker-a", "queue_offsets": [-1]}'),
+        (
+            "POST",
+            "/api/v1/groups/billing/dead-letters/resend",
+            b'{"broker_name": "broker-a", "queue_offsets": [9223372036854775808]}',
+        ),
+    ],
+)
+async def test_what_no_broker_could_be_told_is_refused(method: str, path: str, body: bytes) -> None:
+    async with admin_in_memory() as admin:
+        headers = {"content-type": "application/json"}
+        answer = await admin.client.request(method, path, content=body, headers=headers)
+        events = await admin.client.get("/api/v1/events")
+    assert (answer.status_code, events.status_code) == (422, 200)
+
+
+async def test_half_a_surrogate_pair_breaks_no_list_of_events() -> None:
+    async with admin_in_memory() as admin:
+        admin.audit_log.record("operator_change", fields={"subject": "\ud800"})
+        events = (await admin.client.get("/api/v1/events?limit=1000")).json()["events"]
+    assert {"subject": "?"} in [event["fields"] for event in events]
+
+
 async def test_a_tail_gives_what_comes_in_and_ends() -> None:
     operations = FakeOperations()
     newest = (await operations.search(MessageQuery("orders"))).messages[0]

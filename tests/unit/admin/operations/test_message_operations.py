@@ -160,3 +160,9 @@ async def test_where_no_message_is_none_is_shown(offset: int, kind: FailureKind)
     with pytest.raises(OperationFailed) as failed:
         await _operations(Replica(), Replica()).at_physical("broker-a", offset, body_bytes=0)
     assert failed.value.kind is kind
+
+
+async def test_a_queue_beyond_all_numbers_of_queues_is_none() -> None:
+    with pytest.raises(OperationFailed) as failed:
+        await _operations(Replica(), Replica()).at_queue("broker-a", "orders", 1 << 31, 0, body_bytes=0)
+    assert failed.value.kind is FailureKind.INVALID
