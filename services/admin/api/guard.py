@@ -173,8 +173,10 @@ def _is_of_this_origin(headers: _Headers) -> bool:
 
 
 def _address_of(scope: Scope) -> str:
+    """As it was written: %RETRY%orders is another path than %25RETRY%25orders, which names that topic."""
+    path = scope.get("raw_path", b"").decode("latin-1") or quote(scope["path"])
     query = scope.get("query_string", b"").decode("latin-1")
-    return f"{scope['path']}?{query}" if query else str(scope["path"])
+    return f"{path}?{query}" if query else path
 
 
 def _body_bytes_max(path: str) -> int:

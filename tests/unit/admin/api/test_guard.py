@@ -169,6 +169,13 @@ async def test_a_browser_elsewhere_logs_in_and_out() -> None:
     assert events == ["login", "login_refused"]
 
 
+async def test_whoever_logs_in_comes_to_the_topic_that_was_asked_for() -> None:
+    async with admin_in_memory(*_TOKENS, peer="10.0.0.7", host="mq.example") as admin:
+        sent_on = await admin.client.get("/topics/%25RETRY%25billing", headers={"accept": "text/html"})
+        page = await admin.client.get(sent_on.headers["location"])
+    assert 'value="/topics/%25RETRY%25billing"' in page.text
+
+
 async def test_a_page_elsewhere_logs_nobody_in() -> None:
     async with admin_in_memory(*_TOKENS, peer="10.0.0.7", host="mq.example") as admin:
         headers = {**_FORM, "origin": "https://attacker.example"}
