@@ -261,7 +261,7 @@ class Broker:
             leases=self._leases,
             sessions=self._sessions,
             find_offsets=self._queries.find_offsets,
-            persist_leases=self.persist_leases,
+            persist_leases=self._persist_leases_durably,
             wake=self._client_api.housekeep,
         )
         self._store_turn = asyncio.Lock()
@@ -389,6 +389,14 @@ class Broker:
         """Writes what changed in the lease table. A disk that refuses stops the broker."""
         try:
             self._lease_storage.persist()
+        except DiskError as error:
+            self._disk_failed(error)
+            raise
+
+    def _persist_leases_durably(self) -> None:
+        """The same, so that it outlives a loss of power."""
+        try:
+            self._lease_storage.persist_durably()
         except DiskError as error:
             self._disk_failed(error)
             raise

@@ -32,6 +32,8 @@ class LeaseStorage:
         self._table = table
         self._generation = 0
         self._journal: AppendFile | None = None
+        self._folded: AppendFile | None = None
+        """The journal before, while its snapshot is being written: only both together are the state."""
         self._compacting = False
 
     def load(self) -> None:
@@ -66,6 +68,17 @@ class LeaseStorage:
             assert self._journal is not None, "load() opens the journal"
             self._journal.append(changes)
 
+    def persist_durably(self) -> None:
+        """The same, and it outlives a loss of power. Waits for the disk: for operators' acts alone.
+
+        What clients did may be forgotten, since it is delivered again. A reset that is forgotten would leave the group
+        where it was, and what it was to consume anew would never come.
+        """
+        self.persist()
+        for journal in (self._folded, self._journal):
+            if journal is not None:
+                journal.sync()
+
     async def compact_if_due(self) -> None:
         """Folds the journal into a new snapshot when the table says that it has grown enough."""
         if self._compacting or not self._table.compaction_due:
@@ -75,16 +88,17 @@ class LeaseStorage:
             self.persist()
             generation = self._generation + 1
             snapshot = self._table.snapshot()
-            old = self._journal
+            self._folded = self._journal
             self._journal = self._disk.open_append_file(_path(generation, "journal"))
             self._generation = generation
-            if old is not None:
-                old.close()
             await asyncio.to_thread(self._disk.write_file, _path(generation, "snapshot"), snapshot)
             self._remove_before(generation)
             log.debug("leases_compacted", snapshot_bytes=len(snapshot))
         finally:
             self._compacting = False
+            if self._folded is not None:
+                self._folded.close()
+                self._folded = None
 
     def close(self) -> None:
         """Writes the rest and makes it durable."""

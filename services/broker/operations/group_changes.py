@@ -81,7 +81,8 @@ class GroupRemoval:
 
 
 class GroupChanges:
-    """Changes groups on a master. `wake` lets receives that wait look for messages again. Event loop only."""
+    """Changes groups on a master. `persist_leases` makes what changed outlive a loss of power; `wake` lets receives
+    that wait look for messages again. Event loop only."""
 
     def __init__(
         self,

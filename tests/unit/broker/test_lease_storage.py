@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections.abc import Callable
 
+import pytest
 from structlog.testing import capture_logs
 
 from broker.lease_storage import LeaseStorage
 from mqcore.delivery import DeliveryOptions, LeaseTable, TagFilter
 from mqcore.storage import Disk
 from support.queue_memory import QueueMemory
-from support.simulated_disk import SimulatedDisk
+from support.simulated_disk import SimulatedCrash, SimulatedDisk
 
 GROUP, TOPIC = "group", "topic"
 
@@ -124,3 +126,57 @@ def test_snapshot_that_cannot_be_read_is_told_as_the_error_it_is() -> None:
     with capture_logs() as lines:
         loaded(disk, queues)
     assert [(line["log_level"], line["snapshot_valid"]) for line in lines] == [("error", False)]
+
+
+def test_an_operators_reset_outlives_a_loss_of_power() -> None:
+    for seed in range(20):
+        disk, queues = SimulatedDisk(random.Random(seed)), queues_with(5)
+        table, storage = loaded(disk, queues)
+        for handle in receive(table, now_ms=1_000):
+            table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=1_100)
+        storage.persist()
+        table.reset(group=GROUP, topic=TOPIC, queue_id=0, offset=1)
+        storage.persist_durably()
+        disk.crash(power_loss=True)
+        table, _ = loaded(disk, queues)
+        assert len(receive(table, now_ms=100_000)) == 4
+
+
+class _SlowSnapshots(SimulatedDisk):
+    """Lets something happen while a snapshot is written, and then loses power."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(random.Random(seed))
+        self.meanwhile: Callable[[], None] | None = None
+
+    def write_file(self, path: str, data: bytes) -> None:
+        if self.meanwhile is not None:
+            self.meanwhile()
+            raise SimulatedCrash
+        super().write_file(path, data)
+
+
+def test_an_operators_reset_during_a_compaction_outlives_a_loss_of_power() -> None:
+    for seed in range(20):
+        disk, queues = _SlowSnapshots(seed), queues_with(5)
+        table, storage = loaded(disk, queues, compaction_floor_bytes=1)
+        for handle in receive(table, now_ms=1_000):
+            table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=1_100)
+            storage.persist()
+
+        def reset(table: LeaseTable = table, storage: LeaseStorage = storage) -> None:
+            table.reset(group=GROUP, topic=TOPIC, queue_id=0, offset=1)
+            storage.persist_durably()
+
+        disk.meanwhile = reset
+        while not table.compaction_due:
+            table.open("other", TOPIC, [0, 1, 2])
+            storage.persist()
+            table.forget_group("other")
+            storage.persist()
+        with pytest.raises(SimulatedCrash):
+            asyncio.run(storage.compact_if_due())
+        disk.meanwhile = None
+        disk.crash(power_loss=True)
+        table, _ = loaded(disk, queues)
+        assert len(receive(table, now_ms=100_000)) == 4
