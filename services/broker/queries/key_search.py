@@ -10,6 +10,7 @@ from broker.queries.errors import QueriesBusy
 from broker.queries.found_page import SLICE_RECORDS, FoundPage
 from broker.queries.id_time import earliest_store_ms
 from broker.queries.stored_records import ReadableStore, StoredRecords
+from broker.queries.time_boundary import entry_at
 from broker.queries.values import MessagePage
 from mqcore.clock import Clock
 from mqcore.message import RecordOutline, decode_properties, index_terms
@@ -36,6 +37,7 @@ class KeySearch:
         clock: Clock,
     ) -> None:
         self._records = records
+        self._store = store
         self._topic = wanted.topic
         self._key = criteria.key
         self._clock = clock
@@ -80,4 +82,10 @@ class KeySearch:
         if outline.topic != self._topic or not self._begin_ms <= outline.store_timestamp_ms < self._end_ms:
             return False
         _, keys = index_terms(decode_properties(outline.properties))
-        return self._key in keys
+        return self._key in keys and self._is_in_its_queue(outline)
+
+    def _is_in_its_queue(self, outline: RecordOutline) -> bool:
+        """The index outlives a topic that is deleted; its messages are not those of a later one of that name."""
+        queue = self._store.consume_queue(outline.topic, outline.queue_id)
+        entry = entry_at(queue, outline.queue_offset) if queue is not None else None
+        return entry is not None and entry.physical_offset == outline.physical_offset

@@ -165,6 +165,16 @@ async def test_a_key_that_is_also_the_id_is_found_once() -> None:
     assert len(places(await store.all_pages(WantedMessages("orders", KeyCriteria("ID"), limit=1)))) == 1
 
 
+async def test_messages_of_a_deleted_topic_are_not_found_in_its_successor() -> None:
+    store = QueryStore()
+    store.put(b"former", keys=("ID1", "order-1"))
+    store.store.queues.remove_topic("orders")
+    assert await store.queries.with_key("ID1", ["orders"], limit=2) == []
+    store.put(b"latter", keys=("ID2", "order-1"))
+    (page,) = await store.all_pages(WantedMessages("orders", KeyCriteria("order-1"), body_bytes=10))
+    assert [one.body.data for one in page.messages] == [b"latter"]
+
+
 async def test_by_key_in_many_topics() -> None:
     topics = [f"topic-{number}" for number in range(30)]
     store = QueryStore(topics=topics)
