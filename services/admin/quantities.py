@@ -8,6 +8,7 @@ __all__ = [
     "age_text",
     "bytes_text",
     "count_text",
+    "counted",
     "duration_text",
     "nanoseconds_text",
     "rate_text",
@@ -19,6 +20,11 @@ __all__ = [
 def count_text(value: int) -> str:
     """12,345."""
     return f"{value:,}"
+
+
+def counted(value: int, noun: str, plural: str = "") -> str:
+    """1 message, 12,345 messages; `plural` where it is not the noun with an s."""
+    return f"{value:,} {noun if value == 1 else plural or noun + 's'}"
 
 
 def bytes_text(value: int) -> str:

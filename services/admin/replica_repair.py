@@ -15,6 +15,7 @@ import grpc.aio
 from tandemmq.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.broker.v1 import replica_repair_service_pb2 as repair_pb
 
+from admin.quantities import counted
 from admin.rpc import error_text
 from mqcore.audit.repair_plan import RepairAction, RepairStep
 
@@ -120,8 +121,8 @@ class Repair:
             return StepResult(step, StepOutcome.SOUND, "sound already: it holds what its source holds")
         verb = "would change" if dry_run else "changed"
         text = (
-            f"{verb} {_counted(reply.changed_bytes, 'byte')} in {_counted(len(reply.changed_ranges), 'place')}; "
-            f"{_counted(reply.record_count, 'record')} proven sound"
+            f"{verb} {counted(reply.changed_bytes, 'byte')} in {counted(len(reply.changed_ranges), 'place')}; "
+            f"{counted(reply.record_count, 'record')} proven sound"
         )
         return StepResult(step, StepOutcome.CHANGED, text)
 
@@ -148,10 +149,10 @@ class Repair:
             changed += reply.changed_count
             sound += reply.sound_count
         if not changed:
-            return StepResult(step, StepOutcome.SOUND, f"sound already: {_counted(sound, 'entry', 'entries')}")
+            return StepResult(step, StepOutcome.SOUND, f"sound already: {counted(sound, 'entry', 'entries')}")
         verb = "would write" if dry_run else "wrote"
         return StepResult(
-            step, StepOutcome.CHANGED, f"{verb} {_counted(changed, 'entry', 'entries')}; {sound:,} right before"
+            step, StepOutcome.CHANGED, f"{verb} {counted(changed, 'entry', 'entries')}; {sound:,} right before"
         )
 
 
@@ -170,10 +171,6 @@ def blocks_the_rest(result: StepResult, before: Sequence[StepResult]) -> bool:
         for each in before
     )
     return not (mended and result.step.action is RepairAction.REWRITE_QUEUE_ENTRIES)
-
-
-def _counted(value: int, noun: str, plural: str = "") -> str:
-    return f"{value:,} {noun if value == 1 else plural or noun + 's'}"
 
 
 def _known(value: int | None) -> int:

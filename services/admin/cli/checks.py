@@ -8,7 +8,7 @@ from admin.cli.check_result import CheckLevel, CheckResult, Measure, worst
 from admin.cluster_state import BrokerState, ClusterState, Severity, diagnose
 from admin.consistency_state import ConsistencyReading, diagnose_consistency
 from admin.operations.values import GroupSummary, Progress, Unseen
-from admin.quantities import bytes_text, duration_text
+from admin.quantities import bytes_text, counted, duration_text
 
 __all__ = [
     "check_consistency",
@@ -33,7 +33,7 @@ def check_health(state: ClusterState) -> CheckResult:
     if problems:
         return CheckResult("health", CheckLevel.CRITICAL, problems, measures)
     answering = sum(broker.status is not None for broker in state.brokers)
-    told = [f"{answering} brokers and {len(state.name_servers)} NameServers are well"]
+    told = [f"well: {counted(answering, 'broker')}, {counted(len(state.name_servers), 'NameServer')}"]
     return CheckResult("health", CheckLevel.OK, told, measures)
 
 
@@ -54,7 +54,9 @@ def check_name_servers(state: ClusterState) -> CheckResult:
     if not answering:
         return CheckResult("nameservers", CheckLevel.CRITICAL, reasons or ["there is none"], measures)
     level = CheckLevel.WARNING if reasons else CheckLevel.OK
-    told = reasons or [f"{len(answering)} NameServers answer and know the same {len(known)} brokers"]
+    told = reasons or [
+        f"answering: {counted(len(answering), 'NameServer')}, all with the same {counted(len(known), 'broker')}"
+    ]
     return CheckResult("nameservers", level, told, measures)
 
 
@@ -90,7 +92,7 @@ def check_replication(
     if not masters and not orphans:
         return CheckResult("replication", CheckLevel.UNKNOWN, ["no broker is registered"])
     slaves = sum(len(broker.status.slaves) for broker in masters if broker.status)
-    told = reasons or [f"{slaves} slaves of {len(masters)} masters keep up"]
+    told = reasons or [f"keeping up: {counted(slaves, 'slave')} of {counted(len(masters), 'master')}"]
     return CheckResult("replication", worst(levels), told, measures)
 
 
@@ -121,7 +123,7 @@ def check_disk(state: ClusterState, *, warning_ratio: float, critical_ratio: flo
             )
     if not state.brokers:
         return CheckResult("disk", CheckLevel.UNKNOWN, ["no broker is registered"])
-    told = reasons or [f"{len(measures)} disks have room"]
+    told = reasons or [f"with room: {counted(len(measures), 'disk')}"]
     return CheckResult("disk", worst(levels), told, measures)
 
 
@@ -148,11 +150,11 @@ def check_lag(
             levels.append(level)
             oldest = f", the oldest for {duration_text(age_s)}" if age_s else ""
             members = "" if summary.member_count else ", no member is connected"
-            reasons.append(f"group {summary.name} is {int(lag.value):,} messages behind{oldest}{members}")
+            reasons.append(f"group {summary.name} is {counted(int(lag.value), 'message')} behind{oldest}{members}")
     for each in unseen:
         levels.append(CheckLevel.UNKNOWN)
         reasons.append(f"{each.subject} was not seen ({each.reason})")
-    return CheckResult("lag", worst(levels), reasons or [f"{len(groups)} groups keep up"], measures)
+    return CheckResult("lag", worst(levels), reasons or [f"keeping up: {counted(len(groups), 'group')}"], measures)
 
 
 def check_consistency(reading: ConsistencyReading, *, now_ms: int) -> CheckResult:
@@ -168,7 +170,7 @@ def check_consistency(reading: ConsistencyReading, *, now_ms: int) -> CheckResul
         return CheckResult("consistency", CheckLevel.UNKNOWN, told, measures)
     if notes:
         return CheckResult("consistency", CheckLevel.WARNING, notes, measures)
-    told = [f"all replicas of {len(reading.standings)} broker groups were equal in run {reading.runs[0].run_id}"]
+    told = [f"equal in run {reading.runs[0].run_id}: all replicas of {counted(len(reading.standings), 'broker group')}"]
     return CheckResult("consistency", CheckLevel.OK, told, measures)
 
 

@@ -38,9 +38,9 @@ def carry_out(
 
 def tell_changes(result: ChangeResult) -> None:
     """A line for each broker or NameServer; what needs attention on standard error."""
-    verb = "would be " if result.dry_run else ""
+    planned = "planned: " if result.dry_run else ""
     for change in result.changes:
-        typer.echo(f"{change.subject}: {verb if change.what != 'no change' else ''}{change.what}")
+        typer.echo(f"{change.subject}: {planned}{change.what}")
     tell_warnings(result.warnings)
 
 

@@ -36,6 +36,7 @@ from admin.operations.values import (
     ResetTarget,
     Unseen,
 )
+from admin.quantities import counted
 from mqcore.clock import Clock
 from mqcore.metadata import SYSTEM_GROUPS
 from mqcore.metadata.resource_names import group_name_problem
@@ -295,7 +296,7 @@ def _difference(before: admin_pb.SubscriptionGroupStatus | None, after: admin_pb
 
 def _removal(answer: operations_pb.DeleteSubscriptionGroupResponse) -> str:
     topics = f", progress in {', '.join(answer.topics)} forgotten" if answer.topics else ""
-    inflight = f", {answer.inflight_count:,} messages in clients' hands" if answer.inflight_count else ""
+    inflight = f", {counted(answer.inflight_count, 'message')} in clients' hands" if answer.inflight_count else ""
     return f"removed{topics}{inflight}"
 
 

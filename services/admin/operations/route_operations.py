@@ -15,6 +15,7 @@ from admin.operations.questions import Answer, Questions, require_all, unseen_of
 from admin.operations.topic_changes import NO_CHANGE
 from admin.operations.topic_messages import route_of
 from admin.operations.values import Change, ChangeResult, Route, Unseen
+from admin.quantities import counted
 from admin.rpc import NameServerCalls
 
 __all__ = ["RouteOperations"]
@@ -115,7 +116,7 @@ class RouteOperations:
         require_all(answers, problem=f"write permission of {broker_name} could not be {verb}")
         counts = [(answer.subject, answer.value or 0) for answer in answers]
         return [
-            Change(address, f"write permission {verb} for {count:,} topics" if count else NO_CHANGE)
+            Change(address, f"write permission {verb} for {counted(count, 'topic')}" if count else NO_CHANGE)
             for address, count in counts
         ]
 
@@ -135,7 +136,8 @@ class RouteOperations:
             is_change = rows and is_writable != writable
             changes.append(
                 Change(
-                    answer.subject, f"write permission {verb} for {len(topics):,} topics" if is_change else NO_CHANGE
+                    answer.subject,
+                    f"write permission {verb} for {counted(len(topics), 'topic')}" if is_change else NO_CHANGE,
                 )
             )
         return changes

@@ -30,6 +30,7 @@ from admin.operations.values import (
     TopicSummary,
     Unseen,
 )
+from admin.quantities import counted
 from mqcore.clock import Clock
 
 __all__ = ["TopicFacts", "TopicOperations"]
@@ -227,5 +228,4 @@ def _removal(extents: Sequence[Extent]) -> str:
     held = sum(extent.held for extent in extents)
     if not held:
         return "removed; it holds no messages"
-    messages = "1 message" if held == 1 else f"{held:,} messages"
-    return f"removed; {messages} cannot be consumed while there is no topic of that name"
+    return f"removed; {counted(held, 'message')} cannot be consumed while there is no topic of that name"

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from admin.cluster_cache import ClusterReading
 from admin.cluster_state import Severity
+from admin.quantities import counted
 
 __all__ = ["NAVIGATION", "UNFRAMED", "Actor", "Flash", "Flashes", "Frame", "NavigationEntry", "frame_of"]
 
@@ -140,7 +141,7 @@ def frame_of(
     if reading is None:
         return Frame(active=active, actor=actor, flash=flash, now_wall_ms=now_wall_ms, has_session=has_session)
     problems = sum(finding.severity is Severity.PROBLEM for finding in reading.findings)
-    verdict = "healthy" if reading.healthy else f"{problems} problem{'s' if problems > 1 else ''}"
+    verdict = "healthy" if reading.healthy else counted(problems, "problem")
     return Frame(
         active=active,
         cluster=", ".join(sorted({broker.cluster for broker in reading.state.brokers})),

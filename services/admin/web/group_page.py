@@ -8,7 +8,7 @@ from typing import Final
 
 from admin.operations.topic_names import RETRY_PREFIX
 from admin.operations.values import GroupDetail, GroupSummary, OffsetReset, Page, Progress, Unseen
-from admin.quantities import count_text, duration_text
+from admin.quantities import count_text, counted, duration_text
 from admin.web.client_rows import ClientRow, client_rows
 from admin.web.page_addresses import dead_letters_address, group_address, messages_address, topic_address
 
@@ -156,11 +156,11 @@ def reset_view(moves: Sequence[OffsetReset]) -> ResetView:
     unread = sum(move.from_offset < 0 for move in moves)
     effects = []
     if again:
-        effects.append(f"{_messages_text(again)} will be delivered again.")
+        effects.append(f"{counted(again, 'message')} will be delivered again.")
     if skipped:
-        effects.append(f"{_messages_text(skipped)} will be skipped.")
+        effects.append(f"{counted(skipped, 'message')} will be skipped.")
     if inflight:
-        effects.append(f"{_messages_text(inflight)} in clients' hands may be consumed twice.")
+        effects.append(f"{counted(inflight, 'message')} in clients' hands may be consumed twice.")
     if unread:
         effects.append(f"{unread} of {len(moves)} queues have never been read by this group; it starts there as shown.")
     return ResetView(tuple(_move_row(move) for move in moves[:MOVES_SHOWN]), len(moves), tuple(effects))
@@ -187,7 +187,7 @@ def _warnings(detail: GroupDetail, lag: int) -> list[str]:
     if not detail.summary.enabled:
         found.append("This group is disabled: its consumers receive nothing until it is enabled.")
     elif lag and not detail.members and not detail.unseen:
-        found.append(f"{_messages_text(lag)} wait, and no consumer of this group is connected.")
+        found.append(f"{counted(lag, 'message')} behind, and no consumer of this group is connected.")
     return found
 
 
@@ -264,7 +264,3 @@ def _move_row(move: OffsetReset) -> MoveRow:
         effect=effect,
         inflight=move.inflight,
     )
-
-
-def _messages_text(count: int) -> str:
-    return "1 message" if count == 1 else f"{count:,} messages"

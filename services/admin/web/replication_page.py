@@ -10,7 +10,7 @@ from admin.cluster_state import BrokerState, BrokerStatus, ClusterState, SlaveDe
 from admin.history import ClusterHistory, Figure, slave_key
 from admin.latency import quantile_s
 from admin.operations.values import Page
-from admin.quantities import bytes_text, count_text, duration_text, seconds_text
+from admin.quantities import bytes_text, count_text, counted, duration_text, seconds_text
 from admin.web.group_standing import GroupStanding, group_standings
 from admin.web.plots import Plot, Scale, plot
 
@@ -135,7 +135,7 @@ def _facts(standing: GroupStanding, history: ClusterHistory) -> list[tuple[str, 
 def _needed_text(needed: int, in_sync: int) -> str:
     if not needed:
         return "no slave"
-    return f"{needed} slave{'s' if needed > 1 else ''} in sync (now {in_sync})"
+    return f"{counted(needed, 'slave')} in sync (now {in_sync})"
 
 
 def _refusals(status: BrokerStatus) -> str:

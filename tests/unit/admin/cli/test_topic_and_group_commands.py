@@ -56,7 +56,7 @@ def test_routes_show_who_says_what() -> None:
 def test_topic_is_created_changed_and_deleted() -> None:
     cluster = FakeCluster()
     planned = cluster.run("topic", "create", "fresh", "--queues", "3", "--type", "FIFO", "--dry-run")
-    assert planned.startswith("broker-a:0: would be created")
+    assert planned.startswith("broker-a:0: planned: created")
     assert "fresh" not in cluster.operations.cluster.topics
     cluster.run("topic", "create", "fresh", "--queues", "3", "--type", "FIFO", "--permission", "r")
     made = cluster.operations.cluster.topics["fresh"].brokers[0]
