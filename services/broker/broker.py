@@ -262,6 +262,7 @@ class Broker:
             sessions=self._sessions,
             find_offsets=self._queries.find_offsets,
             persist_leases=self._persist_leases_durably,
+            consumes_anew=self._client_api.consumes_anew,
             wake=self._client_api.housekeep,
         )
         self._store_turn = asyncio.Lock()

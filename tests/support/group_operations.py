@@ -42,6 +42,8 @@ class ConsumedBroker:
         # Bytes of the lease journal, as a disk would have them.
         self.journal = b""
         self.wakes = 0
+        # Group and topic of what operators let begin anew; empty for all.
+        self.begun_anew: list[tuple[str, str]] = []
         queries = MessageQueries(
             store=self.store,
             topics=self.tables.topics,
@@ -56,6 +58,7 @@ class ConsumedBroker:
             sessions=self.sessions,
             find_offsets=queries.find_offsets,
             persist_leases=self._persist,
+            consumes_anew=lambda group, topic: self.begun_anew.append((group, topic)),
             wake=self._wake,
         )
         self.progress = GroupProgressView(

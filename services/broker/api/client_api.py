@@ -37,7 +37,7 @@ class ClientApi:
         self._services = services
         self.delivery_meter: Final = DeliveryMeter()
         tracer = ReceiveTracer(tracing) if tracing is not None else None
-        dead_letters = DeadLetterQueues(services, self.delivery_meter)
+        dead_letters = self._dead_letters = DeadLetterQueues(services, self.delivery_meter)
         self._send = SendHandler(services)
         self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer)
         self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible, tracer=tracer)
@@ -89,6 +89,10 @@ class ClientApi:
     def message_arrived(self, topic: str) -> None:
         """A message of the topic may be delivered now."""
         self._receive.message_arrived(topic)
+
+    def consumes_anew(self, group: str, topic: str) -> None:
+        """An operator set the group back in the topic, or removed one of them; an empty name means all."""
+        self._dead_letters.forget(group, topic)
 
     def housekeep(self) -> None:
         """Forgets silent clients and ends leases whose time is over."""

@@ -59,10 +59,26 @@ class DeadLetterQueues:
         self._meter = meter
         self._under_way: dict[tuple[str, str, int, int], list[Done]] = {}
         self._moved: OrderedDict[tuple[str, str, int, int], None] = OrderedDict()
+        self._void: set[tuple[str, str, int, int]] = set()
+        """Under way, and not to be remembered."""
 
     def was_moved(self, group: str, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Whether the message has been written already."""
         return (group, topic, queue_id, queue_offset) in self._moved
+
+    def forget(self, group: str, topic: str) -> None:
+        """An operator lets the group consume the topic anew: what it fails at then is a dead letter of its own.
+
+        An empty group is all groups, an empty topic all topics. A dead letter topic that is deleted counts too: its
+        letters are gone, and to take a message for one of them would lose it.
+        """
+
+        def is_meant(key: tuple[str, str, int, int]) -> bool:
+            return group in ("", key[0]) and topic in ("", key[1], dead_letter_topic(key[0]))
+
+        self._void |= set(filter(is_meant, self._under_way))
+        for key in list(filter(is_meant, self._moved)):
+            del self._moved[key]
 
     def move(self, record: MessageRecord, *, group: str, attempts: int, done: Done) -> None:
         """Writes `record`, delivered `attempts` times, and calls `done`: with OK when the original may be finished."""
@@ -82,11 +98,13 @@ class DeadLetterQueues:
     def _written(self, key: tuple[str, str, int, int], results: list[AppendResult]) -> None:
         outcome = PUT_OUTCOMES[results[0].status]
         if outcome is OK:
-            self._moved[key] = None
+            if key not in self._void:
+                self._moved[key] = None
             group, topic, _, _ = key
             self._meter.of(topic, group).dead_letters += 1
             if len(self._moved) > _REMEMBERED:
                 self._moved.popitem(last=False)
+        self._void.discard(key)
         for done in self._under_way.pop(key):
             done(outcome)
 

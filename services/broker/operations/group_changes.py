@@ -81,8 +81,8 @@ class GroupRemoval:
 
 
 class GroupChanges:
-    """Changes groups on a master. `persist_leases` makes what changed outlive a loss of power; `wake` lets receives
-    that wait look for messages again. Event loop only."""
+    """Changes groups on a master. `persist_leases` makes what changed outlive a loss of power; `consumes_anew` is told
+    of group and topic, empty for all; `wake` lets receives that wait look for messages again. Event loop only."""
 
     def __init__(
         self,
@@ -93,6 +93,7 @@ class GroupChanges:
         sessions: ClientSessions,
         find_offsets: FindOffsets,
         persist_leases: Callable[[], None],
+        consumes_anew: Callable[[str, str], None],
         wake: Callable[[], None],
     ) -> None:
         self._store = store
@@ -101,6 +102,7 @@ class GroupChanges:
         self._sessions = sessions
         self._find_offsets = find_offsets
         self._persist_leases = persist_leases
+        self._consumes_anew = consumes_anew
         self._wake = wake
 
     # Groups and topics
@@ -133,6 +135,7 @@ class GroupChanges:
         self._leases.forget_group(group)
         self._persist_leases()
         self._tables.remove_group(group)
+        self._consumes_anew(group, "")
         if removal.existed or removal.topics:
             log.info(
                 "consumer_group_deleted",
@@ -148,6 +151,7 @@ class GroupChanges:
         self._leases.forget_topic(topic)
         self._persist_leases()
         self._tables.forget_progress_in(topic)
+        self._consumes_anew("", topic)
 
     # Offsets
 
@@ -185,6 +189,7 @@ class GroupChanges:
             self._leases.reset(group=group, topic=topic, queue_id=move.queue_id, offset=move.to_offset)
         self._persist_leases()
         self._tables.collect_progress(self._leases)
+        self._consumes_anew(group, topic)
         log.info(
             "consumer_offsets_reset",
             by="operator",

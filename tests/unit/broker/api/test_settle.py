@@ -213,6 +213,37 @@ def test_forward_repeated_after_a_lost_answer_is_ok(broker: BrokerAssembly) -> N
     assert dead_letters(broker) == 1
 
 
+@pytest.mark.parametrize(("group", "topic"), [("group", "orders"), ("group", ""), ("", "orders"), ("", "%DLQ%group")])
+def test_what_is_consumed_anew_becomes_a_dead_letter_anew(broker: BrokerAssembly, group: str, topic: str) -> None:
+    [handle] = delivered(broker, b"a")
+    assert forward(broker, handle) == Code.OK
+    for state in broker.leases.progress_of("group", "orders"):
+        broker.leases.reset(group="group", topic="orders", queue_id=state.queue_id, offset=0)
+    broker.api.consumes_anew(group, topic)
+    [again] = receive(broker, receive_request()).handles
+    assert forward(broker, again) == Code.OK
+    assert dead_letters(broker) == 2
+
+
+def test_a_dead_letter_under_way_is_not_remembered_when_its_group_begins_anew(broker: BrokerAssembly) -> None:
+    [handle] = delivered(broker, b"a")
+    broker.puts_held = True
+    first = call(broker, "ForwardMessageToDeadLetterQueue", forward_request(handle))
+    broker.api.consumes_anew("group", "orders")
+    broker.release_puts()
+    assert first.only(pb.ForwardMessageToDeadLetterQueueResponse).status.code == Code.OK
+    assert forward(broker, handle) == Code.INVALID_RECEIPT_HANDLE
+
+
+def test_other_groups_dead_letters_stay_remembered(broker: BrokerAssembly) -> None:
+    [handle] = delivered(broker, b"a")
+    assert forward(broker, handle) == Code.OK
+    broker.api.consumes_anew("other", "orders")
+    broker.api.consumes_anew("", "other")
+    assert forward(broker, handle) == Code.OK
+    assert dead_letters(broker) == 1
+
+
 def test_forward_that_was_not_stored_leaves_the_lease(broker: BrokerAssembly) -> None:
     [handle] = delivered(broker, b"a")
     broker.put_status = PutStatus.FLUSH_SLAVE_TIMEOUT

@@ -29,6 +29,7 @@ async def test_a_group_goes_back_while_messages_are_in_its_hands() -> None:
     assert broker.tables.consumer_offsets.offsets_of("G", "T") == {0: 0, 1: 0}, "stored before the answer"
     assert broker.journal
     assert broker.wakes == 1
+    assert broker.begun_anew == [("G", "T")]
     assert broker.acknowledge(held) == [False, False]
     assert offsets(broker) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0)]
 
@@ -106,6 +107,7 @@ def test_a_removed_group_starts_anew() -> None:
     assert broker.tables.consumer_offsets.pairs() == []
     assert broker.acknowledge(held[1:]) is None
     assert broker.receive() == [], "a new group begins at the end"
+    assert broker.begun_anew == [("G", "")]
     assert broker.changes.remove_group("H") == GroupRemoval(existed=False, topics=[], inflight_count=0)
 
 
@@ -116,6 +118,7 @@ def test_groups_start_anew_in_a_topic_that_was_deleted_and_made_again() -> None:
     broker.receive(1)
     broker.collect()
     broker.changes.forget_topic("T")
+    assert broker.begun_anew == [("", "T")]
     assert broker.leases.pairs() == []
     assert broker.tables.consumer_offsets.pairs() == []
     broker.collect()
