@@ -49,7 +49,7 @@ class LiveCluster:
         self._up = self._command("up", *options, *target, *more)
         self._process: subprocess.Popen[bytes] | None = None
         self._killed: dict[str, _Process] = {}
-        self._started_again: list[subprocess.Popen[bytes]] = []
+        self._started_again: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
         self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,8 @@ class LiveCluster:
 
     def kill(self, name: str) -> None:
         """SIGKILL to a member, by its pid; returns when it is gone."""
-        pid = int(self.member(name)["pid"])
+        again = self._started_again.get(name)
+        pid = int(self.member(name)["pid"]) if again is None else again.pid
         process = Path(f"/proc/{pid}")
         environment = (each.partition("=") for each in process.joinpath("environ").read_text().split("\0") if each)
         self._killed[name] = _Process(
@@ -126,30 +127,31 @@ class LiveCluster:
             os.readlink(process / "cwd"),
         )
         os.kill(pid, signal.SIGKILL)
+        if again is not None:
+            again.wait()
+            return
         wait_until(lambda: self.member(name)["pid"] == 0, limit_s=_STOP_LIMIT_S, what=f"{name} is dead")
 
     def start_again(self, name: str) -> None:
         """Starts a killed member as it was; returns at once."""
         former = self._killed.pop(name)
         with Path(self.member(name)["log"]).open("ab") as log:
-            self._started_again.append(
-                subprocess.Popen(
-                    former.command,
-                    cwd=former.folder,
-                    env=former.environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                )
+            self._started_again[name] = subprocess.Popen(
+                former.command,
+                cwd=former.folder,
+                env=former.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
 
     def _stop(self) -> None:
         assert self._process is not None
-        for process in (self._process, *self._started_again):
+        for process in (self._process, *self._started_again.values()):
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + _STOP_LIMIT_S
-        for process in (self._process, *self._started_again):
+        for process in (self._process, *self._started_again.values()):
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
