@@ -21,8 +21,9 @@ from pydantic import SecretStr
 from admin.api.actors import Actor, Role
 from admin.api.sessions import SessionTable
 from admin.settings import AdminSettings, IPNetwork
+from mqservice.rpc import Call
 
-__all__ = ["SESSION_COOKIE", "Access", "AccessRules", "Refusal", "Request", "peer_host_of"]
+__all__ = ["SESSION_COOKIE", "Access", "AccessRules", "Refusal", "Request", "peer_host_of", "request_of"]
 
 SESSION_COOKIE: Final = "tandemmq_session"
 
@@ -160,6 +161,18 @@ class Access:
         if request.monitoring and not self._tokens:
             return Actor("anonymous", Role.VIEWER, request.peer_host)
         return refusal
+
+
+def request_of(call: Call, *, monitoring: bool = False) -> Request:
+    """A gRPC call. Whoever is between us and the caller can add headers of its own to it, and only the last of a name
+    is seen: a proxy's word about its users is taken over HTTP/1.1 only.
+    """
+    authorization = call.header("authorization")
+    return Request(
+        peer_host=peer_host_of(call.peer),
+        header=lambda name: authorization if name == "authorization" else "",
+        monitoring=monitoring,
+    )
 
 
 def peer_host_of(peer: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tandemmq.admin.v1 import cluster_service_pb2 as pb
 
-from admin.api.access import Access, Refusal, Request, peer_host_of
+from admin.api.access import Access, Refusal, request_of
 from admin.api.cluster_messages import cluster_message
 from admin.cluster_cache import CachedCluster, ClusterReading
 from mqcore.clock import Clock
@@ -90,9 +90,7 @@ def guarded(table: MethodTable, access: Access, *, is_monitoring: bool = True) -
     """The same methods, for callers that may read; `is_monitoring`: for all while no token is set."""
 
     def refusal(call: Call) -> Refusal | None:
-        actor = access.actor_of(
-            Request(peer_host=peer_host_of(call.peer), header=call.header, monitoring=is_monitoring)
-        )
+        actor = access.actor_of(request_of(call, monitoring=is_monitoring))
         return actor if isinstance(actor, Refusal) else None
 
     def guarded_handler(handler: Callable[[Any, Call], None]) -> Callable[[Any, Call], None]:

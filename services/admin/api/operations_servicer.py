@@ -15,7 +15,7 @@ from tandemmq.admin.v1 import broker_operations_service_pb2 as broker_pb
 from tandemmq.admin.v1 import cluster_operations_service_pb2 as pb
 
 from admin.api import operations_answers as answers
-from admin.api.access import Access, Refusal, Request, peer_host_of
+from admin.api.access import Access, Refusal, request_of
 from admin.api.acting_operations import NotPermitted, OperationsDesk
 from admin.api.operations_questions import (
     categories_of,
@@ -138,12 +138,7 @@ class OperationsServicer:
         self._begin(call, answer)
 
     def _begin(self, call: Call, answer: Callable[[Operations], Awaitable[None]]) -> None:
-        # Whoever is between us and the caller can add headers of its own to a call, and only the last of a name is
-        # seen: a proxy's word about its users is taken over HTTP/1.1 only.
-        authorization = call.header("authorization")
-        actor = self._access.actor_of(
-            Request(peer_host_of(call.peer), lambda name: authorization if name == "authorization" else "")
-        )
+        actor = self._access.actor_of(request_of(call))
         if isinstance(actor, Refusal):
             call.finish(StatusCode.UNAUTHENTICATED, actor.value)
             return

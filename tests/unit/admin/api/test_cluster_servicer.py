@@ -8,11 +8,13 @@ from typing import Any
 from pydantic import SecretStr
 from tandemmq.admin.v1 import cluster_service_pb2 as pb
 
-from admin.api.access import Access
+from admin.api.access import Access, AccessRules
 from admin.api.cluster_servicer import ClusterServicer, guarded
 from admin.cluster_state import ClusterState
+from admin.settings import AdminSettings
 from mqservice.reflection import reflection_table
 from mqservice.rpc import BidiMethod, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
+from mqservice.settings import load_settings
 from support.admin_readings import cached
 from support.cluster_states import healthy_cluster, master, with_broker
 from support.fake_call import FakeCall
@@ -104,6 +106,16 @@ async def test_other_hosts_are_refused_without_the_token() -> None:
     token = {"authorization": "Bearer correct-horse-battery"}
     assert _get(table, _Call(peer=stranger, metadata=token)).code is StatusCode.OK
     assert _get(table, _Call()).code is StatusCode.OK
+
+
+async def test_a_proxys_word_about_its_users_is_not_taken_over_grpc() -> None:
+    cluster, _, clock = cached(ClusterState(name_servers=(), brokers=()))
+    await cluster.read_once()
+    settings = load_settings(AdminSettings, environ={}, overrides=["trustedProxies=10.0.0.7/32"])
+    access = Access(SecretStr("correct-horse-battery"), AccessRules.of(settings))
+    table = guarded(ClusterServicer(cluster, clock=clock).method_table(), access)
+    forged = _Call(peer="ipv4:10.0.0.7:50000", metadata={"x-forwarded-user": "ada"})
+    assert _get(table, forged).code is StatusCode.UNAUTHENTICATED
 
 
 async def test_reflection_is_guarded_too() -> None:
