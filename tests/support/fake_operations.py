@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from typing import TypeVar
 
 from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.topic_names import DEAD_LETTER_PREFIX
 from admin.operations.values import (
     FIRST_PAGE,
     BrokerSettings,
@@ -228,6 +229,8 @@ class FakeOperations:
 
     async def search(self, query: MessageQuery) -> MessagePage:
         self._check("search")
+        if query.topic.startswith(DEAD_LETTER_PREFIX) and query.topic not in self.cluster.topics:
+            return MessagePage((), "", 0, self.unseen)
         self.cluster.topic(query.topic)
         if query.page_token and not query.page_token.isdecimal():
             raise OperationFailed(FailureKind.INVALID, "the page token is none", remedy="begin again without it")

@@ -85,7 +85,7 @@ def dead_letter_show(
     query = MessageQuery(dead_letter_topic(group), limit=limit, body_bytes=_PREVIEW_BYTES, page_token=page)
     found = cluster.ask(lambda operations: operations.search(query))
     table = messages_table(found.messages, now_ms=SystemClock().wall_ms())
-    emit(output, found, or_text(table, "no dead letters"))
+    emit(output, found, or_text(table, f"group {group} has no dead letters"))
     if found.next_page_token and output is OutputFormat.TABLE:
         typer.echo(f"more with --page {found.next_page_token}", err=True)
     tell_unseen(found.unseen)

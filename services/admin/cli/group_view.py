@@ -9,14 +9,14 @@ from rich.table import Table
 
 from admin.cli.status_view import new_table, plain_row
 from admin.operations.values import Client, GroupDetail, GroupSummary, OffsetReset, Progress
-from admin.quantities import age_text, duration_text
+from admin.quantities import age_text, counted, duration_text
 
 __all__ = ["clients_table", "group_tables", "groups_table", "progress_table", "reset_table"]
 
 
 def groups_table(groups: Iterable[GroupSummary]) -> Table:
     """One line a group."""
-    table = new_table("group", "members", "behind", "in flight", "order", "retries", "consumes", "topics")
+    table = new_table("group", "members", "lag", "in flight", "order", "retries", "consumes", "topics")
     for group in groups:
         plain_row(
             table,
@@ -35,7 +35,7 @@ def groups_table(groups: Iterable[GroupSummary]) -> Table:
 def group_tables(detail: GroupDetail) -> RenderableType:
     """The group, its progress queue by queue, its members, and its dead letters."""
     letters = (
-        f"{detail.dead_letters:,} dead letter(s); see `tandemmq dlq show {detail.summary.name}`"
+        f"{counted(detail.dead_letters, 'dead letter')}; see `tandemmq dlq show {detail.summary.name}`"
         if detail.dead_letters
         else "no dead letters"
     )
@@ -47,7 +47,9 @@ def progress_table(progress: Sequence[Progress]) -> RenderableType:
     """One line a queue the group has read."""
     if not progress:
         return "it has read nothing yet"
-    table = new_table("topic", "broker", "queue", "committed", "next", "behind", "in flight", "oldest waiting")
+    table = new_table(
+        "topic", "broker", "queue", "acknowledged below", "queue's end", "lag", "in flight", "oldest waits for"
+    )
     for each in progress:
         plain_row(
             table,
@@ -82,8 +84,8 @@ def clients_table(clients: Iterable[Client]) -> Table:
 
 
 def reset_table(moves: Sequence[OffsetReset]) -> Table:
-    """One line a queue: from where to where, and what that means."""
-    table = new_table("broker", "queue", "from", "to", "next", "means")
+    """One line a queue: from where to where, and what comes of it."""
+    table = new_table("broker", "queue", "from", "to", "queue's end", "effect")
     for move in moves:
         before = f"{move.from_offset:,}" if move.from_offset >= 0 else "not read yet"
         plain_row(
@@ -93,12 +95,12 @@ def reset_table(moves: Sequence[OffsetReset]) -> Table:
             before,
             f"{move.to_offset:,}",
             f"{move.max_offset:,}",
-            _meaning(move),
+            _effect(move),
         )
     return table
 
 
-def _meaning(move: OffsetReset) -> str:
+def _effect(move: OffsetReset) -> str:
     twice = f"; {move.inflight:,} in clients' hands may come twice" if move.inflight else ""
     if move.from_offset < 0:
         return f"{move.max_offset - move.to_offset:,} to come{twice}"

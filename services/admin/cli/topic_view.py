@@ -81,7 +81,7 @@ def permission_text(bits: int) -> str:
 
 
 def _queues_table(extents: Sequence[Extent], *, now_ms: int) -> Table:
-    table = new_table("broker", "queue", "first", "next", "messages", "oldest", "newest")
+    table = new_table("broker", "queue", "from offset", "to offset", "held", "oldest stored", "newest stored")
     for extent in extents:
         plain_row(
             table,
@@ -99,7 +99,7 @@ def _queues_table(extents: Sequence[Extent], *, now_ms: int) -> Table:
 def _groups_table(groups: Sequence[Progress]) -> RenderableType:
     if not groups:
         return Text("no group has read it")
-    table = new_table("read by group", "behind", "in flight")
+    table = new_table("read by group", "lag", "in flight")
     for progress in groups:
         plain_row(table, progress.group, f"{progress.lag:,}", f"{progress.inflight:,}")
     return table

@@ -86,7 +86,7 @@ class Operations(Protocol):
     # Messages
 
     async def search(self, query: MessageQuery) -> MessagePage:
-        """Messages of a topic, of all masters together."""
+        """Messages of a topic, of all masters together. Without a topic there are no dead letters, and no failure."""
 
     async def find_message(self, message_id: str, *, topic: str = "") -> Sequence[MessageSummary]:
         """Messages by the id a client gave them, or by an id of address and offset; newest first."""

@@ -20,6 +20,7 @@ from admin.operations.members import Members
 from admin.operations.message_views import PAGE_MESSAGES_MAX, query_request, summary_of
 from admin.operations.questions import CallFailure, Questions
 from admin.operations.search_token import Standing, standings_of, token_of
+from admin.operations.topic_names import DEAD_LETTER_PREFIX
 from admin.operations.values import MessagePage, MessageQuery, MessageSummary, SearchOrder, Unseen
 
 __all__ = ["MessageSearch"]
@@ -37,7 +38,7 @@ class MessageSearch:
         self._questions = questions
 
     async def search(self, query: MessageQuery) -> MessagePage:
-        """One page. NOT_FOUND: none of those that answer has the topic."""
+        """One page. NOT_FOUND: none of those that answer has the topic; of dead letters there are none then."""
         query = self._checked(query)
         readers = self._members.readers(query.broker_name)
         standings = standings_of(query)
@@ -198,6 +199,9 @@ def _raise_if_nobody_answers(topic: str, parts: Sequence[_Part], unseen: Sequenc
     lines += [f"{each.subject}: {each.reason}" for each in unseen]
     kinds = {failure.kind for failure in failures}
     if kinds == {FailureKind.NOT_FOUND}:
+        if topic.startswith(DEAD_LETTER_PREFIX):
+            # A group's first dead letter makes the topic.
+            return
         raise OperationFailed(
             FailureKind.NOT_FOUND,
             f"there is no topic {topic}" + (" on the brokers that answer" if unseen else ""),

@@ -15,7 +15,7 @@ from admin.api.console import Pages
 from admin.api.forms import form_of
 from admin.api.pages.change_answers import form_status
 from admin.api.pages.page_answers import go_to, page_html
-from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.failure import OperationFailed
 from admin.operations.interface import Operations
 from admin.operations.topic_names import DEAD_LETTER, dead_letter_topic
 from admin.operations.values import DeadLetterResult, MessagePage, MessageQuery, PageRequest
@@ -33,7 +33,6 @@ _PAGE_SIZE: Final = 50
 _RESENT_MAX: Final = 100
 _CODES_MAX: Final = 1_000
 _LETTER: Final = re.compile(r"(.{1,255})/(\d{1,18})")
-_NOTHING: Final = MessagePage((), "", 0)
 
 Name = Annotated[str, Query(max_length=255)]
 PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
@@ -122,11 +121,7 @@ async def _letters_page(
     try:
         page = await pages.operations(request).search(query)
     except OperationFailed as failed:
-        if failed.kind is FailureKind.NOT_FOUND:
-            # The topic is made with the first dead letter.
-            page = _NOTHING
-        else:
-            failure = failed
+        failure = failed
     token = page.next_page_token if page is not None else ""
     return page_html(
         pages,

@@ -197,6 +197,12 @@ async def test_a_topic_that_one_broker_lacks_is_searched_on_the_other() -> None:
     assert nowhere.value.kind is FailureKind.NOT_FOUND
 
 
+async def test_a_group_whose_dead_letter_topic_was_never_made_has_no_letters() -> None:
+    missing = rpc_error(grpc.StatusCode.NOT_FOUND, "no such topic")
+    search = _search({"broker-a": LogOfMessages([], failure=missing), "broker-b": LogOfMessages([], failure=missing)})
+    assert await search.search(MessageQuery("%DLQ%g")) == MessagePage([], "", 0)
+
+
 @pytest.mark.parametrize(
     ("query", "cause"),
     [

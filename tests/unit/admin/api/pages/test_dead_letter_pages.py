@@ -40,6 +40,9 @@ async def test_letters_of_a_group() -> None:
         assert "order-2" in page.text
         assert "broker-b:0 does not answer" in page.text
         assert page.html.count('type="checkbox" name="letter"') == 3
+        none = await console.get("/dead-letters/other")
+        assert "This group has no dead letters" in none.text
+        assert "broker-b:0 does not answer" in none.text
         operations.down = OperationFailed(FailureKind.UNAVAILABLE, "no broker answers")
         assert "no broker answers" in (await console.get("/dead-letters/billing", status=503)).text
 
