@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from typing import Any, Final, NoReturn, TypeAlias
 from urllib.parse import unquote
 
@@ -11,6 +12,7 @@ from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 from tandemmq.admin.v1 import broker_operations_service_pb2_grpc
 
 from broker.api.sessions import ClientSession, ClientSessions
+from broker.metrics.turn_limit import TurnLimit
 from broker.operations.group_changes import Edge, GroupChanges, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
 from broker.operations.runtime_settings import RuntimeSettings, SettingsRefused
 from broker.queries import QueriesBusy, TopicUnknown
@@ -24,6 +26,10 @@ __all__ = ["BrokerOperationsServicer", "ResendDeadLetters"]
 
 _CLIENTS: Final = 200
 _CLIENTS_MAX: Final = 1_000
+_CLIENT_TOPICS_MAX: Final = 20_000
+"""Of all clients of one answer: some 100 ms and 2 MiB."""
+_CLIENT_TEXT_MAX: Final = 500
+"""Characters of a version or an expression."""
 _EVENTS: Final = 100
 _EVENTS_MAX: Final = 500
 _DEAD_LETTERS_MAX: Final = 100
@@ -73,9 +79,18 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             and (not request.topic or request.topic in session.subscriptions)
         ]
         now_ms = self._clock.monotonic_ms()
-        return pb.ListClientsResponse(
-            clients=[_client_view(session, now_ms) for session in matching[:limit]], total_count=len(matching)
-        )
+        answer = pb.ListClientsResponse(total_count=len(matching))
+        turn = TurnLimit(self._clock)
+        topics_left = _CLIENT_TOPICS_MAX
+        for session in matching[:limit]:
+            topics_left -= len(session.subscriptions)
+            if topics_left < 0 and answer.clients:
+                # As if fewer had been asked for: a client says what it likes of itself, up to megabytes.
+                break
+            answer.clients.append(_client_view(session, now_ms))
+            if turn.is_reached:
+                await turn.pause()
+        return answer
 
     # Groups
 
@@ -223,9 +238,12 @@ def _client_view(session: ClientSession, now_ms: int) -> pb.ClientView:
         client_type=session.client_type,
         group=session.group,
         language=session.language,
-        version=session.version,
+        version=session.version[:_CLIENT_TEXT_MAX],
         address=_address(session.peer),
-        subscriptions=session.subscriptions,
+        subscriptions={
+            topic: expression[:_CLIENT_TEXT_MAX]
+            for topic, expression in islice(session.subscriptions.items(), _CLIENT_TOPICS_MAX)
+        },
     )
     view.silent_for.FromMilliseconds(max(0, now_ms - session.last_seen_ms))
     return view

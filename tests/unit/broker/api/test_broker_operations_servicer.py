@@ -94,6 +94,20 @@ async def test_clients_are_listed_the_newest_first_and_all_are_counted() -> None
     )
 
 
+async def test_what_clients_say_of_themselves_is_bounded() -> None:
+    edge = Edge()
+    edge.connect("one", topics=["T"])
+    for name in ("many", "more"):
+        edge.connect(name, topics=[f"T{number}" for number in range(15_000)])
+    edge.broker.sessions.all()[-1].version = "v" * 5_000
+    answer = await edge.ask("ListClients", pb.ListClientsRequest())
+    assert [(client.client_id, len(client.subscriptions)) for client in answer.clients] == [("more", 15_000)]
+    assert (answer.total_count, len(answer.clients[0].version)) == (3, 500)
+    edge.connect("most", topics=[f"T{number}" for number in range(30_000)])
+    answer = await edge.ask("ListClients", pb.ListClientsRequest())
+    assert [(client.client_id, len(client.subscriptions)) for client in answer.clients] == [("most", 20_000)]
+
+
 async def test_a_broker_that_does_not_serve_changes_nothing_but_tells() -> None:
     edge = Edge()
     edge.refusal = "this broker is a slave"
