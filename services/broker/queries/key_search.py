@@ -9,8 +9,8 @@ from broker.queries.criteria import KeyCriteria, WantedMessages
 from broker.queries.errors import QueriesBusy
 from broker.queries.found_page import SLICE_RECORDS, FoundPage
 from broker.queries.id_time import earliest_store_ms
+from broker.queries.queue_entries import entry_at
 from broker.queries.stored_records import ReadableStore, StoredRecords
-from broker.queries.time_boundary import entry_at
 from broker.queries.values import MessagePage
 from mqcore.clock import Clock
 from mqcore.message import RecordOutline, decode_properties, index_terms

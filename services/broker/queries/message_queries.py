@@ -13,10 +13,11 @@ from broker.queries.criteria import KeyCriteria, QueueCriteria, TimeCriteria, Wa
 from broker.queries.errors import IndexIsOff, MessageUnknown, QueriesBusy, TopicUnknown
 from broker.queries.key_search import KeySearch
 from broker.queries.page_token import position_of
+from broker.queries.queue_entries import entry_at, first_at_physical
 from broker.queries.queue_search import QueueSearch
 from broker.queries.queue_walk import Place, QueueWalk
 from broker.queries.stored_records import ReadableStore, StoredRecords
-from broker.queries.time_boundary import TimeBoundary, entry_at, first_at_physical
+from broker.queries.time_boundary import TimeBoundary
 from broker.queries.values import FoundOffset, MessagePage, QueriedMessage, QueueState, RangeDigest
 from mqcore.clock import Clock
 from mqcore.message import MessageRecord, RecordOutline, decode_properties

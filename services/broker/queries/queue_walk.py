@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from heapq import heappop, heappush, heapreplace
 from typing import Final, NamedTuple
 
-from broker.queries.time_boundary import entry_at
+from broker.queries.queue_entries import first_without
 from mqcore.storage.consume_queue import ConsumeQueue, QueueEntry
 
 __all__ = ["Place", "QueueWalk"]
@@ -152,17 +152,11 @@ class _Cursor:
     def _beyond_fillers(self, offset: int, physical_offset: int) -> int:
         """Offset of the next entry in the walk's direction that is none of a run of fillers: there may be millions."""
         if self._step > 0:
-            return self._bisected(
-                offset, self._end, lambda entry: entry.is_filler and entry.physical_offset <= physical_offset
+            return first_without(
+                self.queue,
+                offset,
+                self._end,
+                lambda entry: entry.is_filler and entry.physical_offset <= physical_offset,
             )
-        return self._bisected(self._start, offset, lambda entry: entry.physical_offset < physical_offset) - 1
-
-    def _bisected(self, low: int, high: int, holds: Callable[[QueueEntry], bool]) -> int:
-        while low < high:
-            middle = (low + high) // 2
-            entry = entry_at(self.queue, middle)
-            if entry is not None and holds(entry):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        before = first_without(self.queue, self._start, offset, lambda entry: entry.physical_offset < physical_offset)
+        return before - 1

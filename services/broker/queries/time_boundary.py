@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.queries.queue_entries import entry_at
 from broker.queries.stored_records import StoredRecords
-from mqcore.storage.consume_queue import ConsumeQueue, QueueEntry
+from mqcore.storage.consume_queue import ConsumeQueue
 
-__all__ = ["TimeBoundary", "entry_at", "first_at_physical"]
+__all__ = ["TimeBoundary"]
 
 _UNREADABLE_MAX: Final = 16
 """Records in a row that are passed over in search of one that can be read."""
@@ -59,22 +60,3 @@ class TimeBoundary:
             self._from = place if self._from is None else min(self._from, place)
             return False
         return True
-
-
-def entry_at(queue: ConsumeQueue, offset: int) -> QueueEntry | None:
-    """One entry; None if the queue has it no more: it may have been cut meanwhile."""
-    entries = queue.read(offset, 1)
-    return entries[0] if entries else None
-
-
-def first_at_physical(queue: ConsumeQueue, physical_offset: int) -> int:
-    """Offset of the queue's first entry that lies at `physical_offset` or behind it; its end if there is none."""
-    low, high = int(queue.min_offset), int(queue.max_offset)
-    while low < high:
-        middle = (low + high) // 2
-        entry = entry_at(queue, middle)
-        if entry is not None and entry.physical_offset < physical_offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low
