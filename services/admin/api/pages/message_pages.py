@@ -164,12 +164,18 @@ def _add_message(app: FastAPI, pages: Pages) -> None:
         found = await pages.operations(request).message(broker, offset, body_bytes=_DOWNLOAD_BYTES)
         if found.message.body_problem:
             raise HTTPException(HTTPStatus.CONFLICT, f"the body cannot be read: {found.message.body_problem}")
+        data = found.message.body
+        # Unpacked it may be longer than stored; of one that ends just there nobody can tell.
+        is_cut = len(data) >= _DOWNLOAD_BYTES and (
+            bool(found.message.compression) or found.message.body_size > len(data)
+        )
+        name = f"message-{offset}.first-{_DOWNLOAD_BYTES >> 20}-MiB.bin" if is_cut else f"message-{offset}.bin"
         headers = {
             "cache-control": "no-store",
             # Saved, never shown: what somebody sent is no page of ours.
-            "content-disposition": f'attachment; filename="message-{offset}.bin"',
+            "content-disposition": f'attachment; filename="{name}"',
         }
-        return Response(found.message.body, media_type="application/octet-stream", headers=headers)
+        return Response(data, media_type="application/octet-stream", headers=headers)
 
 
 def _no_message_page(pages: Pages, request: Request, place: QueuePlace, failure: OperationFailed) -> Response:

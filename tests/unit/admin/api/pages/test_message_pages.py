@@ -182,6 +182,15 @@ async def test_body_is_saved_and_never_shown() -> None:
     assert broken.status_code == 409
 
 
+async def test_a_body_that_was_saved_in_part_says_so_in_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("admin.api.pages.message_pages._DOWNLOAD_BYTES", 8)
+    operations = FakeOperations()
+    async with _console(operations) as console:
+        answer = await console.answer(_address(operations, 4).replace("/message?", "/message/body?"))
+    assert answer.content == b"<script>"
+    assert ".first-" in answer.headers["content-disposition"]
+
+
 async def test_dead_letter_leads_to_its_group_and_topic() -> None:
     operations = FakeOperations()
     async with _console(operations) as console:
