@@ -1,7 +1,6 @@
-"""The calls that the CLI and the dashboard make to NameServers and brokers, with the deadline each contract names.
+"""The calls that the admin makes to NameServers and brokers, with the deadline each contract names.
 
-The only module of this service that imports the protocol stubs' services; what it returns are their messages, which
-`cluster_reader` turns into values of our own.
+What they return are the protocol's messages; `cluster_reader`, `trace_messages` and `operations` turn them into values.
 """
 
 from __future__ import annotations

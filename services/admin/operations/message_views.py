@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Final
 
 from tandemmq.admin.v1 import message_query_service_pb2 as pb
@@ -41,24 +42,9 @@ def summary_of(broker_name: str, view: pb.MessageView) -> MessageSummary:
 
 def message_of(broker_name: str, view: pb.MessageView) -> Message:
     """A message whole."""
+    summary = summary_of(broker_name, view)
     return Message(
-        topic=view.topic,
-        broker_name=broker_name,
-        queue_id=view.queue_id,
-        queue_offset=view.queue_offset,
-        physical_offset=view.physical_offset,
-        record_bytes=view.record_bytes,
-        message_id=view.message_id,
-        offset_message_id=view.offset_message_id,
-        tag=view.tag,
-        keys=tuple(view.keys),
-        born_ms=moment_ms(view.born_time),
-        born_host=view.born_host,
-        store_ms=moment_ms(view.store_time),
-        store_host=view.store_host,
-        reconsume_times=view.reconsume_times,
-        body_size=view.body_size,
-        body=view.body,
+        **{field.name: getattr(summary, field.name) for field in fields(summary)},
         properties=dict(view.properties),
         sys_flag=view.sys_flag,
         flag=view.flag,
