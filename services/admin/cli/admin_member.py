@@ -1,6 +1,7 @@
 """The admin service beside a local cluster's members: the console that `tandemmq up` prints the link of.
 
-What `conf/admin.properties` or `--set` states is left as it is; NameServers and port are told for this run only.
+What `conf/admin.properties` or `--set` states is left as it is; NameServers, port and where `tandemmq verify` leaves
+its runs are told for this run only.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def admin_member(
         member.address("listenPort") for member in members if member.kind is MemberKind.NAME_SERVER
     )
     http_port = str(next(spare_ports(max(taken) + 1 if near else _HTTP_PORT, taken)))
-    return with_defaults(admin, {"namesrvAddr": name_servers, "httpPort": http_port})
+    results = str(folder.root / "consistency")
+    return with_defaults(admin, {"namesrvAddr": name_servers, "httpPort": http_port, "consistencyResults": results})
 
 
 def with_defaults(member: Member, values: Mapping[str, str]) -> Member:

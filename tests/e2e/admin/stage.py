@@ -26,7 +26,7 @@ class Stage:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        more = ("--set", "admin:refreshInterval=1000", "--set", f"admin:consistencyResults={folder}/data/consistency")
+        more = ("--set", "admin:refreshInterval=1000")
         self.cluster = LiveCluster(folder / "data", preset="2m-2s-sync", more=more)
         self.brokers = Brokers(self.cluster)
         self.shell = Shell(folder)
