@@ -13,7 +13,8 @@ FORMS: Final = "2026-11-22T04:20 (UTC), or how long ago: 90s, 10m, 2h, 1d"
 
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO: Final = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?(s|m|min|h|d)(?: ago)?", re.IGNORECASE)
-_SINCE_1970_MS: Final = re.compile(r"\d{12,14}")
+# Ten digits are seconds, which would be taken for a day in 1970. 0 is how the beginning comes back from a form.
+_SINCE_1970_MS: Final = re.compile(r"0|\d{12,14}")
 _LAST_MS: Final = 253_402_300_799_999
 """The end of the year 9999, behind which no date can be written."""
 
