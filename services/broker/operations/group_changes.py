@@ -210,7 +210,9 @@ class GroupChanges:
     def _checked(self, topic: str, queue_ids: list[int], offsets: Mapping[int, int]) -> dict[int, int]:
         for queue_id, offset in offsets.items():
             if queue_id not in queue_ids:
-                raise InvalidOffsets(f"topic {topic} has no queue {queue_id} to read; its last one is {queue_ids[-1]}")
+                raise InvalidOffsets(
+                    f"topic {topic} has no queue {queue_id} to read; its last one is {max(queue_ids, default=-1)}"
+                )
             start, end = self._store.queue_min_offset(topic, queue_id), self._store.queue_max_offset(topic, queue_id)
             if not start <= offset <= end:
                 raise InvalidOffsets(

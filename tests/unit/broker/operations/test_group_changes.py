@@ -76,6 +76,15 @@ async def test_offsets_a_queue_does_not_hold_are_refused(target: dict[int, int],
         await broker.changes.moves("G", "T", target)
 
 
+async def test_a_topic_without_queues_to_read_says_so() -> None:
+    broker = ConsumedBroker()
+    # A Java broker's file may have it.
+    text = broker.tables.topics.to_json().replace('"readQueueNums":2', '"readQueueNums":0')
+    broker.tables.topics.load_json(text)
+    with pytest.raises(InvalidOffsets, match="no queue 0 to read"):
+        await broker.changes.moves("G", "T", {0: 0})
+
+
 async def test_queues_a_topic_lost_when_it_shrank_move_too() -> None:
     broker = ConsumedBroker()
     broker.put(2, queue_id=1)
