@@ -8,6 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from tandemmq.admin.v1 import cluster_operations_service_pb2 as pb
 
 from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.message_limits import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
 from admin.operations.values import (
     GroupChange,
     MessageQuery,
@@ -32,8 +33,6 @@ __all__ = [
 _PAGE_SIZE: Final = 50
 _PAGE_SIZE_MAX: Final = 500
 _PAGE_NUMBER_MAX: Final = 1_000_000
-_LIST_BODY_BYTES_MAX: Final = 1 << 20
-_MESSAGE_BYTES_MAX: Final = 4 << 20
 
 _CATEGORIES: Final = {
     pb.TOPIC_CATEGORY_TOPIC: "topic",
@@ -110,14 +109,14 @@ def message_query_of(request: pb.SearchMessagesRequest) -> MessageQuery:
         order=SearchOrder.OLDEST if request.oldest_first else SearchOrder.NEWEST,
         tags=tuple(request.tags),
         limit=limited("page_size", request.page_size, default=_PAGE_SIZE, at_most=_PAGE_SIZE_MAX),
-        body_bytes=limited("body_bytes", request.body_bytes, default=0, at_most=_LIST_BODY_BYTES_MAX),
+        body_bytes=limited("body_bytes", request.body_bytes, default=0, at_most=PAGE_BODY_BYTES_MAX),
         page_token=request.page_token,
     )
 
 
 def sent_message_of(request: pb.SendTestMessageRequest) -> TestMessage:
     """A message to send."""
-    if len(request.body) > _MESSAGE_BYTES_MAX:
+    if len(request.body) > BODY_BYTES_MAX:
         raise OperationFailed(FailureKind.INVALID, f"body: it has {len(request.body)} bytes, more than 4 MiB")
     return TestMessage(
         topic=request.topic,

@@ -29,6 +29,7 @@ from admin.api.operations_questions import (
 )
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.interface import Operations
+from admin.operations.message_limits import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
 from mqgrpc import Stream
 from mqservice.rpc import Call, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
 
@@ -47,8 +48,6 @@ _CLIENTS: Final = 200
 _EVENTS_MAX: Final = 1_000
 _EVENTS: Final = 200
 _BODY_BYTES: Final = 64 << 10
-_BODY_BYTES_MAX: Final = 4 << 20
-_LIST_BODY_BYTES_MAX: Final = 1 << 20
 
 _CODES: Final = {
     FailureKind.INVALID: StatusCode.INVALID_ARGUMENT,
@@ -120,7 +119,7 @@ class OperationsServicer:
 
     def _tail(self, request: pb.TailMessagesRequest, call: Call) -> None:
         async def answer(operations: Operations) -> None:
-            body_bytes = limited("body_bytes", request.body_bytes, default=0, at_most=_LIST_BODY_BYTES_MAX)
+            body_bytes = limited("body_bytes", request.body_bytes, default=0, at_most=PAGE_BODY_BYTES_MAX)
             messages = operations.tail(request.topic, tags=tuple(request.tags), body_bytes=body_bytes)
             try:
                 async with asyncio.timeout(_TAIL_S_MAX):
@@ -252,7 +251,7 @@ async def _find(request: pb.FindMessagesRequest, operations: Operations) -> Mess
 
 
 async def _inspect(request: pb.InspectMessageRequest, operations: Operations) -> Message:
-    body_bytes = limited("body_bytes", request.body_bytes, default=_BODY_BYTES, at_most=_BODY_BYTES_MAX)
+    body_bytes = limited("body_bytes", request.body_bytes, default=_BODY_BYTES, at_most=BODY_BYTES_MAX)
     if request.WhichOneof("place") is None:
         raise OperationFailed(FailureKind.INVALID, "place: set physical_offset or queue")
     if request.HasField("queue"):

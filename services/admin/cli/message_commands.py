@@ -18,6 +18,7 @@ from admin.cli.output import OutputFormat, emit, emit_line, tell_unseen
 from admin.cli.status_view import or_text
 from admin.cli.time_option import MOMENT_HELP, parse_moment_ms
 from admin.operations.interface import Operations
+from admin.operations.message_limits import BODY_BYTES_MAX
 from admin.operations.values import MessageDetail, MessageQuery, SearchOrder, TestMessage
 from mqservice.clock import SystemClock
 from mqservice.shutdown import stop_requested
@@ -28,7 +29,6 @@ message_app = typer.Typer(no_args_is_help=True, help="Find and read messages whe
 
 _BODY_BYTES: Final = 65_536
 _PREVIEW_BYTES: Final = 400
-_SEND_BYTES_MAX: Final = 4 << 20
 _NOT_GIVEN: Final = -1
 
 _BrokerOption = Annotated[
@@ -41,7 +41,7 @@ _FormOption = Annotated[
     BodyForm | None, typer.Option("--body", help="How to show the body. Default: JSON or text if it is that, else hex.")
 ]
 _BodyBytesOption = Annotated[
-    int, typer.Option("--body-bytes", min=0, max=4 << 20, help="At most so many bytes of the body.")
+    int, typer.Option("--body-bytes", min=0, max=BODY_BYTES_MAX, help="At most so many bytes of the body.")
 ]
 
 
@@ -253,10 +253,10 @@ def send(
 def _body(text: str | None) -> bytes:
     if text is not None and text != "-":
         return text.encode()
-    data = sys.stdin.buffer.read(_SEND_BYTES_MAX + 1)
-    if len(data) > _SEND_BYTES_MAX:
+    data = sys.stdin.buffer.read(BODY_BYTES_MAX + 1)
+    if len(data) > BODY_BYTES_MAX:
         raise CommandError(
-            "the body is too large", cause=f"more than {_SEND_BYTES_MAX:,} bytes came", exit_code=EXIT_REFUSED
+            "the body is too large", cause=f"more than {BODY_BYTES_MAX:,} bytes came", exit_code=EXIT_REFUSED
         )
     return data
 

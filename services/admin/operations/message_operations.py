@@ -14,6 +14,7 @@ from admin.cluster_state import BrokerState
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.group_operations import GroupOperations
 from admin.operations.members import Members
+from admin.operations.message_limits import BODY_BYTES_MAX
 from admin.operations.message_views import message_of, query_request, summary_of
 from admin.operations.questions import Answer, BrokerPlanes, Questions, each_once, unseen_of
 from admin.operations.replica_copies import copies_of
@@ -22,7 +23,6 @@ from mqcore.message import parse_offset_message_id
 
 __all__ = ["MessageOperations"]
 
-_BODY_BYTES_MAX: Final = 4 << 20
 _RECORDS_MAX: Final = 16
 """As many as a broker tells of one id: after redelivery and dead-lettering there is more than one."""
 _ID_CHARACTERS_MAX: Final = 255
@@ -174,7 +174,7 @@ def _standing(progress: Progress | None, queue_offset: int) -> str:
 
 
 def _body_limit(body_bytes: int) -> int:
-    return min(max(0, body_bytes), _BODY_BYTES_MAX)
+    return min(max(0, body_bytes), BODY_BYTES_MAX)
 
 
 def _check_offset(offset: int) -> None:

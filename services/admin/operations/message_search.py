@@ -17,7 +17,8 @@ from typing import Final, TypeAlias
 from admin.cluster_state import BrokerState
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.members import Members
-from admin.operations.message_views import PAGE_MESSAGES_MAX, query_request, summary_of
+from admin.operations.message_limits import PAGE_MESSAGES_MAX
+from admin.operations.message_views import query_request, summary_of
 from admin.operations.questions import CallFailure, Questions
 from admin.operations.search_token import Standing, standings_of, token_of
 from admin.operations.topic_names import DEAD_LETTER_PREFIX

@@ -15,7 +15,8 @@ from tandemmq.admin.v1 import message_query_service_pb2 as query_pb
 
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.members import Members
-from admin.operations.message_views import PAGE_BODY_BYTES_MAX, summary_of
+from admin.operations.message_limits import PAGE_BODY_BYTES_MAX
+from admin.operations.message_views import summary_of
 from admin.operations.questions import Answer, BrokerPlanes, Questions, values_of
 from admin.operations.values import MessageSummary
 

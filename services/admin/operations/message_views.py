@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Final
 
 from tandemmq.admin.v1 import message_query_service_pb2 as pb
 
+from admin.operations.message_limits import PAGE_BODY_BYTES_MAX
 from admin.operations.topic_messages import moment_ms
 from admin.operations.values import Message, MessageQuery, MessageSummary, SearchOrder
 
-__all__ = ["PAGE_BODY_BYTES_MAX", "PAGE_MESSAGES_MAX", "message_of", "query_request", "summary_of"]
-
-PAGE_MESSAGES_MAX: Final = 500
-PAGE_BODY_BYTES_MAX: Final = 1 << 20
-"""Of one body; brokers end a page early when its bodies together are too many."""
+__all__ = ["message_of", "query_request", "summary_of"]
 
 
 def summary_of(broker_name: str, view: pb.MessageView) -> MessageSummary:

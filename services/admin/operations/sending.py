@@ -9,6 +9,7 @@ from typing import Final, Protocol, TypeAlias
 
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.members import Members
+from admin.operations.message_limits import BODY_BYTES_MAX
 from admin.operations.message_views import query_request
 from admin.operations.questions import Questions
 from admin.operations.values import MessageQuery, TestMessage, TestReceipt
@@ -20,7 +21,6 @@ __all__ = ["MakeSendClient", "MessageSending", "SendClient"]
 
 _SENDS_AT_ONCE: Final = 4
 _LIMIT_S: Final = 15.0
-_BODY_BYTES_MAX: Final = 4 << 20
 _ACCESS_POINTS_MAX: Final = 8
 
 
@@ -59,11 +59,11 @@ class MessageSending:
         """Where it was stored. REFUSED: the broker's own words; UNAVAILABLE: it may be stored all the same."""
         if (problem := topic_name_problem(message.topic)) is not None:
             raise OperationFailed(FailureKind.INVALID, "this message cannot be sent", cause=problem)
-        if len(message.body) > _BODY_BYTES_MAX:
+        if len(message.body) > BODY_BYTES_MAX:
             raise OperationFailed(
                 FailureKind.INVALID,
                 "this message cannot be sent",
-                cause=f"its body has {len(message.body):,} bytes; from here {_BODY_BYTES_MAX:,} can be sent",
+                cause=f"its body has {len(message.body):,} bytes; from here {BODY_BYTES_MAX:,} can be sent",
             )
         access_points = self._access_points()
         async with self._slots:

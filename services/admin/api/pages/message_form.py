@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from admin.api.forms import Form
+from admin.operations.message_limits import BODY_BYTES_MAX
 from admin.operations.values import TestMessage
 
 __all__ = ["MessageForm", "blank_message", "read_message_form"]
 
-BODY_BYTES_MAX: Final = 4 << 20
 _PROPERTIES_MAX: Final = 64
 _FIFO: Final = "FIFO"
 

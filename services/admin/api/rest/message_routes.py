@@ -22,6 +22,7 @@ from admin.api.rest.message_documents import MessageDetailDocument, MessagePageD
 from admin.api.rest.request_parts import CHANGE_PROBLEMS, PROBLEMS, Body, moment_of, operations_of
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.interface import Operations
+from admin.operations.message_limits import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
 from admin.operations.values import MessageQuery, SearchOrder, TestMessage, TestReceipt
 from mqcore.clock import Clock
 
@@ -29,22 +30,21 @@ __all__ = ["SendBody", "add_message_routes"]
 
 _TAGS: Final[list[str | Enum]] = ["messages"]
 _TAIL_S_MAX: Final = 600
-_BODY_BYTES_MAX: Final = 4 << 20
 
 _Name = Annotated[str, Query(max_length=127)]
 _QueueIdPath = Annotated[int, Path(ge=0, lt=1 << 31)]
 _OffsetPath = Annotated[int, Path(ge=0, lt=1 << 63)]
 _Offset = Annotated[int, Query(ge=0, lt=1 << 63)]
-_BodyBytes = Annotated[int, Query(ge=0, le=_BODY_BYTES_MAX, description="Bytes of the body that are wanted.")]
-_ListBodyBytes = Annotated[int, Query(ge=0, le=1 << 20, description="Bytes of each body that are wanted.")]
+_BodyBytes = Annotated[int, Query(ge=0, le=BODY_BYTES_MAX, description="Bytes of the body that are wanted.")]
+_ListBodyBytes = Annotated[int, Query(ge=0, le=PAGE_BODY_BYTES_MAX, description="Bytes of each body that are wanted.")]
 _Tags = Annotated[list[str], Query(max_length=100, description="Only these tags; may be given more than once.")]
 
 
 class SendBody(Body):
     """A message to send; its body as text or as base64."""
 
-    body_text: str = Field("", max_length=_BODY_BYTES_MAX)
-    body_base64: str = Field("", max_length=_BODY_BYTES_MAX * 4 // 3 + 4)
+    body_text: str = Field("", max_length=BODY_BYTES_MAX)
+    body_base64: str = Field("", max_length=BODY_BYTES_MAX * 4 // 3 + 4)
     tag: str = Field("", max_length=127)
     keys: list[Annotated[str, Field(max_length=200)]] = Field([], max_length=64)
     properties: dict[Annotated[str, Field(max_length=127)], Annotated[str, Field(max_length=32_767)]] = Field(
