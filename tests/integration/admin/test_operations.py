@@ -195,9 +195,12 @@ async def test_messages_are_found_by_time_key_queue_and_id(cluster: ProcessClust
             MessageQuery("searched", queue_id=first.queue_id, broker_name=first.broker_name, start_offset=0, limit=1)
         )
         assert [place(message) for message in in_queue.messages] == [(first.broker_name, first.queue_id, 0)]
-        for message_id in (first.message_id, first.offset_message_id):
-            for topic in ("", "searched"):
-                assert [place(one) for one in await ask.find_message(message_id, topic=topic)] == [place(first)]
+        for topic in ("", "searched"):
+            assert [place(one) for one in await ask.find_message(first.message_id, topic=topic)] == [place(first)]
+            # Brokers that were given any free port write port 0 into their records: such an id may be that of several.
+            by_place = await ask.find_message(first.offset_message_id, topic=topic)
+            assert place(first) in [place(one) for one in by_place]
+            assert {one.offset_message_id for one in by_place} == {first.offset_message_id}
         assert await ask.find_message("01" + "0" * 32) == []
         with pytest.raises(OperationFailed) as unknown:
             await ask.search(MessageQuery("no-such-topic"))
