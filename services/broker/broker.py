@@ -287,6 +287,7 @@ class Broker:
                 log_level=log_level,
                 is_master=settings.is_master,
             ),
+            disk_used_ratio=lambda: self._disk.usage().used_ratio,
         )
         self._metadata_server = self._metadata_server_of(settings)
         self._metrics = self._metrics_of(settings)

@@ -53,11 +53,19 @@ class SettingChange:
 
 
 class RuntimeSettings:
-    """`appliers` by RocketMQ's key; several keys may share one. Event loop only."""
+    """`appliers` by RocketMQ's key; several keys may share one. `disk_used_ratio` tells how full the disk is, 0 to 1.
+    Event loop only."""
 
-    def __init__(self, settings: BrokerSettings, appliers: Mapping[str, Applier]) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        appliers: Mapping[str, Applier],
+        *,
+        disk_used_ratio: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._started = settings
         self._appliers = appliers
+        self._disk_used_ratio = disk_used_ratio
         self._changed: set[str] = set()
         self.current = settings
         """What works now. Never changed in place."""
@@ -123,6 +131,14 @@ class RuntimeSettings:
                 f"maxMessageSize={settings.max_message_size}: while the broker runs it can be at most the "
                 f"{self._started.max_message_size} it was started with; for more configure the whole broker group and "
                 "restart its slaves first"
+            )
+        wanted_ratio = settings.disk_space_clean_forcibly_ratio
+        if wanted_ratio < self.current.disk_space_clean_forcibly_ratio and wanted_ratio < self._disk_used_ratio():
+            # Files would go within seconds and for ever, which nobody expects of a setting.
+            problems.append(
+                f"diskSpaceCleanForciblyRatio={wanted_ratio}: the disk is {self._disk_used_ratio():.2f} used already, "
+                "so the oldest messages would be deleted at once though they have not expired; lower fileReservedTime, "
+                "or write it into the configuration and restart the broker"
             )
         if problems:
             raise SettingsRefused("\n".join(problems))

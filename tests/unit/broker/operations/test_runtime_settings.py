@@ -98,3 +98,16 @@ def test_the_largest_message_may_shrink_and_grow_again_to_what_it_was() -> None:
     reached.settings.change({"maxMessageSize": "1024"})
     reached.settings.change({"maxMessageSize": str(4 << 20)})
     assert reached.sizes == [1024, 4 << 20]
+
+
+def test_messages_that_have_not_expired_are_not_deleted_by_a_setting() -> None:
+    settings = load_settings(BrokerSettings, environ={}, overrides=())
+    keys = ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio")
+    reached: list[float] = []
+    appliers = dict.fromkeys(keys, lambda changed: reached.append(changed.disk_space_clean_forcibly_ratio))
+    runtime = RuntimeSettings(settings, appliers, disk_used_ratio=lambda: 0.6)
+    with pytest.raises(SettingsRefused, match=r"the disk is 0\.60 used already"):
+        runtime.change(dict.fromkeys(keys, "0.5"))
+    runtime.change(dict.fromkeys(keys, "0.7"))
+    runtime.change({"diskSpaceCleanForciblyRatio": "0.8"})
+    assert reached == [0.7, 0.8]
