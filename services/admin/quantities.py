@@ -10,6 +10,7 @@ __all__ = [
     "count_text",
     "counted",
     "duration_text",
+    "iso_text",
     "nanoseconds_text",
     "rate_text",
     "seconds_text",
@@ -89,6 +90,11 @@ def wall_text(wall_ms: int) -> str:
     """2026-11-22 01:02:03.456 UTC."""
     moment = datetime.fromtimestamp(wall_ms / 1_000, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{wall_ms % 1_000:03d} UTC"
+
+
+def iso_text(wall_ms: int) -> str:
+    """2026-11-22T01:02:03.456Z, for programs. ValueError or OverflowError outside of the years that have dates."""
+    return datetime.fromtimestamp(wall_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def nanoseconds_text(nanoseconds: int) -> str:

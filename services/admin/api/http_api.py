@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Final
 
@@ -33,6 +32,7 @@ from admin.consistency_runs import ConsistencyRuns
 from admin.history import ClusterHistory
 from admin.metrics import CONTENT_TYPE, ClusterMetrics
 from admin.operations.failure import OperationFailed
+from admin.quantities import iso_text
 from admin.web import PageTemplates, StaticFile
 from mqcore.audit.run_summary import RunSummary
 from mqcore.clock import Clock
@@ -225,7 +225,7 @@ def _add_json(app: FastAPI, cluster: CachedCluster, clock: Clock) -> None:
         return ClusterDocument(
             healthy=reading.healthy,
             revision=reading.revision,
-            read_time=_rfc3339(reading.read_at_wall_ms),
+            read_time=iso_text(reading.read_at_wall_ms),
             age_ms=reading.age_ms(clock.monotonic_ms()),
             read_duration_ms=reading.duration_ms,
             findings=reading.findings,
@@ -240,7 +240,7 @@ def _add_json(app: FastAPI, cluster: CachedCluster, clock: Clock) -> None:
         return FindingsDocument(
             healthy=reading.healthy,
             revision=reading.revision,
-            read_time=_rfc3339(reading.read_at_wall_ms),
+            read_time=iso_text(reading.read_at_wall_ms),
             age_ms=reading.age_ms(clock.monotonic_ms()),
             findings=reading.findings,
         )
@@ -296,7 +296,3 @@ def _add_files(app: FastAPI, metrics: ClusterMetrics, templates: PageTemplates) 
             raise HTTPException(HTTPStatus.NOT_FOUND, "no such file")
         headers = {"cache-control": f"public, max-age={_STATIC_MAX_AGE_S}, immutable"}
         return Response(found.content, media_type=found.media_type, headers=headers)
-
-
-def _rfc3339(wall_ms: int) -> str:
-    return datetime.fromtimestamp(wall_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from admin.cli.failure import EXIT_REFUSED, CommandError
 from admin.moments import FORMS, MomentUnreadable, read_moment
-from admin.quantities import age_text
+from admin.quantities import age_text, iso_text
 
 __all__ = ["MOMENT_HELP", "aged_text", "moment_text", "parse_moment_ms"]
 
@@ -33,11 +33,12 @@ def parse_moment_ms(text: str, *, now_ms: int) -> int:
 
 def moment_text(time_ms: int) -> str:
     """ISO in UTC, to the millisecond; - where it is not known."""
+    if time_ms < 0:
+        return _UNKNOWN
     try:
-        found = datetime.fromtimestamp(time_ms / 1_000, UTC)
+        return iso_text(time_ms)
     except (ValueError, OverflowError, OSError):
         return f"{time_ms} ms"
-    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z") if time_ms >= 0 else _UNKNOWN
 
 
 def aged_text(time_ms: int, *, now_ms: int) -> str:
