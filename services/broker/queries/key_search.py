@@ -85,7 +85,7 @@ class KeySearch:
         return self._key in keys and self._is_in_its_queue(outline)
 
     def _is_in_its_queue(self, outline: RecordOutline) -> bool:
-        """The index outlives a topic that is deleted; its messages are not those of a later one of that name."""
+        """Whether its queue still has it: the index outlives entries that were removed with their queue."""
         queue = self._store.consume_queue(outline.topic, outline.queue_id)
         entry = entry_at(queue, outline.queue_offset) if queue is not None else None
         return entry is not None and entry.physical_offset == outline.physical_offset

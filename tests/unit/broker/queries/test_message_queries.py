@@ -165,7 +165,7 @@ async def test_a_key_that_is_also_the_id_is_found_once() -> None:
     assert len(places(await store.all_pages(WantedMessages("orders", KeyCriteria("ID"), limit=1)))) == 1
 
 
-async def test_messages_of_a_deleted_topic_are_not_found_in_its_successor() -> None:
+async def test_what_its_queue_has_no_more_is_not_found_by_key() -> None:
     store = QueryStore()
     store.put(b"former", keys=("ID1", "order-1"))
     store.store.queues.remove_topic("orders")
