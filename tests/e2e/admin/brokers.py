@@ -64,10 +64,16 @@ class Brokers:
 
     def messages(self, topic: str, key: str) -> list[query_pb.MessageView]:
         """Messages of a topic with this key, of all masters."""
-        wanted = query_pb.KeyQuery(key=key)
-        request = query_pb.QueryMessagesRequest(topic=topic, key=wanted, limit=32, body_bytes=65_536)
-        found = self._ask_masters(lambda channels, at: MessageQueryCalls(channels, at).query(request))
-        return [message for reply in found.values() for message in reply.messages]
+        return [message for messages in self._by_master(topic, key).values() for message in messages]
+
+    def newest(self, topic: str, key: str) -> query_pb.MessageView:
+        """The newest with this key: a topic that is made again under its old name still has its messages."""
+        return max(self.messages(topic, key), key=lambda message: message.store_time.ToNanoseconds())
+
+    def holder(self, topic: str, key: str) -> str:
+        """Broker group of that message."""
+        newest = self.newest(topic, key)
+        return next(master for master, messages in self._by_master(topic, key).items() if newest in messages)
 
     def digests(self, broker_name: str, physical_offset: int, size: int) -> set[bytes]:
         """SHA-256 of a range of the log, as master and slave of a broker group have it."""
@@ -105,6 +111,12 @@ class Brokers:
     def ask(self, member: str, question: Question[ResultT]) -> ResultT:
         """What one broker answers."""
         return self._run(question, self._cluster.member(member)["broker"]["metadata_endpoint"])
+
+    def _by_master(self, topic: str, key: str) -> dict[str, list[query_pb.MessageView]]:
+        wanted = query_pb.KeyQuery(key=key)
+        request = query_pb.QueryMessagesRequest(topic=topic, key=wanted, limit=32, body_bytes=65_536)
+        found = self._ask_masters(lambda channels, at: MessageQueryCalls(channels, at).query(request))
+        return {master: list(reply.messages) for master, reply in found.items()}
 
     def _ask_masters(self, question: Question[ResultT]) -> dict[str, ResultT]:
         return {master: self.ask(master, question) for master in MASTERS}

@@ -78,13 +78,13 @@ def send_message(console: Console, stage: Stage) -> None:
     console.type("Keys", "parcel-17")
     console.press("Send")
     console.expect_said("stored")
-    (message,) = stage.brokers.messages("parcels", "parcel-17")
+    message = stage.brokers.newest("parcels", "parcel-17")
     assert (message.body.decode(), message.tag) == (BODY, "created")
 
 
 @task(5)
 def find_message(console: Console, stage: Stage) -> None:
-    (message,) = stage.brokers.messages("parcels", "parcel-17")
+    message = stage.brokers.newest("parcels", "parcel-17")
     console.open("/")
     console.choose("Messages")
     console.type("Topic", "parcels")
@@ -115,8 +115,8 @@ def read_body(console: Console, stage: Stage) -> None:
 @task(7)
 def compare_copies(console: Console, stage: Stage) -> None:
     _open_message(console, stage)
-    (message,) = stage.brokers.messages("parcels", "parcel-17")
-    group = next(master for master, topic in stage.brokers.topic("parcels").items() if topic.queues)
+    message = stage.brokers.newest("parcels", "parcel-17")
+    group = stage.brokers.holder("parcels", "parcel-17")
     (digest,) = stage.brokers.digests(group, message.physical_offset, message.record_bytes)
     copies = console.section("Copies").get_by_role("table")
     for replica in (f"{group}:0", f"{group}:1"):
@@ -125,7 +125,7 @@ def compare_copies(console: Console, stage: Stage) -> None:
 
 @task(8)
 def see_trace(console: Console, stage: Stage) -> None:
-    (message,) = stage.brokers.messages("parcels", "parcel-17")
+    message = stage.brokers.newest("parcels", "parcel-17")
     assert stage.brokers.traces(message.message_id)
     _open_message(console, stage)
     console.follow("Trace")
@@ -144,7 +144,7 @@ def list_newest(console: Console, stage: Stage) -> None:
     rows = console.section("Found").locator("tbody tr")
     expect(rows).to_have_count(50)
     key = rows.first.locator(".tags a").first.inner_text()
-    (newest,) = stage.brokers.messages("orders", key)
+    newest = stage.brokers.newest("orders", key)
     assert rows.first.get_by_role("link").first.inner_text() == newest.message_id
 
 
@@ -315,6 +315,6 @@ def delete_both(console: Console, stage: Stage) -> None:
 
 
 def _open_message(console: Console, stage: Stage) -> None:
-    (message,) = stage.brokers.messages("parcels", "parcel-17")
+    message = stage.brokers.newest("parcels", "parcel-17")
     console.open(f"/message?id={message.message_id}")
     console.expect_heading(message.message_id)

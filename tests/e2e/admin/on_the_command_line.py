@@ -57,7 +57,7 @@ def create_topic(commands: Sequence[Run], stage: Stage) -> None:
 @task(4)
 def send_message(commands: Sequence[Run], stage: Stage) -> None:
     (told,) = (run().output for run in commands)
-    (message,) = stage.brokers.messages("parcels", "parcel-17")
+    message = stage.brokers.newest("parcels", "parcel-17")
     assert message.message_id in told
     assert json.loads(message.body) == {"parcel": 17, "weight_kg": 2.5}
 
@@ -65,7 +65,7 @@ def send_message(commands: Sequence[Run], stage: Stage) -> None:
 @task(5)
 def find_message(commands: Sequence[Run], stage: Stage) -> None:
     *_, told = (run().output for run in commands)
-    (message,) = stage.brokers.messages("parcels", "parcel-17")
+    message = stage.brokers.newest("parcels", "parcel-17")
     assert stage.shell.variables["ID"] == message.message_id
     assert message.message_id in told
 
@@ -81,8 +81,8 @@ def read_body(commands: Sequence[Run], stage: Stage) -> None:
 @task(7)
 def compare_copies(commands: Sequence[Run], stage: Stage) -> None:
     (told,) = (run().output for run in commands)
-    (message,) = stage.brokers.messages("parcels", "parcel-17")
-    group = next(master for master, topic in stage.brokers.topic("parcels").items() if topic.queues)
+    message = stage.brokers.newest("parcels", "parcel-17")
+    group = stage.brokers.holder("parcels", "parcel-17")
     (digest,) = stage.brokers.digests(group, message.physical_offset, message.record_bytes)
     assert told.count(digest.hex()) == len(MASTERS)
 

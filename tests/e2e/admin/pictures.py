@@ -11,7 +11,10 @@ __all__ = ["take_picture"]
 
 # Of these the dark ones are wanted, too.
 _DARK: Final = ("replication",)
-_HEIGHT_MAX: Final = 1_400
+# Steps within a page: these are pictured, wide.
+_STEPS: Final = ("confirm-reset", "confirm-resend", "confirm-setting", "confirm-delete-topic")
+# Pixels: below it a picture stays small enough for a repository, and shows what a page is about.
+_HEIGHT_MAX: Final = 1_100
 _SUFFIXES: Final = {"wide-light": "", "narrow-light": "-narrow", "wide-dark": "-dark"}
 
 
@@ -19,6 +22,8 @@ def take_picture(page: Page, folder: Path, name: str, *, view: str) -> None:
     """A PNG of the page from its top, `console-<name>[-narrow|-dark].png`; nothing for views nobody wants to see."""
     suffix = _SUFFIXES.get(view)
     if suffix is None or (suffix == "-dark" and name not in _DARK):
+        return
+    if name.startswith(("confirm-", "refused-")) and (suffix or name not in _STEPS):
         return
     size = page.viewport_size
     assert size is not None
