@@ -1,6 +1,6 @@
 """What a cluster looked like at one moment, and what of it an operator should care about.
 
-Values only: `cluster_reader` fills them from the planes, the CLI and the dashboard show them, and `diagnose` is the one
+Values only: `cluster_reader` fills them from the planes, the console and the CLI show them, and `diagnose` is the one
 health model behind both and behind the exit code of `tandemmq status`.
 """
 

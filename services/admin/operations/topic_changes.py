@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from admin.operations.values import BrokerTopic, Extent, TopicChange
+from admin.quantities import counted
 from mqcore.metadata.resource_names import topic_name_problem
 
 __all__ = [
@@ -81,8 +82,8 @@ def unread_queues(change: TopicChange, extents: Sequence[Extent]) -> list[str]:
         if extent.queue_id >= change.read_queue_count and extent.held:
             lost[extent.broker_name] = lost.get(extent.broker_name, 0) + extent.held
     return [
-        f"{broker_name}: {held:,} messages lie in queues from {change.read_queue_count} on, "
-        "which consumers no longer read; they are there again when the number of read queues is raised"
+        f"{broker_name}: {counted(held, 'message')} in queues from {change.read_queue_count} on, "
+        "which consumers no longer read; there again when the number of read queues is raised"
         for broker_name, held in lost.items()
     ]
 

@@ -42,7 +42,7 @@ def test_a_change_of_a_topic_is_told(change: TopicChange, before: BrokerTopic | 
 def test_queues_that_nobody_reads_any_more_are_warned_of() -> None:
     extents = [Extent("broker-a", queue_id, 0, 10) for queue_id in range(4)] + [Extent("broker-b", 3, 5, 5)]
     [warning] = unread_queues(TopicChange("t", read_queue_count=2), extents)
-    assert warning.startswith("broker-a: 20 messages lie in queues from 2 on")
+    assert warning.startswith("broker-a: 20 messages in queues from 2 on")
     assert unread_queues(TopicChange("t"), extents) == []
 
 
