@@ -33,15 +33,15 @@ class Shown:
 
 
 def _message_path(stage: Stage) -> str:
-    return f"/message?id={_newest_id(stage)}"
+    return f"/message?id={_recent_id(stage)}"
 
 
 def _trace_path(stage: Stage) -> str:
-    return f"/traces?id={_newest_id(stage)}"
+    return f"/traces?id={_recent_id(stage)}"
 
 
-def _newest_id(stage: Stage) -> str:
-    line = "ID=$(tandemmq message query orders --limit 1 -o json | jq -r '.messages[0].message_id')"
+def _recent_id(stage: Stage) -> str:
+    line = "ID=$(tandemmq message query orders --limit 10 -o json | jq -r '.messages[-1].message_id')"
     answer = stage.shell.run(line)
     assert answer.code == 0, answer.output
     return stage.shell.variables["ID"]
@@ -99,7 +99,7 @@ def _review_group(console: Console) -> None:
 
 
 def _review_reset(console: Console) -> None:
-    console.page.get_by_label("From the oldest message held").check()
+    console.page.get_by_label("Behind the newest message").check()
     console.press("Show what it does")
     console.page.get_by_role("button", name="Reset archive").wait_for()
 
