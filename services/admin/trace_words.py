@@ -189,6 +189,11 @@ def advice(findings: TraceFindings) -> list[str]:
             f"if {master.broker} kept a trace it is forgotten by now: its memory {reach}",
             "a receiver named by traceExporterTarget keeps traces for longer",
         ]
+    if master.sample_rate >= 1:
+        return [
+            f"{master.broker} traces every send, unless its traceparent says not to",
+            "the trace is finished when the bytes are on disk: look again in a second",
+        ]
     return [f"{master.broker} keeps {_kept_share(master)}: this send was none of them", _HOW_TO_TRACE]
 
 

@@ -48,6 +48,12 @@ def test_what_is_not_there_is_said() -> None:
     assert "Where the time went" not in html
 
 
+def test_where_every_send_is_traced_one_just_stored_is_waited_for() -> None:
+    html = _found("x", findings([], brokers=(tracing(MASTER, sample_rate=1.0),)))
+    assert "was none of them" not in html
+    assert "look again in a second" in html
+
+
 def test_a_failure_is_seen() -> None:
     html = _found("x", findings(master_spans(failure="FLUSH_SLAVE_TIMEOUT")))
     assert 'class="dot bad"' in html
