@@ -15,11 +15,11 @@ from e2e.admin.page_list import CONFIRMATIONS, PAGES, Shown
 from e2e.admin.pictures import take_picture
 from e2e.admin.stage import Stage
 
+# Colours do not depend on the width.
 _VIEWS: Final = {
     "wide-light": {"viewport": WIDE, "color_scheme": "light"},
     "wide-dark": {"viewport": WIDE, "color_scheme": "dark"},
     "narrow-light": {"viewport": NARROW, "color_scheme": "light"},
-    "narrow-dark": {"viewport": NARROW, "color_scheme": "dark"},
 }
 
 
