@@ -52,6 +52,12 @@ class GroupStanding:
         return max((slave.lag_seconds for slave in slaves), default=None)
 
     @property
+    def lacks_slave(self) -> bool:
+        """True when a slave that is known of is not connected to the master, so that nobody can tell its lag."""
+        connected = len(self.master_status.slaves) if self.master_status is not None else 0
+        return len(self.slaves) > connected
+
+    @property
     def in_sync_text(self) -> str:
         """1 of 2."""
         status = self.master_status

@@ -88,7 +88,8 @@ def _agreement(servers: Sequence[NameServerState]) -> tuple[str, str]:
     if not same:
         return "bad", "They do not know the same brokers."
     if len(answering) < len(servers):
-        return "bad", f"{len(servers) - len(answering)} of {len(servers)} do not answer; the others agree."
+        count = len(answering)
+        return "bad", f"Only {count} of {len(servers)} {'answers' if count == 1 else 'answer, and agree'}."
     return "ok", "They know the same brokers." if len(servers) > 1 else "There is one."
 
 
@@ -103,7 +104,7 @@ def _figures(state: ClusterState, standings: Sequence[GroupStanding], history: C
         FigureView(
             "Brokers",
             f"{len(answering):,} of {len(state.brokers):,}",
-            "answer" if not lost else f"{lost:,} do not answer",
+            "answer" if not lost else _silent_text(lost),
             tone="bad" if lost else "",
             href="/brokers",
         ),
@@ -125,6 +126,10 @@ def _figures(state: ClusterState, standings: Sequence[GroupStanding], history: C
     ]
 
 
+def _silent_text(count: int) -> str:
+    return f"{count:,} {'does' if count == 1 else 'do'} not answer"
+
+
 def _rate(samples: Samples) -> str:
     newest = samples.newest
     return rate_text(newest) if newest is not None else _UNKNOWN
@@ -137,6 +142,9 @@ def _bytes_rate(history: ClusterHistory) -> str:
 
 def _lag_figure(standings: Sequence[GroupStanding]) -> FigureView:
     lags = [(standing.lag_bytes, standing) for standing in standings if standing.lag_bytes is not None]
+    lacking = next((standing for standing in standings if standing.lacks_slave), None)
+    if lacking is not None:
+        return FigureView("Furthest behind", _UNKNOWN, f"a slave of {lacking.name}", tone="bad", href="/replication")
     if not lags:
         return FigureView("Furthest behind", "no slave", "is connected", href="/replication")
     lag, standing = max(lags, key=lambda pair: pair[0])

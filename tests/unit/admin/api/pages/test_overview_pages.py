@@ -62,6 +62,7 @@ async def test_problems_come_first_with_their_remedies() -> None:
     assert page.text.startswith("DefaultCluster Degraded: see what to do first.")
     assert "problem broker-a:0 has 0 of 1 slaves in sync" in page.text
     assert "start the slave of this group" in page.text
+    assert "Furthest behind not known a slave of broker-a" in page.text
     assert re.search(r'class="verdict bad" href="/">\d problems?<', page.html)
 
 
@@ -77,9 +78,9 @@ async def test_half_of_the_cluster_is_away() -> None:
     state = with_broker(healthy_cluster(), lost)
     down = replace(state.name_servers[1], error="DEADLINE_EXCEEDED: no answer", brokers=())
     page = await _overview(replace(state, name_servers=(state.name_servers[0], down)))
-    assert "1 of 2 1 do not answer" in page.text
+    assert "1 of 2 1 does not answer" in page.text
     assert "broker-a no working master" in page.text
-    assert "1 of 2 do not answer; the others agree." in page.text
+    assert "Only 1 of 2 answers." in page.text
     assert "does not answer: DEADLINE_EXCEEDED: no answer not known not known" in page.text
 
 
