@@ -120,6 +120,8 @@ def test_a_receiver_that_hangs_holds_up_neither_sends_nor_the_stop(tmp_path: Pat
         asyncio.run(_send(master))
         receiver.wait_until(lambda receiver: receiver.call_count > 0)
         message_id = asyncio.run(asyncio.wait_for(_send(master), _HANG_S))
+        # A send becomes a trace half a second after its answer.
+        wait_until(lambda: _document(cluster, message_id)["operations"] != [], limit_s=_HANG_S, what="the send's trace")
         (send,) = _document(cluster, message_id)["operations"]
         assert send["span"]["attributes"]["tandemmq.put_status"] == "PUT_OK"
         # Waits for its end no longer than that either.
