@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
-from mqcore.message import Blank, RecordFound, decode_properties, index_terms, record_tags_code, scan_record
+from mqcore.message import (
+    Blank,
+    MessageRecord,
+    RecordFound,
+    decode_properties,
+    index_terms,
+    record_tags_code,
+    scan_record,
+)
 from mqcore.message.sys_flag import enters_consume_queue
 from mqcore.storage import Disk, MessageStore, QueueEntry, StoreOptions
+from mqcore.storage.errors import RecordCorrupt
 from support.messages import STORE_HOST
 
 __all__ = [
@@ -17,6 +27,7 @@ __all__ = [
     "flush_all",
     "keys_in",
     "log_bytes",
+    "messages_by_key",
     "new_store",
     "queue_contents",
     "records_in",
@@ -137,3 +148,20 @@ def keys_in(store: MessageStore) -> list[tuple[str, str, int]]:
 def with_options(**changes: int | float | tuple[int, ...]) -> StoreOptions:
     """SMALL_OPTIONS with some of them changed."""
     return replace(SMALL_OPTIONS, **changes)  # type: ignore[arg-type]
+
+
+def messages_by_key(
+    store: MessageStore, topic: str, key: str, *, begin_ms: int, end_ms: int, max_count: int = 64
+) -> list[MessageRecord]:
+    """Messages with `key`, a unique key or a word of KEYS, stored in [begin_ms, end_ms], newest first."""
+    walked = (offset for offset in store.index_walk(topic, key, begin_ms=begin_ms, end_ms=end_ms) if offset is not None)
+    records = []
+    for offset in dict.fromkeys(islice(walked, max_count)):
+        try:
+            record = store.message_at(offset)
+        except RecordCorrupt:
+            continue  # Its file is gone, or the entry is from before a truncation.
+        _, keys = index_terms(decode_properties(record.properties))
+        if record.topic == topic and key in keys and begin_ms <= record.store_timestamp_ms <= end_ms:
+            records.append(record)
+    return records

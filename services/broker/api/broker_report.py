@@ -27,6 +27,7 @@ from mqcore.metrics import HistogramReading
 from mqcore.replication import MasterReplica
 from mqcore.routing import BrokerIdentity
 from mqcore.storage import Disk, DiskError, DiskUsage, MessageStore
+from mqcore.storage.kept_tail import KEPT_TAILS_FOLDER
 from mqservice.loop_meter import LoopMeter
 from mqservice.memory import resident_bytes
 from mqservice.name_server_link import NameServerLinks
@@ -34,7 +35,6 @@ from mqservice.version import VERSION
 
 __all__ = ["BrokerReport"]
 
-_KEPT_TAILS: Final = "kept-tails"
 _TICK_S: Final = 1.0
 _TICKS_PER_LOOK: Final = 5
 
@@ -102,7 +102,8 @@ class BrokerReport:
                 await asyncio.sleep(_TICK_S)
 
     def _look_at_disk(self) -> tuple[DiskUsage, list[str]]:
-        return self._disk.usage(), [f"{_KEPT_TAILS}/{entry.name}" for entry in self._disk.list_folder(_KEPT_TAILS)]
+        folder = KEPT_TAILS_FOLDER
+        return self._disk.usage(), [f"{folder}/{entry.name}" for entry in self._disk.list_folder(folder)]
 
     def status(self) -> pb.GetBrokerStatusResponse:
         """The answer of GetBrokerStatus: of a slave with its link, of a master with its slaves'."""

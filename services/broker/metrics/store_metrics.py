@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from broker.metrics.store_time import read_stored_at_ms
 from mqcore.clock import Clock
 from mqcore.metrics import Histogram
 from mqcore.storage import Disk, DiskUsage, MessageStore
+from mqcore.storage.kept_tail import KEPT_TAILS_FOLDER
 from mqservice.metrics import MetricSamples
 
 __all__ = ["StoreMetrics"]
-
-_KEPT_TAILS: Final = "kept-tails"
 
 
 class StoreMetrics:
@@ -60,7 +58,7 @@ class StoreMetrics:
         samples.add("rocketmq_disk_warning_ratio", self._disk_warning_ratio())
 
     def _ask_disk(self) -> tuple[DiskUsage, int]:
-        return self._disk.usage(), len(self._disk.list_folder(_KEPT_TAILS))
+        return self._disk.usage(), len(self._disk.list_folder(KEPT_TAILS_FOLDER))
 
     def _oldest_age_ms(self) -> int:
         oldest_ms = read_stored_at_ms(self._store, self._store.min_offset)

@@ -32,10 +32,8 @@ from mqcore.message import (
     RecordFound,
     ScanResult,
     ScanStop,
-    decode_properties,
     decode_record,
     delay_tags_code,
-    index_terms,
     scan_record,
 )
 from mqcore.message.sys_flag import enters_consume_queue, enters_index
@@ -481,27 +479,6 @@ class MessageStore:
         if record.physical_offset != physical_offset or size not in (None, record.total_size):
             raise RecordCorrupt(physical_offset, "another record lies there")
         return record
-
-    def messages_by_key(
-        self, topic: str, key: str, *, begin_ms: int, end_ms: int, max_count: int = 64
-    ) -> list[MessageRecord]:
-        """Messages with `key`, a unique key or a word of KEYS, stored in [begin_ms, end_ms], newest first."""
-        if self._index is None:
-            return []
-        self._enter_into_index()
-        offsets = self._index.query(
-            topic, key, begin_ms=begin_ms - _INDEX_SECOND_MS, end_ms=end_ms, max_count=max_count
-        )
-        records = []
-        for offset in dict.fromkeys(offsets):
-            try:
-                record = self.message_at(offset)
-            except RecordCorrupt:
-                continue  # Its file is gone, or the entry is from before a truncation.
-            _, keys = index_terms(decode_properties(record.properties))
-            if record.topic == topic and key in keys and begin_ms <= record.store_timestamp_ms <= end_ms:
-                records.append(record)
-        return records
 
     def index_walk(self, topic: str, key: str, *, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         """Where records with `key` may start, newest first, None in between: see `IndexTable.walk`. Whoever reads them

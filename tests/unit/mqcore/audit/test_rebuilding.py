@@ -8,14 +8,14 @@ from pathlib import Path
 from mqcore.message import decode_properties, index_terms
 from mqcore.storage import MessageStore
 from support.audit_stores import make_master, open_store
-from support.stores import ManualClock, keys_in, queue_contents
+from support.stores import ManualClock, keys_in, messages_by_key, queue_contents
 
 
 def _findable(store: MessageStore) -> int:
     """Keys, of every 37th, under which their message is found."""
     found = 0
     for topic, key, offset in keys_in(store)[::37]:
-        records = store.messages_by_key(topic, key, begin_ms=0, end_ms=1 << 60, max_count=1 << 20)
+        records = messages_by_key(store, topic, key, begin_ms=0, end_ms=1 << 60, max_count=1 << 20)
         assert all(key in index_terms(decode_properties(record.properties))[1] for record in records)
         found += any(record.physical_offset == offset for record in records)
     return found

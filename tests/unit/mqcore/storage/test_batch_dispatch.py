@@ -22,7 +22,7 @@ from mqcore.message import (
 from mqcore.message.sys_flag import COMPRESSED, INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED
 from mqcore.storage import MessageStore, RecordCorrupt, StoreOptions, dispatch
 from support.simulated_disk import SimulatedDisk
-from support.stores import ManualClock, flush_all, new_store
+from support.stores import ManualClock, flush_all, messages_by_key, new_store
 
 FILE_BYTES: Final = 16_384
 OPTIONS: Final = StoreOptions(
@@ -271,7 +271,7 @@ def test_terms_are_found() -> None:
     assert store.dispatch() == 20
     assert index_terms(decode_properties(properties)) == ("red", ("the-id", "one", "two"))
     for key in ("the-id", "one", "two"):
-        assert len(store.messages_by_key("topic", key, begin_ms=0, end_ms=1 << 60)) == 20
+        assert len(messages_by_key(store, "topic", key, begin_ms=0, end_ms=1 << 60)) == 20
     queue = store.consume_queue("topic", 0)
     assert queue is not None
     assert [entry.tags_code for entry in queue.read(0, 20)] == [112_785] * 20  # "red".hashCode()

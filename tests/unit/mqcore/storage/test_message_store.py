@@ -16,6 +16,7 @@ from support.stores import (
     derived_queues,
     flush_all,
     log_bytes,
+    messages_by_key,
     new_store,
     queue_contents,
     with_options,
@@ -84,9 +85,9 @@ class TestPut:
     def test_message_is_found_by_each_of_its_keys(self, store: MessageStore) -> None:
         store.put(outgoing_message(keys=("unique", "order-1")))
         for key in ("unique", "order-1"):
-            [found] = store.messages_by_key("topic", key, begin_ms=0, end_ms=1 << 60)
+            [found] = messages_by_key(store, "topic", key, begin_ms=0, end_ms=1 << 60)
             assert found.physical_offset == 0
-        assert store.messages_by_key("topic", "order-2", begin_ms=0, end_ms=1 << 60) == []
+        assert messages_by_key(store, "topic", "order-2", begin_ms=0, end_ms=1 << 60) == []
 
     def test_store_timestamp_does_not_go_back_with_the_clock(self, store: MessageStore, clock: ManualClock) -> None:
         before = store.put(outgoing_message()).store_timestamp_ms
@@ -151,7 +152,7 @@ class TestRolling:
 
     def test_young_file_has_none_prepared_behind_it(self, store: MessageStore) -> None:
         store.put(outgoing_message(keys=("u1",)))
-        assert store.messages_by_key("topic", "u1", begin_ms=0, end_ms=1 << 62)
+        assert messages_by_key(store, "topic", "u1", begin_ms=0, end_ms=1 << 62)
         assert store.next_segment_job() is None
 
     def test_files_of_log_and_index_are_prepared_before_the_first_put(self, disk: SimulatedDisk) -> None:
@@ -162,7 +163,7 @@ class TestRolling:
             store.next_segment_finished(job)
         operations = disk.operations
         store.put(outgoing_message(keys=("u1",)))
-        assert store.messages_by_key("topic", "u1", begin_ms=0, end_ms=1 << 62)
+        assert messages_by_key(store, "topic", "u1", begin_ms=0, end_ms=1 << 62)
         assert disk.operations == operations
 
     def test_full_disk_refuses_the_next_file_and_keeps_what_is_there(

@@ -20,6 +20,7 @@ from support.stores import (
     derived_queues,
     keys_in,
     log_bytes,
+    messages_by_key,
     new_store,
     queue_contents,
     records_in,
@@ -164,7 +165,7 @@ class _Machine:
         assert store.flushed_offset == store.dispatched_offset == store.end_offset
         assert queue_contents(store) == derived_queues(store)
         for topic, key, offset in keys_in(store):
-            records = store.messages_by_key(topic, key, begin_ms=0, end_ms=1 << 62, max_count=10_000)
+            records = messages_by_key(store, topic, key, begin_ms=0, end_ms=1 << 62, max_count=10_000)
             assert offset in [record.physical_offset for record in records], f"{key} at {offset} is not found"
 
 
