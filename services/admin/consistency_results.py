@@ -13,11 +13,20 @@ from typing import Any, Final, Protocol
 
 from mqcore.audit.run_summary import RunSummary
 
-__all__ = ["RUNS_MAX", "ConfigMapResults", "FolderResults", "ResultsPlace", "ResultsUnavailable", "results_place"]
+__all__ = [
+    "CONFIG_MAP_PREFIX",
+    "RUNS_MAX",
+    "ConfigMapResults",
+    "FolderResults",
+    "ResultsPlace",
+    "ResultsUnavailable",
+    "results_place",
+]
 
 RUNS_MAX: Final = 30
 """Newest runs that are read and kept in memory; of a thousand groups each takes some 3 MB."""
-_CONFIG_MAP_PREFIX: Final = "configmap:"
+CONFIG_MAP_PREFIX: Final = "configmap:"
+"""Before the name of a ConfigMap, where a folder could be meant as well."""
 _SUMMARY_BYTES_MAX: Final = 32 << 20
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # Connect and read, in seconds.
@@ -40,8 +49,8 @@ def results_place(setting: str, *, namespace: str) -> ResultsPlace | None:
     """By the setting consistencyResults; None when it is empty."""
     if not setting:
         return None
-    if setting.startswith(_CONFIG_MAP_PREFIX):
-        return ConfigMapResults(setting.removeprefix(_CONFIG_MAP_PREFIX), namespace=namespace)
+    if setting.startswith(CONFIG_MAP_PREFIX):
+        return ConfigMapResults(setting.removeprefix(CONFIG_MAP_PREFIX), namespace=namespace)
     return FolderResults(Path(setting))
 
 
@@ -85,7 +94,7 @@ class ConfigMapResults:
     """Keys of a ConfigMap, each a run's summary in JSON. Needs the right to get that ConfigMap. One thread."""
 
     def __init__(self, name: str, *, namespace: str, read_data: Callable[[], dict[str, str]] | None = None) -> None:
-        """`namespace` empty: this pod's own. `read_data` is for tests."""
+        """`namespace` empty: this pod's own. `read_data` reads it another way than a pod does."""
         self._name = name
         self._namespace = namespace
         self._read_data = read_data or self._data

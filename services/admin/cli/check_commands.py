@@ -18,16 +18,20 @@ from admin.cli.checks import (
     check_name_servers,
     check_replication,
 )
+from admin.cli.cluster_address import ClusterTarget
 from admin.cli.cluster_choice import ClusterChoice, with_cluster
 from admin.cli.completion import complete_group, complete_topic
+from admin.cli.contexts import KubernetesPlace
 from admin.cli.duration_option import parse_duration_s
 from admin.cli.failure import EXIT_REFUSED, CommandError
 from admin.cli.listing import collect, read_groups
+from admin.cli.release_results import runs_of_release
 from admin.cluster_state import ClusterState
-from admin.consistency_results import ResultsUnavailable, results_place
+from admin.consistency_results import CONFIG_MAP_PREFIX, ResultsUnavailable, results_place
 from admin.consistency_state import ConsistencyReading, standings
 from admin.operations.interface import Operations
 from admin.operations.values import GroupSummary, Progress, Unseen
+from mqcore.audit.run_summary import RunSummary
 from mqservice.clock import SystemClock
 
 __all__ = ["check_app"]
@@ -188,7 +192,8 @@ def consistency(
         str,
         typer.Option(
             metavar="DIR|configmap:NAME",
-            help="Where the consistency job leaves its runs. Default: consistency in the data folder.",
+            help="Where the consistency job leaves its runs. Default: consistency in the data folder, or the "
+            "ConfigMap of the release in Kubernetes.",
         ),
     ] = "",
     max_age: Annotated[
@@ -199,17 +204,7 @@ def consistency(
 
     Example: tandemmq check consistency --results configmap:mq-consistency --max-age 3h
     """
-    place = results_place(results or _default_results(cluster), namespace="")
-    assert place is not None
-    try:
-        runs = tuple(place.read())
-    except ResultsUnavailable as error:
-        raise CommandError(
-            "the runs of the consistency job cannot be read",
-            cause=str(error),
-            remedy="see --results",
-            exit_code=EXIT_REFUSED,
-        ) from error
+    runs = tuple(_runs(cluster, results))
     reading = ConsistencyReading(
         runs=runs,
         standings=standings(runs),
@@ -221,8 +216,27 @@ def consistency(
     _answer(check_consistency(reading, now_ms=SystemClock().wall_ms()))
 
 
-def _default_results(cluster: ClusterChoice) -> str:
-    target = cluster.target()
+def _runs(cluster: ClusterChoice, results: str) -> Sequence[RunSummary]:
+    """CommandError when they cannot be read, or nobody said where they are."""
+    if not results or results.startswith(CONFIG_MAP_PREFIX):
+        target = cluster.target()
+        if isinstance(target.where, KubernetesPlace):
+            return asyncio.run(runs_of_release(target.where, results.removeprefix(CONFIG_MAP_PREFIX)))
+        results = results or _results_beside(target)
+    place = results_place(results, namespace="")
+    assert place is not None
+    try:
+        return place.read()
+    except ResultsUnavailable as error:
+        raise CommandError(
+            "the runs of the consistency job cannot be read",
+            cause=str(error),
+            remedy="see --results",
+            exit_code=EXIT_REFUSED,
+        ) from error
+
+
+def _results_beside(target: ClusterTarget) -> str:
     if target.data is None:
         raise CommandError(
             f"where the consistency job of {target.title} leaves its runs is not known",

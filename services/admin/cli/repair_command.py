@@ -21,6 +21,7 @@ from admin.cli.failure import EXIT_REFUSED, CommandError
 from admin.cli.options import DryRunOption, YesOption
 from admin.cli.release_option import KubeContextOption, NamespaceOption, connect, place_of
 from admin.cli.status_view import new_table, table_console
+from admin.consistency_results import CONFIG_MAP_PREFIX
 from admin.kubernetes_cluster import KubernetesUnavailable
 from admin.replica_repair import Repair, ReplicaKey, StepOutcome, StepResult, blocks_the_rest
 from admin.rpc import ReplicaRepairCalls
@@ -28,7 +29,6 @@ from mqcore.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 
 __all__ = ["plan_table", "read_plan", "repair"]
 
-_CONFIG_MAP_PREFIX: Final = "configmap:"
 _PLAN_SUFFIX: Final = ".plan"
 _ANYWHERE: Final = KubernetesPlace()
 
@@ -70,7 +70,7 @@ def repair(
       kubectl exec -it deploy/mq-admin -- tandemmq repair --plan configmap:mq-consistency
     """
     place = _ANYWHERE
-    if plan.startswith(_CONFIG_MAP_PREFIX):
+    if plan.startswith(CONFIG_MAP_PREFIX):
         place = place_of(find_place(cluster.context), release=None, namespace=namespace, kube_context=kube_context)
     found = read_plan(plan, place)
     steps = _chosen(found, step or [])
@@ -111,9 +111,9 @@ def read_plan(source: str, place: KubernetesPlace = _ANYWHERE) -> RepairPlan:
 def _plan_text(source: str, place: KubernetesPlace) -> str:
     if source == "-":
         return sys.stdin.read()
-    if not source.startswith(_CONFIG_MAP_PREFIX):
+    if not source.startswith(CONFIG_MAP_PREFIX):
         return Path(source).read_text(encoding="utf-8")
-    name, _, run_id = source.removeprefix(_CONFIG_MAP_PREFIX).partition("/")
+    name, _, run_id = source.removeprefix(CONFIG_MAP_PREFIX).partition("/")
     plans = asyncio.run(_plans_in(name, place))
     wanted = [key for key in sorted(plans) if not run_id or key == run_id + _PLAN_SUFFIX]
     if not wanted:

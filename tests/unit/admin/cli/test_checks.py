@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import pytest
 
 from admin.cli.check_result import CheckLevel, CheckResult, Measure, worst
 from admin.cli.checks import check_disk, check_health, check_name_servers, check_replication
+from admin.cli.contexts import ClusterContext, ContextFile, Contexts, KubernetesPlace
 from admin.cluster_state import ClusterState, DiskState
+from admin.kubernetes_cluster import KubernetesUnavailable
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.interface import Operations
 from admin.operations.values import FIRST_PAGE, GroupSummary, Page, PageRequest, Unseen
+from support.audit_summaries import diverged_run, equal_run
 from support.cli_cluster import FakeCluster, two_groups
 from support.cluster_states import master, slave, with_broker
 
@@ -133,6 +139,38 @@ def test_consistency_without_runs_is_unknown(tmp_path: Path) -> None:
     assert _check(FakeCluster(), "consistency", "--results", str(tmp_path))[0] == 3
     code, line = _check(FakeCluster(), "consistency", "-n", "10.0.0.1:9876")
     assert (code, "say it with --results" in line or "not known" in line) == (3, True)
+
+
+class _Kubernetes:
+    """ConfigMaps of one namespace; `connect` stands in for the way to the API server."""
+
+    def __init__(self, data: Mapping[str, Mapping[str, str]]) -> None:
+        self.namespace = "mq"
+        self.places: list[KubernetesPlace] = []
+        self._data = data
+
+    async def connect(self, place: KubernetesPlace) -> Self:
+        self.places.append(place)
+        return self
+
+    async def config_map(self, name: str) -> dict[str, str]:
+        if name not in self._data:
+            raise KubernetesUnavailable(f"404: configmaps {name!r} not found")
+        return dict(self._data[name])
+
+
+def test_consistency_of_a_release_is_read_through_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {"mq-consistency": equal_run(), "other": diverged_run()}
+    kubernetes = _Kubernetes({name: {run.run_id: json.dumps(run.to_json())} for name, run in runs.items()})
+    monkeypatch.setattr("admin.cli.release_results.connect", kubernetes.connect)
+    place = KubernetesPlace("prod-eu", "mq", "mq")
+    ContextFile().write(Contexts().adding("prod", ClusterContext(kubernetes=place)))
+    check = ("consistency", "--context", "prod", "--max-age", "9999999h")
+    assert _check(FakeCluster(), *check)[0] == 0
+    assert _check(FakeCluster(), *check, "--results", "configmap:other")[0] == 2
+    code, line = _check(FakeCluster(), *check, "--results", "configmap:none")
+    assert (code, "none" in line) == (3, True)
+    assert kubernetes.places == [place] * 3
 
 
 def test_line_holds_no_bar_but_its_own_and_has_an_end() -> None:
