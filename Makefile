@@ -57,6 +57,7 @@ e2e-clients: setup ## the conformance scenarios with the official Java, Go, Node
 	@$(BIN)/python tools/run_tests.py --report e2e-clients e2e/official_java e2e/official_go e2e/official_node e2e/official_python
 
 e2e-kube: setup ## all presets and faults on a real Kubernetes of three nodes (root): ONLY="faults scaling", DOCS=1
+	@tools/bootstrap.sh browser
 	@$(BIN)/python tools/e2e_kube.py $(foreach part,$(ONLY),--only $(part)) $(if $(DOCS),--docs)
 
 fuzz: setup ## hostile bytes into the HTTP/2 front, guided by coverage: MINUTES=10

@@ -1,4 +1,4 @@
-"""TandemMQ on a real Kubernetes of three nodes: the life of every preset, faults, scaling, bad values, replicas proven.
+"""TandemMQ on a real Kubernetes of three nodes: every preset's life, its operators, faults, scaling, replicas proven.
 
     make e2e-kube                                         # everything: build/e2e-kube.json, build/e2e-kube.md
     python tools/e2e_kube.py --only preset:2m-2s-sync     # one part; repeatable: see --help

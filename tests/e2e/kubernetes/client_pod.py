@@ -158,6 +158,10 @@ class ClientPod:
         found: dict[str, Any] = json.loads(printed.splitlines()[-1])
         return found
 
+    def python(self, program: str, *arguments: str, limit_s: float = 60.0) -> str:
+        """What a short program prints that runs in the pod until it ends."""
+        return self._exec("python3", "-c", program, *arguments, limit_s=limit_s)
+
     def errors(self, name: str) -> str:
         """The end of what a program wrote to standard error."""
         return self._exec("sh", "-c", f"tail -c 2000 {WORK}/{name}.err 2>/dev/null || true")

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 from e2e.kubernetes.client_pod import Acknowledged, ClientPod
 from e2e.kubernetes.cluster import Cluster, CommandFailed, NotInTime, say, until
+from e2e.kubernetes.command_line import Operator
 from e2e.kubernetes.installation import RELEASE, STORE, Installation
+from e2e.kubernetes.port_forward import admin_port, fetched
 from e2e.kubernetes.replicas import compare_replicas
 from e2e.kubernetes.report import Report
 
@@ -88,11 +90,15 @@ class Run:
 
 def prove_equal(installation: Installation, report: Report, client: ClientPod) -> None:
     """Quick and deep on sound replicas, a flipped byte that is found, repaired, and found no more; all under load."""
+    operator = Operator(installation, report, "consistency")
+    operator.add_context()
     installation.create_topic(TOPIC)
     client.send(LOAD, TOPIC, rate=RATE, limit_s=LOAD_LIMIT_S)
     try:
         _more_load(client)
-        _sound(installation, report, _run(installation, "quick", "quick-first"), "first run")
+        first = _run(installation, "quick", "quick-first")
+        _sound(installation, report, first, "first run")
+        _look_from_outside(operator, report, "the first run", first.summary["run_id"], "equal", exit_code=0)
         _more_load(client)
         second = _run(installation, "quick", "quick-second")
         _sound(installation, report, second, "second run")
@@ -102,7 +108,7 @@ def prove_equal(installation: Installation, report: Report, client: ClientPod) -
         report.check(
             "consistency: records the deep run checked", int(deep.summary["records_checked"]), "records", ">= 1000"
         )
-        _damage_and_repair(installation, report, client)
+        _damage_and_repair(operator, report, client)
     finally:
         client.stop(LOAD)
     client.result(LOAD, 120)
@@ -139,8 +145,9 @@ def _sound(installation: Installation, report: Report, run: Run, name: str) -> N
     )
 
 
-def _damage_and_repair(installation: Installation, report: Report, client: ClientPod) -> None:
+def _damage_and_repair(operator: Operator, report: Report, client: ClientPod) -> None:
     """One bit of one message on one slave; the plan that the run made puts it right."""
+    installation = operator.installation
     before = client.count(LOAD)
     _more_load(client)
     victim = _victim(client, before)
@@ -167,7 +174,10 @@ def _damage_and_repair(installation: Installation, report: Report, client: Clien
     report.check(
         f"{prefix}, shown by the admin service", int(shown.get("outcome") == "diverged"), "", "== 1", str(shown)
     )
+    _look_from_outside(operator, report, "a flipped byte", run.summary["run_id"], victim.message_id, exit_code=2)
     plan = f"configmap:{RELEASE}-consistency/{run.summary['run_id']}"
+    tried = operator.run("repair", "--plan", plan, "--dry-run")
+    operator.check("repair --dry-run of a flipped byte, exit code", tried.code, "", "== 0", tried.note)
     said = installation.tandemmq("repair", "--plan", plan, "--yes", limit_s=_REPAIR_LIMIT_S)
     say(f"repaired: {said.strip()[-300:]}")
     mended = _run(installation, "quick", "quick-mended")
@@ -175,6 +185,22 @@ def _damage_and_repair(installation: Installation, report: Report, client: Clien
     shown = _shown(installation, mended)
     report.check(
         f"{prefix}, after tandemmq repair: shown as equal", int(shown.get("outcome") == "equal"), "", "== 1", str(shown)
+    )
+
+
+def _look_from_outside(operator: Operator, report: Report, after: str, *words: str, exit_code: int) -> None:
+    """What monitoring is told through the API server, and what the console's page shows by port-forward."""
+    answer = operator.run("check", "consistency")
+    operator.check(f"check consistency after {after}, exit code", answer.code, "", f"== {exit_code}", answer.note)
+    with admin_port(operator.installation) as port:
+        page = fetched(port, "/consistency")
+    missing = [word for word in words if word not in page]
+    report.check(
+        f"consistency: console by port-forward after {after}: /consistency lacks of what it has to show",
+        len(missing),
+        "words",
+        "== 0",
+        f"{missing}",
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from e2e.kubernetes.cluster import ROOT, Cluster, CommandFailed, NotInTime, until
 
-__all__ = ["CHART", "PRESETS", "Broker", "Installation"]
+__all__ = ["CHART", "PRESETS", "RELEASE", "Broker", "Installation"]
 
 CHART: Final = ROOT / "charts" / "tandemmq"
 PRESETS: Final = ROOT / "deploy" / "helm"
@@ -142,6 +142,10 @@ class Installation:
         found = self.cluster.get("pods", "-n", self.namespace, "-l", selector + (f"={component}" if component else ""))
         kept = [pod for pod in found if pod["metadata"]["labels"]["app.kubernetes.io/component"] in _COMPONENTS]
         return sorted(kept, key=lambda pod: str(pod["metadata"]["name"]))
+
+    def broker_identities(self) -> dict[str, str]:
+        """Of each broker's pod by name what is another when it was made anew."""
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.pods("broker")}
 
     def pod(self, name: str) -> dict[str, Any]:
         """One pod by name."""

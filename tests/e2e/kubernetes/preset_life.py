@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
-import socket
-import subprocess
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Final
 
+from e2e.kubernetes.admin_access import close_admin
 from e2e.kubernetes.client_pod import ClientPod
 from e2e.kubernetes.cluster import CommandFailed, say, until
+from e2e.kubernetes.command_line import use_command_line
+from e2e.kubernetes.console import look_at_console
 from e2e.kubernetes.installation import INSTALL_LIMIT_S, Installation
+from e2e.kubernetes.port_forward import admin_port, fetched
 from e2e.kubernetes.replicas import compare_replicas
 from e2e.kubernetes.report import Report, UsageRow
 from e2e.kubernetes.resources import idle_usage
@@ -32,6 +30,8 @@ SEND_LIMIT_S: Final = 600.0
 RECEIVE_LIMIT_S: Final = 300.0
 # A changed value that every broker reads at its start.
 CHANGED_VALUE: Final = "brokers.settings.flushIntervalCommitLog=400"
+# Who may use the admin does not depend on replication: the smallest preset shows it.
+CLOSED_PRESET: Final = "2m-noslave"
 
 
 def live_through(installation: Installation, report: Report, client_image: str) -> None:
@@ -45,9 +45,15 @@ def live_through(installation: Installation, report: Report, client_image: str) 
     report.check(f"{name}: helm test passes", 1, "times", "== 1")
     _measure_idle(installation, report)
     _look_at_admin(installation, report)
+    (first,) = client.acknowledged("first")
+    look_at_console(installation, report, topic="first", message_id=first.message_id)
+    use_command_line(installation, report, client, topic="first")
     _send_ten_thousand(installation, client, report)
     _upgrade_under_load(installation, client, report)
     _come_back(installation, client, report)
+    if name == CLOSED_PRESET:
+        close_admin(installation, report, client)
+    installation.uninstall()
     installation.remove_namespace()
 
 
@@ -94,10 +100,10 @@ def _measure_idle(installation: Installation, report: Report) -> None:
 def _look_at_admin(installation: Installation, report: Report) -> None:
     """The state by port-forward, the role labels, the doctor."""
     name, count = installation.preset, len(installation.pods("broker"))
-    with _port_forward(installation) as port:
-        cluster = json.loads(_fetched(port, "/api/v1/cluster"))
+    with admin_port(installation) as port:
+        cluster = json.loads(fetched(port, "/api/v1/cluster"))
         report.check(f"{name}: brokers in the admin's JSON", len(cluster["brokers"]), "brokers", f"== {count}")
-        report.check(f"{name}: status page by port-forward", len(_fetched(port, "/")), "bytes", ">= 500")
+        report.check(f"{name}: status page by port-forward", len(fetched(port, "/")), "bytes", ">= 500")
 
     def labelled() -> str:
         roles = [pod["metadata"]["labels"].get("tandemmq.io/role") for pod in installation.pods("broker")]
@@ -133,7 +139,7 @@ def _send_ten_thousand(installation: Installation, client: ClientPod, report: Re
 def _upgrade_under_load(installation: Installation, client: ClientPod, report: Report) -> None:
     """helm upgrade with a changed value; every broker restarts, none before its copy is complete."""
     name = installation.preset
-    before = _identities(installation)
+    before = installation.broker_identities()
     client.receive("upgrade-received", "ten-thousand", awaited=("upgrade",), group="upgrade", limit_s=RECEIVE_LIMIT_S)
     client.send("upgrade", "ten-thousand", rate=UPGRADE_RATE, limit_s=2 * SEND_LIMIT_S)
     until(lambda: "" if client.count("upgrade") >= 100 else "not yet", 60, "the producer runs")
@@ -147,7 +153,7 @@ def _upgrade_under_load(installation: Installation, client: ClientPod, report: R
     result = client.result("upgrade", 180)
     client.stop("upgrade-received")
     client.result("upgrade-received", RECEIVE_LIMIT_S + 60)
-    after = _identities(installation)
+    after = installation.broker_identities()
     restarted = sum(1 for pod, identity in after.items() if before.get(pod) != identity)
     compared = client.compare(("upgrade",), "upgrade-received")
     moments = sorted(each.at_s for each in client.acknowledged("upgrade"))
@@ -186,7 +192,6 @@ def _come_back(installation: Installation, client: ClientPod, report: Report) ->
     client.result("kept-received", RECEIVE_LIMIT_S + 60)
     compared = client.compare(("kept",), "kept-received")
     report.check(f"{name}: messages of before read again", compared.received, "messages", f"== {KEPT_MESSAGES}")
-    installation.uninstall()
 
 
 def _check_replicas(installation: Installation, report: Report, when: str) -> None:
@@ -198,41 +203,3 @@ def _check_replicas(installation: Installation, report: Report, when: str) -> No
         f"{name}: CommitLogs that differ {when}", len(compared.differences), "groups", "== 0", str(compared.differences)
     )
     report.figure(f"{name}: bytes of CommitLog compared {when}", compared.compared_bytes, "bytes")
-
-
-def _identities(installation: Installation) -> dict[str, str]:
-    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in installation.pods("broker")}
-
-
-@contextmanager
-def _port_forward(installation: Installation) -> Iterator[int]:
-    """A port of this machine that leads to the admin service, as an operator opens it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    forwarded = installation.cluster.start(
-        "kubectl", "port-forward", "-n", installation.namespace, "svc/mq-admin", f"{port}:8080"
-    )
-    try:
-        until(lambda: _unreachable(port), 60, "the admin service by port-forward")
-        yield port
-    finally:
-        forwarded.terminate()
-        try:
-            forwarded.wait(10)
-        except subprocess.TimeoutExpired:
-            forwarded.kill()
-
-
-def _unreachable(port: int) -> str:
-    try:
-        _fetched(port, "/readyz")
-    except (OSError, urllib.error.URLError) as error:
-        return str(error)
-    return ""
-
-
-def _fetched(port: int, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-        text: str = answer.read().decode()
-        return text
