@@ -30,6 +30,8 @@ SESSION_COOKIE: Final = "tandemmq_session"
 _NO_TOKEN: Final = SecretStr("")
 _SAME_HOST: Final = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
 _BEARER: Final = "bearer "
+# Actors that are no user of a proxy.
+_OWN_NAMES: Final = frozenset({"local", "anonymous", "adminToken", "viewerToken"})
 # A proxy's user names are kept and shown; no directory has longer ones.
 _USER_LENGTH_MAX: Final = 200
 
@@ -153,7 +155,8 @@ class Access:
             return None
         groups = {group.strip() for group in request.header(self._rules.proxy_groups_header).split(",")}
         role = Role.OPERATOR if groups & self._rules.operator_groups else Role.VIEWER
-        return Actor(user, role, request.peer_host)
+        # Nobody becomes one of ours in the audit log by being called so.
+        return Actor(f"proxy:{user}" if user in _OWN_NAMES else user, role, request.peer_host)
 
     def _unproven(self, request: Request, refusal: Refusal) -> Actor | Refusal:
         if self._rules.anonymous_role is not None:

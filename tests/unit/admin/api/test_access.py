@@ -111,6 +111,12 @@ def test_a_trusted_proxy_says_who_its_users_are(groups: str, role: Role) -> None
     assert _asked(_access(*_PROXIED), "10.1.2.3", headers=headers) == Actor("ada@example.org", role, "10.1.2.3")
 
 
+@pytest.mark.parametrize("name", ["local", "anonymous", "adminToken", "viewerToken"])
+def test_a_user_of_a_proxy_cannot_be_called_like_one_of_ours(name: str) -> None:
+    actor = _asked(_access(*_PROXIED), "10.1.2.3", headers={"x-forwarded-user": name})
+    assert actor == Actor(f"proxy:{name}", Role.VIEWER, "10.1.2.3")
+
+
 @pytest.mark.parametrize("peer", ["10.2.0.1", "192.168.0.1", "127.0.0.1"])
 def test_nobody_else_is_believed_about_users(peer: str) -> None:
     headers = {"x-forwarded-user": "ada", "x-forwarded-groups": "messaging"}
