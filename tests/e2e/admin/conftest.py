@@ -18,7 +18,14 @@ from e2e.programs import ROOT
 FOLDER: Final = ROOT / "build" / "e2e-admin"
 FIGURES: Final = ROOT / "build" / "e2e-admin-figures.json"
 # What kills brokers comes after what looks at a whole cluster; the many topics stay until the end.
-_ORDER: Final = ("test_twenty_tasks", "test_pages", "test_who_may", "test_half_a_cluster", "test_many_topics")
+_ORDER: Final = (
+    "test_twenty_tasks",
+    "test_pages",
+    "test_who_may",
+    "test_behind_a_proxy",
+    "test_half_a_cluster",
+    "test_many_topics",
+)
 
 Note = Callable[[str, float, str], None]
 

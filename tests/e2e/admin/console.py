@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -22,9 +22,10 @@ _LEAKED: Final = re.compile(r"\b(undefined|NaN|null|Traceback)\b|\bNone$|^None[^
 class Console:
     """One tab. `faults` has what no page may do: errors in the browser's console, requests to other hosts."""
 
-    def __init__(self, page: Page, url: str) -> None:
+    def __init__(self, page: Page, url: str, *, also: Sequence[str] = ()) -> None:
         self.page = page
         self.url = url
+        self._hosts = {urlsplit(each).netloc for each in (url, *also)}
         self.faults: list[str] = []
         page.set_default_timeout(_LIMIT_MS)
         page.on("console", self._said)
@@ -116,16 +117,16 @@ class Console:
 
     def _asked(self, request: Request) -> None:
         host = urlsplit(request.url)
-        if host.scheme in ("http", "https", "ws", "wss") and host.netloc != urlsplit(self.url).netloc:
+        if host.scheme in ("http", "https", "ws", "wss") and host.netloc not in self._hosts:
             self.faults.append(f"{self.page.url}: asks {request.url}")
 
 
 @contextmanager
-def open_console(browser: Browser, url: str, **context: Any) -> Iterator[Console]:
-    """A console in a fresh profile; `context` are Playwright's options of one."""
+def open_console(browser: Browser, url: str, *, also: Sequence[str] = (), **context: Any) -> Iterator[Console]:
+    """A console in a fresh profile that may ask `also` other hosts; `context` are Playwright's options of a profile."""
     options = {"viewport": WIDE, "locale": "en-GB", "timezone_id": "Asia/Tokyo", **context}
     profile = browser.new_context(**options)
     try:
-        yield Console(profile.new_page(), url)
+        yield Console(profile.new_page(), url, also=also)
     finally:
         profile.close()

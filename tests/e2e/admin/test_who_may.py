@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import http.client
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from urllib.parse import urlencode, urlsplit
 
 import pytest
@@ -14,20 +11,18 @@ from playwright.sync_api import Browser, expect
 
 from e2e.admin.brokers import MASTERS
 from e2e.admin.console import Console, open_console
+from e2e.admin.second_admin import second_admin
 from e2e.admin.stage import Stage
-from e2e.programs import free_port
-from support.cluster_processes import wait_until
 
 OPERATOR = "operators-token-of-the-test"
 VIEWER = "viewers-token-of-the-test"
-_STOP_LIMIT_S = 20.0
 
 
 @pytest.fixture(scope="module")
 def guarded(stage: Stage) -> Iterator[str]:
     """Address of an admin service that lets nobody change anything without a token."""
     settings = {"localRole": "viewer", "adminToken": OPERATOR, "viewerToken": VIEWER}
-    with _admin(stage, settings) as url:
+    with second_admin(stage, settings, name="guarded-admin") as url:
         yield url
 
 
@@ -123,39 +118,5 @@ def _post(url: str, path: str, form: dict[str, str], headers: dict[str, str]) ->
         sent = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         connection.request("POST", path, urlencode(form), sent)
         return connection.getresponse().status
-    finally:
-        connection.close()
-
-
-@contextmanager
-def _admin(stage: Stage, settings: dict[str, str]) -> Iterator[str]:
-    port = free_port()
-    given = {
-        "namesrvAddr": stage.cluster.namesrv_addr,
-        "bindAddress": "127.0.0.1",
-        "httpPort": str(port),
-        "refreshInterval": "1000",
-        **settings,
-    }
-    command = [sys.executable, "-m", "admin"]
-    for key, value in given.items():
-        command += ["--set", f"{key}={value}"]
-    with (stage.folder / "guarded-admin.log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    try:
-        wait_until(lambda: _answers(port), limit_s=60.0, what="the second admin service answers")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(_STOP_LIMIT_S)
-
-
-def _answers(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", "/")
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
     finally:
         connection.close()
