@@ -78,9 +78,9 @@ def test_nobody_passes_the_proxy_unsigned(proxy: str, provider: IdentityProvider
             return None
 
     opener = urllib.request.build_opener(Stay)
+    from_a_browser = {"X-Forwarded-User": "ada", "Accept": "text/html"}
     with pytest.raises(urllib.error.HTTPError) as sent_away:
-        claimed = {"X-Forwarded-User": "ada", "Accept": "text/html"}
-        opener.open(urllib.request.Request(f"{proxy}/topics", headers=claimed), timeout=10)
+        opener.open(urllib.request.Request(f"{proxy}/topics", headers=from_a_browser), timeout=10)
     with sent_away.value as answer:
         assert answer.code == 302
         assert answer.headers["Location"].startswith(f"{provider.url}/authorize?")
