@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +35,7 @@ from mqcore.metadata import (
     system_topics,
 )
 from mqcore.storage import MessageStore, StoreOptions
-from support.messages import BORN_HOST, STORE_HOST
+from support.messages import BORN_HOST, STORE_HOST, changed
 from support.replica_folders import open_replica
 from support.stores import ManualClock
 
@@ -95,7 +94,7 @@ def _uncommon(message: OutgoingMessage, number: int) -> OutgoingMessage:
     match number % 40:
         case 5:
             pairs = [("REAL_TOPIC", message.topic), ("DELAY", "3"), ("UNIQ_KEY", message.index_keys[0])]
-            return replace(
+            return changed(
                 message,
                 topic=SCHEDULE_TOPIC,
                 queue_id=2,
@@ -105,14 +104,14 @@ def _uncommon(message: OutgoingMessage, number: int) -> OutgoingMessage:
                 tags_code=0,
             )
         case 11:
-            return replace(message, sys_flag=TRANSACTION_PREPARED)
+            return changed(message, sys_flag=TRANSACTION_PREPARED)
         case 17:
-            return replace(message, sys_flag=TRANSACTION_COMMIT, prepared_transaction_offset=128)
+            return changed(message, sys_flag=TRANSACTION_COMMIT, prepared_transaction_offset=128)
         case 23:
-            return replace(message, sys_flag=TRANSACTION_ROLLBACK)
+            return changed(message, sys_flag=TRANSACTION_ROLLBACK)
         case 29:
             pairs = [("INNER_NUM", "3"), ("INNER_BASE", "0"), ("UNIQ_KEY", message.index_keys[0])]
-            return replace(
+            return changed(
                 message,
                 topic="batched",
                 queue_id=0,
@@ -123,7 +122,7 @@ def _uncommon(message: OutgoingMessage, number: int) -> OutgoingMessage:
                 tags_code=0,
             )
         case 35:
-            return replace(message, topic=_LONG_TOPIC, queue_id=0)
+            return changed(message, topic=_LONG_TOPIC, queue_id=0)
     return message
 
 

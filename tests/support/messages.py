@@ -6,7 +6,7 @@ from typing import Final
 
 from mqcore.message import Host, OutgoingMessage, encode_properties, tags_code
 
-__all__ = ["BORN_HOST", "STORE_HOST", "outgoing_message"]
+__all__ = ["BORN_HOST", "STORE_HOST", "changed", "outgoing_message"]
 
 BORN_HOST: Final = Host.parse("192.0.2.7", 40_001)
 STORE_HOST: Final = Host.parse("192.0.2.1", 10_911)
@@ -38,3 +38,10 @@ def outgoing_message(
         born_timestamp_ms=born_timestamp_ms,
         born_host=BORN_HOST,
     )
+
+
+def changed(message: OutgoingMessage, **fields: object) -> OutgoingMessage:
+    """The message itself, with other values in these fields."""
+    for name, value in fields.items():
+        setattr(message, name, value)
+    return message

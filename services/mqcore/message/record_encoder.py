@@ -6,14 +6,14 @@ allocations     head, record
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+from struct import Struct
 from typing import Final
 
 from mqcore.message.checksum import crc32
 from mqcore.message.host import Host
 from mqcore.message.record import OutgoingMessage
 from mqcore.message.record_layout import (
+    COMMON_HEADS,
     CRC_MASK,
     HOST_FLAGS,
     MAX_V1_TOPIC_BYTES,
@@ -27,24 +27,32 @@ from mqcore.message.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 __all__ = ["RecordEncoder", "encode_record", "record_size"]
 
 _IPV4_BYTES: Final = 4
-_V6_BYTES: Final = 16
+_V4_HEAD_BYTES: Final = 88
+_LENGTH_BYTES: Final = 2
 _APPLICATION_FLAGS: Final = ~HOST_FLAGS
 _pack_length: Final = PART_LENGTH.pack
+_pack_port: Final = Struct(">i").pack
+_LENGTH_COUNT: Final = 2_048
+_LENGTHS: Final = tuple(_pack_length(length) for length in range(_LENGTH_COUNT))
+"""Of nearly all property strings."""
+_TOPICS_MAX: Final = 16_384
+_topic_parts: Final[dict[str, tuple[int, bytes]]] = {}
+"""Of the topics of late. It forgets everything when it is full."""
+
+assert WHOLE_HEADS[0].size == _V4_HEAD_BYTES, "an IPv4 head is what the format says"
 
 
 class RecordEncoder:
     """Encodes records of one store: what depends on `store_host` alone is found out once."""
 
-    __slots__ = ("_heads", "_store_address", "_store_port")
+    __slots__ = ("_store_address", "_store_flag", "_store_host", "_store_port", "_v4_head", "_v6_head")
 
     def __init__(self, store_host: Host) -> None:
         self._store_address, self._store_port = store_host
-        store_flag = STORE_HOST_V6 if len(self._store_address) != _IPV4_BYTES else 0
-        self._heads: Final = {
-            address_bytes: _head(born_flag | store_flag)
-            for address_bytes, born_flag in ((_IPV4_BYTES, 0), (_V6_BYTES, BORN_HOST_V6))
-        }
-        """By the length of the born host's address."""
+        self._store_host: Final = self._store_address + _pack_port(self._store_port)
+        self._store_flag: Final = STORE_HOST_V6 if len(self._store_address) != _IPV4_BYTES else 0
+        self._v4_head: Final = COMMON_HEADS[self._store_flag >> 4].pack
+        self._v6_head: Final = COMMON_HEADS[(self._store_flag | BORN_HOST_V6) >> 4].pack
 
     def encode(
         self, message: OutgoingMessage, queue_offset: int, physical_offset: int, store_timestamp_ms: int
@@ -56,36 +64,56 @@ class RecordEncoder:
         body = message.body
         body_bytes = len(body)
         properties = message.properties
-        magic, topic = _topic_part(message.topic)
-        born_address, born_port = message.born_host
-        pack_head, fixed_bytes, host_flags = self._heads[len(born_address)]
-        return b"".join(
-            (
-                pack_head(
-                    fixed_bytes + body_bytes + len(topic) + len(properties),
-                    magic,
-                    crc32(body) & CRC_MASK,
-                    message.queue_id,
-                    message.flag,
-                    queue_offset,
-                    physical_offset,
-                    message.sys_flag & _APPLICATION_FLAGS | host_flags,
-                    message.born_timestamp_ms,
-                    born_address,
-                    born_port,
-                    store_timestamp_ms,
-                    self._store_address,
-                    self._store_port,
-                    message.reconsume_times,
-                    message.prepared_transaction_offset,
-                    body_bytes,
-                ),
-                body,
-                topic,
-                _pack_length(len(properties)),
-                properties,
-            )
+        properties_bytes = len(properties)
+        known = _topic_parts.get(message.topic)
+        magic, topic = known if known is not None else _topic_part(message.topic)
+        born_host = message.born_host
+        born_address = born_host[0]
+        is_v4 = len(born_address) == _IPV4_BYTES
+        host_flags = self._store_flag if is_v4 else self._store_flag | BORN_HOST_V6
+        size = (_V4_HEAD_BYTES if not host_flags else WHOLE_HEADS[host_flags >> 4].size) + (
+            body_bytes + len(topic) + _LENGTH_BYTES + properties_bytes
         )
+        sys_flag = message.sys_flag & _APPLICATION_FLAGS | host_flags
+        if message.flag or message.reconsume_times or message.prepared_transaction_offset:
+            head = WHOLE_HEADS[host_flags >> 4].pack(
+                size,
+                magic,
+                crc32(body) & CRC_MASK,
+                message.queue_id,
+                message.flag,
+                queue_offset,
+                physical_offset,
+                sys_flag,
+                message.born_timestamp_ms,
+                born_address,
+                born_host[1],
+                store_timestamp_ms,
+                self._store_address,
+                self._store_port,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                body_bytes,
+            )
+        else:
+            pack_head = self._v4_head if is_v4 else self._v6_head
+            head = pack_head(
+                size,
+                magic,
+                crc32(body) & CRC_MASK,
+                message.queue_id,
+                queue_offset,
+                physical_offset,
+                sys_flag,
+                message.born_timestamp_ms,
+                born_address,
+                born_host[1],
+                store_timestamp_ms,
+                self._store_host,
+                body_bytes,
+            )
+        length = _LENGTHS[properties_bytes] if properties_bytes < _LENGTH_COUNT else _pack_length(properties_bytes)
+        return b"".join((head, body, topic, length, properties))
 
 
 def encode_record(
@@ -108,21 +136,19 @@ def record_size(message: OutgoingMessage, store_host: Host) -> int:
         + (host_bytes - 2 * _IPV4_BYTES)
         + len(message.body)
         + len(_topic_part(message.topic)[1])
-        + PART_LENGTH.size
+        + _LENGTH_BYTES
         + len(message.properties)
     )
 
 
-def _head(host_flags: int) -> tuple[Callable[..., bytes], int, int]:
-    """What packs a head, the bytes of a record whose parts are all empty, and the flags that go with it."""
-    head = WHOLE_HEADS[host_flags >> 4]
-    return head.pack, head.size + PART_LENGTH.size, host_flags
-
-
-@lru_cache(maxsize=16_384)
 def _topic_part(topic: str) -> tuple[int, bytes]:
-    """The magic that goes with a topic, and the topic behind its length."""
+    """The magic that goes with a topic, and the topic behind its length; remembered."""
     encoded = topic.encode()
     if len(encoded) <= MAX_V1_TOPIC_BYTES:
-        return V1_MAGIC, bytes((len(encoded),)) + encoded
-    return V2_MAGIC, _pack_length(len(encoded)) + encoded
+        part = (V1_MAGIC, bytes((len(encoded),)) + encoded)
+    else:
+        part = (V2_MAGIC, _pack_length(len(encoded)) + encoded)
+    if len(_topic_parts) >= _TOPICS_MAX:
+        _topic_parts.clear()
+    _topic_parts[topic] = part
+    return part

@@ -55,7 +55,7 @@ class _Service:
         """Starts a call."""
         method = self._methods[name]
         assert isinstance(method, UnaryMethod | ServerStreamMethod)
-        assert isinstance(request, method.request_type)
+        assert method.request_type is type(request)
         method.handler(request, call)
         return call
 

@@ -13,7 +13,7 @@ from mqcore.message import SCHEDULE_TOPIC, encode_properties
 from mqcore.replication import LogRange
 from mqcore.storage import MessageStore
 from support.audit_stores import AUDIT_OPTIONS, copy_group, open_store
-from support.messages import STORE_HOST, outgoing_message
+from support.messages import STORE_HOST, changed, outgoing_message
 from support.replica_folders import open_replica
 from support.stores import ManualClock
 
@@ -103,7 +103,7 @@ def test_delayed_messages_of_another_level_table(tmp_path: Path) -> None:
     store = MessageStore(PosixDisk(tmp_path), ManualClock(), options, store_host=STORE_HOST)
     store.load()
     for level in (1, 2, 2):
-        message = replace(
+        message = changed(
             outgoing_message(topic=SCHEDULE_TOPIC, queue_id=level - 1),
             properties=encode_properties([("DELAY", str(level))]),
         )
