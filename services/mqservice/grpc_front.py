@@ -21,6 +21,7 @@ from mqservice.rpc import (
     BidiMethod,
     Method,
     MethodTable,
+    RequestDecoder,
     ServerStreamMethod,
     StatusCode,
     StreamHandler,
@@ -322,7 +323,7 @@ async def _read_requests(
         stream.message(request)
 
 
-async def _decoded(request_type: type[RequestT], data: bytes, context: _Context) -> RequestT:
+async def _decoded(request_type: RequestDecoder[RequestT], data: bytes, context: _Context) -> RequestT:
     try:
         return request_type.FromString(data)
     except DecodeError:

@@ -19,6 +19,7 @@ __all__ = [
     "Call",
     "Method",
     "MethodTable",
+    "RequestDecoder",
     "ServerStreamMethod",
     "StatusCode",
     "StreamHandler",
@@ -26,7 +27,9 @@ __all__ = [
     "UnaryMethod",
 ]
 
-RequestT = TypeVar("RequestT", bound=Message)
+RequestT = TypeVar("RequestT")
+DecodedT = TypeVar("DecodedT", covariant=True)
+StreamedT = TypeVar("StreamedT", bound=Message)
 ReadT = TypeVar("ReadT", bound=Message, contravariant=True)
 
 
@@ -96,6 +99,13 @@ class StreamHandler(Protocol[ReadT]):
         """The caller is gone."""
 
 
+class RequestDecoder(Protocol[DecodedT]):
+    """What makes a request of its bytes: any class of protobuf messages, or what a handler would rather be given."""
+
+    def FromString(self, data: bytes, /) -> DecodedT:  # noqa: N802 - protobuf's name
+        """The request. Raises protobuf's DecodeError if the bytes are none."""
+
+
 # Answers through the call, at once or later. Serves unary and server-streaming methods.
 UnaryHandler: TypeAlias = Callable[[RequestT, Call], None]
 
@@ -105,7 +115,7 @@ class UnaryMethod(Generic[RequestT]):
     """One request, one response."""
 
     handler: UnaryHandler[RequestT]
-    request_type: type[RequestT]
+    request_type: RequestDecoder[RequestT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +123,15 @@ class ServerStreamMethod(Generic[RequestT]):
     """One request, any number of responses."""
 
     handler: UnaryHandler[RequestT]
-    request_type: type[RequestT]
+    request_type: RequestDecoder[RequestT]
 
 
 @dataclass(frozen=True, slots=True)
-class BidiMethod(Generic[RequestT]):
+class BidiMethod(Generic[StreamedT]):
     """Requests and responses in any order. `handler` is called when the stream opens."""
 
-    handler: Callable[[Call], StreamHandler[RequestT]]
-    request_type: type[RequestT]
+    handler: Callable[[Call], StreamHandler[StreamedT]]
+    request_type: type[StreamedT]
 
 
 # A table holds methods of many request types; each entry was checked against its own where it was made.

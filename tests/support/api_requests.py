@@ -88,7 +88,7 @@ def call(broker: BrokerAssembly, method: str, request: Message, fake: FakeCall |
     fake.response_type = getattr(pb, f"{method}Response")
     entry = broker.api.method_table().methods[method]
     assert isinstance(entry, UnaryMethod | ServerStreamMethod)
-    entry.handler(request, fake)
+    entry.handler(entry.request_type.FromString(request.SerializeToString()), fake)
     return fake
 
 

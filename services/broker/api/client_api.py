@@ -11,6 +11,7 @@ from broker.api.assignment import AssignmentHandler
 from broker.api.dead_letters import DeadLetterQueues
 from broker.api.receive import ReceiveHandler
 from broker.api.send import SendHandler
+from broker.api.sent_message import SendRequest
 from broker.api.services import BrokerServices
 from broker.api.settle import SettleHandler
 from broker.api.telemetry import TelemetryHandler
@@ -66,7 +67,7 @@ class ClientApi:
             {
                 "QueryRoute": UnaryMethod(RouteQueryHandler(route).query_route, pb.QueryRouteRequest),
                 "Heartbeat": UnaryMethod(self._telemetry.heartbeat, pb.HeartbeatRequest),
-                "SendMessage": UnaryMethod(self._send.send_message, pb.SendMessageRequest),
+                "SendMessage": UnaryMethod(self._send.send_message, SendRequest),
                 "QueryAssignment": UnaryMethod(
                     AssignmentHandler(self._services, route).query_assignment, pb.QueryAssignmentRequest
                 ),

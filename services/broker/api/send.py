@@ -6,15 +6,14 @@ is one run of records in one queue.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
 
-from broker.api.message_translation import NoTime, born_host, outgoing_message
+from broker.api.message_translation import NoTime, TopicTranslation, peer_of
 from broker.api.sent_message import SentMessage
 from broker.api.services import BrokerServices
 from broker.api.status_codes import PUT_OUTCOMES, Code, Outcome, common_status, ok_status, status_of
@@ -22,16 +21,16 @@ from broker.api.validation import check_client_id, check_message, check_topic, d
 from broker.api.wire_format import number, tag_of
 from mqcore.message import InvalidProperty, OutgoingMessage
 from mqcore.metadata import TopicConfig
-from mqcore.routing.queue_choice import QueueRotation, queue_of_message_group
+from mqcore.routing.queue_choice import queue_of_message_group
 from mqcore.storage import AppendResult, PutStatus
 from mqcore.tracing.trace_context import TRACEPARENT
 from mqservice.rpc import Call
 
 __all__ = ["SendHandler"]
 
-_TYPES_STORED: Final = (definition.NORMAL, definition.FIFO)
+_TYPES_STORED: Final[tuple[int, ...]] = (definition.NORMAL, definition.FIFO)
 # By the topic's message type.
-_TYPES_TAKEN: Final = MappingProxyType(
+_TYPES_TAKEN: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
     {
         "NORMAL": (definition.NORMAL,),
         "FIFO": (definition.FIFO,),
@@ -42,6 +41,9 @@ _TYPES_TAKEN: Final = MappingProxyType(
 )
 # Copies of messages of any kind end up there.
 _TOPICS_OF_ANY_TYPE: Final = ("%RETRY%", "%DLQ%")
+_NORMAL: Final[int] = definition.NORMAL
+# Topics remembered; it forgets everything when it is full.
+_DESTINATIONS_MAX: Final = 16_384
 # How a `traceparent` of the one version there is begins; other texts have the field of the API, too.
 _TRACEPARENT_START: Final = "00-"
 
@@ -51,28 +53,27 @@ class SendHandler:
 
     def __init__(self, services: BrokerServices) -> None:
         self._services = services
-        self._rotation = QueueRotation()
         # Asked for with every message.
         self._clock = services.clock
         self._topics = services.topics
         self._cluster = services.identity.cluster
         self._options = services.options
         self._tracer = services.send_tracer
+        self._destinations: dict[str, _Destination] = {}
 
-    def send_message(self, request: pb.SendMessageRequest, call: Call) -> None:
+    def send_message(self, messages: list[SentMessage], call: Call) -> None:
         """Stores the request's messages."""
-        messages = [SentMessage(message) for message in request.messages[:]]
         outgoing = self._accepted(messages, call)
         traceparents = _NO_TRACEPARENTS
         if self._tracer is not None:
             for sent in messages:
-                if sent.trace_context or TRACEPARENT in sent.user_properties:
+                if sent.trace_context or (sent.user_properties is not None and TRACEPARENT in sent.user_properties):
                     traceparents = _traceparents(messages)
                     break
-        if not isinstance(outgoing, Outcome):
-            self._services.put(outgoing, partial(_answer, outgoing, call), call, traceparents)
+        if isinstance(outgoing, list):
+            self._services.put(outgoing, _Answer(outgoing, call).settled, call, traceparents)
             return
-        _refuse(request, call, outgoing)
+        _refuse(messages, call, outgoing)
         if self._tracer is not None:
             topic = messages[0].topic if messages else ""
             message_ids = tuple([sent.message_id for sent in messages])
@@ -86,43 +87,79 @@ class SendHandler:
             return Outcome(Code.FORBIDDEN, reason, retryable=True)
         if not messages:
             return Outcome(Code.MESSAGE_CORRUPTED, "the request has no message")
-        topic = messages[0].topic
-        config = self._topics.get(topic)
+        first = messages[0]
+        topic = first.topic
+        destination = self._destination(topic)
         # A topic that exists has a good name.
-        if config is None and (refused := check_topic(topic)):
+        if destination is None and (refused := check_topic(topic)):
             return refused
-        now_ms = self._clock.wall_ms()
         if len(messages) > 1 and (refused := _check_alike(messages)):
             return refused
         max_body_bytes = self._options.max_message_bytes
+        clock = self._clock
         for sent in messages:
-            if refused := check_message(sent, max_body_bytes=max_body_bytes, now_wall_ms=now_ms):
+            if refused := check_message(sent, max_body_bytes, clock):
                 return refused
-        if config is None:
+        if destination is None:
             return Outcome(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist in this broker group")
         for sent in messages:
-            if refused := _check_type(sent, config):
+            kind = declared_type(sent)
+            if (kind != _NORMAL or not destination.is_normal) and (refused := _check_type(kind, destination.config)):
                 return refused
-        if not config.writable or config.write_queue_count < 1:
+        if not destination.is_writable:
             return Outcome(Code.FORBIDDEN, f"topic {topic} has no writable queue in this broker group")
-        queue_id = self._queue(messages[0], config)
-        peer_host = born_host(call.peer)
-        cluster = self._cluster
+        message_group = first.message_group
+        # The client's own choice is advice that is ignored, as RocketMQ's proxy does: languages hash differently.
+        if message_group:
+            queue_id = queue_of_message_group(message_group, destination.queue_count)
+        else:
+            queue_id = destination.next_queue()
+        peer = peer_of(call.peer)
+        translation = destination.translation
         try:
-            return [
-                outgoing_message(sent, topic, queue_id, cluster=cluster, peer_host=peer_host, now_wall_ms=now_ms)
-                for sent in messages
-            ]
+            return [translation.outgoing(sent, queue_id, peer, clock) for sent in messages]
         except InvalidProperty as error:
             return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error))
         except NoTime as error:
             return Outcome(Code.BAD_REQUEST, str(error))
 
-    def _queue(self, first: SentMessage, config: TopicConfig) -> int:
-        """The client's own choice is advice that is ignored, as RocketMQ's proxy does: languages hash differently."""
-        if first.message_group:
-            return queue_of_message_group(first.message_group, config.write_queue_count)
-        return self._rotation.next_queue(config.topic_name, config.write_queue_count)
+    def _destination(self, topic: str) -> _Destination | None:
+        """A topic of this broker group."""
+        config = self._topics.get(topic)
+        if config is None:
+            return None
+        known = self._destinations.get(topic)
+        if known is None:
+            if len(self._destinations) >= _DESTINATIONS_MAX:
+                self._destinations.clear()
+            known = self._destinations[topic] = _Destination(topic, self._cluster, config)
+        elif known.config is not config:
+            known.learn(config)
+        return known
+
+
+class _Destination:
+    """A topic that messages are sent to: what its configuration says, and what its messages have in common."""
+
+    __slots__ = ("_turn", "config", "is_normal", "is_writable", "queue_count", "translation")
+
+    def __init__(self, topic: str, cluster: str, config: TopicConfig) -> None:
+        self.translation: Final = TopicTranslation(topic, cluster)
+        self._turn = 0
+        self.learn(config)
+
+    def learn(self, config: TopicConfig) -> None:
+        """The topic was changed."""
+        self.config = config
+        self.queue_count = config.write_queue_count
+        self.is_normal = config.message_type == "NORMAL"
+        self.is_writable = config.writable and config.write_queue_count > 0
+
+    def next_queue(self) -> int:
+        """Deals messages out to the queues in turn."""
+        turn = self._turn
+        self._turn = turn + 1
+        return turn % self.queue_count
 
 
 _NO_TRACEPARENTS: Final[list[str]] = []
@@ -132,7 +169,7 @@ def _traceparents(messages: Sequence[SentMessage]) -> list[str]:
     """Of the messages that brought one: as a property, as OpenTelemetry's senders write it, or in the API's field."""
     found = []
     for sent in messages:
-        own = sent.user_properties.get(TRACEPARENT, "") if sent.user_properties else ""
+        own = sent.user_properties.get(TRACEPARENT, "") if sent.user_properties is not None else ""
         if not own and sent.trace_context.startswith(_TRACEPARENT_START):
             own = sent.trace_context
         if own:
@@ -151,45 +188,51 @@ def _check_alike(messages: Sequence[SentMessage]) -> Outcome | None:
     return None
 
 
-def _check_type(sent: SentMessage, config: TopicConfig) -> Outcome | None:
-    kind = declared_type(sent)
-    if kind == definition.NORMAL and config.message_type == "NORMAL":
-        return None
+def _check_type(kind: int, config: TopicConfig) -> Outcome | None:
     takes_any = config.topic_name.startswith(_TOPICS_OF_ANY_TYPE)
     if not takes_any and kind not in _TYPES_TAKEN.get(config.message_type, ()):
         return Outcome(
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"topic {config.topic_name} takes {config.message_type} messages, "
-            f"this one is {definition.MessageType.Name(kind)}",
+            f"this one is {definition.MessageType.Name(definition.MessageType.ValueType(kind))}",
         )
     if kind not in _TYPES_STORED:
-        return Outcome(Code.NOT_IMPLEMENTED, f"{definition.MessageType.Name(kind)} messages are not offered yet")
+        name = definition.MessageType.Name(definition.MessageType.ValueType(kind))
+        return Outcome(Code.NOT_IMPLEMENTED, f"{name} messages are not offered yet")
     return None
 
 
-def _refuse(request: pb.SendMessageRequest, call: Call, outcome: Outcome) -> None:
+def _refuse(messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
     """Every entry carries the reason too: Java and Node read the first bad entry, Python and Go the overall status."""
     status = status_of(outcome)
     response = pb.SendMessageResponse(status=status)
-    for message in request.messages:
-        response.entries.add(status=status, message_id=message.system_properties.message_id)
+    for sent in messages:
+        response.entries.add(status=status, message_id=sent.message_id)
     call.send(response)
     call.finish()
 
 
-def _answer(messages: list[OutgoingMessage], call: Call, results: list[AppendResult]) -> None:
-    for result in results:
-        if result.status is not _PUT_OK:
-            call.send(_response(_ids_of(messages), results))
-            break
-    else:
-        call.send_encoded(_stored_response(_ids_of(messages), results))
-    call.finish()
+class _Answer:
+    """What a request that was put waits for. An object: a function with its arguments costs more to make and call."""
 
+    __slots__ = ("_call", "_messages")
 
-def _ids_of(messages: list[OutgoingMessage]) -> list[str]:
-    # A message is indexed by its id first.
-    return [message.index_keys[0] for message in messages]
+    def __init__(self, messages: list[OutgoingMessage], call: Call) -> None:
+        self._messages = messages
+        self._call = call
+
+    def settled(self, results: list[AppendResult]) -> None:
+        """Answers."""
+        call = self._call
+        # A message is indexed by its id first.
+        message_ids = [message.index_keys[0] for message in self._messages]
+        for result in results:
+            if result.status is not _PUT_OK:
+                call.send(_response(message_ids, results))
+                break
+        else:
+            call.send_encoded(_stored_response(message_ids, results))
+        call.finish()
 
 
 def _response(message_ids: list[str], results: list[AppendResult]) -> pb.SendMessageResponse:
@@ -216,21 +259,40 @@ _OFFSET_TAG: Final = tag_of(pb.SendResultEntry, "offset")
 def _stored_response(message_ids: list[str], results: list[AppendResult]) -> bytes:
     """`_response` when every message is stored, put together from its bytes at a quarter of the cost."""
     parts = [_OK_FIELD]
-    for message_id, result in zip(message_ids, results, strict=True):
-        encoded_id = message_id.encode()
-        id_length = number(len(encoded_id))
-        entry = b"".join(
-            (
-                _ENTRY_OK,
-                _MESSAGE_ID_TAG,
-                id_length,
-                encoded_id,
-                _TRANSACTION_ID_TAG,
-                id_length,
-                encoded_id,
-                # Zero is the default, which protobuf leaves out.
-                _OFFSET_TAG + number(result.queue_offset) if result.queue_offset else b"",
-            )
-        )
-        parts += (_ENTRIES_TAG, number(len(entry)), entry)
+    for index, result in enumerate(results):
+        encoded_id = message_ids[index].encode()
+        queue_offset = result.queue_offset
+        # Zero is the default, which protobuf leaves out.
+        offset = number(queue_offset) if queue_offset else b""
+        offset_bytes = len(offset)
+        head, middle = _entry_parts(len(encoded_id), offset_bytes)
+        parts.append(head)
+        parts.append(encoded_id)
+        parts.append(middle)
+        parts.append(encoded_id)
+        if offset_bytes:
+            parts.append(_OFFSET_TAG)
+            parts.append(offset)
     return b"".join(parts)
+
+
+def _entry_parts(id_bytes: int, offset_bytes: int) -> tuple[bytes, bytes]:
+    """What stands before an entry's message id, its own length included, and what between that and the other id."""
+    key = id_bytes << 4 | offset_bytes
+    known = _known_entry_parts.get(key)
+    if known is not None:
+        return known
+    id_length = number(id_bytes)
+    head = _ENTRY_OK + _MESSAGE_ID_TAG + id_length
+    middle = _TRANSACTION_ID_TAG + id_length
+    offset_field_bytes = len(_OFFSET_TAG) + offset_bytes if offset_bytes else 0
+    entry_bytes = len(head) + len(middle) + 2 * id_bytes + offset_field_bytes
+    parts = (_ENTRIES_TAG + number(entry_bytes) + head, middle)
+    if id_bytes <= _KNOWN_ID_BYTES_MAX:
+        _known_entry_parts[key] = parts
+    return parts
+
+
+_KNOWN_ID_BYTES_MAX: Final = 127
+_known_entry_parts: Final[dict[int, tuple[bytes, bytes]]] = {}
+"""By the lengths of id and offset: as many as there are."""

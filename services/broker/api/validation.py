@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from apache.rocketmq.v2 import definition_pb2 as definition
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from broker.api.internal_properties import is_internal
 from broker.api.sent_message import SentMessage
 from broker.api.status_codes import Code, Outcome
+from mqcore.clock import Clock
 from mqcore.delivery import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS, TagFilter
 from mqcore.metadata.resource_names import group_name_problem, topic_name_problem
 from mqservice.route_query import CLIENT_ID_HEADER
@@ -40,7 +43,16 @@ _MESSAGE_GROUP_BYTES_MAX: Final = 63
 _DELAY_MAX_MS: Final = 24 * 3_600_000
 _RECOVERY_MAX_MS: Final = 3_600_000
 
-_DECLARED_TYPES: Final = frozenset((definition.TRANSACTION, definition.LITE, definition.PRIORITY))
+# Kinds of messages: a module's global is cheaper than an attribute of protobuf's module.
+_NORMAL: Final[int] = definition.NORMAL
+_FIFO: Final[int] = definition.FIFO
+_DELAY: Final[int] = definition.DELAY
+_DECLARED_TYPES: Final[frozenset[int]] = frozenset((definition.TRANSACTION, definition.LITE, definition.PRIORITY))
+
+# Tags that were found good, as far as they are short. It forgets everything when it is full.
+_GOOD_TAGS_MAX: Final = 4_096
+_GOOD_TAG_CHARACTERS_MAX: Final = 128
+_good_tags: Final[set[str]] = set()
 
 # Java's Character.isISOControl.
 _CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -78,39 +90,45 @@ def parsed_filter(expression: definition.FilterExpression) -> TagFilter | Outcom
     return tag_filter
 
 
-def check_message(sent: SentMessage, *, max_body_bytes: int, now_wall_ms: int) -> Outcome | None:
+def check_message(sent: SentMessage, max_body_bytes: int, clock: Clock) -> Outcome | None:
     """One message of a send, apart from its topic: what RocketMQ's GrpcValidator and SendMessageActivity check."""
-    system = sent.system
-    return (
-        _check_body(sent.body, max_body_bytes)
-        or (check_body_digest(system.body_digest, sent.body) if system.HasField("body_digest") else None)
-        or _check_properties(sent)
-        or _check_message_id(sent.message_id)
-        or (_check_delay(system, now_wall_ms) if sent.has_delivery_timestamp else None)
-        or (_check_recovery(system) if system.HasField("orphaned_transaction_recovery_duration") else None)
-        or (_check_message_group(sent.message_group) if sent.message_group else None)
-    )
+    body_bytes = len(sent.body)
+    if body_bytes == 0 or body_bytes > max_body_bytes:
+        return _check_body(sent.body, max_body_bytes)
+    if sent.has_digest and (refused := check_body_digest(sent.digest_type, sent.digest_checksum, sent.body)):
+        return refused
+    if refused := _check_properties(sent):
+        return refused
+    message_id = sent.message_id
+    if not message_id or message_id.isspace():
+        return Outcome(Code.ILLEGAL_MESSAGE_ID, "the message id is blank")
+    if sent.delivery_timestamp is not None and (refused := _check_delay(sent.delivery_timestamp, clock.wall_ms())):
+        return refused
+    if sent.recovery_duration is not None and (refused := _check_recovery(sent.recovery_duration)):
+        return refused
+    return _check_message_group(sent.message_group) if sent.message_group else None
 
 
-def declared_type(sent: SentMessage) -> definition.MessageType:
+def declared_type(sent: SentMessage) -> int:
     """The kind of message, from what it carries; what it declares counts for the kinds that carry nothing."""
-    if sent.message_type in _DECLARED_TYPES:
-        return sent.message_type
-    if sent.has_delivery_timestamp:
-        return definition.DELAY
-    return definition.FIFO if sent.message_group else definition.NORMAL
+    message_type = sent.message_type
+    if message_type > _FIFO and message_type in _DECLARED_TYPES:
+        return message_type
+    if sent.delivery_timestamp is not None:
+        return _DELAY
+    return _FIFO if sent.message_group else _NORMAL
 
 
-def check_body_digest(digest: definition.Digest, body: bytes) -> Outcome | None:
+def check_body_digest(kind: int, checksum: str, body: bytes) -> Outcome | None:
     """A digest that is sent must match. RocketMQ ignores it; a body damaged on the way is better found here."""
-    actual = body_digest(digest.type, body)
+    actual = body_digest(kind, body)
     # CRC-32 is compared as a number: some clients pad it to eight digits and others do not.
-    if actual is None or digest.checksum.upper().lstrip("0") == actual.lstrip("0"):
+    if actual is None or checksum.upper().lstrip("0") == actual.lstrip("0"):
         return None
     return Outcome(Code.MESSAGE_CORRUPTED, "the body does not match its digest")
 
 
-def body_digest(kind: definition.DigestType, body: bytes) -> str | None:
+def body_digest(kind: int, body: bytes) -> str | None:
     """The digest of a body in upper-case hexadecimal; None for a kind without one."""
     if kind == definition.CRC32:
         return f"{zlib.crc32(body):08X}"
@@ -144,19 +162,21 @@ def _check_body(body: bytes, max_body_bytes: int) -> Outcome | None:
 def _check_properties(sent: SentMessage) -> Outcome | None:
     """User properties, tag and keys: their names, their characters, their total size."""
     total_bytes = 0
-    if sent.user_properties:
+    if sent.user_properties is not None:
         refused = _check_user_properties(sent.user_properties)
         if isinstance(refused, Outcome):
             return refused
         total_bytes = refused
     if tag := sent.tag:
-        if not tag.strip() or "|" in tag or _has_control_character(tag):
+        if tag not in _good_tags and not _is_good_tag(tag):
             return Outcome(
                 Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r}: it must not be blank nor contain '|' or a control character"
             )
         total_bytes += _byte_count(tag)
     for key in sent.keys:
-        if (key and not key.strip()) or _has_control_character(key):
+        if not key:
+            continue
+        if (not key.isprintable() and _CONTROL_CHARACTER.search(key) is not None) or key.isspace():
             return Outcome(
                 Code.ILLEGAL_MESSAGE_KEY, f"key {key!r}: it must not be blank nor contain a control character"
             )
@@ -167,6 +187,17 @@ def _check_properties(sent: SentMessage) -> Outcome | None:
             f"properties, tag and keys have {total_bytes} bytes, the limit is {_PROPERTY_BYTES_MAX}",
         )
     return None
+
+
+def _is_good_tag(tag: str) -> bool:
+    """Whether it may be one; remembered, as most messages have one of a few."""
+    if not tag.strip() or "|" in tag or _has_control_character(tag):
+        return False
+    if len(tag) <= _GOOD_TAG_CHARACTERS_MAX:
+        if len(_good_tags) >= _GOOD_TAGS_MAX:
+            _good_tags.clear()
+        _good_tags.add(tag)
+    return True
 
 
 def _check_user_properties(properties: Mapping[str, str]) -> Outcome | int:
@@ -194,21 +225,15 @@ def _byte_count(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _check_message_id(message_id: str) -> Outcome | None:
-    if message_id.strip():
-        return None
-    return Outcome(Code.ILLEGAL_MESSAGE_ID, "the message id is blank")
-
-
-def _check_delay(system: definition.SystemProperties, now_wall_ms: int) -> Outcome | None:
-    delay_ms = system.delivery_timestamp.ToMilliseconds() - now_wall_ms
+def _check_delay(delivery: Timestamp, now_wall_ms: int) -> Outcome | None:
+    delay_ms = delivery.ToMilliseconds() - now_wall_ms
     if delay_ms <= _DELAY_MAX_MS:
         return None
     return Outcome(Code.ILLEGAL_DELIVERY_TIME, f"delivery in {delay_ms} ms, the limit is {_DELAY_MAX_MS} ms")
 
 
-def _check_recovery(system: definition.SystemProperties) -> Outcome | None:
-    recovery_ms = system.orphaned_transaction_recovery_duration.ToMilliseconds()
+def _check_recovery(recovery: Duration) -> Outcome | None:
+    recovery_ms = recovery.ToMilliseconds()
     if recovery_ms <= _RECOVERY_MAX_MS:
         return None
     return Outcome(Code.BAD_REQUEST, f"transaction recovery after {recovery_ms} ms, the limit is {_RECOVERY_MAX_MS} ms")

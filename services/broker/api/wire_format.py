@@ -28,17 +28,19 @@ def varint(value: int) -> bytes:
     return bytes(digits)
 
 
-SHORT_VARINTS: Final = tuple(map(varint, range(1 << 14)))
+_SHORT_COUNT: Final = 1 << 14
+SHORT_VARINTS: Final = tuple(map(varint, range(_SHORT_COUNT)))
 """Those of one or two digits: nearly all lengths."""
-_SHORT_COUNT: Final = len(SHORT_VARINTS)
+_LOW_DIGITS: Final = tuple(bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(_SHORT_COUNT))
+"""The first two digits of longer ones."""
 
 
 def number(value: int) -> bytes:
     """`varint` of one that is not negative, faster."""
     if value < _SHORT_COUNT:
         return SHORT_VARINTS[value]
-    if value < 1 << 21:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    if value < 1 << 28:
+        return _LOW_DIGITS[value & (_SHORT_COUNT - 1)] + SHORT_VARINTS[value >> 14]
     return varint(value)
 
 

@@ -10,7 +10,6 @@ from mqcore.message.properties import (
     MAX_PROPERTIES_BYTES,
     decode_properties,
     encode_properties,
-    encode_property_text,
     index_terms,
     java_map_order,
 )
@@ -56,7 +55,6 @@ __all__ = [
     "delay_tags_code",
     "encode_blank",
     "encode_properties",
-    "encode_property_text",
     "encode_record",
     "enters_consume_queue",
     "enters_index",

@@ -17,7 +17,6 @@ __all__ = [
     "MAX_PROPERTIES_BYTES",
     "decode_properties",
     "encode_properties",
-    "encode_property_text",
     "index_terms",
     "java_map_order",
 ]
@@ -36,12 +35,8 @@ def encode_properties(pairs: Iterable[tuple[str, str]]) -> bytes:
     A hidden separator would let a sender forge properties of the broker's own, such as REAL_TOPIC.
     """
     parts = [f"{name}\x01{value}\x02" for name, value in pairs]
-    return encode_property_text("".join(parts), len(parts))
-
-
-def encode_property_text(text: str, pair_count: int) -> bytes:
-    """The stored form of a property string of so many pairs that is put together already. Raises InvalidProperty."""
-    if text.count(_NAME_END) != pair_count or text.count(_PAIR_END) != pair_count:
+    text = "".join(parts)
+    if text.count(_NAME_END) != len(parts) or text.count(_PAIR_END) != len(parts):
         raise InvalidProperty("the name or the value of a property contains the byte 0x01 or 0x02")
     return text.encode("utf-8", "replace")
 

@@ -8,7 +8,7 @@ from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 
 from broker.api.delivery_encoding import DeliveryEncoder
-from broker.api.message_translation import born_host, outgoing_message
+from broker.api.message_translation import Peer, TopicTranslation, peer_of
 from broker.api.sent_message import SentMessage
 from mqcore.message import (
     Host,
@@ -20,6 +20,7 @@ from mqcore.message import (
     java_hash,
     read_stored_message,
 )
+from support.manual_time import ManualTime
 
 PEER = Host.parse("127.0.0.1", 58_340)
 STORE = Host.parse("10.0.0.1", 10_911)
@@ -40,9 +41,8 @@ def sent_message(**system: object) -> definition.Message:
 
 
 def translated(message: definition.Message, topic: str = "sample-normal") -> OutgoingMessage:
-    return outgoing_message(
-        SentMessage(message), topic, 1, cluster="DefaultCluster", peer_host=PEER, now_wall_ms=1_795_259_967_508
-    )
+    translation = TopicTranslation(topic, "DefaultCluster")
+    return translation.outgoing(SentMessage.of(message), 1, Peer(PEER), ManualTime(wall_ms=1_795_259_967_508))
 
 
 def stored(message: OutgoingMessage) -> StoredMessage:
@@ -163,4 +163,4 @@ def test_record_without_unique_key_is_named_by_its_place() -> None:
     ],
 )
 def test_peer_becomes_the_born_host(peer: str, host: Host) -> None:
-    assert born_host(peer) == host
+    assert peer_of(peer).host == host

@@ -12,6 +12,7 @@ from broker.api.sent_message import SentMessage
 from broker.api.validation import check_lease, check_message, declared_type, parsed_filter
 from mqcore.delivery import TagFilter
 from support.api_requests import message
+from support.manual_time import ManualTime
 
 Code = definition.Code
 NOW_MS = 1_700_000_000_000
@@ -19,7 +20,7 @@ HOUR_MS = 3_600_000
 
 
 def code_of(checked: definition.Message) -> int:
-    outcome = check_message(SentMessage(checked), max_body_bytes=100, now_wall_ms=NOW_MS)
+    outcome = check_message(SentMessage.of(checked), 100, ManualTime(wall_ms=NOW_MS))
     return Code.OK if outcome is None else outcome.code
 
 
@@ -112,7 +113,7 @@ def test_kind_follows_from_what_the_message_carries() -> None:
     both.system_properties.message_type = definition.TRANSACTION
     prioritised.system_properties.message_type = definition.PRIORITY
     kinds = [
-        declared_type(SentMessage(checked))
+        declared_type(SentMessage.of(checked))
         for checked in (message(), message(message_group="g"), delayed, both, prioritised)
     ]
     assert kinds == [
