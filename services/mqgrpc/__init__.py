@@ -6,6 +6,17 @@ from mqgrpc.hpack import Header
 from mqgrpc.limits import Limits, Usage
 from mqgrpc.request_head import RequestShape
 from mqgrpc.server import Server, TlsMode
-from mqgrpc.stream import Stream
+from mqgrpc.stream import Stream, StreamMaker
 
-__all__ = ["Connection", "ErrorCode", "Header", "Limits", "RequestShape", "Server", "Stream", "TlsMode", "Usage"]
+__all__ = [
+    "Connection",
+    "ErrorCode",
+    "Header",
+    "Limits",
+    "RequestShape",
+    "Server",
+    "Stream",
+    "StreamMaker",
+    "TlsMode",
+    "Usage",
+]

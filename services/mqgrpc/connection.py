@@ -16,8 +16,10 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from math import inf
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
+
+from mypy_extensions import i64
 
 from mqgrpc import frames
 from mqgrpc.errors import ConnectionFailure, ErrorCode, HeaderBlockError, StreamFailure
@@ -35,13 +37,14 @@ from mqgrpc.frames import (
     PADDED,
     PREFACE,
     PRIORITY_FLAG,
+    STREAM_ID_BYTES,
     U32,
     WINDOW_MAX,
 )
 from mqgrpc.hpack import ENTRY_OVERHEAD_BYTES, Header, HeaderDecoder, HeaderEncoder, literal
 from mqgrpc.limits import Limits, Usage
 from mqgrpc.request_head import RequestRefused, RequestShape, judge_values, shape_of, timeout_s
-from mqgrpc.stream import Stream
+from mqgrpc.stream import Stream, StreamMaker
 
 __all__ = ["Connection"]
 
@@ -71,10 +74,9 @@ _KEEPALIVE_PING: Final = b"mq-alive"
 _DRAIN_PING: Final = b"mq-drain"
 
 _DATA_HEAD: Final = Struct(">IBIBI")  # a DATA frame's head and the message's prefix
-_RESPONSE_HEAD: Final = Struct(">IBI2sIBIBI")  # the same behind HEADERS with a block of two bytes
-_OK_TRAILERS: Final = Struct(">IBIc")  # HEADERS with a block of one byte
-_HEADERS_2: Final = 2 << 8 | HEADERS
-_HEADERS_1: Final = 1 << 8 | HEADERS
+# What is before the stream's id in HEADERS with a block of two bytes, and in trailers of one.
+_HEADERS_HEAD: Final = FRAME_HEAD.pack(2 << 8 | HEADERS, END_HEADERS, 0)[:-STREAM_ID_BYTES]
+_TRAILERS_HEAD: Final = FRAME_HEAD.pack(1 << 8 | HEADERS, END_HEADERS | END_STREAM, 0)[:-STREAM_ID_BYTES]
 
 
 class Connection:
@@ -99,7 +101,7 @@ class Connection:
         self.is_closed = False
         # Clock of the last `receive` or `on_time`.
         self.now = now
-        self._new_stream = new_stream
+        self._maker = new_stream if isinstance(new_stream, StreamMaker) else _OtherMaker(new_stream)
         self._on_output = on_output
         self._streams: dict[int, Stream] = {}
         # As many of them are in `usage`; brought up to date once per `receive` and `take_output`.
@@ -113,6 +115,8 @@ class Connection:
         self._needs_preface = True
         self._needs_settings = True
         self._decoder = HeaderDecoder()
+        # What the names of the last header block make, if that was asked.
+        self._shape: RequestShape | None = None
         self._block: bytearray | None = None  # a header block that goes on in CONTINUATION frames
         self._block_stream_id = 0
         self._block_flags = 0
@@ -126,6 +130,10 @@ class Connection:
 
         self._out: list[bytes | memoryview] = []
         self._encoder = HeaderEncoder()
+        # Heads of a response of that size, prefix included: those of a method are often of the same.
+        self._response_size = -1
+        self._response_data_head = b""
+        self._response_message_head = b""
         self._peer_frame_bytes = frames.DEFAULT_FRAME_BYTES
         self._peer_stream_window = frames.DEFAULT_WINDOW_BYTES
         self._send_window = frames.DEFAULT_WINDOW_BYTES
@@ -216,8 +224,8 @@ class Connection:
 
     def _parse(self, data: bytes) -> bytes:
         """Handles the whole frames in `data` and gives the rest."""
-        pos = 0
-        end = len(data)
+        pos: i64 = 0
+        end: i64 = len(data)
         if self._needs_preface:
             if not PREFACE.startswith(data[: len(PREFACE)]):
                 raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "preface_invalid", "no HTTP/2 connection preface")
@@ -225,13 +233,16 @@ class Connection:
                 return data
             self._needs_preface = False
             pos = len(PREFACE)
-        unpack_head = FRAME_HEAD.unpack_from
-        frame_bytes_max = self.limits.frame_bytes
+        frame_bytes_max: i64 = self.limits.frame_bytes
         while end - pos >= FRAME_HEAD_BYTES:
-            head, flags, stream_id = unpack_head(data, pos)
+            # As FRAME_HEAD has it; a call of Struct's would take longer.
+            length: i64 = data[pos] << 16 | data[pos + 1] << 8 | data[pos + 2]
+            kind: i64 = data[pos + 3]
+            flags: i64 = data[pos + 4]
+            stream_id: i64 = (data[pos + 5] & 0x7F) << 24 | data[pos + 6] << 16 | data[pos + 7] << 8 | data[pos + 8]
             start = pos + FRAME_HEAD_BYTES
-            stop = start + (head >> 8)
-            if head >> 8 > frame_bytes_max:
+            stop = start + length
+            if length > frame_bytes_max:
                 raise ConnectionFailure(
                     ErrorCode.FRAME_SIZE_ERROR,
                     "frame_too_large",
@@ -240,17 +251,21 @@ class Connection:
             if stop > end:
                 break
             pos = stop
-            kind = head & 0xFF
             if self._needs_settings:
                 self._check_first_frame(kind, flags)
             if self._block is not None and (kind != CONTINUATION or stream_id != self._block_stream_id):
                 raise ConnectionFailure(
                     ErrorCode.PROTOCOL_ERROR, "frame_unexpected", "another frame inside a header block"
                 )
-            if kind > CONTINUATION:
+            if kind == DATA:
+                self._on_data(data, start, stop, flags, stream_id)
+            elif kind == HEADERS:
+                self._on_headers(data, start, stop, flags, stream_id)
+            elif kind <= CONTINUATION:
+                self._handlers[kind](data, start, stop, flags, stream_id)
+            else:
                 self._charge("too_many_unknown_frames")
                 continue
-            self._handlers[kind](data, start, stop, flags, stream_id & 0x7FFFFFFF)
             if self.is_closed:
                 return b""
         if self._unacknowledged >= self.limits.connection_window_bytes // 2:
@@ -266,7 +281,7 @@ class Connection:
 
     # Requests
 
-    def _on_data(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
+    def _on_data(self, data: bytes, start: i64, stop: i64, flags: i64, stream_id: int) -> None:
         size = stop - start
         self._unacknowledged += size
         if self._unacknowledged > self.limits.connection_window_bytes:
@@ -295,8 +310,9 @@ class Connection:
             and stream.content_length < 0
             and not stream.is_finished
         ):
-            compressed, length = MESSAGE_HEAD.unpack_from(data, start)
-            if compressed == 0 and length == size - MESSAGE_HEAD_BYTES and length <= self.limits.message_bytes:
+            # As MESSAGE_HEAD has it.
+            length: i64 = data[start + 1] << 24 | data[start + 2] << 16 | data[start + 3] << 8 | data[start + 4]
+            if data[start] == 0 and length == size - MESSAGE_HEAD_BYTES and length <= self.limits.message_bytes:
                 # The usual request: one message in one frame, which is also the last.
                 stream.remote_closed = True
                 stream.request(data[start + MESSAGE_HEAD_BYTES : stop])
@@ -371,7 +387,7 @@ class Connection:
         if not stream.is_finished:
             stream.half_closed()
 
-    def _on_headers(self, data: bytes, start: int, stop: int, flags: int, stream_id: int) -> None:
+    def _on_headers(self, data: bytes, start: i64, stop: i64, flags: i64, stream_id: int) -> None:
         if flags & PADDED:
             start, stop = _without_padding(data, start, stop)
         if flags & PRIORITY_FLAG:
@@ -381,7 +397,7 @@ class Connection:
                 raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_malformed", "a stream that depends on itself")
             start += 5
         if flags & END_HEADERS:
-            self._on_header_block(data[start:stop], flags, stream_id)
+            self._on_header_block(data, start, stop, flags, stream_id)
             return
         self._block = bytearray(data[start:stop])
         self._block_stream_id = stream_id
@@ -397,7 +413,7 @@ class Connection:
         self._check_block_size()
         if flags & END_HEADERS:
             block, self._block = bytes(self._block), None
-            self._on_header_block(block, self._block_flags, stream_id)
+            self._on_header_block(block, 0, len(block), self._block_flags, stream_id)
 
     def _check_block_size(self) -> None:
         assert self._block is not None
@@ -406,13 +422,16 @@ class Connection:
         if self._block_frames > self.limits.continuation_frames:
             raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "continuation_flood", "too many CONTINUATION frames")
 
-    def _on_header_block(self, block: bytes, flags: int, stream_id: int) -> None:
+    def _on_header_block(self, data: bytes, start: i64, stop: i64, flags: i64, stream_id: int) -> None:
         # Decoded in any case: the table is shared by all streams.
-        headers = self._decoder.decode(block)
+        decoder = self._decoder
+        headers = decoder.decode(data, start, stop)
+        if not decoder.same_names:
+            self._shape = None
         if stream_id & 1 == 0:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_malformed", f"HEADERS on stream {stream_id}")
         if stream_id <= self._last_stream_id:
-            self._on_trailers(stream_id, flags, is_malformed=_are_bad_trailers(headers) or self._decoder.malformed)
+            self._on_trailers(stream_id, flags, is_malformed=_are_bad_trailers(headers) or decoder.malformed)
             return
         self._last_stream_id = stream_id
         if len(self._streams) >= self._streams_max or stream_id > self._refuses_above:
@@ -421,18 +440,20 @@ class Connection:
             self._abandon(stream_id)
             self._put(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
             return
-        is_small = self._decoder.list_bytes_at_most(headers, block, self.limits.header_list_bytes)
+        is_small = decoder.list_bytes <= self.limits.header_list_bytes
         if not is_small and len(headers) * ENTRY_OVERHEAD_BYTES > 4 * self.limits.header_list_bytes:
             raise ConnectionFailure(ErrorCode.ENHANCE_YOUR_CALM, "header_bomb", f"{len(headers)} headers in a block")
-        try:
-            shape = shape_of(headers)
-        except StreamFailure as failure:
-            self._refuse_malformed(stream_id, failure)
-            return
-        if self._decoder.malformed:
+        shape = self._shape
+        if shape is None:
+            try:
+                shape = self._shape = shape_of(headers)
+            except StreamFailure as failure:
+                self._refuse_malformed(stream_id, failure)
+                return
+        if decoder.malformed:
             self._refuse_malformed(stream_id, StreamFailure(ErrorCode.PROTOCOL_ERROR, "a character no header may have"))
             return
-        stream = self._new_stream(self, stream_id, headers, shape)
+        stream = self._maker.new_stream(self, stream_id, headers, shape)
         self._streams[stream_id] = stream
         if flags & END_STREAM:
             stream.remote_closed = True
@@ -440,8 +461,8 @@ class Connection:
             self.counters["header_list_too_large"] += 1
             self._refuse(stream, _RESOURCE_EXHAUSTED, f"headers of more than {self.limits.header_list_bytes} bytes")
             return
-        if len(block) > _HEADER_BLOCK_FREE_BYTES:
-            stream.header_bytes = 2 * len(block)
+        if stop - start > _HEADER_BLOCK_FREE_BYTES:
+            stream.header_bytes = 2 * (stop - start)
             self._keep(stream.header_bytes)
             if self._is_over_buffers():
                 self.counters["buffers_full"] += 1
@@ -456,12 +477,12 @@ class Connection:
             self._refuse_http(stream, refusal)
             return
         if shape.content_length >= 0:
-            stream.content_length = int(headers[shape.content_length][1])
+            stream.content_length = int(headers[shape.content_length].value)
             if stream.remote_closed and stream.content_length:
                 self._reset(stream, StreamFailure(ErrorCode.PROTOCOL_ERROR, "a content-length without content"))
                 return
         if shape.timeout >= 0:
-            seconds = timeout_s(headers[shape.timeout][1])
+            seconds = timeout_s(headers[shape.timeout].value)
             if seconds is None:
                 self._refuse(stream, _INTERNAL, "grpc-timeout is no timeout")
                 return
@@ -649,39 +670,42 @@ class Connection:
             or self._write_paused
             or stream.queue is not None
             or stream.headers_sent
-            or stream.stream_id not in self._streams
+            or stream.local_closed
         ):
             self.send_message(stream, data)
             self.send_end(stream, 0, "")
             return
-        stream_id = stream.stream_id
         self._send_window -= size
         self._answers += 1
         if not self._out:
             self._on_output()
+        if size != self._response_size:
+            self._response_size = size
+            self._response_data_head = FRAME_HEAD.pack(size << 8 | DATA, 0, 0)[:-STREAM_ID_BYTES]
+            self._response_message_head = MESSAGE_HEAD.pack(0, len(data))
+        stream_id = stream.stream_id.to_bytes(STREAM_ID_BYTES, "big")
         encoder = self._encoder
         if encoder.is_short:
             self._out += (
-                _RESPONSE_HEAD.pack(
-                    _HEADERS_2,
-                    END_HEADERS,
-                    stream_id,
-                    encoder.response_block,
-                    size << 8,
-                    0,
-                    stream_id,
-                    0,
-                    size - MESSAGE_HEAD_BYTES,
-                ),
+                _HEADERS_HEAD,
+                stream_id,
+                encoder.response_block,
+                self._response_data_head,
+                stream_id,
+                self._response_message_head,
                 data,
-                _OK_TRAILERS.pack(_HEADERS_1, END_HEADERS | END_STREAM, stream_id, encoder.ok_block),
+                _TRAILERS_HEAD,
+                stream_id,
+                encoder.ok_block,
             )
         else:
             self._out += (
-                frames.headers(stream_id, encoder.response(), end_stream=False),
-                _DATA_HEAD.pack(size << 8, 0, stream_id, 0, size - MESSAGE_HEAD_BYTES),
+                frames.headers(stream.stream_id, encoder.response(), end_stream=False),
+                self._response_data_head,
+                stream_id,
+                self._response_message_head,
                 data,
-                frames.headers(stream_id, encoder.ok(), end_stream=True),
+                frames.headers(stream.stream_id, encoder.ok(), end_stream=True),
             )
         self._local_end(stream)
 
@@ -1125,5 +1149,15 @@ def _percent_encoded(detail: str) -> str:
     return encoded
 
 
-def _are_bad_trailers(headers: list[tuple[str, Any]]) -> bool:
-    return any(name.startswith(":") for name, _ in headers)
+def _are_bad_trailers(headers: list[Header]) -> bool:
+    return any(header.name.startswith(":") for header in headers)
+
+
+class _OtherMaker(StreamMaker):
+    """A `StreamMaker` of what only is called like one."""
+
+    def __init__(self, new_stream: Callable[[Connection, int, list[Header], RequestShape], Stream]) -> None:
+        self._new_stream = new_stream
+
+    def new_stream(self, connection: Connection, stream_id: int, headers: list[Header], shape: RequestShape) -> Stream:
+        return self._new_stream(connection, stream_id, headers, shape)

@@ -34,6 +34,7 @@ __all__ = [
     "SETTINGS_MAX_CONCURRENT_STREAMS",
     "SETTINGS_MAX_FRAME_SIZE",
     "SETTINGS_MAX_HEADER_LIST_SIZE",
+    "STREAM_ID_BYTES",
     "STREAM_ID_MAX",
     "U32",
     "WINDOW_MAX",
@@ -80,6 +81,7 @@ STREAM_ID_MAX: Final = 2**31 - 1
 # Length (24 bits) and type (8) as one number, flags, stream id with its reserved bit.
 FRAME_HEAD: Final = Struct(">IBI")
 FRAME_HEAD_BYTES: Final = 9
+STREAM_ID_BYTES: Final = 4
 # gRPC's prefix of a message: compressed or not, length.
 MESSAGE_HEAD: Final = Struct(">BI")
 MESSAGE_HEAD_BYTES: Final = 5

@@ -6,145 +6,216 @@ one (docs/adr/0011), at a place that every request passes.
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Final, TypeAlias
+from typing import Final, final
 
 from hpack.table import HeaderTable
+from mypy_extensions import i64, mypyc_attr
 
 from mqgrpc.errors import HeaderBlockError
 from mqgrpc.huffman import decode as huffman_decode
+from mqgrpc.huffman import measure as huffman_measure
 
 __all__ = ["ENTRY_OVERHEAD_BYTES", "TABLE_BYTES", "Header", "HeaderDecoder", "HeaderEncoder", "literal"]
-
-# Name in lower case and value, each character one byte.
-Header: TypeAlias = tuple[str, str]
 
 # Size of the dynamic tables, the protocol's default, which we neither raise nor lower.
 TABLE_BYTES: Final = 4_096
 # What an entry counts beside its name and value (RFC 7541, 4.1).
 ENTRY_OVERHEAD_BYTES: Final = 32
-_STATIC: Final[tuple[Header, ...]] = (
-    ("", ""),  # Index 0 does not exist.
-    *((name.decode("ascii"), value.decode("ascii")) for name, value in HeaderTable.STATIC_TABLE),
-)
-_FIRST_DYNAMIC: Final = len(_STATIC)
+# No more entries than these fit into the table; a power of two.
+_ENTRIES_MAX: Final = 128
+_FIRST_DYNAMIC: Final = 62
 # 2**28 and more is no length or index of ours.
 _INTEGER_SHIFT_MAX: Final = 21
+_ENDS_TOO_EARLY: Final = "a block that ends too early"
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Header:
+    """A name in lower case and a value, each character one byte. Shared by all requests that name it by its index."""
+
+    __slots__ = ("_code", "_text", "is_malformed", "list_bytes", "name")
+
+    def __init__(self, name: str, text: str | None, code: bytes, value_bytes: i64, is_malformed: bool) -> None:
+        """With `text`, the value; or None, and its Huffman code, which is decoded if anybody asks for the value."""
+        self.name = name
+        self._text = text
+        self._code = code
+        # A name or value that no header may have.
+        self.is_malformed = is_malformed
+        # What it counts in a table or list.
+        self.list_bytes: i64 = len(name) + value_bytes + ENTRY_OVERHEAD_BYTES
+
+    @property
+    def value(self) -> str:
+        """Decoded when it is asked for first."""
+        text = self._text
+        if text is None:
+            text = self._text = huffman_decode(self._code)
+            self._code = b""
+        return text
+
+
+def _static_table() -> list[Header]:
+    # Index 0 does not exist.
+    fields = [("", ""), *((name.decode("ascii"), value.decode("ascii")) for name, value in HeaderTable.STATIC_TABLE)]
+    assert len(fields) == _FIRST_DYNAMIC, "the static table has 61 entries"
+    return [Header(name, value, b"", len(value), False) for name, value in fields]
+
+
+_STATIC: Final = _static_table()
+_NO_HEADERS: Final[list[Header]] = []
 
 
 class HeaderDecoder:
-    """One connection's decoder. Every block must pass it, also of refused calls, or the table goes astray."""
+    """One connection's decoder. Every block must pass it, also of refused calls, or the table goes astray.
+
+    A request differs from the one before it in a header or two: what is the same is found out by the way and costs
+    little.
+    """
 
     def __init__(self) -> None:
-        self._entries: deque[Header] = deque()  # newest first
-        self._entry_bytes = 0
-        self._table_bytes = TABLE_BYTES
-        # Upper bound of the size of any entry met, for a quick check of a list's size.
-        self._largest_bytes = 128
-        # True when the last block had a name or value that no header may have.
+        # The dynamic table; entry number n, counted from the connection's beginning, at n modulo its length.
+        self._entries: list[Header] = [_STATIC[0]] * _ENTRIES_MAX
+        self._added: i64 = 0
+        self._count: i64 = 0
+        self._entry_bytes: i64 = 0
+        self._table_bytes: i64 = TABLE_BYTES
+        # The list that the last block gave. Shared with its request, so it is never changed.
+        self._last: list[Header] = _NO_HEADERS
+        # Of the last block. True when it had a name or value that no header may have.
         self.malformed = False
-        # True once such a header was put into the table, from where later blocks may take it.
-        self._has_malformed_entries = False
+        # True when its names were those of the block before it.
+        self.same_names = False
+        # Size of its list of headers (RFC 9113, 6.5.2).
+        self.list_bytes: i64 = 0
 
-    def decode(self, block: bytes) -> list[Header]:
-        """The block's headers in order. HeaderBlockError if it cannot be decoded."""
-        self.malformed = False
-        headers: list[Header] = []
+    def decode(self, data: bytes, start: i64 = 0, end: i64 = -1) -> list[Header]:
+        """The headers of the block that is data[start:end], in order. HeaderBlockError if it cannot be decoded.
+
+        The list belongs to the decoder as well: it may be kept, but not changed.
+        """
+        if end < 0:
+            end = len(data)
+        headers = self._last.copy()
+        known: i64 = len(headers)
+        count: i64 = 0
+        list_bytes: i64 = 0
+        malformed = False
+        same_names = True
         entries = self._entries
-        pos = 0
-        end = len(block)
-        try:
-            while pos < end:
-                first = block[pos]
-                if first >= 0x80:  # indexed
-                    index = first & 0x7F
-                    pos += 1
-                    if index == 0x7F:
-                        index, pos = _integer(block, pos, 0x7F)
-                    headers.append(_STATIC[index] if index < _FIRST_DYNAMIC else entries[index - _FIRST_DYNAMIC])
-                    if index == 0:
-                        raise HeaderBlockError("index 0")
-                elif first >= 0x40:  # literal, to be added to the table
-                    pos += 1
-                    index = first & 0x3F
-                    if index == 0x3F:
-                        index, pos = _integer(block, pos, 0x3F)
-                    size = block[pos]
-                    if index and size & 0x7F < 0x7F:  # a known name and a short value, the usual one
-                        name = _STATIC[index][0] if index < _FIRST_DYNAMIC else entries[index - _FIRST_DYNAMIC][0]
-                        start = pos + 1
-                        pos = start + (size & 0x7F)
-                        if pos > end:
-                            raise HeaderBlockError("a string beyond the end of its block")
-                        data = block[start:pos]
-                        value = huffman_decode(data) if size & 0x80 else data.decode("latin-1")
-                        if not (value.isascii() and value.isprintable()):
-                            self.malformed = True
-                        header = (name, value)
-                    else:
-                        header, pos = self._literal(block, pos, index)
-                    self._add(header)
-                    if self.malformed:
-                        self._has_malformed_entries = True
-                    headers.append(header)
-                elif first >= 0x20:
-                    if headers:
-                        raise HeaderBlockError("a table size update behind a header")
-                    pos = self._resize(block, pos)
-                else:  # literal, not to be added (0x00), never to be added (0x10)
-                    pos += 1
-                    index = first & 0x0F
-                    if index == 0x0F:
-                        index, pos = _integer(block, pos, 0x0F)
-                    header, pos = self._literal(block, pos, index)
-                    headers.append(header)
-        except IndexError:
-            raise HeaderBlockError("an index beyond the table, or a block that ends too early") from None
-        if self._has_malformed_entries and not self.malformed:
-            self.malformed = any(_is_bad_name(name) or _is_bad_value(value) for name, value in headers)
+        pos = start
+        while pos < end:
+            first: i64 = data[pos]
+            pos += 1
+            if first >= 0x80:  # indexed
+                index = first & 0x7F
+                if index == 0x7F:
+                    index, pos = _integer(data, pos, end, 0x7F)
+                if index >= _FIRST_DYNAMIC:
+                    index -= _FIRST_DYNAMIC
+                    if index >= self._count:
+                        raise HeaderBlockError("an index beyond the table")
+                    header = entries[(self._added - 1 - index) & (_ENTRIES_MAX - 1)]
+                elif index:
+                    header = _STATIC[index]
+                else:
+                    raise HeaderBlockError("index 0")
+            elif first >= 0x40:  # literal, to be added to the table
+                index = first & 0x3F
+                if index == 0x3F:
+                    index, pos = _integer(data, pos, end, 0x3F)
+                header, pos = self._literal(data, pos, end, index)
+                self._add(header)
+            elif first >= 0x20:
+                if count:
+                    raise HeaderBlockError("a table size update behind a header")
+                pos = self._resize(data, pos, end, first)
+                continue
+            else:  # literal, not to be added (0x00), never to be added (0x10)
+                index = first & 0x0F
+                if index == 0x0F:
+                    index, pos = _integer(data, pos, end, 0x0F)
+                header, pos = self._literal(data, pos, end, index)
+            if count < known:
+                before = headers[count]
+                if before is not header:
+                    headers[count] = header
+                    if before.name != header.name:
+                        same_names = False
+            else:
+                headers.append(header)
+            count += 1
+            list_bytes += header.list_bytes
+            if header.is_malformed:
+                malformed = True
+        if count < known:
+            del headers[count:]
+        self.same_names = same_names and count == known
+        self.malformed = malformed
+        self.list_bytes = list_bytes
+        # Kept for the next one, whatever becomes of the request; so it must not be large.
+        self._last = headers if list_bytes <= TABLE_BYTES else _NO_HEADERS
         return headers
 
-    def list_bytes_at_most(self, headers: list[Header], block: bytes, limit: int) -> bool:
-        """True if the list's size (RFC 9113, 6.5.2) is within `limit`; exact only when a quick bound is not enough."""
-        if len(headers) * self._largest_bytes + 2 * len(block) <= limit:
-            return True
-        return sum(len(name) + len(value) + ENTRY_OVERHEAD_BYTES for name, value in headers) <= limit
-
-    def _literal(self, block: bytes, pos: int, index: int) -> tuple[Header, int]:
+    def _literal(self, data: bytes, pos: i64, end: i64, index: i64) -> tuple[Header, i64]:
+        """A header with a value of its own, and maybe a name; gives it and where it ends."""
         if index == 0:
-            name, pos = _text(block, pos)
-            if _is_bad_name(name):
-                self.malformed = True
-        elif index < _FIRST_DYNAMIC:
-            name = _STATIC[index][0]
+            name, pos = _text(data, pos, end)
+            malformed = _is_bad_name(name)
         else:
-            name = self._entries[index - _FIRST_DYNAMIC][0]
-        value, pos = _text(block, pos)
-        if _is_bad_value(value):
-            self.malformed = True
-        return (name, value), pos
+            if index < _FIRST_DYNAMIC:
+                named = _STATIC[index]
+            elif index - _FIRST_DYNAMIC < self._count:
+                named = self._entries[(self._added - 1 - (index - _FIRST_DYNAMIC)) & (_ENTRIES_MAX - 1)]
+            else:
+                raise HeaderBlockError("an index beyond the table")
+            name = named.name
+            malformed = named.is_malformed and _is_bad_name(name)
+        if pos >= end:
+            raise HeaderBlockError(_ENDS_TOO_EARLY)
+        first: i64 = data[pos]
+        length = first & 0x7F
+        pos += 1
+        if length == 0x7F:
+            length, pos = _integer(data, pos, end, 0x7F)
+        stop = pos + length
+        if stop > end:
+            raise HeaderBlockError("a string beyond the end of its block")
+        if first >= 0x80:
+            measured = huffman_measure(data, pos, stop)
+            return Header(name, None, data[pos:stop], measured >> 1, malformed or measured & 1 != 0), stop
+        value = data[pos:stop].decode("latin-1")
+        # gRPC's ASCII-Value: 0x20 to 0x7E.
+        return Header(name, value, b"", length, malformed or not (value.isascii() and value.isprintable())), stop
 
     def _add(self, header: Header) -> None:
-        size = len(header[0]) + len(header[1]) + ENTRY_OVERHEAD_BYTES
-        if size > self._largest_bytes:
-            self._largest_bytes = size
-        self._entry_bytes += size
-        self._entries.appendleft(header)
-        while self._entry_bytes > self._table_bytes:
-            name, value = self._entries.pop()
-            self._entry_bytes -= len(name) + len(value) + ENTRY_OVERHEAD_BYTES
+        self._entry_bytes += header.list_bytes
+        # The oldest go first, so that there is a place. One larger than the table empties it and is not in it.
+        self._evict()
+        if header.list_bytes <= self._table_bytes:
+            self._entries[self._added & (_ENTRIES_MAX - 1)] = header
+            self._added += 1
+            self._count += 1
+        else:
+            self._entry_bytes = 0
 
-    def _resize(self, block: bytes, pos: int) -> int:
-        size = block[pos] & 0x1F
-        pos += 1
+    def _evict(self) -> None:
+        while self._entry_bytes > self._table_bytes and self._count:
+            place = (self._added - self._count) & (_ENTRIES_MAX - 1)
+            self._entry_bytes -= self._entries[place].list_bytes
+            # It need not be kept.
+            self._entries[place] = _STATIC[0]
+            self._count -= 1
+
+    def _resize(self, data: bytes, pos: i64, end: i64, first: i64) -> i64:
+        size = first & 0x1F
         if size == 0x1F:
-            size, pos = _integer(block, pos, 0x1F)
+            size, pos = _integer(data, pos, end, 0x1F)
         if size > TABLE_BYTES:
             raise HeaderBlockError(f"a table of {size} bytes where {TABLE_BYTES} were offered")
         self._table_bytes = size
-        while self._entry_bytes > size:
-            name, value = self._entries.pop()
-            self._entry_bytes -= len(name) + len(value) + ENTRY_OVERHEAD_BYTES
+        self._evict()
         return pos
 
 
@@ -152,20 +223,14 @@ def _is_bad_name(name: str) -> bool:
     return not name or name != name.lower() or not (name.isascii() and name.isprintable()) or " " in name
 
 
-def _is_bad_value(value: str) -> bool:
-    # gRPC's ASCII-Value: 0x20 to 0x7E.
-    return not (value.isascii() and value.isprintable())
-
-
-def _integer(block: bytes, pos: int, start: int) -> tuple[int, int]:
+def _integer(data: bytes, pos: i64, end: i64, start: i64) -> tuple[i64, i64]:
     """An integer's continuation bytes; gives it and where it ends."""
-    byte = block[pos]
-    if byte < 0x80:
-        return start + byte, pos + 1
     value = start
-    shift = 0
+    shift: i64 = 0
     while True:
-        byte = block[pos]
+        if pos >= end:
+            raise HeaderBlockError(_ENDS_TOO_EARLY)
+        byte: i64 = data[pos]
         pos += 1
         value += (byte & 0x7F) << shift
         if byte < 0x80:
@@ -175,18 +240,23 @@ def _integer(block: bytes, pos: int, start: int) -> tuple[int, int]:
             raise HeaderBlockError("an integer out of range")
 
 
-def _text(block: bytes, pos: int) -> tuple[str, int]:
+def _text(data: bytes, pos: i64, end: i64) -> tuple[str, i64]:
     """A string literal; gives it and where it ends."""
-    first = block[pos]
+    if pos >= end:
+        raise HeaderBlockError(_ENDS_TOO_EARLY)
+    first: i64 = data[pos]
     length = first & 0x7F
     pos += 1
     if length == 0x7F:
-        length, pos = _integer(block, pos, 0x7F)
-    end = pos + length
-    if end > len(block):
+        length, pos = _integer(data, pos, end, 0x7F)
+    stop = pos + length
+    if stop > end:
         raise HeaderBlockError("a string beyond the end of its block")
-    data = block[pos:end]
-    return (huffman_decode(data) if first >= 0x80 else data.decode("latin-1")), end
+    text = data[pos:stop]
+    if first < 0x80:
+        return text.decode("latin-1"), stop
+    huffman_measure(data, pos, stop)
+    return huffman_decode(text), stop
 
 
 def literal(name: str, value: str) -> bytes:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 from mqgrpc.errors import ErrorCode, StreamFailure
 from mqgrpc.hpack import Header, literal
 
@@ -17,6 +19,7 @@ _PSEUDO_HEADERS: Final = frozenset((":method", ":scheme", ":path", ":authority")
 _OF_ONE_CONNECTION: Final = frozenset(("connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"))
 _SECONDS: Final = {"H": 3_600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _TIMEOUT_DIGITS_MAX: Final = 8
+_ZERO: Final = ord("0")
 _CONTENT_TYPE: Final = "application/grpc"
 # More than any length has, and few enough that the number is made in no time.
 _LENGTH_DIGITS_MAX: Final = 18
@@ -31,12 +34,12 @@ class RequestShape:
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.places: Final = {name: place for place, name in enumerate(names)}
-        self.path: Final = self.places[":path"]
-        self.method: Final = self.places[":method"]
-        self.te: Final = self.places.get("te", _ABSENT)
-        self.timeout: Final = self.places.get("grpc-timeout", _ABSENT)
-        self.content_type: Final = self.places.get("content-type", _ABSENT)
-        self.content_length: Final = self.places.get("content-length", _ABSENT)
+        self.path: Final[i64] = self.places[":path"]
+        self.method: Final[i64] = self.places[":method"]
+        self.te: Final[i64] = self.places.get("te", _ABSENT)
+        self.timeout: Final[i64] = self.places.get("grpc-timeout", _ABSENT)
+        self.content_type: Final[i64] = self.places.get("content-type", _ABSENT)
+        self.content_length: Final[i64] = self.places.get("content-length", _ABSENT)
 
 
 _shapes: dict[tuple[str, ...], RequestShape] = {}
@@ -60,7 +63,7 @@ class RequestRefused(Exception):
 
 def shape_of(headers: list[Header]) -> RequestShape:
     """Where everything is. StreamFailure for names that make no request."""
-    names = tuple([header[0] for header in headers])
+    names = tuple([header.name for header in headers])
     shape = _shapes.get(names)
     if shape is None:
         _judge_names(names)
@@ -75,17 +78,17 @@ def shape_of(headers: list[Header]) -> RequestShape:
 
 def judge_values(headers: list[Header], shape: RequestShape) -> None:
     """StreamFailure for a malformed request, RequestRefused for one that is not gRPC's."""
-    if shape.te >= 0 and headers[shape.te][1] != "trailers":
+    if shape.te >= 0 and headers[shape.te].value != "trailers":
         raise StreamFailure(ErrorCode.PROTOCOL_ERROR, "te is not 'trailers'")
-    if not headers[shape.path][1]:
+    if not headers[shape.path].value:
         raise StreamFailure(ErrorCode.PROTOCOL_ERROR, "an empty path")
     if shape.content_length >= 0:
-        length = headers[shape.content_length][1]
+        length = headers[shape.content_length].value
         if not length.isdecimal() or len(length) > _LENGTH_DIGITS_MAX:
             raise StreamFailure(ErrorCode.PROTOCOL_ERROR, "a content-length that is no number")
-    if headers[shape.method][1] != "POST":
+    if headers[shape.method].value != "POST":
         raise RequestRefused(405, allow="POST")
-    content_type = headers[shape.content_type][1] if shape.content_type >= 0 else ""
+    content_type = headers[shape.content_type].value if shape.content_type >= 0 else ""
     if content_type != _CONTENT_TYPE and not content_type.startswith((_CONTENT_TYPE + "+", _CONTENT_TYPE + ";")):
         raise RequestRefused(415)
 
@@ -106,8 +109,14 @@ def _judge_names(names: tuple[str, ...]) -> None:
 
 def timeout_s(text: str) -> float | None:
     """`grpc-timeout` in seconds; None if it is none."""
-    digits = text[:-1]
-    unit_s = _SECONDS.get(text[-1:])
-    if unit_s is None or not digits.isdecimal() or len(digits) > _TIMEOUT_DIGITS_MAX:
+    last: i64 = len(text) - 1
+    if last < 1 or last > _TIMEOUT_DIGITS_MAX:
         return None
-    return int(digits) * unit_s
+    number: i64 = 0
+    for place in range(last):
+        digit: i64 = ord(text[place]) - _ZERO
+        if digit < 0 or digit > 9:
+            return None
+        number = number * 10 + digit
+    unit_s = _SECONDS.get(text[last])
+    return None if unit_s is None else float(int(number)) * unit_s

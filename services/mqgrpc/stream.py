@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mqgrpc.hpack import Header
     from mqgrpc.request_head import RequestShape
 
-__all__ = ["Stream"]
+__all__ = ["Stream", "StreamMaker"]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # `tools/compile.py` may have made this an extension type
@@ -84,17 +84,17 @@ class Stream:
     @property
     def headers(self) -> dict[str, str]:
         """Names in lower case, pseudo headers included; of a name that came twice the last value."""
-        return dict(self._headers)
+        return {header.name: header.value for header in self._headers}
 
     @property
     def path(self) -> str:
         """`/package.Service/Method`."""
-        return self._headers[self._shape.path][1]
+        return self._headers[self._shape.path].value
 
     def header(self, name: str, default: str = "") -> str:
         """One of the headers, without making a map of them."""
         place = self._shape.places.get(name)
-        return default if place is None else self._headers[place][1]
+        return default if place is None else self._headers[place].value
 
     @property
     def peer(self) -> str:
@@ -117,3 +117,16 @@ class Stream:
         if not self.is_finished:
             self.is_finished = True
             self.connection.send_response(self, data)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class StreamMaker:
+    """Makes an owner's streams. A function serves as well, and takes longer to call."""
+
+    def new_stream(self, connection: Connection, stream_id: int, headers: list[Header], shape: RequestShape) -> Stream:
+        """A call of this connection; the arguments are those of `Stream`."""
+        raise NotImplementedError
+
+    def __call__(self, connection: Connection, stream_id: int, headers: list[Header], shape: RequestShape) -> Stream:
+        """The same."""
+        return self.new_stream(connection, stream_id, headers, shape)

@@ -10,9 +10,9 @@ import structlog
 from google.protobuf.message import DecodeError, Message
 
 from mqcore.clock import Clock
-from mqgrpc import Connection, Header, RequestShape, Stream
+from mqgrpc import Connection, Header, RequestShape, Stream, StreamMaker
 from mqservice.grpc_front import OUTBOX_BYTES_MAX
-from mqservice.rpc import BidiMethod, Method, MethodTable, ServerStreamMethod, StatusCode, StreamHandler, UnaryMethod
+from mqservice.rpc import BidiMethod, Call, Method, MethodTable, StatusCode, StreamHandler, UnaryMethod
 
 __all__ = ["Http2Call", "MethodIndex"]
 
@@ -23,20 +23,42 @@ _NOT_A_MESSAGE: Final = "the request is no valid protobuf message of its type"
 _HANDLER_FAILED: Final = "the handler failed; the server's log has the cause"
 
 
-class MethodIndex:
+_OK: Final = StatusCode.OK
+
+
+class _Route:
+    """A method, looked up once: what its calls need is here."""
+
+    def __init__(self, method: Method) -> None:
+        self.parse: Final[Callable[[bytes], Any]] = method.request_type.FromString
+        self.is_unary: Final = isinstance(method, UnaryMethod)
+        # One of the two.
+        self.bidi: BidiMethod[Any] | None = None
+        self.handler: Callable[[Any, Call], None] | None = None
+        if isinstance(method, BidiMethod):
+            self.bidi = method
+        else:
+            self.handler = method.handler
+
+
+class MethodIndex(StreamMaker):
     """The methods of a front, by the path they are called with, and what its calls share."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock: Final = clock
-        self.by_path: Final[dict[str, Method]] = {}
+        self.by_path: Final[dict[str, _Route]] = {}
         self._otherwise: dict[str, str] = {}
 
     def add(self, table: MethodTable) -> None:
         """Another service."""
         for name, method in table.methods.items():
-            self.by_path[f"/{table.service_name}/{name}"] = method
+            self.by_path[f"/{table.service_name}/{name}"] = _Route(method)
         if table.otherwise:
             self._otherwise[table.service_name] = table.otherwise
+
+    def new_stream(self, connection: Connection, stream_id: int, headers: list[Header], shape: RequestShape) -> Stream:
+        """A call."""
+        return Http2Call(self, connection, stream_id, headers, shape)
 
     def missing(self, path: str) -> str:
         """Why there is no method of this path."""
@@ -47,7 +69,7 @@ class MethodIndex:
 class Http2Call(Stream):
     """`mqservice.rpc.Call` over one HTTP/2 stream."""
 
-    _method: Method | None = None
+    _route: _Route | None = None
     _handler: StreamHandler[Any] | None = None
     _request: bytes | None = None
     _response: bytes | None = None
@@ -92,7 +114,7 @@ class Http2Call(Stream):
         """See `Call.send_encoded`."""
         if self.is_finished:
             return
-        if self._method is not None and type(self._method) is UnaryMethod:
+        if self._route is not None and self._route.is_unary:
             # Goes out with its status in one piece.
             self._response = data
             return
@@ -106,10 +128,10 @@ class Http2Call(Stream):
         if self.is_finished:
             return
         self._on_cancel = None
-        if code is StatusCode.OK and self._response is not None:
+        if code is _OK and self._response is not None:
             self.respond(self._response)
             self._response = None
-        elif code is StatusCode.OK and type(self._method) is UnaryMethod:
+        elif code is _OK and self._route is not None and self._route.is_unary:
             raise RuntimeError("a unary handler finished without a response")
         else:
             self.end(code.value[0], detail)
@@ -138,18 +160,18 @@ class Http2Call(Stream):
         if found is None:
             self.end(StatusCode.UNIMPLEMENTED.value[0], self._index.missing(path))
             return
-        self._method = found
-        if isinstance(found, BidiMethod):
+        self._route = found
+        if found.bidi is not None:
             try:
-                self._handler = found.handler(self)
+                self._handler = found.bidi.handler(self)
             except Exception:
                 self._handler_failed()
 
     def message(self, data: bytes, /) -> None:
         """Passes one of many on; keeps a single one until the end of the caller's side."""
-        method = self._method
-        if type(method) is BidiMethod:
-            self._pass_on(method, data)
+        route = self._route
+        if route is not None and route.bidi is not None:
+            self._pass_on(route, data)
         elif self._request is None:
             self._request = data
         else:
@@ -176,15 +198,17 @@ class Http2Call(Stream):
             super().request(data)
 
     def _run(self, data: bytes) -> None:
-        method = self._method
-        assert isinstance(method, (UnaryMethod, ServerStreamMethod)), "a bidirectional call has a handler"
+        route = self._route
+        assert route is not None, "a call without a method has ended"
+        handler = route.handler
+        assert handler is not None, "a bidirectional call has a handler"
         try:
-            request = method.request_type.FromString(data)
+            request = route.parse(data)
         except DecodeError:
             self.end(StatusCode.INVALID_ARGUMENT.value[0], _NOT_A_MESSAGE)
             return
         try:
-            method.handler(request, self)
+            handler(request, self)
         except Exception:
             self._handler_failed()
 
@@ -203,12 +227,12 @@ class Http2Call(Stream):
         self._is_gone = True
         self._tell_undelivered()
 
-    def _pass_on(self, method: BidiMethod[Any], data: bytes) -> None:
+    def _pass_on(self, route: _Route, data: bytes) -> None:
         handler = self._handler
         if handler is None:
             return
         try:
-            request = method.request_type.FromString(data)
+            request = route.parse(data)
         except DecodeError:
             self.end(StatusCode.INVALID_ARGUMENT.value[0], _NOT_A_MESSAGE)
             self._is_gone = True

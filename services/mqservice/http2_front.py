@@ -10,14 +10,13 @@ import asyncio
 import errno
 import ssl
 from collections.abc import Mapping
-from functools import partial
 from typing import Final
 
 from mqcore.clock import Clock
 from mqgrpc import Limits, Server, TlsMode
 from mqservice.grpc_server import MESSAGE_BYTES_MAX, ListenError
 from mqservice.health import HealthService
-from mqservice.http2_call import Http2Call, MethodIndex
+from mqservice.http2_call import MethodIndex
 from mqservice.reflection import reflection_table
 from mqservice.rpc import MethodTable
 
@@ -41,7 +40,7 @@ class Http2Front:
         self._port = port
         self._index = MethodIndex(clock)
         self._health = HealthService()
-        self.new_call: Final = partial(Http2Call, self._index)
+        self.new_call: Final = self._index
         """What makes the calls of a connection: the `new_stream` of `mqgrpc.Connection`."""
         self._server = Server(
             self.new_call, limits=limits or Limits(message_bytes=MESSAGE_BYTES_MAX), tls=tls, tls_mode=tls_mode

@@ -12,8 +12,8 @@ import h2.connection
 import h2.events
 from hpack import Decoder
 
-from mqgrpc import Connection, Limits, Stream, Usage, frames
-from mqgrpc.hpack import literal
+from mqgrpc import Connection, Header, Limits, Stream, Usage, frames
+from mqgrpc.hpack import HeaderDecoder, literal
 
 __all__ = [
     "GRPC_HEADERS",
@@ -23,6 +23,7 @@ __all__ = [
     "ServerRig",
     "block",
     "data",
+    "decoded",
     "message",
     "open_request",
     "parse_frames",
@@ -70,6 +71,11 @@ def parse_frames(wire: bytes) -> list[Frame]:
 def block(headers: Iterable[tuple[str, str]]) -> bytes:
     """A header block that touches no table."""
     return b"".join(literal(name, value) for name, value in headers)
+
+
+def decoded(headers: Iterable[tuple[str, str]]) -> list[Header]:
+    """The headers as a connection sees them."""
+    return HeaderDecoder().decode(block(headers))
 
 
 def message(body: bytes, *, compressed: int = 0) -> bytes:
