@@ -93,6 +93,11 @@ _STATES: Final = _TABLES[0]
 _NOTES: Final = _TABLES[1]
 _FINAL: Final = _final_states(_tree())
 
+# Short texts come again and again: names, versions, and timeouts, of which a client uses some hundred.
+_known: Final[dict[bytes, str]] = {}
+_KNOWN_MAX: Final = 1_024
+_KNOWN_BYTES_MAX: Final = 16
+
 
 def measure(data: bytes, start: i64, stop: i64) -> i64:
     """How many characters the code in data[start:stop] has, twice; and 1 if one of them is no printable ASCII.
@@ -123,6 +128,17 @@ def measure(data: bytes, start: i64, stop: i64) -> i64:
 
 def decode(code: bytes) -> str:
     """The text of a code that `measure` took, each byte one character."""
+    if len(code) > _KNOWN_BYTES_MAX:
+        return _decoded(code)
+    text = _known.get(code)
+    if text is None:
+        if len(_known) >= _KNOWN_MAX:
+            _known.clear()
+        text = _known[code] = _decoded(code)
+    return text
+
+
+def _decoded(code: bytes) -> str:
     states = _HALF_STATES
     notes = _HALF_NOTES
     symbols = _HALF_SYMBOLS

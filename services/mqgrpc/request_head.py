@@ -19,6 +19,9 @@ _PSEUDO_HEADERS: Final = frozenset((":method", ":scheme", ":path", ":authority")
 _OF_ONE_CONNECTION: Final = frozenset(("connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"))
 _SECONDS: Final = {"H": 3_600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _TIMEOUT_DIGITS_MAX: Final = 8
+# What a client's deadline leaves when it sends differs by some microseconds from call to call.
+_timeouts: Final[dict[str, float]] = {}
+_TIMEOUTS_MAX: Final = 1_024
 _ZERO: Final = ord("0")
 _CONTENT_TYPE: Final = "application/grpc"
 # More than any length has, and few enough that the number is made in no time.
@@ -109,6 +112,17 @@ def _judge_names(names: tuple[str, ...]) -> None:
 
 def timeout_s(text: str) -> float | None:
     """`grpc-timeout` in seconds; None if it is none."""
+    seconds = _timeouts.get(text)
+    if seconds is None:
+        seconds = _parsed_timeout(text)
+        if seconds is not None:
+            if len(_timeouts) >= _TIMEOUTS_MAX:
+                _timeouts.clear()
+            _timeouts[text] = seconds
+    return seconds
+
+
+def _parsed_timeout(text: str) -> float | None:
     last: i64 = len(text) - 1
     if last < 1 or last > _TIMEOUT_DIGITS_MAX:
         return None

@@ -123,6 +123,11 @@ class Http2Call(Stream):
             return
         self.send_bytes(data)
 
+    def respond(self, data: bytes) -> None:
+        """See `Call.respond`."""
+        self._on_cancel = None
+        super().respond(data)
+
     def finish(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
         """See `Call.finish`."""
         if self.is_finished:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mqgrpc import huffman
 from mqgrpc.errors import HeaderBlockError
 from mqgrpc.hpack import TABLE_BYTES, Header, HeaderDecoder, HeaderEncoder, literal
+from mqgrpc.request_head import timeout_s
 
 TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=200)
 NAME = st.from_regex(r"\A[a-z0-9_.-]{1,40}\Z")
@@ -235,6 +236,16 @@ def test_huffman_round_trip(text: bytes, before: bytes, behind: bytes) -> None:
     assert measured >> 1 == len(text)
     assert measured & 1 == any(not 0x20 <= byte < 0x7F for byte in text)
     assert huffman.decode(code) == text.decode("latin-1")
+
+
+def test_huffman_texts_are_right_however_many_were_met() -> None:
+    encoder = hpack.huffman.HuffmanEncoder(
+        hpack.huffman_constants.REQUEST_CODES, hpack.huffman_constants.REQUEST_CODES_LENGTH
+    )
+    for number in (*range(3_000), *range(100)):
+        text = f"{2_990_000 + number}u"
+        assert huffman.decode(encoder.encode(text.encode())) == text
+        assert timeout_s(text) == pytest.approx(2.99 + number * 1e-6)
 
 
 @given(st.binary(max_size=30))
