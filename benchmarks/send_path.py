@@ -34,13 +34,14 @@ from apache.rocketmq.v2 import service_pb2 as pb  # noqa: E402
 from hpack import Encoder  # noqa: E402
 
 from broker.files import PosixDisk  # noqa: E402
+from broker.put_answer import PutAnswer, PutDone  # noqa: E402
 from broker.put_meter import PutMeter  # noqa: E402
 from broker.tracing.broker_tracing import BrokerTracing  # noqa: E402
 from broker.tracing.send_tracer import SendTracer  # noqa: E402
 from broker.write_path import WritePath  # noqa: E402
 from mqcore.message import OutgoingMessage  # noqa: E402
 from mqcore.replication import MasterOptions, MasterReplica  # noqa: E402
-from mqcore.storage import AppendResult, FlushDiskType, StoreOptions  # noqa: E402
+from mqcore.storage import FlushDiskType, StoreOptions  # noqa: E402
 from mqgrpc import Connection, Limits, Stream, frames  # noqa: E402
 from mqservice.clock import SystemClock  # noqa: E402
 from mqservice.http2_front import Http2Front  # noqa: E402
@@ -119,7 +120,7 @@ class ReplicatingBroker(BrokerAssembly):
     def put(
         self,
         messages: Sequence[OutgoingMessage],
-        done: Callable[[list[AppendResult]], None],
+        done: PutAnswer | PutDone,
         call: Call | None = None,
         traceparents: Sequence[str] = (),
     ) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -49,6 +49,7 @@ from broker.operations.group_changes import GroupChanges
 from broker.operations.group_progress import GroupProgressView
 from broker.operations.runtime_settings import RuntimeSettings
 from broker.operations.setting_appliers import setting_appliers
+from broker.put_answer import PutAnswer, PutDone
 from broker.queries import CommitLogPages, MessageQueries
 from broker.queue_reader import StoreQueueReader
 from broker.retention import Retention
@@ -78,7 +79,7 @@ from mqcore.routing import (
     TopicRoute,
     host_port,
 )
-from mqcore.storage import AppendResult, DiskError, FlushDiskType, FlushJob, MessageStore, PutStatus
+from mqcore.storage import DiskError, FlushDiskType, FlushJob, MessageStore, PutStatus
 from mqservice.event_memory import EventMemory
 from mqservice.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from mqservice.logging import LevelSwitch
@@ -372,7 +373,7 @@ class Broker:
     def put(
         self,
         messages: Sequence[OutgoingMessage],
-        done: Callable[[list[AppendResult]], None],
+        done: PutAnswer | PutDone,
         call: Call | None = None,
         traceparents: Sequence[str] = (),
     ) -> None:

@@ -17,23 +17,23 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import structlog
 
+from broker.put import Put
+from broker.put_answer import PutAnswer, PutDone, answer_of
 from broker.put_meter import PutMeter
-from broker.tracing.send_tracer import PutOrigin, SendTracer
+from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
 from mqcore.message import OutgoingMessage
 from mqcore.replication import (
     LinkClosed,
     MasterReplica,
-    PutCompleted,
     ReportRefused,
     SlaveFellBehind,
     SlaveInSync,
     SlaveStarted,
-    WaitingPut,
 )
 from mqcore.storage import AppendResult, DiskError, FlushDiskType, MessageStore, PutStatus
 from mqservice.rpc import Call
@@ -45,11 +45,6 @@ log = structlog.get_logger(__name__)
 # Looked up for every put: a module's global is cheaper than an attribute of the enum.
 _PUT_OK: Final = PutStatus.PUT_OK
 _NS_PER_MS: Final = 1_000_000
-
-PutDone = Callable[[list[AppendResult]], None]
-# Results and whom to tell; when the request was read (0: there is none) and when it was appended, in monotonic ns; what
-# a trace needs, if there are any.
-_Waiting: TypeAlias = tuple[list[AppendResult], PutDone, int, int, PutOrigin | None]
 
 
 class ReplicationLinks(Protocol):
@@ -89,6 +84,8 @@ class WritePath:
         self._store = store
         self._replica = replica
         self._clock = clock
+        # As they are: asked for every put.
+        self._monotonic_ns: Final = clock.monotonic_ns
         self._sync_flush = flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._waits_for_slaves = waits_for_slaves
         self._kick_flush = kick_flush
@@ -99,8 +96,9 @@ class WritePath:
         self._meter = meter or PutMeter()
         self._tracer = tracer
         self._ha: ReplicationLinks | None = None
-        self._waiting: dict[int, _Waiting] = {}
-        self._next_token = 1
+        self._waiting_count = 0
+        # When the last put was appended.
+        self._appended_ns = 0
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
@@ -118,7 +116,7 @@ class WritePath:
     @property
     def waiting_count(self) -> int:
         """Requests that wait for a slave or the disk."""
-        return len(self._waiting)
+        return self._waiting_count
 
     def attach(self, ha: ReplicationLinks) -> None:
         """Gives the listener whose slaves are served; before the first put."""
@@ -127,22 +125,27 @@ class WritePath:
     def put(
         self,
         messages: Sequence[OutgoingMessage],
-        done: PutDone,
+        done: PutAnswer | PutDone,
         call: Call | None = None,
         traceparents: Sequence[str] = (),
     ) -> None:
-        """Stores messages of one topic and calls `done` with their final results, at once or later.
+        """Stores messages of one topic and tells `done` their final results, at once or later.
 
         Nothing is acknowledged here that the role does not allow: a result is PUT_OK only when every copy and flush
         the settings ask for is had. `call` is what the messages came with, and `traceparents` are those that they had
         themselves.
         """
+        answer = done if isinstance(done, PutAnswer) else answer_of(done)
         received_ns = 0 if call is None else call.received_ns
-        origin: PutOrigin | None = None
+        begun_ns = -1
         if self._tracer is not None:
-            origin = PutOrigin(messages, call, traceparents, self._clock.monotonic_ns())
+            begun_ns = self._tracer.begin(call, traceparents)
+        is_traced = begun_ns >= 0
+        if not is_traced:
+            # What is not traced from the start does not pay for knowing exactly when its append begins.
+            begun_ns = max(self._appended_ns, received_ns)
         if self._refusal() is not None:
-            self._refuse(messages, done, received_ns, origin)
+            self._refuse(messages, answer, call, traceparents, received_ns, self._monotonic_ns())
             return
         try:
             if len(messages) == 1:
@@ -151,45 +154,48 @@ class WritePath:
                 results = self._store.put_batch(messages)
         except DiskError as error:
             self._failed(error)
-            self._refuse(messages, done, received_ns, origin)
+            self._refuse(messages, answer, call, traceparents, received_ns, begun_ns)
             return
         first, last = results[0], results[-1]
+        now_ns = self._monotonic_ns()
         if last.status is not _PUT_OK:
-            self._finish_at_once((results, done, received_ns, 0, origin), self._clock.monotonic_ns())
+            put = Put(results, False, False, answer, messages, call, traceparents, received_ns, begun_ns, 0)
+            self._finish_at_once(put, now_ns)
             return
+        self._appended_ns = now_ns
         # The messages of one put go to one queue.
         message = messages[0]
-        if origin is not None and self._tracer is not None:
-            self._tracer.appended(origin, results)
-        self._appended(message.topic)
         waits = message.wait_store_ok
         if not waits and len(messages) > 1:
             waits = any(message.wait_store_ok for message in messages)
-        self._meter.stored(message.topic, len(messages), last.end_offset - first.physical_offset)
-        token = self._next_token
-        self._next_token += 1
-        now_ns = self._clock.monotonic_ns()
-        status = self._replica.submit(
-            WaitingPut(  # by place: names cost more than the rest of the call
-                token,
-                first.physical_offset,
-                last.end_offset,
-                waits and self._sync_flush,
-                waits and self._waits_for_slaves,
-            ),
-            now_ms=now_ns // _NS_PER_MS,
+        put = Put(
+            results,
+            waits and self._sync_flush,
+            waits and self._waits_for_slaves,
+            answer,
+            messages,
+            call,
+            traceparents,
+            received_ns,
+            begun_ns,
+            now_ns,
         )
-        put = (results, done, received_ns, now_ns, origin)
+        if is_traced and self._tracer is not None:
+            self._tracer.appended(put)
+        self._appended(message.topic)
+        self._meter.stored(message.topic, len(messages), last.end_offset - first.physical_offset)
+        status = self._replica.submit(put, now_ns // _NS_PER_MS)
         if status is None:
-            self._waiting[token] = put
+            self._waiting_count += 1
         else:
             self._settle(results, status)
             self._finish_at_once(put, now_ns)
-        self._schedule_turn()
+        if not self._turn_scheduled:
+            self._schedule_turn()
 
     def flushed(self) -> None:
         """The flush worker finished a job."""
-        flushed_offset, now_ns = self._store.flushed_offset, self._clock.monotonic_ns()
+        flushed_offset, now_ns = self._store.flushed_offset, self._monotonic_ns()
         if self._tracer is not None:
             self._tracer.flushes.note(flushed_offset, now_ns)
         self._replica.flushed(flushed_offset, now_ms=now_ns // _NS_PER_MS)
@@ -197,19 +203,19 @@ class WritePath:
 
     def collect(self) -> None:
         """Acts on what the replica decided: answers sends, closes links, tells the operator; then pumps the slaves."""
-        waiting = self._waiting
-        waited_count = len(waiting)
+        answered_count = 0
         released_ns = 0
         for event in self._replica.take_events():
-            if type(event) is PutCompleted:
+            if isinstance(event, Put):
                 # One reading for all that are released together.
-                released_ns = released_ns or self._clock.monotonic_ns()
-                put = waiting.pop(event.token)
+                released_ns = released_ns or self._monotonic_ns()
+                answered_count += 1
+                self._waiting_count -= 1
                 if event.status is not _PUT_OK:
-                    self._settle(put[0], event.status)
+                    self._settle(event.results, event.status)
                 elif self._waits_for_slaves:
-                    self._meter.acknowledged(released_ns - put[3])
-                self._finish(put, released_ns)
+                    self._meter.acknowledged(released_ns - event.appended_ns)
+                self._finish(event, released_ns)
                 continue
             match event:
                 case LinkClosed(link, reason, counter):
@@ -230,7 +236,7 @@ class WritePath:
                     log.info("slave_in_sync", **self._slave_of(link))
                 case SlaveFellBehind(link):
                     log.warning("slave_fell_behind", **self._slave_of(link))
-        if len(waiting) != waited_count:
+        if answered_count:
             self._answered()
             self._note_written()
         self._schedule_turn()
@@ -244,10 +250,11 @@ class WritePath:
 
     def fail_all(self, status: PutStatus) -> None:
         """Ends every waiting send with `status`; the broker is stopping and no copy will come."""
-        waiting, self._waiting = self._waiting, {}
-        now_ns = self._clock.monotonic_ns()
-        for put in waiting.values():
-            self._settle(put[0], status)
+        now_ns = self._monotonic_ns()
+        for put in self._replica.give_up_puts():
+            assert isinstance(put, Put), "a put of somebody else"
+            self._waiting_count -= 1
+            self._settle(put.results, status)
             self._finish(put, now_ns)
         self._note_written()
 
@@ -263,36 +270,43 @@ class WritePath:
                 result.status = status
 
     def _refuse(
-        self, messages: Sequence[OutgoingMessage], done: PutDone, received_ns: int, origin: PutOrigin | None
+        self,
+        messages: Sequence[OutgoingMessage],
+        answer: PutAnswer,
+        call: Call | None,
+        traceparents: Sequence[str],
+        received_ns: int,
+        begun_ns: int,
     ) -> None:
         results = [AppendResult.refused(PutStatus.SERVICE_NOT_AVAILABLE) for _ in messages]
-        self._finish_at_once((results, done, received_ns, 0, origin), self._clock.monotonic_ns())
+        put = Put(results, False, False, answer, messages, call, traceparents, received_ns, begun_ns, 0)
+        self._finish_at_once(put, self._monotonic_ns())
 
-    def _finish_at_once(self, put: _Waiting, released_ns: int) -> None:
+    def _finish_at_once(self, put: Put, released_ns: int) -> None:
         """The answer is written at the end of this turn; what a trace shows of it is what it took to make."""
         self._finish(put, released_ns)
         self._note_written()
 
-    def _finish(self, put: _Waiting, released_ns: int) -> None:
+    def _finish(self, put: Put, released_ns: int) -> None:
         """Answers, and only then measures."""
-        results, done, received_ns, appended_ns, origin = put
+        results = put.results
         for result in results:
             if result.status is _PUT_OK:
                 self._ok_count += 1
             else:
                 self._failed_counts[result.status] += 1
-        done(results)
-        if received_ns:
-            self._meter.answered(results[0].status, released_ns - received_ns, len(results))
-        if self._tracer is not None and origin is not None:
-            # Asked here, as for nearly all it is in vain, and a call costs more than the rest.
-            is_slow = released_ns - received_ns > self._tracer.slow_ns
-            if origin.place is not None or is_slow or results[0].status is not _PUT_OK:
-                self._tracer.answered(origin, results, received_ns, appended_ns, released_ns)
+        put.answer.answer(results)
+        if put.received_ns:
+            self._meter.answered(results[0].status, released_ns - put.received_ns, len(results))
+        if self._tracer is not None:
+            # Asked here, as for nearly all it is in vain.
+            is_slow = released_ns - put.received_ns > self._tracer.slow_ns
+            if is_slow or put.place is not None or results[0].status is not _PUT_OK:
+                self._tracer.answered(put, released_ns)
 
     def _note_written(self) -> None:
         if self._tracer is not None and self._tracer.has_unwritten:
-            self._tracer.replies_written(self._clock.monotonic_ns())
+            self._tracer.replies_written(self._monotonic_ns())
 
     def _schedule_turn(self) -> None:
         if not self._turn_scheduled:

@@ -23,6 +23,5 @@ class SystemClock:
         """Milliseconds since 1970-01-01T00:00Z; may jump. For what is stored or shown."""
         return time.time_ns() // 1_000_000
 
-    def wall_ns(self) -> int:
-        """The same clock in nanoseconds."""
-        return time.time_ns()
+    # The same clock in nanoseconds, also as it is: twice a message.
+    wall_ns = staticmethod(time.time_ns)

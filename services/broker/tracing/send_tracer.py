@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 import structlog
 
+from broker.put import Place, Put
 from broker.put_meter import PutMeter
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.traced_puts import TracedPuts
-from mqcore.message import OutgoingMessage
-from mqcore.storage import AppendResult, PutStatus
+from mqcore.storage import PutStatus
 from mqcore.tracing import RetainedFor, TraceContext, parse_traceparent
 from mqcore.tracing import attributes as names
 from mqcore.tracing.offset_timeline import OffsetTimeline
@@ -29,12 +29,9 @@ from mqcore.tracing.trace_context import TRACEPARENT
 from mqservice.route_query import CLIENT_ID_HEADER
 from mqservice.rpc import Call
 
-__all__ = ["PutOrigin", "SendTracer"]
+__all__ = ["SendTracer"]
 
 log = structlog.get_logger(__name__)
-
-# The server's span, its parent, and the contexts it is linked with.
-_Place: TypeAlias = tuple[TraceContext, TraceContext | None, tuple[TraceContext, ...]]
 
 _NS_PER_MS: Final = 1_000_000
 # How long after its answer a send becomes spans: slaves that are not waited for acknowledge within it.
@@ -53,27 +50,13 @@ _NEVER_NS: Final = 1 << 62
 
 # Looked up for every put: a module's global is cheaper than an attribute of the enum.
 _PUT_OK: Final = PutStatus.PUT_OK
+_FAILED: Final = RetainedFor.FAILED
+_SLOW: Final = RetainedFor.SLOW
+_SAMPLED: Final = RetainedFor.SAMPLED
 # Of what clients choose themselves: of a text, of a message's id, and how many messages of a batch are told of.
 _TEXT_MAX: Final = 1_024
 _ID_MAX: Final = 256
 _BATCH_TOLD_MAX: Final = 32
-
-
-class PutOrigin:
-    """What a trace may need of a put: its messages and the call they came with, what `traceparent`s they had, and when
-    it began."""
-
-    __slots__ = ("begun_ns", "call", "messages", "place", "traceparents")
-
-    def __init__(
-        self, messages: Sequence[OutgoingMessage], call: Call | None, traceparents: Sequence[str], begun_ns: int
-    ) -> None:
-        self.messages = messages
-        self.call = call
-        self.traceparents = traceparents
-        self.begun_ns = begun_ns
-        # Of a put that is traced.
-        self.place: _Place | None = None
 
 
 class SendTracer:
@@ -147,45 +130,52 @@ class SendTracer:
         """Whether `replies_written` is of any use."""
         return bool(self._unwritten)
 
-    def appended(self, origin: PutOrigin, results: list[AppendResult]) -> None:
-        """A put is in the log; in the same turn, before anybody is given its messages. For every put."""
-        call = origin.call
+    def begin(self, call: Call | None, traceparents: Sequence[str]) -> int:
+        """A put's append begins: the time, monotonic in ns, if it is to be traced; else -1. For every put."""
         if call is None:
-            return  # Of this broker itself.
+            return -1  # Of this broker itself.
         try:
-            if not origin.traceparents and not call.header(TRACEPARENT):
+            if not traceparents and not call.header(TRACEPARENT):
                 # Nearly all of them.
                 is_sampled = self._sampler.takes()
             else:
-                is_sampled = self._is_sampled(call, origin.traceparents)
-            if is_sampled:
-                self._locate(origin, call, results)
+                is_sampled = self._is_sampled(call, traceparents)
+        except Exception:
+            self._tell_failure()
+            return -1
+        return self._tracing.clock.monotonic_ns() if is_sampled else -1
+
+    def appended(self, put: Put) -> None:
+        """A put that is to be traced is in the log; in the same turn, before anybody is given its messages."""
+        if put.call is None:
+            return
+        try:
+            self._locate(put, put.call)
         except Exception:
             self._tell_failure()
 
-    def answered(
-        self, origin: PutOrigin, results: list[AppendResult], received_ns: int, appended_ns: int, released_ns: int
-    ) -> None:
-        """A put's sender has its answer; `appended_ns` is 0 if nothing was stored. Nothing comes of it for a put that
-        was not sampled, is well and was not slow, so that the write path may leave it out.
+    def answered(self, put: Put, released_ns: int) -> None:
+        """A put's sender has its answer. Nothing comes of it for a put that was not sampled, is well and was not slow,
+        so that the write path may leave it out.
         """
-        if results[0].status is not _PUT_OK:
-            why = RetainedFor.FAILED
-        elif released_ns - received_ns > self.slow_ns:
-            why = RetainedFor.SLOW
-        elif origin.place is not None:
-            why = RetainedFor.SAMPLED
+        status = put.results[0].status
+        if status is not _PUT_OK:
+            why = _FAILED
+        elif released_ns - put.received_ns > self.slow_ns:
+            why = _SLOW
+        elif put.place is not None:
+            why = _SAMPLED
         else:
             return
-        call = origin.call
-        if call is None or not self._has_room(is_sampled=origin.place is not None):
+        call = put.call
+        if call is None or not self._has_room(is_sampled=put.place is not None):
             return
         try:
-            send = self._noted(origin, call, results, why)
-            send.received_ns, send.appended_ns, send.released_ns = received_ns, appended_ns, released_ns
+            send = self._noted(put, call, why)
+            send.released_ns = released_ns
             self._kept.append(send)
             self._unwritten.append(send)
-            self._note_exemplars(send, results[0].status)
+            self._note_exemplars(send, status)
         except Exception:
             self._tell_failure()
 
@@ -284,11 +274,12 @@ class SendTracer:
         self.dropped_count += 1
         return False
 
-    def _noted(self, origin: PutOrigin, call: Call, results: list[AppendResult], why: RetainedFor) -> TracedSend:
+    def _noted(self, put: Put, call: Call, why: RetainedFor) -> TracedSend:
         """What spans need of a put, without its bodies: those are let go with the answer."""
-        messages = origin.messages
-        message, first = messages[0], results[0]
-        context, parent, linked = origin.place or self._locate(origin, call, results)
+        messages = put.messages
+        message, first = messages[0], put.results[0]
+        context, parent, linked = put.place or self._locate(put, call)
+        is_ok = first.status is _PUT_OK
         return TracedSend(
             context=context,
             parent=parent,
@@ -301,27 +292,28 @@ class SendTracer:
             body_bytes=sum([len(message.body) for message in messages]),
             client_id=call.header(CLIENT_ID_HEADER)[:_TEXT_MAX],
             peer=call.peer,
-            received_ns=0,
-            begun_ns=origin.begun_ns,
-            failure="" if first.status is _PUT_OK else first.status.name,
-            put_status=first.status.name,
+            received_ns=put.received_ns,
+            begun_ns=put.begun_ns,
+            appended_ns=put.appended_ns,
+            failure="" if is_ok else first.status.name,
+            put_status="PUT_OK" if is_ok else first.status.name,
             tag=(message.tag or "")[:_TEXT_MAX],
             queue_id=message.queue_id,
             queue_offset=first.queue_offset,
-            start_offset=first.physical_offset,
-            end_offset=results[-1].end_offset,
-            waits=any(message.wait_store_ok for message in messages),
+            start_offset=put.start_offset,
+            end_offset=put.end_offset,
+            waits=message.wait_store_ok or (len(messages) > 1 and any(each.wait_store_ok for each in messages)),
         )
 
-    def _locate(self, origin: PutOrigin, call: Call, results: list[AppendResult]) -> _Place:
+    def _locate(self, put: Put, call: Call) -> Place:
         """A put is traced: gives it its place, and tells those who deliver its messages."""
-        place = origin.place = self._place(call, origin.traceparents, len(origin.messages))
-        for result in results:
+        place = put.place = self._place(call, put.traceparents, len(put.messages))
+        for result in put.results:
             if result.status.stored:
                 self._tracing.send_contexts.note(result.physical_offset, place[0])
         return place
 
-    def _place(self, call: Call, traceparents: Sequence[str], message_count: int) -> _Place:
+    def _place(self, call: Call, traceparents: Sequence[str], message_count: int) -> Place:
         """A message's own context goes before its call's, and messages that do not agree on one are all linked."""
         contexts = _parsed(traceparents)
         agree = len(contexts) == message_count and len(set(contexts)) == 1

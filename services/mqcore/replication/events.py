@@ -5,27 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from mqcore.storage.put_status import PutStatus
+from mqcore.replication.put_gate import WaitingPut
 
 __all__ = [
     "AppendBytes",
     "LinkClosed",
     "MasterEvent",
     "MasterHeartbeat",
-    "PutCompleted",
     "ReportRefused",
     "SlaveEvent",
     "SlaveFellBehind",
     "SlaveInSync",
     "SlaveStarted",
 ]
-
-
-class PutCompleted(NamedTuple):
-    """A waiting put may be answered with `status`."""
-
-    token: int
-    status: PutStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +63,7 @@ class LinkClosed:
     counter: str
 
 
-MasterEvent: TypeAlias = PutCompleted | SlaveStarted | SlaveInSync | SlaveFellBehind | ReportRefused | LinkClosed
+MasterEvent: TypeAlias = WaitingPut | SlaveStarted | SlaveInSync | SlaveFellBehind | ReportRefused | LinkClosed
 
 
 class AppendBytes(NamedTuple):

@@ -25,7 +25,7 @@ Nothing here lowers an acknowledgement, and a slave that leaves takes its own wi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mqcore.replication.errors import RemoteProtocolError
 from mqcore.replication.events import (
@@ -44,6 +44,9 @@ from mqcore.replication.put_gate import PutGate, WaitingPut
 from mqcore.storage.put_status import PutStatus
 
 __all__ = ["MasterReplica", "SlaveView"]
+
+# Looked up for every put: a module's global is cheaper than an attribute of the enum.
+_PUT_OK: Final = PutStatus.PUT_OK
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class MasterReplica:
     def __init__(self, log: ReplicatedLog, options: MasterOptions) -> None:
         self._log = log
         self._options = options
+        self._needed_slaves = options.needed_slaves
         self._gate = PutGate(
             needed_slaves=options.needed_slaves,
             slave_timeout_ms=options.slave_timeout_ms,
@@ -150,24 +154,30 @@ class MasterReplica:
 
     # Sends
 
-    def submit(self, put: WaitingPut, *, now_ms: int) -> PutStatus | None:
-        """The status of a stored put, when it is known at once; None: a PutCompleted will tell.
+    def submit(self, put: WaitingPut, now_ms: int) -> PutStatus | None:
+        """The status of a stored put, when it is known at once; None: it will be among the events, with its status.
 
         Puts are submitted in log order, each before the next is appended. Constant cost.
         """
         if put.needs_slaves:
-            if self._options.needed_slaves == 0:
-                put = put._replace(needs_slaves=False)
+            if self._needed_slaves == 0:
+                put.needs_slaves = False
             elif put.end_offset >= self._waitable_offset:
                 if not put.needs_flush:
                     return PutStatus.SLAVE_NOT_AVAILABLE
                 # RocketMQ's clients take this status for a success: it is not given before the disk has the message.
-                self._gate.add_without_slaves(put, now_ms=now_ms)
+                self._gate.add_without_slaves(put, now_ms)
                 return None
         if not put.needs_slaves and not put.needs_flush:
-            return PutStatus.PUT_OK
-        self._gate.add(put, now_ms=now_ms)
+            return _PUT_OK
+        self._gate.add(put, now_ms)
         return None
+
+    def give_up_puts(self) -> list[WaitingPut]:
+        """Puts that wait, or whose end nobody has been told yet, in log order; no event will tell of them."""
+        puts = [event for event in self._events if isinstance(event, WaitingPut)]
+        self._events = [event for event in self._events if not isinstance(event, WaitingPut)]
+        return sorted(puts + self._gate.give_up(), key=_start_of)
 
     def flushed(self, flushed_offset: int, *, now_ms: int) -> None:
         """Everything below `flushed_offset` is on disk."""
@@ -232,7 +242,7 @@ class MasterReplica:
             for other in list(self._started):
                 if other.broker_id == broker_id:
                     self._close(other.link, RemoteProtocolError("replaced", f"slave {broker_id} connected anew"))
-        if self._options.needed_slaves > 1:
+        if self._needed_slaves > 1:
             self._tell_apart(session)
         self._gate.split_at(session.proven_from_offset)
         self._started.append(session)
@@ -248,7 +258,7 @@ class MasterReplica:
             self._gate.split_at(other.proven_from_offset)
 
     def _acks_changed(self) -> None:
-        needed = self._options.needed_slaves
+        needed = self._needed_slaves
         self._waitable_offset = 0
         if 0 < needed <= len(self._started):
             acked = sorted([session.acked_offset for session in self._started])
@@ -293,3 +303,7 @@ class MasterReplica:
             in_sync=self._is_in_sync(session),
             verified=session.verified,
         )
+
+
+def _start_of(put: WaitingPut) -> int:
+    return put.start_offset

@@ -1,7 +1,7 @@
 """Decides when a stored message may be acknowledged: enough slaves, and the disk, or a limit that passed.
 
 Theory of operation. Puts come in log order, and the two things a put may wait for come in log order too, so each wait
-is a deque that is released from its front. A report or a flush costs what it releases, however many puts wait behind:
+is a queue that is released from its front. A report or a flush costs what it releases, however many puts wait behind:
 
 - the *replica* wait ends when the k-th largest proven acknowledgement reaches the put's end (k = slaves needed);
 - the *flush* wait ends when the flushed offset reaches the put's end.
@@ -19,29 +19,39 @@ What waits is bounded by the caller: nothing waits longer than its limit.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import Final, Protocol
 
-from mqcore.replication.events import PutCompleted
 from mqcore.storage.put_status import PutStatus
 
 __all__ = ["ProvenAck", "PutGate", "WaitingPut"]
 
 _NOTHING: Final = -1
+# Of a queue's front, which is then cut off: more than a read brings, so that mostly a queue runs empty before.
+_GONE_MAX: Final = 512
 
 # Looked up for every put: a module's global is cheaper than an attribute of the enum.
 _PUT_OK: Final = PutStatus.PUT_OK
 
 
-class WaitingPut(NamedTuple):
-    """A stored message, or batch, that waits: CommitLog bytes [start_offset, end_offset)."""
+class WaitingPut:
+    """A stored message, or batch, that waits: CommitLog bytes [start_offset, end_offset).
 
-    token: int
-    start_offset: int
-    end_offset: int
-    needs_flush: bool
-    needs_slaves: bool
+    Whoever lets one wait makes a class of it that has what is needed to answer: the same object comes back.
+    """
+
+    __slots__ = ("end_offset", "first_outcome", "needs_flush", "needs_slaves", "since_ms", "start_offset", "status")
+
+    def __init__(self, start_offset: int, end_offset: int, needs_flush: bool, needs_slaves: bool) -> None:
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        self.needs_flush = needs_flush
+        self.needs_slaves = needs_slaves
+        self.status = _PUT_OK
+        """What it came to, once it waits no more."""
+        # The gate's: when it was added, and how the first wait of a put with two ended.
+        self.since_ms = 0
+        self.first_outcome: PutStatus | None = None
 
 
 class ProvenAck(Protocol):
@@ -56,7 +66,38 @@ class ProvenAck(Protocol):
         """End of the slave's log, as it reported."""
 
 
-_Wait: TypeAlias = tuple[int, WaitingPut]  # deadline in monotonic ms, put
+class _Waits:
+    """Puts in log order, taken from the front. A list, and how many at its front are gone: compiled, that is a fraction
+    of a deque's cost."""
+
+    __slots__ = ("_gone", "_puts")
+
+    def __init__(self, puts: list[WaitingPut]) -> None:
+        self._puts: list[WaitingPut | None] = [*puts]
+        self._gone = 0
+
+    def append(self, put: WaitingPut) -> None:
+        self._puts.append(put)
+
+    def front(self) -> WaitingPut | None:
+        """The one that came first; None: there is none."""
+        return self._puts[self._gone] if self._gone < len(self._puts) else None
+
+    def remove_front(self) -> None:
+        gone = self._gone
+        self._puts[gone] = None  # Messages are not kept for the list's sake.
+        gone += 1
+        if gone == len(self._puts):
+            self._puts.clear()
+            gone = 0
+        elif gone >= _GONE_MAX and gone * 2 >= len(self._puts):
+            del self._puts[:gone]
+            gone = 0
+        self._gone = gone
+
+    def rest(self) -> list[WaitingPut]:
+        """All of them, in order."""
+        return [put for put in self._puts if put is not None]
 
 
 class _Span:
@@ -64,9 +105,9 @@ class _Span:
 
     __slots__ = ("floor_offset", "waits")
 
-    def __init__(self, floor_offset: int, waits: Iterable[_Wait] = ()) -> None:
+    def __init__(self, floor_offset: int, puts: list[WaitingPut]) -> None:
         self.floor_offset = floor_offset
-        self.waits: deque[_Wait] = deque(waits)
+        self.waits = _Waits(puts)
 
 
 class PutGate:
@@ -74,7 +115,6 @@ class PutGate:
 
     __slots__ = (
         "_completed",
-        "_first_outcomes",
         "_flush_timeout_ms",
         "_flush_waits",
         "_needed_slaves",
@@ -87,24 +127,25 @@ class PutGate:
         self._needed_slaves = needed_slaves
         self._slave_timeout_ms = slave_timeout_ms
         self._flush_timeout_ms = sync_flush_timeout_ms
-        self._spans = [_Span(0)]  # Never empty; the last one takes new puts.
+        self._spans = [_Span(0, [])]  # Never empty; the last one takes new puts.
         self._newest_waits = self._spans[-1].waits
-        self._flush_waits: deque[_Wait] = deque()
-        self._first_outcomes: dict[int, PutStatus] = {}  # By token: how the first wait of a put with two ended.
-        self._completed: list[PutCompleted] = []
+        self._flush_waits = _Waits([])
+        self._completed: list[WaitingPut] = []
 
-    def add(self, put: WaitingPut, *, now_ms: int) -> None:
+    def add(self, put: WaitingPut, now_ms: int) -> None:
         """Lets a put wait for what it needs, which is one thing at least. Puts come in log order."""
+        put.since_ms = now_ms
         if put.needs_slaves:
-            self._newest_waits.append((now_ms + self._slave_timeout_ms, put))
+            self._newest_waits.append(put)
             if not put.needs_flush:
                 return
-        self._flush_waits.append((now_ms + self._flush_timeout_ms, put))
+        self._flush_waits.append(put)
 
-    def add_without_slaves(self, put: WaitingPut, *, now_ms: int) -> None:
+    def add_without_slaves(self, put: WaitingPut, now_ms: int) -> None:
         """Lets a put that needs both wait for the flush, to complete as SLAVE_NOT_AVAILABLE."""
-        self._first_outcomes[put.token] = PutStatus.SLAVE_NOT_AVAILABLE
-        self._flush_waits.append((now_ms + self._flush_timeout_ms, put))
+        put.since_ms = now_ms
+        put.first_outcome = PutStatus.SLAVE_NOT_AVAILABLE
+        self._flush_waits.append(put)
 
     def split_at(self, offset: int) -> None:
         """A link is proven from `offset` on, at or below the log's end: only puts from there on may count it."""
@@ -113,8 +154,9 @@ class PutGate:
             if span.floor_offset >= offset:
                 spans.append(span)
                 continue
-            spans.append(_Span(span.floor_offset, (wait for wait in span.waits if wait[1].start_offset < offset)))
-            spans.append(_Span(offset, (wait for wait in span.waits if wait[1].start_offset >= offset)))
+            puts = span.waits.rest()
+            spans.append(_Span(span.floor_offset, [put for put in puts if put.start_offset < offset]))
+            spans.append(_Span(offset, [put for put in puts if put.start_offset >= offset]))
         self._keep_spans(spans)
 
     def slaves_hold(self, acks: Sequence[ProvenAck]) -> None:
@@ -123,45 +165,63 @@ class PutGate:
         emptied = False
         for span in self._spans:
             waits = span.waits
-            if not waits:
+            put = waits.front()
+            if put is None:
                 continue
             held_offset = self._held_by_enough(acks, span.floor_offset)
-            while waits and waits[0][1].end_offset <= held_offset:
-                put = waits.popleft()[1]
+            while put is not None and put.end_offset <= held_offset:
+                waits.remove_front()
                 if put.needs_flush:
                     self._end_wait(put, _PUT_OK)
                 else:  # What `_end_wait` would do, without a call for each put of a SYNC_MASTER.
-                    completed.append(PutCompleted(put.token, _PUT_OK))
-            emptied = emptied or not waits
+                    completed.append(put)
+                put = waits.front()
+            emptied = emptied or put is None
         if emptied and len(self._spans) > 1:
             self._keep_spans(self._spans)
 
     def flushed(self, flushed_offset: int) -> None:
         """Ends the flush wait of every put below `flushed_offset`."""
         waits = self._flush_waits
-        while waits and waits[0][1].end_offset <= flushed_offset:
-            self._end_wait(waits.popleft()[1], _PUT_OK)
+        put = waits.front()
+        while put is not None and put.end_offset <= flushed_offset:
+            waits.remove_front()
+            self._end_wait(put, _PUT_OK)
+            put = waits.front()
 
     def next_deadline_ms(self) -> int | None:
         """When the next limit passes; None while nothing waits."""
-        fronts = [span.waits[0][0] for span in self._spans if span.waits]
-        if self._flush_waits:
-            fronts.append(self._flush_waits[0][0])
-        return min(fronts, default=None)
+        deadline_ms: int | None = None
+        for span in self._spans:
+            put = span.waits.front()
+            if put is not None and (deadline_ms is None or put.since_ms + self._slave_timeout_ms < deadline_ms):
+                deadline_ms = put.since_ms + self._slave_timeout_ms
+        put = self._flush_waits.front()
+        if put is not None and (deadline_ms is None or put.since_ms + self._flush_timeout_ms < deadline_ms):
+            deadline_ms = put.since_ms + self._flush_timeout_ms
+        return deadline_ms
 
     def deadline_reached(self, *, now_ms: int) -> None:
         """Ends the waits whose limit has passed."""
         for span in self._spans:
-            while span.waits and span.waits[0][0] <= now_ms:
-                self._end_wait(span.waits.popleft()[1], PutStatus.FLUSH_SLAVE_TIMEOUT)
+            self._end_overdue(span.waits, now_ms - self._slave_timeout_ms, PutStatus.FLUSH_SLAVE_TIMEOUT)
         self._keep_spans(self._spans)
-        while self._flush_waits and self._flush_waits[0][0] <= now_ms:
-            self._end_wait(self._flush_waits.popleft()[1], PutStatus.FLUSH_DISK_TIMEOUT)
+        self._end_overdue(self._flush_waits, now_ms - self._flush_timeout_ms, PutStatus.FLUSH_DISK_TIMEOUT)
 
-    def take_completed(self) -> list[PutCompleted]:
+    def take_completed(self) -> list[WaitingPut]:
         """Puts that wait for nothing any more, in the order they came free."""
         completed, self._completed = self._completed, []
         return completed
+
+    def give_up(self) -> list[WaitingPut]:
+        """Puts that wait, in log order; they wait no more."""
+        puts = {put.start_offset: put for put in self._flush_waits.rest()}
+        for span in self._spans:
+            puts.update({put.start_offset: put for put in span.waits.rest()})
+        self._spans = [_Span(self._spans[-1].floor_offset, [])]
+        self._newest_waits = self._spans[-1].waits
+        self._flush_waits = _Waits([])
+        return [puts[start_offset] for start_offset in sorted(puts)]
 
     def _held_by_enough(self, acks: Sequence[ProvenAck], floor_offset: int) -> int:
         """The k-th largest acknowledgement among the links that count for a span."""
@@ -172,17 +232,24 @@ class PutGate:
         return held[-self._needed_slaves]
 
     def _keep_spans(self, spans: list[_Span]) -> None:
-        self._spans = [span for span in spans[:-1] if span.waits] + spans[-1:]
+        self._spans = [span for span in spans[:-1] if span.waits.front() is not None] + spans[-1:]
         self._newest_waits = self._spans[-1].waits
+
+    def _end_overdue(self, waits: _Waits, since_ms: int, status: PutStatus) -> None:
+        put = waits.front()
+        while put is not None and put.since_ms <= since_ms:
+            waits.remove_front()
+            self._end_wait(put, status)
+            put = waits.front()
 
     def _end_wait(self, put: WaitingPut, status: PutStatus) -> None:
         if put.needs_flush and put.needs_slaves:
-            first = self._first_outcomes.pop(put.token, None)
-            if first is None:
-                self._first_outcomes[put.token] = status
+            if put.first_outcome is None:
+                put.first_outcome = status
                 return
-            status = _combined(first, status)
-        self._completed.append(PutCompleted(put.token, status))
+            status = _combined(put.first_outcome, status)
+        put.status = status
+        self._completed.append(put)
 
 
 def _combined(first: PutStatus, second: PutStatus) -> PutStatus:

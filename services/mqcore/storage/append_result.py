@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mqcore.storage.put_status import PutStatus
 
 __all__ = ["AppendResult"]
 
 
-@dataclass(slots=True)
 class AppendResult:
-    """Where a message went, or why not. `status` may change later: flush and replication have their say after it."""
+    """Where a message went, or why not. `status` may change later: flush and replication have their say after it.
 
-    status: PutStatus
-    physical_offset: int
-    """First byte in the CommitLog; -1 if refused."""
-    end_offset: int
-    """What must be flushed and replicated before the put is safe; -1 if refused."""
-    queue_offset: int
-    """Number in its queue; -1 if refused."""
-    store_timestamp_ms: int
-    """Wall clock; 0 if refused."""
+    `physical_offset`: its first byte in the CommitLog. `end_offset`: what must be flushed and replicated before the put
+    is safe. `queue_offset`: its number in its queue. All are -1 if it was refused, and then `store_timestamp_ms`, of
+    the wall clock, is 0.
+    """
+
+    # No dataclass: the compiler leaves what makes one to the interpreter, and every message has one.
+    __slots__ = ("end_offset", "physical_offset", "queue_offset", "status", "store_timestamp_ms")
+
+    def __init__(
+        self, status: PutStatus, physical_offset: int, end_offset: int, queue_offset: int, store_timestamp_ms: int
+    ) -> None:
+        self.status = status
+        self.physical_offset = physical_offset
+        self.end_offset = end_offset
+        self.queue_offset = queue_offset
+        self.store_timestamp_ms = store_timestamp_ms
 
     @classmethod
     def refused(cls, status: PutStatus) -> AppendResult:

@@ -34,8 +34,6 @@ class ConsumeQueueTable:
         self._disk: Final = disk
         self._files: Final = ConsumeQueueFiles(disk, file_bytes=file_bytes)
         self._queues: Final[dict[tuple[str, int], ConsumeQueue]] = {}
-        self.find: Final = self._queues.get
-        """`find((topic, queue_id))`: as `get`, without a frame of its own; for the hot path."""
         self._ids: Final[dict[str, set[int]]] = {}
         """Queue ids by topic: of 80,000 queues, a topic's are found without looking at all."""
         self._dirty: Final[list[ConsumeQueue]] = []

@@ -66,6 +66,7 @@ _TOPIC_CHARACTERS_MAX: Final = _TOPIC_BYTES_MAX // 4
 _RECORD_HEAD_ROOM_BYTES: Final = 8
 _INDEX_SECOND_MS: Final = 999
 """The index knows store times to the second, rounded down."""
+_NS_PER_MS: Final = 1_000_000
 _PUT_OK: Final = PutStatus.PUT_OK
 """Reading a member of an enum takes longer than making the result."""
 
@@ -87,7 +88,9 @@ class MessageStore:
         self._disk: Final = disk
         self._clock: Final = clock
         self._options = options
-        self._encode_record: Final = RecordEncoder(store_host).encode
+        # As it is: asked for every put.
+        self._wall_ns: Final = clock.wall_ns
+        self._encoder: Final = RecordEncoder(store_host)
         self._process_id: Final = process_id
         self._log: Final = CommitLog(disk, file_bytes=options.commit_log_file_bytes)
         self._queues: Final = ConsumeQueueTable(disk, file_bytes=options.consume_queue_file_bytes)
@@ -294,15 +297,15 @@ class MessageStore:
         if status is not None:
             return AppendResult.refused(status)
         log = self._log
-        store_timestamp_ms = self._clock.wall_ms()
+        store_timestamp_ms = self._wall_ns() // _NS_PER_MS
         if store_timestamp_ms < self._last_store_timestamp_ms:
             store_timestamp_ms = self._last_store_timestamp_ms
         topic, queue_id = message.topic, message.queue_id
-        queue = self._queues.find((topic, queue_id)) or self._queues.get_or_create(topic, queue_id)
+        queue = self._queues.get_or_create(topic, queue_id)
         queue_offset = queue.max_offset if not message.sys_flag or enters_consume_queue(message.sys_flag) else 0
         physical_offset = log.end_offset
         assert physical_offset == self._dispatched_offset, "a put behind a half record"
-        record = self._encode_record(message, queue_offset, physical_offset, store_timestamp_ms)
+        record = self._encoder.encode(message, queue_offset, physical_offset, store_timestamp_ms)
         if not log.append(record):
             status = self._roll_for(len(record))
             return self.put(message) if status is None else AppendResult.refused(status)
@@ -322,9 +325,8 @@ class MessageStore:
         if status is not None:
             return [AppendResult.refused(status) for _ in messages]
         log = self._log
-        store_timestamp_ms = max(self._clock.wall_ms(), self._last_store_timestamp_ms)
-        encode_record = self._encode_record
-        find_queue = self._queues.find
+        store_timestamp_ms = max(self._wall_ns() // _NS_PER_MS, self._last_store_timestamp_ms)
+        encoder = self._encoder
         next_offsets: dict[ConsumeQueue, int] = {}
         records = []
         queues = []
@@ -333,12 +335,12 @@ class MessageStore:
         assert physical_offset == self._dispatched_offset, "a put behind a half record"
         for message in messages:
             topic, queue_id = message.topic, message.queue_id
-            queue = find_queue((topic, queue_id)) or self._queues.get_or_create(topic, queue_id)
+            queue = self._queues.get_or_create(topic, queue_id)
             queue_offset = 0
             if not message.sys_flag or enters_consume_queue(message.sys_flag):
                 queue_offset = next_offsets.get(queue, queue.max_offset)
                 next_offsets[queue] = queue_offset + 1
-            record = encode_record(message, queue_offset, physical_offset, store_timestamp_ms)
+            record = encoder.encode(message, queue_offset, physical_offset, store_timestamp_ms)
             records.append(record)
             queues.append(queue)
             end_offset = physical_offset + len(record)

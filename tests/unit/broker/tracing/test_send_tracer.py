@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from broker.put import Put
+from broker.put_answer import answer_of
 from broker.put_meter import PutMeter
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.send_contexts import SendContexts
-from broker.tracing.send_tracer import PutOrigin, SendTracer
+from broker.tracing.send_tracer import SendTracer
 from mqcore.message import Host, OutgoingMessage
 from mqcore.routing import BrokerIdentity
 from mqcore.storage import AppendResult, PutStatus
@@ -58,23 +60,36 @@ class Rig:
         took_ms: int = 2,
         count: int = 1,
         message_id: str = "id-",
-    ) -> PutOrigin:
+    ) -> Put:
         """One request, from its read to its answer."""
         metadata = {"x-mq-client-id": "client@1", **({"traceparent": header} if header else {})}
         call = FakeCall(metadata=metadata)
         messages = [_message(f"{message_id}{number}") for number in range(count)]
         received_ns = self.time.monotonic_ns() + 1
-        origin = PutOrigin(messages, call, traceparents, received_ns)
+        is_traced = self.tracer.begin(call, traceparents) >= 0
         results = []
         for _ in messages:
             results.append(AppendResult(PutStatus.PUT_OK, self.end_offset, self.end_offset + 100, 0, 0))
             self.end_offset += 100
-        self.tracer.appended(origin, results)
+        put = Put(
+            results,
+            False,
+            True,
+            answer_of(lambda _: None),
+            messages,
+            call,
+            traceparents,
+            received_ns,
+            received_ns,
+            received_ns + 1,
+        )
+        if is_traced:
+            self.tracer.appended(put)
         for result in results:
             result.status = status
-        self.tracer.answered(origin, results, received_ns, received_ns + 1, received_ns + took_ms * MS)
+        self.tracer.answered(put, received_ns + took_ms * MS)
         self.tracer.replies_written(received_ns + took_ms * MS + 1)
-        return origin
+        return put
 
     def servers(self) -> list[SpanData]:
         """The servers' spans of all that was kept."""
@@ -200,10 +215,11 @@ def test_messages_that_agree_have_a_parent_and_others_links() -> None:
 
 def test_those_who_deliver_know_a_sampled_send_from_its_append_on() -> None:
     rig = Rig(chance=0.0)
-    origin = PutOrigin([_message("id-1")], FakeCall(), (), 0)
-    rig.tracer.appended(origin, [AppendResult(PutStatus.PUT_OK, 700, 800, 0, 0)])
+    results = [AppendResult(PutStatus.PUT_OK, 700, 800, 0, 0)]
+    put = Put(results, False, True, answer_of(lambda _: None), [_message("id-1")], FakeCall(), (), 1, 1, 2)
+    rig.tracer.appended(put)
     [context] = rig.tracing.send_contexts.contexts_at([700]).values()
-    rig.tracer.answered(origin, [AppendResult(PutStatus.PUT_OK, 700, 800, 0, 0)], 1, 2, 3)
+    rig.tracer.answered(put, 3)
     assert rig.servers()[0].context == context
 
 

@@ -15,7 +15,6 @@ from mqcore.replication import (
     LinkClosed,
     MasterOptions,
     MasterReplica,
-    PutCompleted,
     SlaveOptions,
     SlaveSession,
     WaitingPut,
@@ -74,14 +73,14 @@ class Group:
             self.log, MasterOptions(needed_slaves=needed_slaves, transfer_batch_bytes=transfer_batch_bytes)
         )
         self.slaves = [PipedSlave(broker_id) for broker_id in range(1, SLAVES + 1)]
-        self.waiting: dict[int, WaitingPut] = {}
+        self.waiting: set[WaitingPut] = set()
         self.acknowledged: list[WaitingPut] = []
 
     def put(self, length: int) -> None:
         start_offset, end_offset = self.log.grow(length)
-        put = WaitingPut(start_offset, start_offset, end_offset, needs_flush=False, needs_slaves=True)
-        if self.replica.submit(put, now_ms=self.now_ms) is None:
-            self.waiting[put.token] = put
+        put = WaitingPut(start_offset, end_offset, needs_flush=False, needs_slaves=True)
+        if self.replica.submit(put, self.now_ms) is None:
+            self.waiting.add(put)
 
     def connect(self, slave: PipedSlave, *, proves: bool) -> None:
         """The slave opens a new connection; the master has not noticed yet that an old one is gone."""
@@ -111,12 +110,12 @@ class Group:
         for slave in self.slaves:
             assert slave.log == self.log.read(0, len(slave.log)), "a slave's log is no prefix of its master's"
         for event in self.replica.take_events():
-            if isinstance(event, PutCompleted):
-                put = self.waiting.pop(event.token)
+            if isinstance(event, WaitingPut):
+                self.waiting.remove(event)
                 if event.status is PutStatus.PUT_OK:
-                    held = sum(slave.held_offset >= put.end_offset for slave in self.slaves)
-                    assert held >= self.needed_slaves, f"acknowledged with {held} slaves: {put}"
-                    self.acknowledged.append(put)
+                    held = sum(slave.held_offset >= event.end_offset for slave in self.slaves)
+                    assert held >= self.needed_slaves, f"acknowledged with {held} slaves: the put to {event.end_offset}"
+                    self.acknowledged.append(event)
             elif isinstance(event, LinkClosed):
                 for slave in self.slaves:
                     if slave.link == event.link:

@@ -17,7 +17,6 @@ from mqcore.replication import (
     AppendBytes,
     MasterOptions,
     MasterReplica,
-    PutCompleted,
     RemoteProtocolError,
     SlaveOptions,
     SlaveSession,
@@ -57,7 +56,7 @@ class MasterStage:
         self._options = MasterOptions(needed_slaves=1)
         self._replica = MasterReplica(self._log, self._options)
         self._links: list[int] = []
-        self._tokens = 0
+        self._puts: list[WaitingPut] = []
 
     def do(self, now_ms: int, command: str, words: list[str]) -> Iterator[str]:
         """See `Stage`."""
@@ -105,17 +104,17 @@ class MasterStage:
                 offset, size = transfer.header[:8].hex(), transfer.header[8:].hex()
                 yield f"send {connected} {offset} {size}" + (f" +{transfer.length}" if transfer.length else "")
         for event in self._replica.take_events():
-            if isinstance(event, PutCompleted):
-                yield f"put {event.token} {event.status.name}"
+            if isinstance(event, WaitingPut):
+                yield f"put {self._puts.index(event) + 1} {event.status.name}"
             else:
                 yield str(event)
 
     def _put(self, length: int, *, flush: bool, now_ms: int) -> Iterator[str]:
-        self._tokens += 1
         start_offset, end_offset = self._log.grow(length)
-        put = WaitingPut(self._tokens, start_offset, end_offset, needs_flush=flush, needs_slaves=True)
-        status = self._replica.submit(put, now_ms=now_ms)
-        yield f"put {self._tokens} {'waits' if status is None else status.name} [{start_offset}, {end_offset})"
+        put = WaitingPut(start_offset, end_offset, needs_flush=flush, needs_slaves=True)
+        self._puts.append(put)
+        status = self._replica.submit(put, now_ms)
+        yield f"put {len(self._puts)} {'waits' if status is None else status.name} [{start_offset}, {end_offset})"
 
 
 class SlaveStage:
