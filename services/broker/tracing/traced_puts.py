@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
-from mqcore.tracing.replica_spans import TracedPut
+from mqcore.tracing.attributes import text_of
+from mqcore.tracing.replica_spans import TracedPut, made_put
 from mqcore.tracing.send_spans import TracedSend
 from mqcore.tracing.trace_context import TraceContext
 
@@ -35,15 +36,17 @@ class TracedPuts:
         """A stored send was traced; a slave's part is to be linked with `context`."""
         self._sequence += 1
         self._puts.append(
-            TracedPut(
-                sequence=self._sequence,
-                context=context,
-                topic=send.topic,
-                queue_id=send.queue_id,
-                message_ids=send.message_ids,
-                start_offset=send.start_offset,
-                end_offset=send.end_offset,
-                retained_for=send.retained_for.value,
+            made_put(
+                (
+                    self._sequence,
+                    context,
+                    send.topic,
+                    send.queue_id,
+                    send.message_ids,
+                    send.start_offset,
+                    send.end_offset,
+                    text_of(send.retained_for),
+                )
             )
         )
 

@@ -67,6 +67,17 @@ class RetainedFor(StrEnum):
     FAILED = "failed"
 
 
+def text_of(retained_for: RetainedFor) -> str:
+    """Its value; that of an enum's member takes long to read."""
+    if retained_for is _SAMPLED:
+        return "sampled"
+    return "slow" if retained_for is _SLOW else "failed"
+
+
+_SAMPLED: Final = RetainedFor.SAMPLED
+_SLOW: Final = RetainedFor.SLOW
+
+
 def message_ids_of(attributes: Mapping[str, AttributeValue]) -> tuple[str, ...]:
     """The messages that a span, an event or a link names: one, those of a batch, or none."""
     named = attributes.get(MESSAGING_MESSAGE_ID) or attributes.get(MESSAGE_IDS) or ()

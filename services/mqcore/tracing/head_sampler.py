@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from mqcore.tracing.trace_context import TraceContext
+from mqcore.tracing.trace_context import TraceContext, made_context
 
 __all__ = ["HeadSampler"]
 
@@ -47,11 +47,13 @@ class HeadSampler:
 
     def child_of(self, parent: TraceContext) -> TraceContext:
         """A new span in the parent's trace, sampled whatever the parent was: who asks has decided to keep it."""
-        return TraceContext(parent.trace_id, self._span_id(), True)
+        made: TraceContext = made_context((parent.trace_id, self._bits(64) or 1, True))
+        return made
 
     def new_root(self) -> TraceContext:
         """A span of a new trace."""
-        return TraceContext(self._bits(128) or 1, self._span_id(), True)
+        made: TraceContext = made_context((self._bits(128) or 1, self._bits(64) or 1, True))
+        return made
 
     def _drawn(self) -> int:
         """How many operations pass before the next one that is taken: n with the probability (1 - rate)^n * rate."""
@@ -60,6 +62,3 @@ class HeadSampler:
         if self._sample_rate <= 0:
             return _NEVER
         return int(math.log1p(-self._chance()) / math.log1p(-self._sample_rate))
-
-    def _span_id(self) -> int:
-        return self._bits(64) or 1

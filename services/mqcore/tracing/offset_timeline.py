@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from functools import partial
 from typing import Final, NamedTuple
 
 __all__ = ["OffsetMark", "OffsetTimeline"]
@@ -21,6 +22,10 @@ class OffsetMark(NamedTuple):
 
     offset: int
     at_ns: int
+
+
+_made_mark: Final = partial(tuple.__new__, OffsetMark)
+"""OffsetMark of a tuple, without a frame of Python's."""
 
 
 class OffsetTimeline:
@@ -65,9 +70,13 @@ class OffsetTimeline:
         index = bisect_left(self._offsets, offset)
         if index == len(self._offsets) or offset <= self._forgotten_below:
             return None
-        return OffsetMark(self._offsets[index], self._times_ns[index])
+        mark: OffsetMark = _made_mark((self._offsets[index], self._times_ns[index]))
+        return mark
 
     def last_until(self, at_ns: int) -> OffsetMark | None:
         """How far it was at that time; None if that is not known."""
         index = bisect_right(self._times_ns, at_ns) - 1
-        return None if index < 0 else OffsetMark(self._offsets[index], self._times_ns[index])
+        if index < 0:
+            return None
+        mark: OffsetMark = _made_mark((self._offsets[index], self._times_ns[index]))
+        return mark

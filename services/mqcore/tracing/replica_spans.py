@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 
 from mqcore.tracing import attributes as names
 from mqcore.tracing.head_sampler import HeadSampler
@@ -34,6 +35,10 @@ class TracedPut(NamedTuple):
     end_offset: int
     # Why the master traced it: a `RetainedFor`, or what a later version calls its reason.
     retained_for: str
+
+
+made_put: Final = partial(tuple.__new__, TracedPut)
+"""TracedPut of a tuple of its parts, without a frame of Python's."""
 
 
 @dataclass(slots=True)

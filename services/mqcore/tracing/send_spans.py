@@ -16,16 +16,20 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from mqcore.tracing import attributes as names
-from mqcore.tracing.attributes import RetainedFor
+from mqcore.tracing.attributes import RetainedFor, text_of
 from mqcore.tracing.head_sampler import HeadSampler
 from mqcore.tracing.offset_timeline import OffsetTimeline
 from mqcore.tracing.peer_attributes import peer_attributes
-from mqcore.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind, SpanLink
+from mqcore.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind, SpanLink, made_event
 from mqcore.tracing.trace_context import TraceContext
 
 __all__ = ["AckPolicy", "LinkTimeline", "SendSpans", "TracedSend", "send_spans"]
 
 RPC_METHOD: Final = "apache.rocketmq.v2.MessagingService/SendMessage"
+# A module's global is cheaper than an attribute of the enum.
+_INTERNAL: Final = SpanKind.INTERNAL
+_SERVER: Final = SpanKind.SERVER
+_NO_FACTS: Final[dict[str, AttributeValue]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class LinkTimeline:
         return str(self.broker_id) if self.broker_id is not None else self.peer
 
 
-@dataclass(slots=True)
+@dataclass(init=False, slots=True)
 class TracedSend:
     """One request whose spans are wanted. Times are monotonic ns, 0 for what did not come to pass."""
 
@@ -79,21 +83,72 @@ class TracedSend:
     client_id: str
     peer: str
     received_ns: int
-    begun_ns: int = 0
-    appended_ns: int = 0
-    released_ns: int = 0
-    written_ns: int = 0
+    begun_ns: int
+    appended_ns: int
+    released_ns: int
+    written_ns: int
     # Empty when everything asked for was had; else a name for why not.
-    failure: str = ""
-    put_status: str = ""
-    tag: str = ""
-    queue_id: int = -1
-    queue_offset: int = -1
+    failure: str
+    put_status: str
+    tag: str
+    queue_id: int
+    queue_offset: int
     # Bytes of the CommitLog, [start, end); -1 if nothing was stored.
-    start_offset: int = -1
-    end_offset: int = -1
+    start_offset: int
+    end_offset: int
     # False for a message that said it waits for nothing.
-    waits: bool = True
+    waits: bool
+
+    # Written out for the compiler, which leaves a dataclass's own to the interpreter.
+    def __init__(
+        self,
+        context: TraceContext,
+        parent: TraceContext | None,
+        linked: tuple[TraceContext, ...],
+        retained_for: RetainedFor,
+        topic: str,
+        message_ids: tuple[str, ...],
+        message_count: int,
+        body_bytes: int,
+        client_id: str,
+        peer: str,
+        received_ns: int,
+        begun_ns: int = 0,
+        appended_ns: int = 0,
+        released_ns: int = 0,
+        written_ns: int = 0,
+        failure: str = "",
+        put_status: str = "",
+        tag: str = "",
+        queue_id: int = -1,
+        queue_offset: int = -1,
+        start_offset: int = -1,
+        end_offset: int = -1,
+        waits: bool = True,
+    ) -> None:
+        self.context = context
+        self.parent = parent
+        self.linked = linked
+        self.retained_for = retained_for
+        self.topic = topic
+        self.message_ids = message_ids
+        self.message_count = message_count
+        self.body_bytes = body_bytes
+        self.client_id = client_id
+        self.peer = peer
+        self.received_ns = received_ns
+        self.begun_ns = begun_ns
+        self.appended_ns = appended_ns
+        self.released_ns = released_ns
+        self.written_ns = written_ns
+        self.failure = failure
+        self.put_status = put_status
+        self.tag = tag
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        self.waits = waits
 
     @property
     def is_stored(self) -> bool:
@@ -123,23 +178,25 @@ class _Tree:
         start_ns: int,
         end_ns: int,
         attributes: Mapping[str, AttributeValue],
-        *,
-        events: Sequence[SpanEvent] = (),
+        events: tuple[SpanEvent, ...] = (),
         failure: str = "",
     ) -> TraceContext:
-        context = self.sampler.child_of(self.send.context)
+        parent = self.send.context
+        context = self.sampler.child_of(parent)
         start_ns += self.wall_offset_ns
+        end_ns += self.wall_offset_ns
         self.spans.append(
-            SpanData(
-                name=name,
-                context=context,
-                parent_span_id=self.send.context.span_id,
-                kind=SpanKind.INTERNAL,
-                start_ns=start_ns,
-                end_ns=max(start_ns, end_ns + self.wall_offset_ns),
-                attributes=attributes,
-                events=tuple(events),
-                failure=failure,
+            SpanData(  # By place: it takes all of them but two.
+                name,
+                context,
+                parent.span_id,
+                _INTERNAL,
+                start_ns,
+                max(start_ns, end_ns),
+                attributes,
+                (),
+                events,
+                failure,
             )
         )
         return context
@@ -168,11 +225,11 @@ def send_spans(
             failure = send.put_status if send.put_status == "FLUSH_DISK_TIMEOUT" else ""
             tree.child("flush wait", send.appended_ns, reached_ns, {names.ACK_POLICY: policy.name}, failure=failure)
         elif flushed is not None:
-            flushed_events.append(SpanEvent("flushed", flushed.at_ns + wall_offset_ns))
+            flushed_events.append(made_event(("flushed", flushed.at_ns + wall_offset_ns, _NO_FACTS)))
         if policy.waits_for_slaves and policy.needed_slaves and send.waits:
             replicated_in = _replicate(tree, slaves, policy)
     if send.written_ns > send.released_ns:
-        tree.child("reply", send.released_ns, send.written_ns, {})
+        tree.child("reply", send.released_ns, send.written_ns, _NO_FACTS)
     return SendSpans([_server(tree, policy, broker, flushed_events), *tree.spans], replicated_in)
 
 
@@ -188,7 +245,7 @@ def _server(tree: _Tree, policy: AckPolicy, broker: Mapping[str, AttributeValue]
         names.MESSAGING_MESSAGE_BODY_SIZE: send.body_bytes,
         **broker,
         names.ACK_POLICY: policy.name if send.waits else "ASYNC",
-        names.RETAINED_FOR: send.retained_for.value,
+        names.RETAINED_FOR: text_of(send.retained_for),
     }
     if send.message_count == 1:
         attributes[names.MESSAGING_MESSAGE_ID] = send.message_ids[0]
@@ -208,11 +265,11 @@ def _server(tree: _Tree, policy: AckPolicy, broker: Mapping[str, AttributeValue]
         name=RPC_METHOD,
         context=send.context,
         parent_span_id=0 if send.parent is None else send.parent.span_id,
-        kind=SpanKind.SERVER,
+        kind=_SERVER,
         start_ns=send.received_ns + tree.wall_offset_ns,
         end_ns=end_ns + tree.wall_offset_ns,
         attributes=attributes,
-        links=tuple(SpanLink(context) for context in send.linked),
+        links=tuple([SpanLink(context) for context in send.linked]) if send.linked else (),
         events=tuple(events),
         failure=send.failure,
         parent_is_remote=send.parent is not None,
@@ -222,7 +279,7 @@ def _server(tree: _Tree, policy: AckPolicy, broker: Mapping[str, AttributeValue]
 def _append(tree: _Tree) -> None:
     send = tree.send
     if not send.is_stored:
-        tree.child("commitlog append", send.begun_ns, send.released_ns, {}, failure=send.failure)
+        tree.child("commitlog append", send.begun_ns, send.released_ns, _NO_FACTS, failure=send.failure)
         return
     place: dict[str, AttributeValue] = {
         names.PHYSICAL_OFFSET: send.start_offset,
@@ -264,15 +321,19 @@ def _replicate(tree: _Tree, slaves: Sequence[LinkTimeline], policy: AckPolicy) -
         send.appended_ns,
         send.released_ns if failed or not reached_ns else reached_ns[0],
         facts,
-        events=sorted(events, key=lambda event: event.at_ns),
+        events=tuple(sorted(events, key=_at_ns)),
         failure=send.put_status if failed else "",
     )
+
+
+def _at_ns(event: SpanEvent) -> int:
+    return event.at_ns
 
 
 def _transfer_events(tree: _Tree, slave: LinkTimeline) -> list[SpanEvent]:
     """When the put's last byte was given to a slave's socket, and when the slave said it has it."""
     end_offset = tree.send.end_offset
-    events = []
+    events: list[SpanEvent] = []
     for name, timeline in (("sent", slave.sent), ("acknowledged", slave.acknowledged)):
         mark = timeline.first_at_or_above(end_offset)
         if mark is not None:
@@ -280,5 +341,5 @@ def _transfer_events(tree: _Tree, slave: LinkTimeline) -> list[SpanEvent]:
             known = slave.acknowledged.last_until(mark.at_ns)
             if known is not None:
                 facts[names.LAG_BYTES] = max(0, end_offset - known.offset)
-            events.append(SpanEvent(name, mark.at_ns + tree.wall_offset_ns, facts))
+            events.append(made_event((name, mark.at_ns + tree.wall_offset_ns, facts)))
     return events

@@ -20,7 +20,6 @@ and its wire type (0 varint, 1 eight bytes, 2 a length and so many bytes, 5 four
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -29,7 +28,9 @@ from mqcore.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKi
 __all__ = ["encoded_request", "encoded_span"]
 
 _UNSIGNED: Final = (1 << 64) - 1
-_DIGITS: Final[tuple[bytes, ...]] = tuple([bytes((value,)) for value in range(0x80)])
+_DIGITS: Final[list[bytes]] = [bytes((value,)) for value in range(0x80)]
+_DIGITS_BEFORE: Final[list[bytes]] = [bytes((value | 0x80,)) for value in range(0x80)]
+"""With the bit that says that another one follows."""
 
 # Trace flags: SAMPLED, and from SpanFlags that it is known whether the parent is remote, and that it is.
 _FLAGS: Final = Struct("<I")
@@ -48,6 +49,8 @@ _KINDS: Final[dict[SpanKind, bytes]] = {
 _FROM_UNTIL: Final = Struct("<cQcQ")
 _AT: Final = Struct("<cQ")
 _DOUBLE: Final = Struct("<cd")
+_pack_trace_id: Final = Struct(">QQ").pack
+_pack_id: Final = Struct(">Q").pack
 _STATUS_ERROR: Final = b"\x18\x02"
 
 
@@ -61,14 +64,11 @@ def encoded_request(spans: Sequence[bytes], *, resource: bytes, scope: bytes) ->
 def encoded_span(span: SpanData) -> bytes:
     """One of the `spans` of a ScopeSpans, with tag and length."""
     context = span.context
-    parts = [b"\x0a\x10", context.trace_id.to_bytes(16, "big"), b"\x12\x08", context.span_id.to_bytes(8, "big")]
+    parts = [b"\x0a\x10", _trace_id(context.trace_id), b"\x12\x08", _pack_id(context.span_id)]
     if span.parent_span_id:
-        parts += (b"\x22\x08", span.parent_span_id.to_bytes(8, "big"))
-    name = span.name.encode()
+        parts += (b"\x22\x08", _pack_id(span.parent_span_id))
     parts += (
-        b"\x2a",
-        _varint(len(name)),
-        name,
+        _name(span.name),
         _KINDS[span.kind],
         _FROM_UNTIL.pack(b"\x39", span.start_ns, b"\x41", span.end_ns),
     )
@@ -97,28 +97,79 @@ def _event(event: SpanEvent) -> bytes:
 
 def _link(link: SpanLink) -> bytes:
     context = link.context
-    parts = [b"\x0a\x10", context.trace_id.to_bytes(16, "big"), b"\x12\x08", context.span_id.to_bytes(8, "big")]
+    parts = [b"\x0a\x10", _trace_id(context.trace_id), b"\x12\x08", _pack_id(context.span_id)]
     _add_attributes(parts, b"\x22", link.attributes)
     parts.append(_OF_SAMPLED_LINK if context.is_sampled else _OF_LINK)
     return b"".join(parts)
 
 
+def _trace_id(trace_id: int) -> bytes:
+    return _pack_trace_id(trace_id >> 64, trace_id & _UNSIGNED)
+
+
+def _name(name: str) -> bytes:
+    """A span's, with tag and length."""
+    known = _names.get(name)
+    if known is None:
+        encoded = name.encode()
+        known = b"".join((b"\x2a", _varint(len(encoded)), encoded))
+        if len(_names) >= _REMEMBERED_MAX:
+            _names.clear()
+        _names[name] = known
+    return known
+
+
 def _add_attributes(parts: list[bytes], tag: bytes, attributes: Mapping[str, AttributeValue]) -> None:
-    for key, value in attributes.items():
+    if not attributes:
+        return
+    # For the compiler, which knows a dict's ways.
+    facts = attributes if isinstance(attributes, dict) else dict(attributes)
+    for name, value in facts.items():
         parts.append(tag)
-        parts.append(_text_pair(key, value) if isinstance(value, str) else _pair(_key(key), _value(value)))
+        key = _keys.get(name)
+        if key is None:
+            key = _new_key(name)
+        if isinstance(value, str):
+            pair = key.texts.get(value)
+            parts.append(_text_pair(key, value) if pair is None else pair)
+        else:
+            parts.append(_pair(key.encoded, _value(value)))
 
 
-# Most pairs of text are the same in each span of a kind: names of methods, topics and brokers.
-@lru_cache(maxsize=1_024)
-def _text_pair(key: str, value: str) -> bytes:
-    return _pair(_key(key), _text(value))
+class _Key:
+    """The name of an attribute, and pairs of it. Most pairs of text are the same in each span of a kind: names of
+    methods, topics and brokers."""
+
+    __slots__ = ("encoded", "texts")
+
+    def __init__(self, encoded: bytes) -> None:
+        self.encoded = encoded
+        self.texts: dict[str, bytes] = {}
 
 
-@lru_cache(maxsize=1_024)
-def _key(key: str) -> bytes:
-    encoded = key.encode()
-    return b"".join((b"\x0a", _varint(len(encoded)), encoded, b"\x12"))
+# Beyond so many of one kind all of it is forgotten, and remembered anew. 40 keys of 256 pairs of 300 bytes: 3 MB.
+_REMEMBERED_MAX: Final = 256
+_REMEMBERED_TEXT_MAX: Final = 128
+_names: Final[dict[str, bytes]] = {}
+_keys: Final[dict[str, _Key]] = {}
+
+
+def _new_key(name: str) -> _Key:
+    encoded = name.encode()
+    key = _Key(b"".join((b"\x0a", _varint(len(encoded)), encoded, b"\x12")))
+    if len(_keys) >= _REMEMBERED_MAX:
+        _keys.clear()
+    _keys[name] = key
+    return key
+
+
+def _text_pair(key: _Key, value: str) -> bytes:
+    pair = _pair(key.encoded, _text(value))
+    if len(value) <= _REMEMBERED_TEXT_MAX:
+        if len(key.texts) >= _REMEMBERED_MAX:
+            key.texts.clear()
+        key.texts[value] = pair
+    return pair
 
 
 def _pair(key: bytes, value: bytes) -> bytes:
@@ -156,10 +207,12 @@ def _varint(value: int) -> bytes:
     """Negative ones in two's complement of 64 bits."""
     if 0 <= value < 0x80:
         return _DIGITS[value]
+    if 0 <= value < 0x4000:
+        return _DIGITS_BEFORE[value & 0x7F] + _DIGITS[value >> 7]
     value &= _UNSIGNED
-    digits = bytearray()
+    digits: list[bytes] = []
     while value > 0x7F:
-        digits.append(value & 0x7F | 0x80)
+        digits.append(_DIGITS_BEFORE[value & 0x7F])
         value >>= 7
-    digits.append(value)
-    return bytes(digits)
+    digits.append(_DIGITS[value])
+    return b"".join(digits)

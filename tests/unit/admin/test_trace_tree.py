@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from admin.trace_findings import BrokerSpan
@@ -90,7 +92,7 @@ def test_what_a_slave_does_after_the_answer_is_on_the_scale() -> None:
 def test_an_event_long_after_the_answer_does_not_stretch_the_scale() -> None:
     root, *rest = master_spans()
     later = SpanEvent("flushed", START_NS + 10**9)
-    (tree,) = trace_trees([BrokerSpan(MASTER, root.span._replace(events=(later,))), *rest])
+    (tree,) = trace_trees([BrokerSpan(MASTER, replace(root.span, events=(later,))), *rest])
     assert tree.end_ns == tree.root.end_ns
     assert tree.root.events == (later,)
 
@@ -108,7 +110,8 @@ def test_two_sends_of_one_message_are_two_trees() -> None:
     again = [
         BrokerSpan(
             one.broker,
-            one.span._replace(
+            replace(
+                one.span,
                 context=one.span.context._replace(trace_id=9),
                 start_ns=one.span.start_ns + 10**9,
                 end_ns=one.span.end_ns + 10**9,
