@@ -67,6 +67,10 @@ class EncodedCall:
     def send_encoded(self, data: bytes) -> None:
         self.sent.append(data)
 
+    def respond(self, data: bytes) -> None:
+        self.send_encoded(data)
+        self.finish()
+
     def finish(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
         self.code = code
 

@@ -125,6 +125,11 @@ class GrpcCall:
         self._outbox_bytes += len(data)
         self._wake()
 
+    def respond(self, data: bytes) -> None:
+        """See `Call.respond`."""
+        self.send_encoded(data)
+        self.finish()
+
     def finish(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
         """Ends the call once the outbox is written."""
         if self._code is None:

@@ -65,6 +65,9 @@ class Call(Protocol):
     def send_encoded(self, data: bytes) -> None:
         """Like `send`, for a response its handler has encoded already: its protobuf bytes."""
 
+    def respond(self, data: bytes) -> None:
+        """`send_encoded` and `finish` in one step: the one response of a unary call that ends well."""
+
     def finish(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
         """Ends the call after what was sent. Only the first one counts."""
 

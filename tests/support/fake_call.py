@@ -47,6 +47,11 @@ class FakeCall:
         """Keeps what the caller would read."""
         self.send(self.response_type.FromString(data))
 
+    def respond(self, data: bytes) -> None:
+        """The only answer."""
+        self.send_encoded(data)
+        self.finish()
+
     def finish(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
         """Keeps the status."""
         if self.code is None:

@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from apache.rocketmq.v2 import definition_pb2 as definition
+from mypy_extensions import i64
 
 from broker.api.internal_properties import PROPERTY_TRACE_CONTEXT
 from broker.api.sent_message import SentMessage
@@ -115,7 +116,7 @@ class TopicTranslation:
         # Most messages carry the same few names; names of users are unbounded, hence the limit.
         self._forms: Final[dict[tuple[int, tuple[str, ...]], _PropertyForm]] = {}
         # The second in which a message was born last, and its digits.
-        self._second = 0
+        self._second: i64 = 0
         self._second_text = "0"
 
     def outgoing(self, sent: SentMessage, queue_id: int, peer: Peer, clock: Clock) -> OutgoingMessage:
@@ -172,7 +173,9 @@ class TopicTranslation:
             or (trace_context and (_NAME_END in trace_context or _PAIR_END in trace_context))
         ):
             raise InvalidProperty("the name or the value of a property contains the byte 0x01 or 0x02")
-        second = born_timestamp_ms // 1_000
+        # Of fixed width: a product of these would not be a small number to the compiler.
+        born_ms: i64 = born_timestamp_ms
+        second: i64 = born_ms // 1_000
         if second != self._second:
             self._second = second
             self._second_text = str(second)
@@ -195,7 +198,7 @@ class TopicTranslation:
         parts[form.born_host_at] = born_host
         if second > 0:
             parts[form.born_timestamp_at] = self._second_text
-            parts[form.born_timestamp_at + 1] = _THOUSANDTHS[born_timestamp_ms - second * 1_000]
+            parts[form.born_timestamp_at + 1] = _THOUSANDTHS[born_ms - second * 1_000]
         else:
             parts[form.born_timestamp_at] = str(born_timestamp_ms)
         if tag:

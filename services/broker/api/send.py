@@ -229,10 +229,9 @@ class _Answer:
         for result in results:
             if result.status is not _PUT_OK:
                 call.send(_response(message_ids, results))
-                break
-        else:
-            call.send_encoded(_stored_response(message_ids, results))
-        call.finish()
+                call.finish()
+                return
+        call.respond(_stored_response(message_ids, results))
 
 
 def _response(message_ids: list[str], results: list[AppendResult]) -> pb.SendMessageResponse:

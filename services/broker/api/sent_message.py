@@ -205,7 +205,12 @@ class _Reader:
 
     def end(self, limit: i64) -> i64:
         """Where the text, bytes or message ends whose length is next; not beyond `limit`, the end of what it is in."""
-        length = self.number()
+        at = self.at
+        length: i64 = self._data[at]
+        if length <= 0x7F:
+            self.at = at + 1
+        else:
+            length = self.number()
         end = self.at + length
         if end > limit:
             raise _Uncommon

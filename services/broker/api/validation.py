@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Mapping
 from typing import Final
 
 from apache.rocketmq.v2 import definition_pb2 as definition
@@ -49,10 +48,13 @@ _FIFO: Final[int] = definition.FIFO
 _DELAY: Final[int] = definition.DELAY
 _DECLARED_TYPES: Final[frozenset[int]] = frozenset((definition.TRANSACTION, definition.LITE, definition.PRIORITY))
 
-# Tags that were found good, as far as they are short. It forgets everything when it is full.
+# Tags, and names of properties, that were found good, as far as they are short: most messages have one of a few. Each
+# forgets everything when it is full.
 _GOOD_TAGS_MAX: Final = 4_096
-_GOOD_TAG_CHARACTERS_MAX: Final = 128
+_GOOD_NAMES_MAX: Final = 4_096
+_GOOD_CHARACTERS_MAX: Final = 128
 _good_tags: Final[set[str]] = set()
+_good_names: Final[set[str]] = set()
 
 # Java's Character.isISOControl.
 _CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -161,18 +163,18 @@ def _check_body(body: bytes, max_body_bytes: int) -> Outcome | None:
 
 def _check_properties(sent: SentMessage) -> Outcome | None:
     """User properties, tag and keys: their names, their characters, their total size."""
-    total_bytes = 0
+    own_bytes = 0
     if sent.user_properties is not None:
         refused = _check_user_properties(sent.user_properties)
         if isinstance(refused, Outcome):
             return refused
-        total_bytes = refused
-    if tag := sent.tag:
-        if tag not in _good_tags and not _is_good_tag(tag):
-            return Outcome(
-                Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r}: it must not be blank nor contain '|' or a control character"
-            )
-        total_bytes += _byte_count(tag)
+        own_bytes = refused
+    tag = sent.tag
+    characters = len(tag)
+    if tag and tag not in _good_tags and not _is_good_tag(tag):
+        return Outcome(
+            Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r}: it must not be blank nor contain '|' or a control character"
+        )
     for key in sent.keys:
         if not key:
             continue
@@ -180,7 +182,11 @@ def _check_properties(sent: SentMessage) -> Outcome | None:
             return Outcome(
                 Code.ILLEGAL_MESSAGE_KEY, f"key {key!r}: it must not be blank nor contain a control character"
             )
-        total_bytes += _byte_count(key)
+        characters += len(key)
+    # No character has more than four bytes: few of them need not be counted.
+    if own_bytes + 4 * characters <= _PROPERTY_BYTES_MAX:
+        return None
+    total_bytes = own_bytes + _byte_count(tag) + sum([_byte_count(key) for key in sent.keys])
     if total_bytes > _PROPERTY_BYTES_MAX:
         return Outcome(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
@@ -190,17 +196,17 @@ def _check_properties(sent: SentMessage) -> Outcome | None:
 
 
 def _is_good_tag(tag: str) -> bool:
-    """Whether it may be one; remembered, as most messages have one of a few."""
+    """Whether it may be one; remembered."""
     if not tag.strip() or "|" in tag or _has_control_character(tag):
         return False
-    if len(tag) <= _GOOD_TAG_CHARACTERS_MAX:
+    if len(tag) <= _GOOD_CHARACTERS_MAX:
         if len(_good_tags) >= _GOOD_TAGS_MAX:
             _good_tags.clear()
         _good_tags.add(tag)
     return True
 
 
-def _check_user_properties(properties: Mapping[str, str]) -> Outcome | int:
+def _check_user_properties(properties: dict[str, str]) -> Outcome | int:
     """What is wrong with an application's own properties, or how many bytes they have."""
     if len(properties) > _PROPERTY_COUNT_MAX:
         return Outcome(
@@ -208,10 +214,15 @@ def _check_user_properties(properties: Mapping[str, str]) -> Outcome | int:
         )
     total_bytes = 0
     for name, value in properties.items():
-        if is_internal(name):
+        is_known = name in _good_names
+        if not is_known and is_internal(name):
             return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property '{name}' is reserved by the broker")
-        if _has_control_character(name) or _has_control_character(value):
+        if (not is_known and _has_control_character(name)) or _has_control_character(value):
             return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} contains a control character")
+        if not is_known and len(name) <= _GOOD_CHARACTERS_MAX:
+            if len(_good_names) >= _GOOD_NAMES_MAX:
+                _good_names.clear()
+            _good_names.add(name)
         total_bytes += _byte_count(name) + _byte_count(value)
     return total_bytes
 
