@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.timestamp_pb2 import Timestamp
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.api.delivery_encoding import DeliveryEncoder, encoded_end
@@ -102,6 +102,60 @@ def test_a_delivery_says_what_a_message_built_field_by_field_says(
         invisible_ms=invisible_ms,
     )
     assert pb.ReceiveMessageResponse.FromString(data) == pb.ReceiveMessageResponse(message=expected)
+
+
+# So many messages of one shape of properties that the encoder has learnt it.
+USUAL = 80
+
+
+@settings(max_examples=40, deadline=None)  # patterns are made, a few milliseconds each
+@given(
+    shapes=st.lists(st.lists(NAMES.filter(bool), min_size=1, max_size=12), min_size=1, max_size=6),
+    values=st.lists(st.lists(VALUES, min_size=12, max_size=12), min_size=1, max_size=12),
+    times_ms=st.lists(st.integers(0, 2_000) | st.integers(2**45 - 2, 2**45 + 2) | st.integers(0, 2**45), min_size=12),
+    damage=st.none() | st.tuples(st.integers(0, 30), st.sampled_from([b"\x00", b"\x01", b"\x02", b"\xff"])),
+)
+def test_a_usual_shape_changes_nothing(
+    shapes: list[list[str]], values: list[list[str]], times_ms: list[int], damage: tuple[int, bytes] | None
+) -> None:
+    topic = definition.Resource(name="orders")
+    encoder = DeliveryEncoder(topic=topic, invisible_ms=10_000)
+    for shape in shapes:
+        usual = stored_record("".join(f"{name}\x01true\x02" for name in shape).encode())
+        for _ in range(USUAL):
+            encoder.encode(read_stored_message(memoryview(usual), 0, len(usual), 4_096), handle="h", attempt=1)
+    for number, row in enumerate(values):
+        names_here = shapes[number % len(shapes)]
+        properties = "".join(f"{name}\x01{value}\x02" for name, value in zip(names_here, row, strict=False)).encode()
+        if damage is not None:
+            place, byte = damage
+            properties = properties[:place] + byte + properties[place + 1 :]
+        stored = stored_record(properties, time_ms=times_ms[number % len(times_ms)])
+        message = read_stored_message(memoryview(stored), 0, len(stored), 4_096)
+        data = encoder.encode(message, handle="h", attempt=1)
+        expected = delivered_message(
+            decode_record(stored), topic=topic, receipt_handle="h", delivery_attempt=1, invisible_ms=10_000
+        )
+        assert pb.ReceiveMessageResponse.FromString(data) == pb.ReceiveMessageResponse(message=expected)
+
+
+def stored_record(properties: bytes, *, time_ms: int = 1_700_000_000_000) -> bytes:
+    """A record with these properties."""
+    message = OutgoingMessage(
+        topic="orders",
+        queue_id=0,
+        body=b"hello",
+        properties=properties,
+        tags_code=0,
+        index_keys=(),
+        tag=None,
+        born_timestamp_ms=time_ms,
+        born_host=Host(bytes(4), 1),
+        sys_flag=0,
+    )
+    return encode_record(
+        message, queue_offset=1, physical_offset=4_096, store_timestamp_ms=time_ms, store_host=Host(bytes(4), 1)
+    )
 
 
 @given(wall_ms=st.integers(0, 2**45))

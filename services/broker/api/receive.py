@@ -262,13 +262,15 @@ class ReceiveHandler:
         counts = self._meter.of(receive.topic, receive.group)
         counts.messages += len(deliveries)
         call.send_encoded(_OK_ELEMENT)
-        for record, handle, attempt, _, _ in deliveries:
-            encoded = encoder.encode(record, handle=handle, attempt=attempt)
-            counts.bytes += len(encoded)
-            if attempt > 1:
+        encoded_bytes = 0
+        for delivery in deliveries:
+            encoded = encoder.encode(delivery.record, handle=delivery.handle, attempt=delivery.attempt)
+            encoded_bytes += len(encoded)
+            if delivery.attempt > 1:
                 counts.redelivered_messages += 1
                 counts.redelivered_bytes += len(encoded)
             call.send_encoded(encoded)
+        counts.bytes += encoded_bytes
         self._finish(call)
         if self._tracer is not None and receive.trace is not None:
             self._tracer.delivered(

@@ -201,8 +201,8 @@ class ReceiveTracer:
         self, deliveries: Sequence[Delivery], own_contexts: Mapping[int, Sequence[bytes]]
     ) -> dict[int, TraceContext]:
         """The spans of those messages' sends that were traced, by physical offset."""
-        # All of it in C but for what is found: most have none.
-        sent = self._tracing.send_contexts.contexts_at([delivery[0][2] for delivery in deliveries])
+        # Most have none.
+        sent = self._tracing.send_contexts.contexts_at([delivery.record.physical_offset for delivery in deliveries])
         for physical_offset, texts in own_contexts.items():
             for text in texts:
                 if text.endswith(_NOT_SAMPLED):

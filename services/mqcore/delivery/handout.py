@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import repeat
 from typing import Final
 
 from mqcore.delivery.lease_state import LeaseState
@@ -21,8 +19,6 @@ from mqcore.message import StoredMessage
 
 __all__ = ["Handout"]
 
-_make_delivery: Final = partial(tuple.__new__, Delivery)
-"""Delivery._make without a Python frame."""
 _FILTERED_CHUNK: Final = 256
 """Entries read at once when a filter lets few pass."""
 
@@ -192,9 +188,9 @@ class Handout:
         """Puts messages under a new lease and adds them to what was received."""
         lease = self._new_lease(queue, offsets, attempt=attempt, auto_renew=self.auto_renew)
         self.state.start(lease, next_offset)
-        self.received.deliveries += map(
-            _make_delivery, zip(records, self._handles(lease), repeat(attempt), repeat(queue.queue_id), offsets)
-        )
+        deliveries, queue_id = self.received.deliveries, queue.queue_id
+        for record, handle, offset in zip(records, self._handles(lease), offsets):
+            deliveries.append(Delivery(record, handle, attempt, queue_id, offset))
         self.remaining -= len(offsets)
 
     def _new_lease(self, queue: QueueProgress, offsets: list[int], *, attempt: int, auto_renew: bool) -> Lease:

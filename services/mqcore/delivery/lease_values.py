@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mqcore.message import MessageRecord, StoredMessage
 
 __all__ = ["Backlog", "Delivery", "LeasedRecord", "QueueState", "Received", "RestoreReport"]
 
 
-class Delivery(NamedTuple):
+class Delivery:
     """One message given to a client."""
 
-    record: StoredMessage
-    handle: str
-    attempt: int
-    """1 for the first delivery."""
-    queue_id: int
-    queue_offset: int
+    __slots__ = ("attempt", "handle", "queue_id", "queue_offset", "record")
+
+    def __init__(self, record: StoredMessage, handle: str, attempt: int, queue_id: int, queue_offset: int) -> None:
+        self.record: Final = record
+        self.handle: Final = handle
+        self.attempt: Final = attempt
+        """1 for the first delivery."""
+        self.queue_id: Final = queue_id
+        self.queue_offset: Final = queue_offset
 
 
 @dataclass(frozen=True, slots=True)

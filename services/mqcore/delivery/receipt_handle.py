@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
-from functools import partial
 from struct import Struct
 from struct import error as StructError  # noqa: N812
 from typing import Final, NamedTuple
 
-__all__ = ["ReceiptHandle", "broker_of_handle", "encode_broker_name", "make_handles", "read_handle"]
+__all__ = ["ReceiptHandle", "broker_of_handle", "encode_broker_name", "make_handles", "read_handle", "read_numbers"]
 
 _VERSION: Final = 1
 _NUMBERS: Final = Struct(">BIqQq")
@@ -30,8 +29,10 @@ _BEFORE_OFFSET: Final = Struct(">BI")
 _OFFSET: Final = Struct(">q")
 _AFTER_OFFSET: Final = Struct(">Qq")
 _unpack: Final = _NUMBERS.unpack
+_from_hex: Final = bytes.fromhex
 _NUMBERS_LENGTH: Final = 2 * _NUMBERS.size
 _SEPARATOR: Final = "."
+_HEX: Final = tuple(f"{byte:02x}" for byte in range(256))
 
 
 class ReceiptHandle(NamedTuple):
@@ -45,18 +46,21 @@ class ReceiptHandle(NamedTuple):
     """When the lease was to end as the handle was made; a renewed lease ends later."""
 
 
-_make: Final = partial(tuple.__new__, ReceiptHandle)
-"""ReceiptHandle._make without a Python frame: once per acknowledgement."""
-
-
 def make_handles(
     queue_offsets: Iterable[int], *, queue_id: int, nonce: int, deadline_ms: int, encoded_broker_name: str
 ) -> list[str]:
-    """Handles of the messages of one lease. All parts but the offset are the same and are put into text once."""
+    """Handles of the messages of one lease. All parts but the last byte of the offset are put into text once."""
     head = _BEFORE_OFFSET.pack(_VERSION, queue_id).hex()
     tail = f"{_AFTER_OFFSET.pack(nonce, deadline_ms).hex()}{_SEPARATOR}{encoded_broker_name}"
-    pack_offset = _OFFSET.pack
-    return [f"{head}{pack_offset(queue_offset).hex()}{tail}" for queue_offset in queue_offsets]
+    handles: list[str] = []
+    block = -1
+    head_of_block = ""
+    for queue_offset in queue_offsets:
+        if queue_offset >> 8 != block:
+            block = queue_offset >> 8
+            head_of_block = head + _OFFSET.pack(queue_offset).hex()[:-2]
+        handles.append(f"{head_of_block}{_HEX[queue_offset & 0xFF]}{tail}")
+    return handles
 
 
 def encode_broker_name(broker_name: str) -> str:
@@ -66,11 +70,17 @@ def encode_broker_name(broker_name: str) -> str:
 
 def read_handle(text: str) -> ReceiptHandle | None:
     """The delivery a handle names; None for a text that is no handle of ours. Which broker made it is not looked at."""
+    numbers = read_numbers(text)
+    return None if numbers is None else ReceiptHandle._make(numbers)
+
+
+def read_numbers(text: str) -> tuple[int, ...] | None:
+    """The fields of `read_handle` without their names: once per acknowledgement."""
     try:
-        receipt = _make(_unpack(bytes.fromhex(text[:_NUMBERS_LENGTH])))
+        numbers: tuple[int, ...] = _unpack(_from_hex(text[:_NUMBERS_LENGTH]))
     except (ValueError, StructError):
         return None
-    return receipt if receipt[0] == _VERSION else None
+    return numbers if numbers[0] == _VERSION else None
 
 
 def broker_of_handle(text: str) -> str | None:
