@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from apache.rocketmq.v2 import service_pb2 as pb  # noqa: E402
 from google.protobuf.message import Message  # noqa: E402
 
+from broker.api.ack_request import AckRequest  # noqa: E402
 from broker.files import PosixDisk  # noqa: E402
 from broker.lease_storage import LeaseStorage  # noqa: E402
 from broker.queue_reader import StoreQueueReader  # noqa: E402
@@ -195,7 +196,7 @@ def drain(broker: JournaledBroker, group: str, *, entries_per_ack: int, watch: S
             for encoded_ack, call in zip(
                 encoded_acks[start : start + ACKS_PER_TURN], calls[start : start + ACKS_PER_TURN]
             ):
-                ack(pb.AckMessageRequest.FromString(encoded_ack), call)
+                ack(AckRequest.FromString(encoded_ack), call)
             broker.turns.end()
         watch.stop(ack_step)
         for call in calls:

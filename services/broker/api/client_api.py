@@ -7,6 +7,7 @@ from typing import Final
 
 from apache.rocketmq.v2 import service_pb2 as pb
 
+from broker.api.ack_request import AckRequest
 from broker.api.assignment import AssignmentHandler
 from broker.api.dead_letters import DeadLetterQueues
 from broker.api.receive import ReceiveHandler
@@ -72,7 +73,7 @@ class ClientApi:
                     AssignmentHandler(self._services, route).query_assignment, pb.QueryAssignmentRequest
                 ),
                 "ReceiveMessage": ServerStreamMethod(self._receive.receive_message, pb.ReceiveMessageRequest),
-                "AckMessage": UnaryMethod(self._settle.ack_message, pb.AckMessageRequest),
+                "AckMessage": UnaryMethod(self._settle.ack_message, AckRequest),
                 "ChangeInvisibleDuration": UnaryMethod(
                     self._settle.change_invisible_duration, pb.ChangeInvisibleDurationRequest
                 ),

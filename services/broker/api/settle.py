@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from apache.rocketmq.v2 import service_pb2 as pb
 
+from broker.api.ack_request import AckRequest
 from broker.api.dead_letters import DeadLetterQueues
 from broker.api.services import BrokerServices
 from broker.api.status_codes import OK, Code, Outcome, common_status, ok_status, status_of
@@ -27,10 +28,6 @@ __all__ = ["SettleHandler", "encoded_ack"]
 _ACK: Final = "AckMessage"
 _CHANGE: Final = "ChangeInvisibleDuration"
 _FORWARD: Final = "ForwardMessageToDeadLetterQueue"
-
-_Settling: TypeAlias = (
-    pb.AckMessageRequest | pb.ChangeInvisibleDurationRequest | pb.ForwardMessageToDeadLetterQueueRequest
-)
 
 
 class SettleHandler:
@@ -48,53 +45,56 @@ class SettleHandler:
         tracer: ReceiveTracer | None,
     ) -> None:
         self._services = services
+        self._clock = services.clock
+        self._leases = services.leases
         self._dead_letters = dead_letters
         self._settled = settled
         self._tracer = tracer
         # Acknowledged in this turn of the event loop, not yet written to the journal.
-        self._unanswered: list[tuple[Call, bytes, pb.AckMessageRequest]] = []
+        self._unanswered: list[tuple[Call, bytes, AckRequest]] = []
+        # Wall clock when the first of them came.
+        self._turn_ms = 0
         # Those of them that are traced.
         self._traced: list[SettleTrace] = []
 
-    def ack_message(self, request: pb.AckMessageRequest, call: Call) -> None:
+    def ack_message(self, request: AckRequest, call: Call) -> None:
         """Finishes messages. Each entry has its own outcome; the overall one is theirs if they agree.
 
         Most clients acknowledge each message by a call of its own, many at a time. All of a turn are written to the
         journal at once, and answered after that.
         """
-        group, topic = request.group.name, request.topic.name
-        # A list: protobuf's own container ends each iteration with an exception and its text.
-        entries = request.entries[:]
-        handles = [entry.receipt_handle for entry in entries]
-        outcomes = self._acknowledged(group, topic, handles, call)
+        handles = request.handles
+        if not self._unanswered:
+            # Leases end by the millisecond, not by the microsecond: one time will do for a turn.
+            self._turn_ms = self._clock.wall_ms()
+        outcomes = self._acknowledged(request.group, request.topic, handles, call)
         if isinstance(outcomes, Outcome):
-            call.send_encoded(encoded_ack(entries, handles, [outcomes] * max(1, len(handles))))
+            call.send_encoded(encoded_ack(request.entries, [outcomes] * max(1, len(handles))))
             call.finish()
-            self._trace(_ACK, request, call, handles, outcomes)
+            self._trace(_ACK, request.topic, request.group, call, handles, outcomes)
             return
         if not self._unanswered:
             self._services.timers.call_soon(self.answer_acknowledged)
-        self._unanswered.append((call, encoded_ack(entries, handles, outcomes), request))
+        self._unanswered.append((call, encoded_ack(request.entries, outcomes), request))
         if self._tracer is not None and (outcomes.count(OK) != len(outcomes) or self._tracer.follows(handles)):
-            failure = _failure_of(outcomes)
-            trace = self._tracer.settling(_ACK, call, topic=topic, group=group, handles=handles, failure=failure)
+            trace = self._tracer.settling(
+                _ACK, call, topic=request.topic, group=request.group, handles=handles, failure=_failure_of(outcomes)
+            )
             if trace is not None:
                 self._traced.append(trace)
 
     def _acknowledged(self, group: str, topic: str, handles: list[str], call: Call) -> list[Outcome] | Outcome:
         """What became of each, or why the request is refused."""
-        services = self._services
         if not handles:
             return self._refused(group, topic, call) or _NO_ENTRY
-        if services.refusal is None and check_client_id(call) is None:
-            finished = services.leases.acknowledge_all(
-                group=group, topic=topic, handles=handles, now_ms=services.clock.wall_ms()
-            )
+        if self._services.refusal is None and check_client_id(call) is None:
+            finished = self._leases.acknowledge_all(group=group, topic=topic, handles=handles, now_ms=self._turn_ms)
             if finished is not None:
                 # Names under which messages are leased need no check.
-                return [
-                    OK if is_finished else _unknown_handle(handle) for is_finished, handle in zip(finished, handles)
-                ]
+                outcomes: list[Outcome] = []
+                for is_finished, handle in zip(finished, handles):
+                    outcomes.append(OK if is_finished else _unknown_handle(handle))
+                return outcomes
         return self._refused(group, topic, call) or [_unknown_handle(handle) for handle in handles]
 
     def answer_acknowledged(self) -> None:
@@ -111,9 +111,7 @@ class SettleHandler:
             self._trace_answered(self._tracer, unanswered[0], writing_ns)
         self._settled()
 
-    def _trace_answered(
-        self, tracer: ReceiveTracer, first: tuple[Call, bytes, pb.AckMessageRequest], writing_ns: int
-    ) -> None:
+    def _trace_answered(self, tracer: ReceiveTracer, first: tuple[Call, bytes, AckRequest], writing_ns: int) -> None:
         """All of a turn waited for one write. If that was slow, and none of them is traced, the first one is."""
         wait = ("lease journal write", writing_ns, tracer.now_ns())
         traced, self._traced = self._traced, []
@@ -121,8 +119,7 @@ class SettleHandler:
             tracer.settled(traced, wait=wait)
         elif tracer.is_slow(writing_ns):
             call, _, request = first
-            handles = [entry.receipt_handle for entry in request.entries]
-            self._trace(_ACK, request, call, handles, OK, began_ns=writing_ns, wait=wait)
+            self._trace(_ACK, request.topic, request.group, call, request.handles, OK, began_ns=writing_ns, wait=wait)
 
     def change_invisible_duration(self, request: pb.ChangeInvisibleDurationRequest, call: Call) -> None:
         """Lets a lease end at another time. The answer always has a handle: clients adopt it even with an error."""
@@ -143,7 +140,7 @@ class SettleHandler:
                 outcome, handle = _unknown_handle(request.receipt_handle), request.receipt_handle
         call.send(pb.ChangeInvisibleDurationResponse(status=status_of(outcome), receipt_handle=handle))
         call.finish()
-        self._trace(_CHANGE, request, call, [request.receipt_handle], outcome, new_handle=handle)
+        self._trace(_CHANGE, topic, group, call, [request.receipt_handle], outcome, new_handle=handle)
         self._settled()
 
     def forward_to_dead_letter_queue(self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call) -> None:
@@ -189,7 +186,16 @@ class SettleHandler:
         call.finish()
         if self._tracer is not None:
             wait = ("dead letter write", began_ns, self._tracer.now_ns()) if began_ns is not None else None
-            self._trace(_FORWARD, request, call, [request.receipt_handle], outcome, began_ns=began_ns, wait=wait)
+            self._trace(
+                _FORWARD,
+                request.topic.name,
+                request.group.name,
+                call,
+                [request.receipt_handle],
+                outcome,
+                began_ns=began_ns,
+                wait=wait,
+            )
 
     def _was_moved(self, group: str, topic: str, handle: str) -> bool:
         """Whether an earlier forward did it and only its answer was lost; clients repeat a forward until it is OK."""
@@ -208,7 +214,8 @@ class SettleHandler:
     def _trace(
         self,
         method: str,
-        request: _Settling,
+        topic: str,
+        group: str,
         call: Call,
         handles: Sequence[str],
         outcome: Outcome,
@@ -223,8 +230,8 @@ class SettleHandler:
         trace = self._tracer.settling(
             method,
             call,
-            topic=request.topic.name,
-            group=request.group.name,
+            topic=topic,
+            group=group,
             handles=handles,
             failure=_failure_of((outcome,)),
             began_ns=began_ns,
@@ -235,23 +242,21 @@ class SettleHandler:
             self._tracer.settled((trace,), wait=wait)
 
 
-def encoded_ack(entries: Sequence[pb.AckMessageEntry], handles: list[str], outcomes: list[Outcome]) -> bytes:
-    """An AckMessageResponse: the outcome of each entry, and of all. Joined by hand at a third of protobuf's cost."""
-    parts = [_OK_OVERALL if outcomes.count(OK) == len(outcomes) else _encoded_overall(outcomes)]
-    for entry, handle, outcome in zip(entries, handles, outcomes):
-        message_id_bytes, handle_bytes = entry.message_id.encode(), handle.encode()
-        encoded = b"".join(
-            (
-                _ENTRY_MESSAGE_ID,
-                encoded_length(message_id_bytes),
-                message_id_bytes,
-                _ENTRY_RECEIPT_HANDLE,
-                encoded_length(handle_bytes),
-                handle_bytes,
-                _OK_ENTRY if outcome is OK else length_delimited(_ENTRY_STATUS, status_of(outcome).SerializeToString()),
-            )
-        )
-        parts += (_ENTRY, encoded_length(encoded), encoded)
+def encoded_ack(entries: list[bytes], outcomes: list[Outcome]) -> bytes:
+    """An AckMessageResponse: the outcome of each of `AckRequest.entries`, and of all. Joined by hand at a third of
+    protobuf's cost."""
+    parts = [b""]
+    all_ok = True
+    for entry, outcome in zip(entries, outcomes):
+        if outcome is OK:
+            encoded = entry + _OK_ENTRY
+        else:
+            encoded = entry + length_delimited(_ENTRY_STATUS, status_of(outcome).SerializeToString())
+            all_ok = False
+        parts.append(_ENTRY)
+        parts.append(encoded_length(encoded))
+        parts.append(encoded)
+    parts[0] = _OK_OVERALL if all_ok and entries else _encoded_overall(outcomes)
     return b"".join(parts)
 
 
@@ -260,8 +265,6 @@ def _encoded_overall(outcomes: list[Outcome]) -> bytes:
 
 
 _ENTRY: Final = tag_of(pb.AckMessageResponse, "entries")
-_ENTRY_MESSAGE_ID: Final = tag_of(pb.AckMessageResultEntry, "message_id")
-_ENTRY_RECEIPT_HANDLE: Final = tag_of(pb.AckMessageResultEntry, "receipt_handle")
 _ENTRY_STATUS: Final = tag_of(pb.AckMessageResultEntry, "status")
 _OK_OVERALL: Final = _encoded_overall([OK])
 _OK_ENTRY: Final = length_delimited(_ENTRY_STATUS, ok_status().SerializeToString())

@@ -112,32 +112,32 @@ class LeaseJournal:
     """Collects entries until they are taken as one frame."""
 
     def __init__(self) -> None:
-        self._entries = bytearray()
+        self._entries: list[bytes] = []
 
     def subscription(self, subscription: Subscription) -> None:
         """Names a subscription; before anything else is said of it."""
         group, topic = subscription.group.encode(), subscription.topic.encode()
-        self._entries += _SUBSCRIPTION.pack(EntryKind.SUBSCRIPTION, subscription.number, len(group), len(topic))
-        self._entries += group + topic
+        head = _SUBSCRIPTION.pack(EntryKind.SUBSCRIPTION, subscription.number, len(group), len(topic))
+        self._entries.append(head + group + topic)
 
     def forget(self, subscription: Subscription) -> None:
         """The subscription is gone with all its queues."""
-        self._entries += _FORGET.pack(EntryKind.FORGET, subscription.number)
+        self._entries.append(_FORGET.pack(EntryKind.FORGET, subscription.number))
 
     def at(self, kind: EntryKind, queue: QueueProgress, offset: int) -> None:
         """One of the entries that hold a queue and an offset."""
-        self._entries += _pack_at(kind, queue.subscription.number, queue.queue_id, offset)
+        self._entries.append(_pack_at(kind, queue.subscription.number, queue.queue_id, offset))
 
     def finish(self, queue: QueueProgress, offset: int) -> None:
         """FINISH: the most frequent entry."""
-        self._entries += _pack_at(_KIND_FINISH, queue.subscription.number, queue.queue_id, offset)
+        self._entries.append(_pack_at(_KIND_FINISH, queue.subscription.number, queue.queue_id, offset))
 
     def grant(self, lease: Lease, offsets: list[int], next_offset: int) -> None:
         """GRANT of `offsets`, ascending and not empty."""
         count = len(offsets)
         contiguous = offsets[-1] - offsets[0] == count - 1
         client = lease.client_id.encode()
-        self._entries += _GRANT.pack(
+        head = _GRANT.pack(
             EntryKind.GRANT,
             lease.queue.subscription.number,
             lease.queue.queue_id,
@@ -151,14 +151,13 @@ class LeaseJournal:
             count,
             contiguous,
         )
-        self._entries += client
-        self._entries += pack(">q", offsets[0]) if contiguous else pack(f">{count}q", *offsets)
+        self._entries.append(head + client + (pack(">q", offsets[0]) if contiguous else pack(f">{count}q", *offsets)))
 
     def take(self) -> bytes:
         """The entries since the last call as a frame; empty without any."""
         if not self._entries:
             return b""
-        body = bytes(self._entries)
+        body = b"".join(self._entries)
         self._entries.clear()
         return _FRAME.pack(len(body), crc32(body)) + body
 

@@ -29,7 +29,7 @@ from mqcore.delivery.lease_values import Backlog, LeasedRecord, QueueState, Rece
 from mqcore.delivery.options import DeliveryOptions
 from mqcore.delivery.queue_progress import ENDED, Lease, QueueProgress
 from mqcore.delivery.queue_reader import QueueReader
-from mqcore.delivery.receipt_handle import encode_broker_name, make_handles, read_handle
+from mqcore.delivery.receipt_handle import encode_broker_name, make_handles, read_numbers
 from mqcore.delivery.replay import LeaseReplay, write_snapshot
 from mqcore.delivery.subscription import Subscription
 from mqcore.delivery.tag_filter import TagFilter
@@ -40,6 +40,10 @@ __all__ = ["LeaseTable"]
 
 _COMPACTION_FACTOR: Final = 4
 """A journal so many times as long as the last snapshot is worth the next one."""
+# Places of a handle's numbers.
+_QUEUE_ID: Final = 1
+_OFFSET: Final = 2
+_NONCE: Final = 3
 
 
 class LeaseTable:
@@ -147,12 +151,13 @@ class LeaseTable:
         subscription = self._state.subscriptions.get((group, topic))
         if subscription is None:
             return None
-        finish = self._state.finish
-        finished = []
+        state = self._state
+        finished: list[bool] = []
         for handle in handles:
-            lease, offset = _held(subscription, handle, now_ms)
-            if lease is not None:
-                finish(lease.queue, offset)
+            numbers = read_numbers(handle)
+            lease = None if numbers is None else _running_lease(subscription, numbers, now_ms)
+            if lease is not None and numbers is not None:
+                state.finish(lease.queue, numbers[_OFFSET])
             finished.append(lease is not None)
         return finished
 
@@ -411,12 +416,15 @@ class LeaseTable:
 
 def _held(subscription: Subscription, handle: str, now_ms: int) -> tuple[Lease, int] | tuple[None, int]:
     """The running lease a handle belongs to, and the offset it names."""
-    receipt = read_handle(handle)
-    if receipt is None:
-        return None, 0
-    _, queue_id, offset, nonce, _ = receipt
-    queue = subscription.queues.get(queue_id)
-    lease = queue.pending.get(offset) if queue is not None else None
-    if lease is None or lease.nonce != nonce or (lease.deadline_ms <= now_ms and not lease.auto_renew):
-        return None, 0
-    return lease, offset
+    numbers = read_numbers(handle)
+    lease = None if numbers is None else _running_lease(subscription, numbers, now_ms)
+    return (None, 0) if lease is None or numbers is None else (lease, numbers[_OFFSET])
+
+
+def _running_lease(subscription: Subscription, numbers: tuple[int, ...], now_ms: int) -> Lease | None:
+    """The lease a handle with these numbers is of, if it is running."""
+    queue = subscription.queues.get(numbers[_QUEUE_ID])
+    lease = queue.pending.get(numbers[_OFFSET]) if queue is not None else None
+    if lease is None or lease.nonce != numbers[_NONCE] or (lease.deadline_ms <= now_ms and not lease.auto_renew):
+        return None
+    return lease

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.api.ack_request import AckRequest
 from broker.api.settle import encoded_ack
 from broker.api.status_codes import OK, Outcome, common_status, status_of
 from mqcore.storage import DiskError, PutStatus
@@ -139,10 +141,64 @@ def test_the_answer_is_what_protobuf_would_have_written(message_ids: list[str], 
             for entry, outcome in zip(entries, outcomes, strict=True)
         ],
     )
-    assert (
-        pb.AckMessageResponse.FromString(encoded_ack(entries, [e.receipt_handle for e in entries], outcomes))
-        == expected
-    )
+    request = AckRequest.FromString(pb.AckMessageRequest(entries=entries).SerializeToString())
+    assert pb.AckMessageResponse.FromString(encoded_ack(request.entries, outcomes)) == expected
+
+
+RESOURCES = st.builds(
+    definition.Resource, name=st.text(max_size=9) | st.just("x" * 200), resource_namespace=st.sampled_from(["", "ns"])
+)
+ACK_REQUESTS = st.builds(
+    pb.AckMessageRequest,
+    group=st.none() | RESOURCES,
+    topic=st.none() | RESOURCES,
+    entries=st.lists(
+        st.builds(
+            pb.AckMessageEntry,
+            message_id=st.sampled_from(["", "m", "ü", "m" * 60, "m" * 120]),
+            receipt_handle=st.sampled_from(["", "h", "h" * 60, "h" * 120, "h" * 20_000]) | st.text(max_size=9),
+            lite_topic=st.sampled_from([None, "lite"]),
+        ),
+        max_size=4,
+    ),
+).map(lambda request: request.SerializeToString())
+
+
+@given(data=ACK_REQUESTS)
+def test_a_request_is_read_as_protobuf_reads_it(data: bytes) -> None:
+    expect_as_protobuf(data)
+
+
+# As hostile or other clients may write it: fields twice, in another order, of another type, cut off.
+@given(
+    fields=st.lists(ACK_REQUESTS | st.binary(max_size=4) | st.sampled_from([b"\x0a\x00", b"\x12\x00", b"\x1a\x00"])),
+    kept=st.none() | st.integers(0, 60),
+    changed=st.none() | st.tuples(st.integers(0, 40), st.integers(0, 255)),
+)
+def test_any_bytes_are_read_as_protobuf_reads_them(
+    fields: list[bytes], kept: int | None, changed: tuple[int, int] | None
+) -> None:
+    data = bytearray(b"".join(fields)[:kept])
+    if changed is not None and changed[0] < len(data):
+        data[changed[0]] = changed[1]
+    expect_as_protobuf(bytes(data))
+
+
+def expect_as_protobuf(data: bytes) -> None:
+    """Names, handles and the entries of the answer are those of protobuf's message."""
+    try:
+        expected = pb.AckMessageRequest.FromString(data)
+    except DecodeError:
+        with pytest.raises(DecodeError):
+            AckRequest.FromString(data)
+        return
+    request = AckRequest.FromString(data)
+    assert (request.group, request.topic) == (expected.group.name, expected.topic.name)
+    assert request.handles == [entry.receipt_handle for entry in expected.entries]
+    assert [pb.AckMessageResultEntry.FromString(entry) for entry in request.entries] == [
+        pb.AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
+        for entry in expected.entries
+    ]
 
 
 def test_acknowledging_twice_in_one_request_succeeds_once(broker: BrokerAssembly) -> None:
