@@ -30,6 +30,7 @@ from apache.rocketmq.v2 import service_pb2 as pb  # noqa: E402
 from google.protobuf.message import Message  # noqa: E402
 
 from broker.api.ack_request import AckRequest  # noqa: E402
+from broker.api.sent_message import SendRequest  # noqa: E402
 from broker.files import PosixDisk  # noqa: E402
 from broker.lease_storage import LeaseStorage  # noqa: E402
 from broker.queue_reader import StoreQueueReader  # noqa: E402
@@ -151,7 +152,7 @@ def filled_broker(folder: Path, *, messages: int, body_bytes: int, queues: int) 
     for number in range(0, messages, BATCH):
         request = send_request(*(message(TOPIC, body, tag="red", keys=[f"key-{number + i}"]) for i in range(BATCH)))
         call = EncodedCall()
-        send(request, call)
+        send(SendRequest.FromString(request.SerializeToString()), call)
         response = pb.SendMessageResponse.FromString(call.sent[0])
         assert response.status.code == 20_000, response.status
     broker.turns.end()
@@ -268,7 +269,7 @@ def wake_with_many_waiting(broker: JournaledBroker, topic: str, *, sends: int, w
         receive(pb.ReceiveMessageRequest.FromString(encoded), call)
     broker.turns.end()
     for number in range(sends):
-        send(send_request(message(topic, b"x")), EncodedCall())
+        send(SendRequest.FromString(send_request(message(topic, b"x")).SerializeToString()), EncodedCall())
         watch.start()
         broker.turns.end()
         watch.stop("wake")

@@ -105,8 +105,7 @@ class SettleHandler:
         self._services.persist_leases()
         unanswered, self._unanswered = self._unanswered, []
         for call, response, _ in unanswered:
-            call.send_encoded(response)
-            call.finish()
+            call.respond(response)
         if self._tracer is not None:
             self._trace_answered(self._tracer, unanswered[0], writing_ns)
         self._settled()
