@@ -83,6 +83,7 @@ class HeaderDecoder:
         self._table_bytes: i64 = TABLE_BYTES
         # The list that the last block gave. Shared with its request, so it is never changed.
         self._last: list[Header] = _NO_HEADERS
+        self._last_bytes: i64 = 0
         # Of the last block. True when it had a name or value that no header may have.
         self.malformed = False
         # True when its names were those of the block before it.
@@ -100,23 +101,24 @@ class HeaderDecoder:
         headers = self._last.copy()
         known: i64 = len(headers)
         count: i64 = 0
-        list_bytes: i64 = 0
+        list_bytes = self._last_bytes
         malformed = False
         same_names = True
         entries = self._entries
+        last_index = _FIRST_DYNAMIC - 1 + self._count
+        newest = _FIRST_DYNAMIC - 1 + self._added
         pos = start
         while pos < end:
             first: i64 = data[pos]
             pos += 1
             if first >= 0x80:  # indexed
                 index = first & 0x7F
-                if index == 0x7F:
-                    index, pos = _integer(data, pos, end, 0x7F)
                 if index >= _FIRST_DYNAMIC:
-                    index -= _FIRST_DYNAMIC
-                    if index >= self._count:
+                    if index == 0x7F:
+                        index, pos = _integer(data, pos, end, 0x7F)
+                    if index > last_index:
                         raise HeaderBlockError("an index beyond the table")
-                    header = entries[(self._added - 1 - index) & (_ENTRIES_MAX - 1)]
+                    header = entries[(newest - index) & (_ENTRIES_MAX - 1)]
                 elif index:
                     header = _STATIC[index]
                 else:
@@ -127,10 +129,13 @@ class HeaderDecoder:
                     index, pos = _integer(data, pos, end, 0x3F)
                 header, pos = self._literal(data, pos, end, index)
                 self._add(header)
+                last_index = _FIRST_DYNAMIC - 1 + self._count
+                newest = _FIRST_DYNAMIC - 1 + self._added
             elif first >= 0x20:
                 if count:
                     raise HeaderBlockError("a table size update behind a header")
                 pos = self._resize(data, pos, end, first)
+                last_index = _FIRST_DYNAMIC - 1 + self._count
                 continue
             else:  # literal, not to be added (0x00), never to be added (0x10)
                 index = first & 0x0F
@@ -139,10 +144,13 @@ class HeaderDecoder:
                 header, pos = self._literal(data, pos, end, index)
             if count < known:
                 before = headers[count]
-                if before is not header:
-                    headers[count] = header
-                    if before.name != header.name:
-                        same_names = False
+                if before is header:
+                    count += 1
+                    continue
+                headers[count] = header
+                list_bytes -= before.list_bytes
+                if before.name != header.name:
+                    same_names = False
             else:
                 headers.append(header)
             count += 1
@@ -150,12 +158,19 @@ class HeaderDecoder:
             if header.is_malformed:
                 malformed = True
         if count < known:
+            for before in headers[count:]:
+                list_bytes -= before.list_bytes
             del headers[count:]
         self.same_names = same_names and count == known
         self.malformed = malformed
         self.list_bytes = list_bytes
-        # Kept for the next one, whatever becomes of the request; so it must not be large.
-        self._last = headers if list_bytes <= TABLE_BYTES else _NO_HEADERS
+        # Kept for the next one, whatever becomes of the request; so it must be neither large nor malformed.
+        if list_bytes <= TABLE_BYTES and not malformed:
+            self._last = headers
+            self._last_bytes = list_bytes
+        else:
+            self._last = _NO_HEADERS
+            self._last_bytes = 0
         return headers
 
     def _literal(self, data: bytes, pos: i64, end: i64, index: i64) -> tuple[Header, i64]:

@@ -109,10 +109,8 @@ def measure(data: bytes, start: i64, stop: i64) -> i64:
     state: i64 = 0
     count: i64 = 0
     unprintable: i64 = 0
-    pos = start
-    while pos < stop:
+    for pos in range(start, stop):
         place: i64 = state << 8 | data[pos]
-        pos += 1
         note: i64 = notes[place]
         if note > _COUNT:
             if note & _FORBIDDEN:

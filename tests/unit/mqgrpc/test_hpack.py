@@ -161,11 +161,20 @@ def test_a_malformed_header_stays_malformed_when_it_comes_from_the_table(field: 
     assert decoder.malformed
 
 
-@given(HEADERS)
-def test_counts_the_size_of_a_list(headers: list[tuple[str, str]]) -> None:
-    decoder = HeaderDecoder()
-    decoder.decode(hpack.Encoder().encode(headers))
-    assert decoder.list_bytes == sum(len(name) + len(value) + 32 for name, value in headers)
+@given(st.lists(st.tuples(HEADERS, st.sampled_from(["", "\n", "\xff"])), max_size=12), st.booleans())
+def test_counts_and_judges_each_list_whatever_the_one_before_it(
+    blocks: list[tuple[list[tuple[str, str]], str]], has_table: bool
+) -> None:
+    encoder, decoder = hpack.Encoder(), HeaderDecoder()
+    encoder.header_table_size = TABLE_BYTES if has_table else 0
+    for headers, bad in blocks:
+        sent = [(name.encode(), value.encode()) for name, value in headers]
+        if bad:
+            sent.append((b"x-bad", bad.encode("latin-1")))
+        found = decoder.decode(encoder.encode(sent))
+        assert [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields(found)] == sent
+        assert decoder.list_bytes == sum(len(name) + len(value) + 32 for name, value in sent)
+        assert decoder.malformed == bool(bad)
 
 
 @given(st.lists(HEADERS, max_size=12), st.booleans())
