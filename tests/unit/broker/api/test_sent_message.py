@@ -164,6 +164,10 @@ def test_every_cut_of_a_request_is_left_to_protobuf_or_read_alike() -> None:
         assert decoded is None or decoded == by_protobuf(data[:end])
 
 
+def test_only_the_compiled_decoder_is_used() -> None:
+    assert sent_message._IS_COMPILED is not str(sent_message.__file__).endswith(".py")
+
+
 def test_bytes_that_are_no_message_are_refused_as_protobuf_refuses_them() -> None:
     with pytest.raises(DecodeError):
         SendRequest.FromString(b"\x0a\xff")
