@@ -12,8 +12,8 @@ from mqcore.message import RecordFound, decode_properties, index_terms, record_t
 from mqcore.message.property_names import PROPERTY_INNER_COUNT
 from mqcore.message.sys_flag import INNER_BATCH, enters_consume_queue, enters_index
 from mqcore.storage import StoreOptions
-from mqcore.storage.index_file import term_hashes
 from mqcore.storage.record_batch import RecordBatch
+from mqcore.storage.term_hashes import term_hashes
 
 __all__ = ["RecordCollector", "RecordColumns"]
 

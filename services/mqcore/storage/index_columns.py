@@ -12,8 +12,6 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mqcore.storage.index_file import WaitingRecord, term_hashes, topic_hash
-
 __all__ = ["IndexColumns"]
 
 Integers: TypeAlias = npt.NDArray[np.int64]
@@ -23,10 +21,6 @@ _SLOT: Final = np.dtype(">i4")
 _MOST_SECONDS: Final = 0x7FFF_FFFF
 _LOW_BITS: Final = 32
 _LOW_MASK: Final = (1 << _LOW_BITS) - 1
-_UNSIGNED: Final = 0x7FFF_FFFF
-_TEXT_UNITS_MAX: Final = 1024
-"""Longest text hashed beside others; longer ones are a key nobody should use."""
-_POWERS: Final = np.array([pow(31, power, 1 << 32) for power in range(_TEXT_UNITS_MAX + 1)], dtype=np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +33,14 @@ class IndexColumns:
     store_timestamps_ms: Integers
 
     @classmethod
-    def of_records(cls, records: Sequence[WaitingRecord]) -> IndexColumns:
-        """The entries of records in log order."""
-        topics, keys, tags, physical_offsets, store_timestamps_ms = zip(*records)
-        texts: list[str] = []
-        counts = []
-        for own_keys, tag in zip(keys, tags):
-            texts += own_keys
-            if tag:
-                texts.append("T#" + tag)  # What tag_hash puts behind "topic#".
-                counts.append(len(own_keys) + 1)
-            else:
-                counts.append(len(own_keys))
-        starts = np.fromiter(map(topic_hash, topics), dtype=np.int64, count=len(topics)).astype(np.uint32)
-        hashes = _text_hashes(np.repeat(starts, counts), texts)
-        if hashes is None:
-            hashes = np.array([hashed for record in records for hashed in term_hashes(*record[:3])], dtype=np.int64)
+    def of_entries(
+        cls, hashes: Sequence[int], physical_offsets: Sequence[int], store_timestamps_ms: Sequence[int]
+    ) -> IndexColumns:
+        """Of one item an entry, in log order."""
         return cls(
-            hashes,
-            np.repeat(np.array(physical_offsets, dtype=np.int64), counts),
-            np.repeat(np.array(store_timestamps_ms, dtype=np.int64), counts),
+            np.array(hashes, dtype=np.int64),
+            np.array(physical_offsets, dtype=np.int64),
+            np.array(store_timestamps_ms, dtype=np.int64),
         )
 
     def __len__(self) -> int:
@@ -118,19 +100,3 @@ class IndexColumns:
         if begin_timestamp_ms <= 0:
             return np.zeros(len(self), dtype=np.int64)
         return np.clip((self.store_timestamps_ms - begin_timestamp_ms) // 1000, 0, _MOST_SECONDS)
-
-
-def _text_hashes(starts: npt.NDArray[np.uint32], texts: Sequence[str]) -> Integers | None:
-    """For each text what term_hashes gives for it behind a topic's hash; None: some text needs more than bytes."""
-    joined = "".join(texts)
-    lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-    if not len(texts) or lengths.min() == 0 or lengths.max() > _TEXT_UNITS_MAX or not joined.isascii():
-        return None
-    ends = np.cumsum(lengths)
-    # Of each character of all texts, how many follow it in its own one.
-    following = np.repeat(ends, lengths) - np.arange(1, len(joined) + 1)
-    products = np.frombuffer(joined.encode(), dtype=np.uint8) * _POWERS[following]
-    hashes = np.add.reduceat(products, ends - lengths, dtype=np.uint32)
-    hashes += starts * _POWERS[lengths]
-    unsigned: Integers = np.abs(hashes.view(np.int32).astype(np.int64)) & _UNSIGNED
-    return unsigned

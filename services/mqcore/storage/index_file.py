@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from mqcore.message import extend_hash, java_hash
 from mqcore.offsets import PhysicalOffset
@@ -40,16 +40,10 @@ if TYPE_CHECKING:  # It imports numpy, which only those pay who have many record
 
 __all__ = [
     "IndexFile",
-    "WaitingRecord",
     "index_file_bytes",
     "key_hash",
     "tag_hash",
-    "term_hashes",
-    "topic_hash",
 ]
-
-WaitingRecord: TypeAlias = tuple[str, Sequence[str], str | None, int, int]
-"""Topic, keys, tag, physical offset and store timestamp of a record that is yet to be entered."""
 
 _HEADER: Final = Struct(">qqqqii")
 _SLOT: Final = Struct(">i")
@@ -74,7 +68,7 @@ def index_file_bytes(*, slot_count: int, entry_count: int) -> int:
 
 
 @lru_cache(maxsize=16_384)
-def topic_hash(topic: str) -> int:
+def _topic_hash(topic: str) -> int:
     """What the hash of "topic#key" starts from."""
     return java_hash(f"{topic}#")
 
@@ -87,19 +81,7 @@ def tag_hash(topic: str, tag: str) -> int:
 
 def key_hash(topic: str, key: str) -> int:
     """What an index holds for a key of a topic: the absolute value of Java's hash of "topic#key"."""
-    return _without_sign(extend_hash(topic_hash(topic), key))
-
-
-def term_hashes(topic: str, keys: Sequence[str], tag: str | None) -> list[int]:
-    """What an index holds for a message, in the order in which it is entered: its keys, then its tag."""
-    hash_before = topic_hash(topic)
-    hashes = []
-    for key in keys:
-        hashed = extend_hash(hash_before, key)
-        hashes.append(hashed if hashed >= 0 else -hashed & _UNSIGNED)  # _without_sign, without its call.
-    if tag:
-        hashes.append(tag_hash(topic, tag))
-    return hashes
+    return _without_sign(extend_hash(_topic_hash(topic), key))
 
 
 def _without_sign(signed: int) -> int:

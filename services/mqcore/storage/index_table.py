@@ -6,6 +6,7 @@ entered again from the CommitLog as long as that still has the records.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -18,12 +19,11 @@ from mqcore.storage.disk import Disk, MappedSegment
 from mqcore.storage.errors import DiskFull
 from mqcore.storage.index_file import (
     IndexFile,
-    WaitingRecord,
     index_file_bytes,
     key_hash,
     tag_hash,
-    term_hashes,
 )
+from mqcore.storage.term_hashes import term_hashes
 
 if TYPE_CHECKING:  # It imports numpy, which only those pay who have many records to enter.
     from mqcore.storage.index_columns import IndexColumns
@@ -53,7 +53,11 @@ class IndexTable:
         self._full_files: Final[list[IndexFile]] = []
         self._prepared: MappedSegment | None = None
         """The next file, made ahead; named later than every other."""
-        self._waiting: list[WaitingRecord] = []
+        # Of records that wait to be entered: how many, and for each entry its hash, offset and store timestamp.
+        self._waiting_records = 0
+        self._waiting_hashes: list[int] = []
+        self._waiting_offsets: list[int] = []
+        self._waiting_timestamps: list[int] = []
         self._columns: type[IndexColumns] | None = None
         self.durable_timestamp_ms = 0
         """End of the last file that `load` found to be full and synced. The checkpoint must not say more while the
@@ -115,8 +119,7 @@ class IndexTable:
 
         A record that starts before the last one entered is left alone, so dispatching twice does little harm.
         """
-        if self._waiting:
-            self.enter_waiting()
+        self.enter_waiting()
         hashes = term_hashes(topic, keys, tag)
         if hashes:
             self._put_hashes(hashes, physical_offset, store_timestamp_ms, wall_ms)
@@ -129,31 +132,52 @@ class IndexTable:
         Until then a query does not find it, and only the CommitLog knows it. So it must be entered before a checkpoint
         vouches for it. DiskError as for `enter_waiting`, which it calls when many are waiting.
         """
-        self._waiting.append((topic, keys, tag, physical_offset, store_timestamp_ms))
-        if len(self._waiting) >= _WAITING_MAX:
+        self.put_hashes_later(term_hashes(topic, keys, tag), physical_offset, store_timestamp_ms)
+
+    def put_hashes_later(self, hashes: list[int], physical_offset: int, store_timestamp_ms: int) -> None:
+        """The same for what `term_hashes` gives."""
+        self._waiting_hashes += hashes
+        for _ in range(len(hashes)):
+            self._waiting_offsets.append(physical_offset)
+            self._waiting_timestamps.append(store_timestamp_ms)
+        self._waiting_records += 1
+        if self._waiting_records >= _WAITING_MAX:
             self.enter_waiting()
 
     def enter_waiting(self) -> None:
         """Enters what `put_later` was given. After a DiskError nothing is lost; the call may be repeated."""
-        waiting = self._waiting
-        if self._columns is not None and len(waiting) >= _COLUMNS_FROM:
-            self._waiting = []
-            try:
-                self.put_columns(self._columns.of_records(waiting))
-            except BaseException:
-                self._waiting = waiting
-                raise
+        records = self._waiting_records
+        if not records:
             return
-        for topic, keys, tag, physical_offset, store_timestamp_ms in waiting:
-            hashes = term_hashes(topic, keys, tag)
-            if hashes:
-                self._put_hashes(hashes, physical_offset, store_timestamp_ms, store_timestamp_ms)
-        waiting.clear()
+        hashes, offsets, timestamps = self._waiting_hashes, self._waiting_offsets, self._waiting_timestamps
+        self._forget_waiting()
+        try:
+            if self._columns is not None and records >= _COLUMNS_FROM and hashes:
+                self.put_columns(self._columns.of_entries(hashes, offsets, timestamps))
+            else:
+                self._put_entries(hashes, offsets, timestamps)
+        except BaseException:
+            self._waiting_records = records
+            self._waiting_hashes, self._waiting_offsets, self._waiting_timestamps = hashes, offsets, timestamps
+            raise
+
+    def _forget_waiting(self) -> None:
+        self._waiting_records = 0
+        self._waiting_hashes, self._waiting_offsets, self._waiting_timestamps = [], [], []
+
+    def _put_entries(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> None:
+        """Record by record: the entries of one are neighbours."""
+        row = 0
+        while row < len(offsets):
+            end = row + 1
+            while end < len(offsets) and offsets[end] == offsets[row]:
+                end += 1
+            self._put_hashes(hashes[row:end], offsets[row], timestamps[row], timestamps[row])
+            row = end
 
     def put_columns(self, columns: IndexColumns) -> None:
         """Enters many records, with the same result as `put` one after the other, `wall_ms` their store timestamps."""
-        if self._waiting:
-            self.enter_waiting()
+        self.enter_waiting()
         row = 0
         while row < len(columns):
             file = self._files[-1] if self._files else None
@@ -209,7 +233,8 @@ class IndexTable:
 
     def truncate(self, physical_end: int) -> None:
         """Takes back the entries of records that start at or beyond `physical_end`, where the CommitLog is cut."""
-        self._waiting = [record for record in self._waiting if record[3] < physical_end]
+        kept = bisect_left(self._waiting_offsets, physical_end)
+        del self._waiting_hashes[kept:], self._waiting_offsets[kept:], self._waiting_timestamps[kept:]
         while self._files:
             file = self._files[-1]
             if file.end_physical_offset < physical_end and not file.is_empty:
@@ -230,7 +255,7 @@ class IndexTable:
 
     def remove_all(self) -> None:
         """Deletes every file: the CommitLog is empty, or starts anew somewhere else."""
-        self._waiting.clear()
+        self._forget_waiting()
         for file in list(self._files):
             self._remove(file)
 
