@@ -62,7 +62,7 @@ class SlaveLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """What one read brought: neighbouring pieces of the log, views of the buffer that was read into."""
+    """What a read brought that waits for the thread: neighbouring pieces of the log, views of the buffer read into."""
 
     start_offset: int
     parts: list[memoryview]
@@ -149,11 +149,14 @@ class HaConnection:
 
     def acknowledge(self) -> None:
         """Reports the acknowledged end."""
+        self._acknowledge(0 if self._timelines is None else self._clock.monotonic_ns())
+
+    def _acknowledge(self, now_ns: int) -> None:
         if self._session is not None:
             end_offset = self._acknowledged_end()
             if self._timelines is not None:
                 # Before it is sent, so that it never seems to come after the master's hearing of it.
-                self._timelines.reported.note(end_offset, self._clock.monotonic_ns())
+                self._timelines.reported.note(end_offset, now_ns)
             self._session.appended(end_offset)
             self._send_reports()
 
@@ -233,22 +236,23 @@ class HaConnection:
         if parts:
             if self._timelines is not None:
                 self._timelines.received.note(start_offset + sum(map(len, parts)), now_ns)
-            self._store(_Arrival(start_offset, parts, count))
+            self._store(start_offset, parts, count)
 
-    def _store(self, arrival: _Arrival) -> None:
-        """Appends what arrived: at once, in the thread, or when the thread has done what it is at."""
+    def _store(self, start_offset: int, parts: list[memoryview], size: int) -> None:
+        """Appends what a read of `size` bytes brought: at once, in the thread, or when the thread has done what it is
+        at."""
         if self._writing is not None:
             assert self._sock is not None
-            self._waiting = arrival
+            self._waiting = _Arrival(start_offset, parts, size)
             asyncio.get_running_loop().remove_reader(self._sock)
             return
-        if arrival.size >= WRITTEN_APART_BYTES_MIN:
-            write = self._log.replicated_write(arrival.start_offset, arrival.parts)
+        if size >= WRITTEN_APART_BYTES_MIN:
+            write = self._log.replicated_write(start_offset, parts)
             if write is not None:
                 self._store_apart(write)
                 return
         try:
-            self._log.append_replicated(arrival.start_offset, arrival.parts)
+            self._log.append_replicated(start_offset, parts)
         except StorageError as error:
             # No room for the next file, or bytes that do not follow: what was appended is sound, the rest comes again.
             self._end(str(error))
@@ -272,16 +276,20 @@ class HaConnection:
         arrival, self._waiting = self._waiting, None
         if arrival is not None and self._sock is not None and not self._is_ended:
             # First of all: the thread works on while the loop reports and dispatches.
-            self._store(arrival)
+            self._store(arrival.start_offset, arrival.parts, arrival.size)
             asyncio.get_running_loop().add_reader(self._sock, self._readable)
         self._note_appended()
 
     def _note_appended(self) -> None:
         """The log has grown: reports it, and has it dispatched."""
-        self.master_end_offset = max(self.master_end_offset, self._log.end_offset)
+        end_offset = self._log.end_offset
+        if end_offset > self.master_end_offset:
+            self.master_end_offset = end_offset
+        now_ns = 0
         if self._timelines is not None:
-            self._timelines.appended.note(self._log.end_offset, self._clock.monotonic_ns())
-        self.acknowledge()
+            now_ns = self._clock.monotonic_ns()
+            self._timelines.appended.note(end_offset, now_ns)
+        self._acknowledge(now_ns)
         self._appended()
 
     def _send_reports(self) -> None:

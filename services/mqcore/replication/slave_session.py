@@ -62,14 +62,19 @@ class SlaveSession:
                 self._body_left -= length
                 position += length
                 continue
-            missing = TRANSFER_HEADER_BYTES - len(self._header)
-            header = self._header + bytes(view[position : position + missing])
-            position += len(header) - len(self._header)
-            if len(header) < TRANSFER_HEADER_BYTES:
-                self._header = header
-                break
-            self._header = b""
-            start_offset, body_bytes = TRANSFER_HEADER.unpack(header)
+            if not self._header and position + TRANSFER_HEADER_BYTES <= end:
+                frame: tuple[int, int] = TRANSFER_HEADER.unpack_from(view, position)
+                position += TRANSFER_HEADER_BYTES
+            else:
+                missing = TRANSFER_HEADER_BYTES - len(self._header)
+                header = self._header + bytes(view[position : position + missing])
+                position += len(header) - len(self._header)
+                if len(header) < TRANSFER_HEADER_BYTES:
+                    self._header = header
+                    break
+                self._header = b""
+                frame = TRANSFER_HEADER.unpack(header)
+            start_offset, body_bytes = frame
             self._check(start_offset, body_bytes)
             if body_bytes == 0:
                 events.append(MasterHeartbeat(start_offset))

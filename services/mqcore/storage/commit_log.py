@@ -108,6 +108,9 @@ class CommitLog:
 
     def append_parts(self, parts: Sequence[memoryview]) -> None:
         """Stores bytes of a master's log, each part of which lies within one file. DiskError: the rest is not there."""
+        if len(parts) == 1 and len(parts[0]) < _WRITTEN_BYTES_MIN:
+            self.append_raw(parts[0])  # What a slave reads that follows closely.
+            return
         first = 0
         while first < len(parts):
             if self.end_offset == self._file_end:
