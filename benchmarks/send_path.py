@@ -21,7 +21,7 @@ import statistics
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, perf_counter_ns
 from typing import Any, Final
@@ -34,12 +34,10 @@ from apache.rocketmq.v2 import service_pb2 as pb  # noqa: E402
 from hpack import Encoder  # noqa: E402
 
 from broker.files import PosixDisk  # noqa: E402
-from broker.put_answer import PutAnswer, PutDone  # noqa: E402
 from broker.put_meter import PutMeter  # noqa: E402
 from broker.tracing.broker_tracing import BrokerTracing  # noqa: E402
 from broker.tracing.send_tracer import SendTracer  # noqa: E402
 from broker.write_path import WritePath  # noqa: E402
-from mqcore.message import OutgoingMessage  # noqa: E402
 from mqcore.replication import MasterOptions, MasterReplica  # noqa: E402
 from mqcore.storage import FlushDiskType, StoreOptions  # noqa: E402
 from mqgrpc import Connection, Limits, Stream, frames  # noqa: E402
@@ -116,15 +114,7 @@ class ReplicatingBroker(BrokerAssembly):
             tracer=tracer,
         )
         self._write_path.attach(PlayedSlave(replica, clock, self._write_path.collect))
-
-    def put(
-        self,
-        messages: Sequence[OutgoingMessage],
-        done: PutAnswer | PutDone,
-        call: Call | None = None,
-        traceparents: Sequence[str] = (),
-    ) -> None:
-        self._write_path.put(messages, done, call, traceparents)
+        self.put = self._write_path.put  # type: ignore[method-assign]  # as the broker has it
 
 
 def _raise(error: Exception) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import random
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -49,7 +49,6 @@ from broker.operations.group_changes import GroupChanges
 from broker.operations.group_progress import GroupProgressView
 from broker.operations.runtime_settings import RuntimeSettings
 from broker.operations.setting_appliers import setting_appliers
-from broker.put_answer import PutAnswer, PutDone
 from broker.queries import CommitLogPages, MessageQueries
 from broker.queue_reader import StoreQueueReader
 from broker.retention import Retention
@@ -61,7 +60,7 @@ from broker.tracing.send_tracer import SendTracer
 from broker.write_path import WritePath
 from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable
-from mqcore.message import Host, OutgoingMessage
+from mqcore.message import Host
 from mqcore.metadata import (
     DataVersion,
     SubscriptionGroupConfig,
@@ -86,7 +85,6 @@ from mqservice.logging import LevelSwitch
 from mqservice.loop_meter import LoopMeter
 from mqservice.metrics import MetricExports
 from mqservice.name_server_link import NameServerLinks
-from mqservice.rpc import Call
 
 __all__ = ["Broker"]
 
@@ -175,7 +173,7 @@ class Broker:
             kick_flush=self._flusher.kick,
             appended=self._client_api.message_arrived,
             answered=self._client_plane.flush,
-            refusal=lambda: self._refusal,
+            refusal=lambda: self.refusal,
             failed=self._disk_failed,
             meter=self._observability.put_meter,
             tracer=self.send_tracer,
@@ -188,6 +186,8 @@ class Broker:
             tracer=self.send_tracer,
         )
         self._write_path.attach(self._ha)
+        self.put: Final = self._write_path.put
+        """Without a step in between: every send goes this way."""
         self._members = GroupMembers(
             self._identity, view=lambda: self._links.view, stated_master=settings.ha_master_address
         )
@@ -204,7 +204,7 @@ class Broker:
             failed=self._disk_failed,
             timelines=self._observability.replica_timelines,
         )
-        self._links = NameServerLinks(
+        self._links: NameServerLinks = NameServerLinks(
             settings.name_servers,
             clock=clock,
             log=log,
@@ -244,7 +244,7 @@ class Broker:
             deliveries=self._client_api.delivery_meter,
             tables=self._tables,
             current_settings=self._current_settings,
-            refusal=lambda: self._refusal,
+            refusal=lambda: self.refusal,
         )
         self._queries = MessageQueries(
             store=self._store,
@@ -295,7 +295,8 @@ class Broker:
         self._metric_exports = MetricExports(
             settings.metrics_options(), collect=self._metrics.collect, resource=self._observability.resource
         )
-        self._refusal: str | None = "the broker is starting"
+        self.refusal: str | None = "the broker is starting"
+        """Why messages are neither taken nor given now; None when they are. An attribute: every send asks."""
         self._serving = False
         self._is_open = False
         self._failure: str | None = None
@@ -315,11 +316,6 @@ class Broker:
     def identity(self) -> BrokerIdentity:
         """Who this broker is."""
         return self._identity
-
-    @property
-    def refusal(self) -> str | None:
-        """Why messages are neither taken nor given now; None when they are."""
-        return self._refusal
 
     @property
     def store_host(self) -> Host:
@@ -369,16 +365,6 @@ class Broker:
     def send_tracer(self) -> SendTracer | None:
         """Makes traces of sends."""
         return self._observability.send_tracer
-
-    def put(
-        self,
-        messages: Sequence[OutgoingMessage],
-        done: PutAnswer | PutDone,
-        call: Call | None = None,
-        traceparents: Sequence[str] = (),
-    ) -> None:
-        """See `WritePath.put`."""
-        self._write_path.put(messages, done, call, traceparents)
 
     def create_topic(self, topic: str, *, queue_count: int) -> None:
         """Creates a topic, durably."""
@@ -446,7 +432,7 @@ class Broker:
         self._ports |= await self._client_plane.start()
         self._is_open = True
         self._links.announce()
-        self._refusal = None if self._settings.is_master else _SLAVE_REFUSAL
+        self.refusal = None if self._settings.is_master else _SLAVE_REFUSAL
         await self._tell_readiness()
         log.info("broker_serving", role=str(self._settings.broker_role), **self._ports)
 
@@ -535,7 +521,7 @@ class Broker:
                 events=self._events,
                 resend_dead_letters=DeadLetterResend(self, self._queries).resend,
                 process_start_ms=self._incarnation,
-                refusal=lambda: self._refusal,
+                refusal=lambda: self.refusal,
                 clock=self._clock,
             ),
             queries=MessageQueryServicer(self._queries),
@@ -577,7 +563,7 @@ class Broker:
             lag_age=self._lag_age,
             current_settings=self._current_settings,
             flush_seconds={"log": self._flusher.durations_s, "queues": self._queue_flusher.durations_s},
-            refusal=lambda: self._refusal,
+            refusal=lambda: self.refusal,
             span_counts=self._observability.span_counts,
         )
 
@@ -659,7 +645,7 @@ class Broker:
         if not self._is_open or self._departure.has_begun or self._stopping.is_set():
             return False
         if self._settings.is_master:
-            return self._refusal is None and self._store.refusal is None
+            return self.refusal is None and self._store.refusal is None
         return self._follower.is_following and self._follower.lag_bytes < self._settings.ha_max_gap_not_in_sync
 
     async def _tell_readiness(self) -> None:
@@ -676,14 +662,14 @@ class Broker:
     def _refuse_before_stop(self) -> None:
         """The last step of a drain. Sends in progress go on to their end."""
         if self._settings.is_master and not self._stopping.is_set():
-            self._refusal = "the broker is draining: it will be restarted"
+            self.refusal = "the broker is draining: it will be restarted"
             self._client_api.drain()
 
     async def _stop(self) -> None:
         """Leaves the routes, ends what waits, then closes the planes; the store is still open."""
         limit_ms = self._settings.shutdown_timeout
         log.info("broker_stopping", failure=self._failure)
-        self._refusal = "the broker is stopping"
+        self.refusal = "the broker is stopping"
         await self._links.unregister()
         if self._failure is not None:
             self._write_path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
@@ -811,7 +797,7 @@ class Broker:
     def _stop_on(self, failure: str) -> None:
         """Ends the broker with exit code 1; nothing is acknowledged any more."""
         self._failure = self._failure or failure
-        self._refusal = failure
+        self.refusal = failure
         self._stopping.set()
 
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
 
 from broker.api.client_api import ClientApi
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
+from broker.put_answer import PutAnswer, PutDone, answer_of
 from broker.queue_reader import StoreQueueReader
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.send_tracer import SendTracer
@@ -89,7 +90,7 @@ class BrokerAssembly:
         # Status of every put; None for the store's own. Set before the put.
         self.put_status: PutStatus | None = None
         self.puts_held = False
-        self._held: list[tuple[list[AppendResult], Callable[[list[AppendResult]], None]]] = []
+        self._held: list[tuple[list[AppendResult], PutAnswer]] = []
         self.tracing = tracing
         self.send_tracer: SendTracer | None = None
         self.api = ClientApi(self, tracing)
@@ -114,7 +115,7 @@ class BrokerAssembly:
     def put(
         self,
         messages: Sequence[OutgoingMessage],
-        done: Callable[[list[AppendResult]], None],
+        done: PutAnswer | PutDone,
         call: Call | None = None,
         traceparents: Sequence[str] = (),
     ) -> None:
@@ -126,15 +127,15 @@ class BrokerAssembly:
             if self.put_status is not None:
                 result.status = self.put_status
         if self.puts_held:
-            self._held.append((results, done))
+            self._held.append((results, answer_of(done)))
         else:
-            done(results)
+            answer_of(done).answer(results)
 
     def release_puts(self) -> None:
         """Answers the puts held back, in their order."""
         held, self._held = self._held, []
-        for results, done in held:
-            done(results)
+        for results, answer in held:
+            answer.answer(results)
 
     def create_topic(self, topic: str, *, queue_count: int) -> None:
         """In memory."""

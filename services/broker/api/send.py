@@ -19,6 +19,7 @@ from broker.api.services import BrokerServices
 from broker.api.status_codes import PUT_OUTCOMES, Code, Outcome, common_status, ok_status, status_of
 from broker.api.validation import check_client_id, check_message, check_topic, declared_type
 from broker.api.wire_format import number, tag_of
+from broker.put_answer import PutAnswer
 from mqcore.message import InvalidProperty, OutgoingMessage
 from mqcore.metadata import TopicConfig
 from mqcore.routing.queue_choice import queue_of_message_group
@@ -71,7 +72,7 @@ class SendHandler:
                     traceparents = _traceparents(messages)
                     break
         if isinstance(outgoing, list):
-            self._services.put(outgoing, _Answer(outgoing, call).settled, call, traceparents)
+            self._services.put(outgoing, _SendAnswer(outgoing, call), call, traceparents)
             return
         _refuse(messages, call, outgoing)
         if self._tracer is not None:
@@ -212,8 +213,8 @@ def _refuse(messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
     call.finish()
 
 
-class _Answer:
-    """What a request that was put waits for. An object: a function with its arguments costs more to make and call."""
+class _SendAnswer(PutAnswer):
+    """Answers a request whose messages were put."""
 
     __slots__ = ("_call", "_messages")
 
@@ -221,8 +222,8 @@ class _Answer:
         self._messages = messages
         self._call = call
 
-    def settled(self, results: list[AppendResult]) -> None:
-        """Answers."""
+    def answer(self, results: list[AppendResult]) -> None:
+        """See `PutAnswer.answer`."""
         call = self._call
         # A message is indexed by its id first.
         message_ids = [message.index_keys[0] for message in self._messages]

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker.api.sessions import ClientSessions
+from broker.put_answer import PutAnswer, PutDone
 from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable
 from mqcore.message import Host, OutgoingMessage
 from mqcore.metadata import SubscriptionGroupTable, TopicTable
 from mqcore.routing import BrokerIdentity, TopicRoute
-from mqcore.storage import AppendResult
 from mqservice.rpc import Call
 
 __all__ = ["ApiOptions", "BrokerServices", "Timer", "Timers"]
@@ -103,11 +103,11 @@ class BrokerServices(Protocol):
     def put(
         self,
         messages: Sequence[OutgoingMessage],
-        done: Callable[[list[AppendResult]], None],
+        done: PutAnswer | PutDone,
         call: Call | None = None,
         traceparents: Sequence[str] = (),
     ) -> None:
-        """Stores messages of one topic, all or none, and calls `done` with their final results, at once or later.
+        """Stores messages of one topic, all or none, and tells `done` their final results, at once or later.
 
         Final means: every flush and copy the settings ask for was had, or is known to be missing. `call` is what the
         messages came with, and `traceparents` are those that they had themselves.
