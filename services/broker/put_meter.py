@@ -93,11 +93,11 @@ class PutMeter:
         histogram = self._ok_s if status is _PUT_OK else self.send_to_ack_s.get(status)
         if histogram is None:
             histogram = self.send_to_ack_s[status] = Histogram(LATENCY_BOUNDS_S)
-        histogram.observe(duration_ns * _S_PER_NS, messages)
+        histogram.observe(float(duration_ns) * _S_PER_NS, messages)
 
     def acknowledged(self, duration_ns: int) -> None:
         """Enough slaves have a put so long after its append."""
-        self.ack_latency_s.observe(duration_ns * _S_PER_NS)
+        self.ack_latency_s.observe(float(duration_ns) * _S_PER_NS)
 
     def note_exemplars(
         self,

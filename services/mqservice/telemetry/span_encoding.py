@@ -39,18 +39,19 @@ _OF_SPAN_OF_REMOTE_PARENT: Final[bytes] = b"\x85\x01" + _FLAGS.pack(0x301)
 _OF_LINK: Final[bytes] = b"\x35" + _FLAGS.pack(0x300)
 _OF_SAMPLED_LINK: Final[bytes] = b"\x35" + _FLAGS.pack(0x301)
 
+# Nearly all are of this kind, and the hash of an enum's member takes long.
+_INTERNAL: Final = SpanKind.INTERNAL
+_OF_INTERNAL: Final = b"\x30\x01"
 _KINDS: Final[dict[SpanKind, bytes]] = {
-    SpanKind.INTERNAL: b"\x30\x01",
+    SpanKind.INTERNAL: _OF_INTERNAL,
     SpanKind.SERVER: b"\x30\x02",
     SpanKind.CLIENT: b"\x30\x03",
     SpanKind.PRODUCER: b"\x30\x04",
     SpanKind.CONSUMER: b"\x30\x05",
 }
-_FROM_UNTIL: Final = Struct("<cQcQ")
-_AT: Final = Struct("<cQ")
+_pack_times: Final = Struct("<cQcQ").pack
+_pack_time: Final = Struct("<cQ").pack
 _DOUBLE: Final = Struct("<cd")
-_pack_trace_id: Final = Struct(">QQ").pack
-_pack_id: Final = Struct(">Q").pack
 _STATUS_ERROR: Final = b"\x18\x02"
 
 
@@ -64,13 +65,13 @@ def encoded_request(spans: Sequence[bytes], *, resource: bytes, scope: bytes) ->
 def encoded_span(span: SpanData) -> bytes:
     """One of the `spans` of a ScopeSpans, with tag and length."""
     context = span.context
-    parts = [b"\x0a\x10", _trace_id(context.trace_id), b"\x12\x08", _pack_id(context.span_id)]
+    parts = [b"\x0a\x10", context.trace_id.to_bytes(16, "big"), b"\x12\x08", context.span_id.to_bytes(8, "big")]
     if span.parent_span_id:
-        parts += (b"\x22\x08", _pack_id(span.parent_span_id))
+        parts += (b"\x22\x08", span.parent_span_id.to_bytes(8, "big"))
     parts += (
         _name(span.name),
-        _KINDS[span.kind],
-        _FROM_UNTIL.pack(b"\x39", span.start_ns, b"\x41", span.end_ns),
+        _OF_INTERNAL if span.kind is _INTERNAL else _KINDS[span.kind],
+        _pack_times(b"\x39", span.start_ns, b"\x41", span.end_ns),
     )
     _add_attributes(parts, b"\x4a", span.attributes)
     for event in span.events:
@@ -90,21 +91,17 @@ def encoded_span(span: SpanData) -> bytes:
 
 def _event(event: SpanEvent) -> bytes:
     name = event.name.encode()
-    parts = [_AT.pack(b"\x09", event.at_ns), b"\x12", _varint(len(name)), name]
+    parts = [_pack_time(b"\x09", event.at_ns), b"\x12", _varint(len(name)), name]
     _add_attributes(parts, b"\x1a", event.attributes)
     return b"".join(parts)
 
 
 def _link(link: SpanLink) -> bytes:
     context = link.context
-    parts = [b"\x0a\x10", _trace_id(context.trace_id), b"\x12\x08", _pack_id(context.span_id)]
+    parts = [b"\x0a\x10", context.trace_id.to_bytes(16, "big"), b"\x12\x08", context.span_id.to_bytes(8, "big")]
     _add_attributes(parts, b"\x22", link.attributes)
     parts.append(_OF_SAMPLED_LINK if context.is_sampled else _OF_LINK)
     return b"".join(parts)
-
-
-def _trace_id(trace_id: int) -> bytes:
-    return _pack_trace_id(trace_id >> 64, trace_id & _UNSIGNED)
 
 
 def _name(name: str) -> bytes:
