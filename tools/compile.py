@@ -69,6 +69,7 @@ MODULES: Final = (
     "mqcore/storage/message_store",
     "mqcore/storage/dispatch",
     "mqcore/storage/record_boundaries",
+    "mqcore/storage/record_walk",
     "mqcore/storage/term_hashes",
     "mqcore/tracing/trace_context",
     "mqcore/tracing/head_sampler",

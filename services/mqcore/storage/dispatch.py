@@ -15,6 +15,7 @@ from mqcore.message.sys_flag import enters_consume_queue, enters_index
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
 from mqcore.storage.errors import DiskFull
 from mqcore.storage.index_table import IndexTable
+from mqcore.storage.record_walk import IS_COMPILED, RecordWalk
 
 __all__ = ["BatchDone", "Dispatcher"]
 
@@ -22,6 +23,8 @@ _BATCH_BYTES_MAX: Final = 4 << 20
 """Of one batch: a few milliseconds, and columns that fit a processor's cache."""
 _SHORT_BATCH: Final = 16
 """Records. A shorter batch cost more than it saved."""
+_WALK_BYTES_MAX: Final = 192 << 10
+"""Waiting log up to which a compiled walk costs less than columns do."""
 _PAUSE_BYTES: Final = 256 << 10
 """Read one by one after a short batch: more of what made it short is likely to follow."""
 
@@ -48,15 +51,22 @@ class Dispatcher:
         *,
         delay_levels_ms: Sequence[int],
         batch_bytes_min: int,
+        walk_bytes_max: int | None = None,
     ) -> None:
-        """`batch_bytes_min`: see StoreOptions.dispatch_batch_bytes_min."""
+        """`batch_bytes_min`, `walk_bytes_max`: see StoreOptions.dispatch_batch_bytes_min, .dispatch_walk_bytes_max."""
         self._queues: Final = queues
         self._index: Final = index
         self._delay_levels_ms: Final = delay_levels_ms
         # Without numpy every record is read alone. What reads batches is imported when there is the first.
         self._has_batches = find_spec("numpy") is not None
-        self._batch_bytes_min: Final = batch_bytes_min
+        self._columns_bytes_min: Final = batch_bytes_min
         self._batches_from = 0
+        if walk_bytes_max is None:
+            walk_bytes_max = _WALK_BYTES_MAX if IS_COMPILED else 0
+        self._walk_bytes_max: Final[int] = walk_bytes_max
+        self._walk: Final = RecordWalk(queues, index)
+        self.batch_bytes_min: Final[int] = 1 if self._walk_bytes_max else batch_bytes_min
+        """Of less there is never a batch."""
 
     def dispatch_batch(
         self,
@@ -72,7 +82,9 @@ class Dispatcher:
 
         See record_batch for `physical_offset`, `with_zeros` and what is common. DiskError as for `dispatch`.
         """
-        if limit - position < self._batch_bytes_min or not self._has_batches:
+        if limit - position <= self._walk_bytes_max and with_zeros and not index_only:
+            return self._dispatch_walk(view, position, limit, physical_offset)
+        if limit - position < self._columns_bytes_min or not self._has_batches:
             return None
         if self._batches_from - _PAUSE_BYTES <= physical_offset < self._batches_from:
             return None
@@ -94,6 +106,13 @@ class Dispatcher:
         except DiskFull:
             no_room = True
         return BatchDone(count, batch.end_offset, int(batch.offsets[-1]), int(batch.store_timestamps_ms.max()), no_room)
+
+    def _dispatch_walk(self, view: memoryview, position: int, limit: int, physical_offset: int) -> BatchDone | None:
+        walk = self._walk
+        count = walk.enter(view, position, limit, physical_offset)
+        if not count:
+            return None
+        return BatchDone(count, walk.end_offset, walk.last_record_offset, walk.last_store_timestamp_ms, walk.no_room)
 
     def dispatch(self, record: RecordFound) -> None:
         """Enters a record into its ConsumeQueue and into the index."""

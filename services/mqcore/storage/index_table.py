@@ -150,7 +150,7 @@ class IndexTable:
         if not records:
             return
         hashes, offsets, timestamps = self._waiting_hashes, self._waiting_offsets, self._waiting_timestamps
-        self._forget_waiting()
+        self.forget_waiting()
         try:
             if self._columns is not None and records >= _COLUMNS_FROM and hashes:
                 self.put_columns(self._columns.of_entries(hashes, offsets, timestamps))
@@ -161,7 +161,8 @@ class IndexTable:
             self._waiting_hashes, self._waiting_offsets, self._waiting_timestamps = hashes, offsets, timestamps
             raise
 
-    def _forget_waiting(self) -> None:
+    def forget_waiting(self) -> None:
+        """Gives up what waits: it is not found by its keys. For who goes on without room, lest it gather for ever."""
         self._waiting_records = 0
         self._waiting_hashes, self._waiting_offsets, self._waiting_timestamps = [], [], []
 
@@ -255,7 +256,7 @@ class IndexTable:
 
     def remove_all(self) -> None:
         """Deletes every file: the CommitLog is empty, or starts anew somewhere else."""
-        self._forget_waiting()
+        self.forget_waiting()
         for file in list(self._files):
             self._remove(file)
 

@@ -105,6 +105,7 @@ class MessageStore:
             self._index,
             delay_levels_ms=options.delay_levels_ms,
             batch_bytes_min=options.dispatch_batch_bytes_min,
+            walk_bytes_max=options.dispatch_walk_bytes_max,
         )
         self._lock: DiskLock | None = None
         self._checkpoint = StoreCheckpoint()
@@ -790,7 +791,7 @@ class MessageStore:
             raise
 
     def _dispatch_batch(self, piece: memoryview, position: int, physical_offset: int) -> BatchDone | None:
-        if len(piece) - position < self._options.dispatch_batch_bytes_min:
+        if len(piece) - position < self._dispatcher.batch_bytes_min:
             return None
         try:
             done = self._dispatcher.dispatch_batch(piece, position, len(piece), physical_offset=physical_offset)

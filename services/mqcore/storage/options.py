@@ -53,6 +53,9 @@ class StoreOptions:
     dispatch_batch_bytes_min: int = 64 << 10
     """From so many bytes of waiting log on records are dispatched in batches: some hundred calls of numpy are spread
     over them."""
+    dispatch_walk_bytes_max: int | None = None
+    """Up to so many bytes of it are read record by record in compiled code; None: as far as that costs less, which is
+    nowhere in plain Python."""
     flush_interval_ms: int = 500
     """`flushIntervalCommitLog`: bound on what an ASYNC_FLUSH broker loses with its machine."""
     delay_levels_ms: tuple[int, ...] = _ROCKETMQ_DELAY_LEVELS_MS

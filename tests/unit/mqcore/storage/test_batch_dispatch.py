@@ -31,6 +31,7 @@ OPTIONS: Final = StoreOptions(
     index_slot_count=16,
     index_entry_count=60,
     dispatch_batch_bytes_min=1 << 40,
+    dispatch_walk_bytes_max=0,
 )
 IN_BATCHES: Final = replace(OPTIONS, dispatch_batch_bytes_min=1)
 HOSTS: Final = (Host.parse("192.0.2.7", 40_001), Host.parse("2001:db8::7", 40_001))
@@ -131,6 +132,9 @@ def assert_same(log: bytes, chunk_bytes: list[int] | None = None, *, options: St
     batches = replicated(log, replace(options, dispatch_batch_bytes_min=1), chunk_bytes or [])
     assert batches[1] == alone[1]
     assert batches[0] == alone[0]
+    walked = replicated(log, replace(options, dispatch_walk_bytes_max=1 << 40), chunk_bytes or [])
+    assert walked[1] == alone[1]
+    assert walked[0] == alone[0]
 
 
 words = st.text(st.sampled_from("abXY019-_ é漢𝄞"), max_size=12)
@@ -233,6 +237,24 @@ def test_a_damaged_body_among_equal_records(damaged: int, body_bytes: int) -> No
         position += int.from_bytes(log[position : position + 4], "big")
     log[position + 88 + body_bytes - 1] ^= 1
     assert_same(bytes(log))
+
+
+@pytest.mark.parametrize("damaged", [None, 60_000, 150_000, 300_000])
+def test_records_across_and_beyond_the_pieces_of_a_walk(damaged: int | None) -> None:
+    chance = random.Random(5)
+    sizes = [*(chance.randrange(3_000) for _ in range(120)), 70_000, 5, 200_000, 3, 64 << 10, 9]
+    log = bytearray(
+        raw_log(
+            [
+                Message(body=bytes(size), properties=f"UNIQ_KEY\x01{number:032X}\x02".encode())
+                for number, size in enumerate(sizes)
+            ],
+            file_bytes=1 << 20,
+        )
+    )
+    if damaged is not None:
+        log[damaged] ^= 1
+    assert_same(bytes(log), options=replace(OPTIONS, commit_log_file_bytes=1 << 20))
 
 
 def recovered(log: bytes, options: StoreOptions) -> tuple[dict[str, bytes], object]:

@@ -312,6 +312,19 @@ def test_what_waits_for_room_is_entered_when_there_is_some(disk: SimulatedDisk) 
     assert found(table, "id-2") == [2]
 
 
+def test_what_waits_for_room_can_be_given_up(disk: SimulatedDisk) -> None:
+    table = new_table(disk)
+    capacity_bytes, disk.capacity_bytes = disk.capacity_bytes, 0
+    put_later(table, *numbered(2))
+    with pytest.raises(DiskFull):
+        table.enter_waiting()
+    table.forget_waiting()
+    disk.capacity_bytes = capacity_bytes
+    put_later(table, *numbered(3)[2:])
+    table.enter_waiting()
+    assert [found(table, f"id-{number}") for number in range(3)] == [[], [], [2]]
+
+
 def test_what_waits_beyond_a_cut_is_forgotten(disk: SimulatedDisk) -> None:
     table = new_table(disk)
     put(table, *numbered(2))

@@ -1,0 +1,280 @@
+"""Records read one after the other in compiled code: what dispatch needs of them, with few objects made.
+
+Takes the place of record_batch where few records are waiting: numpy's calls cost as much for one of them as for some
+hundred. It holds itself to the same rule: it takes only records that `scan_record` accepts, with the same checks, and
+only *common* ones; the first that is not ends the walk, and the caller reads that one alone. Not common are V2 records,
+parts of transactions, inner batches, the schedule topic, IPv6 hosts and texts beyond ASCII.
+
+Written for mypyc: the log is copied piece by piece into `bytes`, whose letters cost a few instructions each there.
+Plain Python does the same, slowly, so it is not used there.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from mypy_extensions import i64
+
+from mqcore.message import SCHEDULE_TOPIC, V1_MAGIC, java_hash, tags_code
+from mqcore.message.checksum import crc32
+from mqcore.message.property_names import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
+from mqcore.message.record_layout import CRC_MASK, HOST_FLAGS, SCAN_HEADS, SMALLEST_RECORD_BYTES
+from mqcore.message.sys_flag import INNER_BATCH, TRANSACTION_MASK
+from mqcore.storage.consume_queue_table import ConsumeQueueTable
+from mqcore.storage.errors import DiskFull
+from mqcore.storage.index_file import tag_hash
+from mqcore.storage.index_table import IndexTable
+
+__all__ = ["IS_COMPILED", "RecordWalk"]
+
+IS_COMPILED: Final = not __file__.endswith(".py")
+
+_PIECE_BYTES: Final = 64 << 10
+"""Copied at once: it stays in a processor's cache, and malloc has it at hand (it maps what is twice as large)."""
+_HEAD_BYTES: Final = 88
+_LENGTHS_BYTES: Final = 3
+"""Of the lengths of topic and properties, behind the body."""
+_SMALLEST_BYTES: Final = 91
+_MAGIC: Final = 0xDAA3_20A7
+_CRC_MASK: Final = 0x7FFF_FFFF
+# Said again, because only what is written out is no look-up in compiled code.
+assert SCAN_HEADS[0].size == _HEAD_BYTES
+assert (_MAGIC, _CRC_MASK, _SMALLEST_BYTES) == (V1_MAGIC, CRC_MASK, SMALLEST_RECORD_BYTES)
+_UNCOMMON_FLAGS: Final = 0xBC
+assert _UNCOMMON_FLAGS == INNER_BATCH | TRANSACTION_MASK | HOST_FLAGS
+_V1_TOPIC_BYTES_MAX: Final = 127
+_TOPICS_MAX: Final = 4096
+_TAGS_MAX: Final = 1024
+"""Of a topic. What is remembered is forgotten as a whole when it is full."""
+_UNIQUE_KEY: Final = PROPERTY_UNIQUE_KEY.encode() + b"\x01"
+_KEYS: Final = PROPERTY_KEYS.encode() + b"\x01"
+_TAGS: Final = PROPERTY_TAGS.encode() + b"\x01"
+_UNIQUE_KEY_BYTES: Final = 9
+_KEYS_BYTES: Final = 5
+_TAGS_BYTES: Final = 5
+assert (len(_UNIQUE_KEY), len(_KEYS), len(_TAGS)) == (_UNIQUE_KEY_BYTES, _KEYS_BYTES, _TAGS_BYTES)
+_U: Final = 0x55
+_K: Final = 0x4B
+_T: Final = 0x54
+assert (_UNIQUE_KEY[0], _KEYS[0], _TAGS[0]) == (_U, _K, _T)
+_SPACE: Final = 0x20
+_SHORTEST_PAIR: Final = 6
+"""TAGS or KEYS with a value."""
+
+_unpack_head: Final = SCAN_HEADS[0].unpack_from
+_unpack_peek: Final = Struct(">iI28xi").unpack_from
+
+
+class _Tag:
+    """What queue and index hold for a tag of a topic."""
+
+    __slots__ = ("code", "hashed")
+
+    def __init__(self, topic: str, raw: bytes) -> None:
+        tag = str(raw, "ascii")
+        self.code: Final[int] = tags_code(tag)
+        self.hashed: Final[int] = tag_hash(topic, tag)
+
+
+class _Topic:
+    """What does not change from one record of a topic to the next."""
+
+    __slots__ = ("hash_before", "is_common", "name", "raw", "tags")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw: Final[bytes] = raw
+        self.name: Final[str] = str(raw, "utf-8", "replace")
+        self.is_common: Final[bool] = raw.isascii() and self.name != SCHEDULE_TOPIC
+        self.hash_before: Final[int] = java_hash(f"{self.name}#") & 0xFFFF_FFFF
+        self.tags: Final[dict[bytes, _Tag]] = {}
+
+    def new_tag(self, raw: bytes) -> _Tag:
+        """Remembers one."""
+        if len(self.tags) >= _TAGS_MAX:
+            self.tags.clear()
+        tag = _Tag(self.name, raw)
+        self.tags[raw] = tag
+        return tag
+
+
+class RecordWalk:
+    """Enters records into their ConsumeQueues and has the index take them later.
+
+    What it tells is of the last `enter`, which begins anew.
+    """
+
+    def __init__(self, queues: ConsumeQueueTable, index: IndexTable | None) -> None:
+        self._queues: Final = queues
+        self._index: Final = index
+        self._topics: Final[dict[bytes, _Topic]] = {}
+        self._count = 0
+        self._tags_code = 0
+        """Of the record whose terms were read last."""
+        self.end_offset = 0
+        self.last_record_offset = 0
+        self.last_store_timestamp_ms = 0
+        """The latest of them."""
+        self.no_room = False
+        """DiskFull: all entries of queues are in memory, and what comes next has no room."""
+
+    def enter(self, view: memoryview, position: int, limit: int, physical_offset: int) -> int:
+        """Enters the common records that view[position:limit] begins with; returns how many.
+
+        `physical_offset` is where in the CommitLog `position` is. DiskError: the disk failed, and the rest is void.
+        """
+        self.last_store_timestamp_ms = 0
+        self.no_room = False
+        self._count = 0
+        while limit - position >= _SMALLEST_BYTES:
+            # What is not common, or not all there, is not worth a copy.
+            peeked: tuple[int, int, int] = _unpack_peek(view, position)
+            size, magic, sys_flag = peeked
+            if magic != _MAGIC or sys_flag & _UNCOMMON_FLAGS or size > limit - position:
+                break
+            walked = self._walk(bytes(view[position : min(limit, position + max(size, _PIECE_BYTES))]), physical_offset)
+            if not walked:
+                break
+            position += walked
+            physical_offset += walked
+        self.end_offset = physical_offset
+        return self._count
+
+    def _walk(self, data: bytes, physical_offset: int) -> int:
+        """Enters the common records that lie whole in `data`; returns how many bytes they are."""
+        queues, index = self._queues, self._index
+        latest_ms: i64 = self.last_store_timestamp_ms
+        base: i64 = physical_offset
+        limit: i64 = len(data)
+        position: i64 = 0
+        topic = _NO_TOPIC
+        while position + _SMALLEST_BYTES <= limit:
+            head: tuple[int, int, int, int, int, int, int, int, int] = _unpack_head(data, position)
+            size: i64 = head[0]
+            own_offset: i64 = head[5]
+            body_bytes: i64 = head[8]
+            end: i64 = position + size
+            body_start: i64 = position + _HEAD_BYTES
+            body_end: i64 = body_start + body_bytes
+            if head[1] != _MAGIC or head[6] & _UNCOMMON_FLAGS or own_offset != base + position:
+                break
+            if size < _SMALLEST_BYTES or end > limit or body_bytes < 0 or body_end + _LENGTHS_BYTES > end:
+                break
+            topic_bytes: i64 = data[body_end]
+            topic_end: i64 = body_end + 1 + topic_bytes
+            properties_start: i64 = topic_end + 2
+            if topic_bytes > _V1_TOPIC_BYTES_MAX or properties_start > end:
+                break
+            high: i64 = data[topic_end]
+            low: i64 = data[topic_end + 1]
+            if properties_start + (high << 8 | low) != end or high > 127:
+                break
+            if crc32(data[body_start:body_end]) & _CRC_MASK != head[2]:
+                break
+            topic_raw = data[body_end + 1 : topic_end]
+            if topic_raw != topic.raw:
+                topic = self._topic(topic_raw)
+            properties = data[properties_start:end]
+            if not topic.is_common or not properties.isascii():
+                break
+            hashes = self._read_terms(topic, properties)
+            try:
+                queues.get_or_create(topic.name, head[3]).append(head[4], head[5], head[0], self._tags_code)
+            except DiskFull:
+                self.no_room = True
+            if index is not None and hashes:
+                self._enter_later(index, hashes, head[5], head[7])
+            self._count += 1
+            self.last_record_offset = head[5]
+            store_timestamp_ms: i64 = head[7]
+            latest_ms = max(latest_ms, store_timestamp_ms)
+            position = end
+        self.last_store_timestamp_ms = latest_ms
+        return position
+
+    def _enter_later(self, index: IndexTable, hashes: list[int], physical_offset: int, store_timestamp_ms: int) -> None:
+        try:
+            index.put_hashes_later(hashes, physical_offset, store_timestamp_ms)
+        except DiskFull:
+            # As `put` has it: what has no room is not found by its keys, and the log goes on.
+            index.forget_waiting()
+            self.no_room = True
+
+    def _read_terms(self, topic: _Topic, properties: bytes) -> list[int]:
+        """What the index holds for a record, its keys first and its tag last; sets its tags code.
+
+        As decode_properties and index_terms have it: of pairs with one name the last counts, a pair without value does
+        not, and KEYS are the words between spaces.
+        """
+        unique_key = words = tag_raw = b""
+        for pair in properties.split(b"\x02"):
+            if len(pair) < _SHORTEST_PAIR:
+                continue
+            first = pair[0]
+            if first == _T:
+                if pair.startswith(_TAGS):
+                    tag_raw = pair[_TAGS_BYTES:]
+            elif first == _K:
+                if pair.startswith(_KEYS):
+                    words = pair[_KEYS_BYTES:]
+            elif first == _U and len(pair) > _UNIQUE_KEY_BYTES and pair.startswith(_UNIQUE_KEY):
+                unique_key = pair[_UNIQUE_KEY_BYTES:]
+        hashes: list[int] = []
+        if unique_key:
+            hashes.append(_key_hash(topic.hash_before, unique_key))
+        if words:
+            _append_word_hashes(hashes, topic.hash_before, words)
+        self._tags_code = 0
+        if tag_raw:
+            tag = topic.tags.get(tag_raw)
+            if tag is None:
+                tag = topic.new_tag(tag_raw)
+            hashes.append(tag.hashed)
+            self._tags_code = tag.code
+        return hashes
+
+    def _topic(self, raw: bytes) -> _Topic:
+        topic = self._topics.get(raw)
+        if topic is None:
+            if len(self._topics) >= _TOPICS_MAX:
+                self._topics.clear()
+            topic = _Topic(raw)
+            self._topics[raw] = topic
+        return topic
+
+
+def _key_hash(hash_before: int, key: bytes) -> int:
+    """What the index holds for an ASCII key: see index_file.key_hash."""
+    hashed: i64 = hash_before
+    for index in range(len(key)):
+        hashed = (hashed * 31 + key[index]) & 0xFFFF_FFFF
+    return _without_sign(hashed)
+
+
+def _append_word_hashes(hashes: list[int], hash_before: int, words: bytes) -> None:
+    """The same for each word of KEYS."""
+    before: i64 = hash_before
+    hashed: i64 = before
+    is_word = False
+    for index in range(len(words)):
+        unit: i64 = words[index]
+        if unit != _SPACE:
+            hashed = (hashed * 31 + unit) & 0xFFFF_FFFF
+            is_word = True
+        elif is_word:
+            hashes.append(_without_sign(hashed))
+            hashed = before
+            is_word = False
+    if is_word:
+        hashes.append(_without_sign(hashed))
+
+
+def _without_sign(hashed: i64) -> i64:
+    """Java's Math.abs of 32 bits, and 0 for the one value that has no counterpart."""
+    if hashed & 0x8000_0000:
+        return (0x1_0000_0000 - hashed) & 0x7FFF_FFFF
+    return hashed
+
+
+_NO_TOPIC: Final = _Topic(b"\0")
+"""Before the first record."""
