@@ -47,8 +47,8 @@ FLUSH_POLL_S: Final = 0.005
 # Records dispatched one by one in a turn of the loop: about 10 ms. A batch counts as a turn of its own.
 DISPATCH_SLICE: Final = 2_048
 # Records gather for so long, or until so many bytes make a batch (half of a full read): in a batch each costs a tenth.
-# Nobody reads a slave's ConsumeQueues within that time, and what ends its life as a slave dispatches the rest. In 30 ms
-# the wake-up and the index entries are shared by three times as many as in 10, and a report still waits 2 ms at most.
+# Nobody reads a slave's ConsumeQueues within that time, and what ends its life as a slave dispatches the rest. A longer
+# time spreads the wake-up over more records, and makes reports wait longer while they are dispatched.
 GATHER_S: Final = 0.030
 GATHERED_BYTES: Final = 2 << 20
 
