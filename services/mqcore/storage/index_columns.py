@@ -33,14 +33,19 @@ class IndexColumns:
     store_timestamps_ms: Integers
 
     @classmethod
-    def of_entries(
-        cls, hashes: Sequence[int], physical_offsets: Sequence[int], store_timestamps_ms: Sequence[int]
+    def of_records(
+        cls,
+        hashes: Sequence[int],
+        counts: Sequence[int],
+        physical_offsets: Sequence[int],
+        store_timestamps_ms: Sequence[int],
     ) -> IndexColumns:
-        """Of one item an entry, in log order."""
+        """The entries of records in log order: all their hashes, how many are of each record, and where and when each
+        was stored."""
         return cls(
             np.array(hashes, dtype=np.int64),
-            np.array(physical_offsets, dtype=np.int64),
-            np.array(store_timestamps_ms, dtype=np.int64),
+            np.repeat(np.array(physical_offsets, dtype=np.int64), counts),
+            np.repeat(np.array(store_timestamps_ms, dtype=np.int64), counts),
         )
 
     def __len__(self) -> int:

@@ -53,9 +53,9 @@ class IndexTable:
         self._full_files: Final[list[IndexFile]] = []
         self._prepared: MappedSegment | None = None
         """The next file, made ahead; named later than every other."""
-        # Of records that wait to be entered: how many, and for each entry its hash, offset and store timestamp.
-        self._waiting_records = 0
+        # Of records that wait to be entered: all their hashes, how many are of each, its offset and store timestamp.
         self._waiting_hashes: list[int] = []
+        self._waiting_counts: list[int] = []
         self._waiting_offsets: list[int] = []
         self._waiting_timestamps: list[int] = []
         self._columns: type[IndexColumns] | None = None
@@ -136,45 +136,43 @@ class IndexTable:
 
     def put_hashes_later(self, hashes: list[int], physical_offset: int, store_timestamp_ms: int) -> None:
         """The same for what `term_hashes` gives."""
+        if not hashes:
+            return
         self._waiting_hashes += hashes
-        for _ in range(len(hashes)):
-            self._waiting_offsets.append(physical_offset)
-            self._waiting_timestamps.append(store_timestamp_ms)
-        self._waiting_records += 1
-        if self._waiting_records >= _WAITING_MAX:
+        self._waiting_counts.append(len(hashes))
+        self._waiting_offsets.append(physical_offset)
+        self._waiting_timestamps.append(store_timestamp_ms)
+        if len(self._waiting_offsets) >= _WAITING_MAX:
             self.enter_waiting()
 
     def enter_waiting(self) -> None:
         """Enters what `put_later` was given. After a DiskError nothing is lost; the call may be repeated."""
-        records = self._waiting_records
-        if not records:
+        if not self._waiting_offsets:
             return
-        hashes, offsets, timestamps = self._waiting_hashes, self._waiting_offsets, self._waiting_timestamps
+        hashes, counts = self._waiting_hashes, self._waiting_counts
+        offsets, timestamps = self._waiting_offsets, self._waiting_timestamps
         self.forget_waiting()
         try:
-            if self._columns is not None and records >= _COLUMNS_FROM and hashes:
-                self.put_columns(self._columns.of_entries(hashes, offsets, timestamps))
+            if self._columns is not None and len(offsets) >= _COLUMNS_FROM:
+                self.put_columns(self._columns.of_records(hashes, counts, offsets, timestamps))
             else:
-                self._put_entries(hashes, offsets, timestamps)
+                self._put_records(hashes, counts, offsets, timestamps)
         except BaseException:
-            self._waiting_records = records
-            self._waiting_hashes, self._waiting_offsets, self._waiting_timestamps = hashes, offsets, timestamps
+            self._waiting_hashes, self._waiting_counts = hashes, counts
+            self._waiting_offsets, self._waiting_timestamps = offsets, timestamps
             raise
 
     def forget_waiting(self) -> None:
         """Gives up what waits: it is not found by its keys. For who goes on without room, lest it gather for ever."""
-        self._waiting_records = 0
-        self._waiting_hashes, self._waiting_offsets, self._waiting_timestamps = [], [], []
+        self._waiting_hashes, self._waiting_counts = [], []
+        self._waiting_offsets, self._waiting_timestamps = [], []
 
-    def _put_entries(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> None:
-        """Record by record: the entries of one are neighbours."""
-        row = 0
-        while row < len(offsets):
-            end = row + 1
-            while end < len(offsets) and offsets[end] == offsets[row]:
-                end += 1
-            self._put_hashes(hashes[row:end], offsets[row], timestamps[row], timestamps[row])
-            row = end
+    def _put_records(self, hashes: list[int], counts: list[int], offsets: list[int], timestamps: list[int]) -> None:
+        start = 0
+        for number in range(len(offsets)):
+            end = start + counts[number]
+            self._put_hashes(hashes[start:end], offsets[number], timestamps[number], timestamps[number])
+            start = end
 
     def put_columns(self, columns: IndexColumns) -> None:
         """Enters many records, with the same result as `put` one after the other, `wall_ms` their store timestamps."""
@@ -235,7 +233,8 @@ class IndexTable:
     def truncate(self, physical_end: int) -> None:
         """Takes back the entries of records that start at or beyond `physical_end`, where the CommitLog is cut."""
         kept = bisect_left(self._waiting_offsets, physical_end)
-        del self._waiting_hashes[kept:], self._waiting_offsets[kept:], self._waiting_timestamps[kept:]
+        del self._waiting_hashes[sum(self._waiting_counts[:kept]) :], self._waiting_counts[kept:]
+        del self._waiting_offsets[kept:], self._waiting_timestamps[kept:]
         while self._files:
             file = self._files[-1]
             if file.end_physical_offset < physical_end and not file.is_empty:
