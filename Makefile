@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
+.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -87,6 +87,10 @@ bench-catchup: setup ## a fresh slave copies a log and builds its ConsumeQueues:
 
 bench-send: setup ## CPU of a sync-replicated send, HTTP/2 bytes in and out, without sockets
 	@$(BIN)/python benchmarks/send_path.py
+
+bench-instructions: setup compiled ## instructions of a sync-replicated send by part, counted by callgrind: the same on a busy machine
+	@tools/bootstrap.sh valgrind
+	@$(BIN)/python benchmarks/send_instructions.py
 
 bench-tracing: setup compiled ## CPU of a sync-replicated send with tracing off, at 1 % and of every message, beside code without it
 	@$(BIN)/python benchmarks/tracing_overhead.py

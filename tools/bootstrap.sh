@@ -16,6 +16,13 @@ if [ "$extra" = compiler ]; then
   fi
   exit 0
 fi
+if [ "$extra" = valgrind ]; then
+  # Counts instructions, for benchmarks/send_instructions.py, which tells if it is still missing.
+  if ! command -v valgrind >/dev/null 2>&1 && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends valgrind >/dev/null
+  fi
+  exit 0
+fi
 if [ -e "$stamp" ] && [ "$stamp" -nt uv.lock ] && [ "$stamp" -nt pyproject.toml ]; then exit 0; fi
 
 # Debian's own Python before another that PATH names: it is built with profiles and link-time optimization, and a broker

@@ -1,0 +1,162 @@
+"""Instructions of a sync-replicated send, by part: what `send_path.py` times, counted by valgrind's callgrind.
+
+A count is the same whatever else the machine does, to about one in a hundred, so it tells apart what two timings on a
+shared machine cannot. It knows nothing of caches: what it finds is to be timed all the same. Counted are the modules as
+images have them (`make compiled`), of the Python this runs with.
+
+    make bench-instructions                        # build/bench-instructions.json
+    callgrind_annotate --inclusive=yes build/send.callgrind.1
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+COMPILED: Final = ROOT / "build" / "compiled"
+REPORT: Final = ROOT / "build" / "bench-instructions.json"
+DUMP: Final = ROOT / "build" / "send.callgrind"
+PATH: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
+REQUESTS: Final = 32
+WARM_UP_READS: Final = 50
+"""Before the counting: tables are filled and memory is mapped."""
+COUNT_LIMIT_S: Final = 900
+CONTROL_LIMIT_S: Final = 60
+PARTS: Final = {
+    "request_head": "CPyDef_connection___Connection____on_headers",
+    "request": "CPyDef_http2_call___Http2Call____run",
+    "request_decode": "CPyDef_sent_message___SendRequest___FromString",
+    "request_check_and_translate": "CPyDef_send___SendHandler____accepted",
+    "request_put": "CPyDef_write_path___WritePath___put",
+    "request_put_store": "CPyDef_message_store___MessageStore___put",
+    "turn": "CPyDef_write_path___WritePath____end_of_turn",
+    "turn_answer": "CPyDef_write_path___WritePath____finish",
+}
+"""Rows by the compiled function whose instructions they are, with all that it calls; a name holds those that begin with
+it."""
+
+
+async def _counted(data: list[bytes]) -> None:
+    """What runs in callgrind, which counts from the end of the warm-up on."""
+    import structlog
+
+    from mqgrpc import frames
+    from mqservice.clock import SystemClock
+    from mqservice.http2_front import Http2Front
+    from send_path import TOPIC, ReplicatingBroker, connection_of
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
+        broker = ReplicatingBroker(Path(folder))
+        broker.add_topic(TOPIC, queue_count=8)
+        front = Http2Front("127.0.0.1", 0, clock=SystemClock())
+        front.add(broker.api.method_table())
+        connection = connection_of(front)
+        connection.receive(frames.PREFACE + frames.settings({}) + frames.window_update(0, 1 << 30), monotonic())
+        connection.take_output()
+        for number, read in enumerate(data):
+            if number == WARM_UP_READS:
+                _control("--instr=on")
+            connection.receive(read, monotonic())
+            while connection.open_streams:
+                await asyncio.sleep(0)  # the end of the turn ships to the slave
+            connection.take_output()
+        _control("--dump")
+        broker.close()
+
+
+def _control(command: str) -> None:
+    arguments = ["callgrind_control", command, str(os.getpid())]
+    subprocess.run(arguments, stdout=subprocess.DEVNULL, check=True, timeout=CONTROL_LIMIT_S)
+
+
+def _count(data: list[bytes]) -> Counter[str]:
+    """Instructions by function, what it calls included; of everything under ""."""
+    for old in DUMP.parent.glob(f"{DUMP.name}*"):
+        old.unlink()
+    with tempfile.NamedTemporaryFile(dir=ROOT / "build") as file:
+        pickle.dump(data, file)
+        file.flush()
+        subprocess.run(
+            [
+                "valgrind",
+                "--tool=callgrind",
+                "--instr-atstart=no",
+                f"--callgrind-out-file={DUMP}",
+                sys.executable,
+                __file__,
+                "--counted",
+                file.name,
+            ],
+            env=os.environ | {"PYTHONPATH": str(COMPILED), "PYTHONHASHSEED": "0"},
+            stderr=subprocess.DEVNULL,
+            check=True,
+            timeout=COUNT_LIMIT_S,
+        )
+    return inclusive_counts(DUMP.with_name(f"{DUMP.name}.1").read_text())
+
+
+def inclusive_counts(dump: str) -> Counter[str]:
+    """Of a callgrind dump with one kind of event: lines `fn=(id) name` begin a function, `calls=` lines say that the
+    next line's cost is a callee's."""
+    names: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    function = ""
+    for line in dump.splitlines():
+        if found := re.match(r"(c?fn)=\((\d+)\)(?: (.+))?", line):
+            if found[3]:
+                names[found[2]] = found[3]
+            if found[1] == "fn":
+                function = names[found[2]]
+        elif line[:1] in "+-*0123456789" and line:
+            counts[function] += int(line.rsplit(" ", 1)[1])
+        elif line.startswith(("summary:", "totals:")):
+            counts[""] = int(line.split()[1]) or counts[""]
+    return counts
+
+
+def main() -> None:
+    """Counts, prints the table and writes build/bench-instructions.json."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--reads", type=int, default=200, help="of 32 requests that are counted (default %(default)s)")
+    parser.add_argument("--counted", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.counted is not None:
+        asyncio.run(_counted(pickle.loads(options.counted.read_bytes())))
+        return
+    if not COMPILED.is_dir():
+        parser.error("there is no build/compiled; make it with `make compiled`")
+    if shutil.which("valgrind") is None:
+        parser.error("valgrind is missing; install the package of that name, or `make bench-instructions` as root")
+    from report import Row
+    from send_path import reads
+
+    data = reads(count=WARM_UP_READS + options.reads, requests=REQUESTS, batch=1, body_bytes=1_024, path=PATH)
+    counts = _count(data)
+    messages = options.reads * REQUESTS
+    rows = [
+        Row.absolute(f"send_instructions{name}", counts[function] / messages, "instructions/msg")
+        for name, function in (("", ""), *((f"_{name}", function) for name, function in PARTS.items()))
+    ]
+    for row in rows:
+        print(f"{row.name:<46}{row.value:>10,.0f}")
+    REPORT.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
