@@ -26,11 +26,13 @@ fi
 if [ -e "$stamp" ] && [ "$stamp" -nt uv.lock ] && [ "$stamp" -nt pyproject.toml ]; then exit 0; fi
 
 # Debian's own Python before another that PATH names: it is built with profiles and link-time optimization, and a broker
-# costs a fifth less on it than on one that was compiled without them (benchmarks/RESULTS.md).
-python=${PYTHON:-/usr/bin/python3}
-if [ -z "${PYTHON:-}" ] && ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-  python=python3
-fi
+# costs a fifth less on it than on one that was compiled without them (benchmarks/RESULTS.md). Not if what compiles
+# extensions against it is missing and cannot be had.
+is_usable='import os, shutil, sys, sysconfig
+headers = os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))
+sys.exit(sys.version_info < (3, 11) or not (headers or (os.geteuid() == 0 and shutil.which("apt-get"))))'
+python=${PYTHON:-python3}
+if [ -z "${PYTHON:-}" ] && /usr/bin/python3 -c "$is_usable" 2>/dev/null; then python=/usr/bin/python3; fi
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {
   echo "tandemmq needs Python 3.11 or newer as '$python'; install it or set PYTHON=/path/to/python3.11" >&2; exit 1; }
 
@@ -39,7 +41,9 @@ else
   uv=.tools/bin/uv
   if [ ! -x "$uv" ]; then
     echo "setup: installing uv into .tools" >&2
-    if "$python" -m venv .tools >/dev/null 2>&1; then .tools/bin/pip install -q uv
+    # Any Python will do for that, and another one may have what Debian's has in a package of its own.
+    if "$python" -m venv .tools >/dev/null 2>&1 || python3 -m venv --clear .tools >/dev/null 2>&1; then
+      .tools/bin/pip install -q uv
     elif "$python" -m pip --version >/dev/null 2>&1; then
       rm -rf .tools && "$python" -m pip install -q --target .tools uv
     elif [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
