@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from broker.files import PosixDisk
 from demo.evidence import logged_message_ids
 from support.acknowledged_sends import AcknowledgedSender
-from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
+from support.cluster_processes import SMALL_STORE, ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
+from support.messages import outgoing_message
+from support.stores import new_store, with_options
 from support.topic_admin import broker_status, create_topic
 
 TOPIC = "integration"
@@ -31,9 +36,33 @@ def in_sync_slaves(master: ServiceProcess) -> int:
     return sum(1 for slave in asyncio.run(broker_status(master)).slaves if slave.in_sync)
 
 
+def slave_ids(master: ServiceProcess) -> list[int]:
+    """Broker ids of the slaves the master counts; -1 for one it does not know."""
+    return sorted(slave.broker_id for slave in asyncio.run(broker_status(master)).slaves)
+
+
 def ends_equal(master: ServiceProcess, slave: ServiceProcess) -> bool:
     """True when master and slave hold logs of one length."""
     return bool(asyncio.run(broker_status(master)).end_offset == asyncio.run(broker_status(slave)).end_offset)
+
+
+def fill_store(folder: Path, *, log_bytes: int) -> None:
+    """Makes the store of a broker with the settings of SMALL_STORE and so much log, without a broker."""
+    options = with_options(
+        commit_log_file_bytes=int(SMALL_STORE["mappedFileSizeCommitLog"]),
+        consume_queue_file_bytes=int(SMALL_STORE["mappedFileSizeConsumeQueue"]),
+        index_slot_count=int(SMALL_STORE["maxHashSlotNum"]),
+        index_entry_count=int(SMALL_STORE["maxIndexNum"]),
+        max_message_bytes=int(SMALL_STORE["maxMessageSize"]),
+    )
+    store = new_store(PosixDisk(folder), options=options)
+    store.load()
+    body, number = random.Random(5).randbytes(16_000), 0
+    while store.end_offset < log_bytes:
+        keys = (f"key-{number}",)
+        store.put_batch([outgoing_message(topic=TOPIC, queue_id=queue, body=body, keys=keys) for queue in range(8)])
+        number += 1
+    store.close()
 
 
 def kept_tails(slave: ServiceProcess) -> list[str]:
@@ -64,6 +93,24 @@ def assert_identical(cluster: ProcessCluster, master: str, slave: str) -> None:
     assert all(not any(data) for name, data in (ours | theirs).items() if name not in common)
     for name in common:
         assert ours[name] == theirs[name], f"{name} differs"
+
+
+def test_slaves_with_equal_logs_are_each_known_by_their_id(tmp_path: Path) -> None:
+    """Two come empty at once, and one comes again: each proof is for its own connection."""
+    with ProcessCluster(tmp_path) as cluster:
+        cluster.add_name_server()
+        master = cluster.add_broker("broker-a", settings={"totalReplicas": "3", "inSyncReplicas": "3"})
+        slaves = [cluster.add_broker("broker-a", broker_id=broker_id) for broker_id in (1, 2)]
+        both = "both slaves are in sync"
+        wait_until(lambda: in_sync_slaves(master) == 2, limit_s=30, what=both)
+        asyncio.run(create_topic(master, TOPIC))
+        assert slave_ids(master) == [1, 2]
+        with AcknowledgedSender(master, TOPIC) as sender:
+            wait_until(lambda: len(sender.acknowledged) > 100, limit_s=30, what="100 acknowledged sends")
+        slaves[0].kill()
+        slaves[0].start()
+        wait_until(lambda: in_sync_slaves(master) == 2, limit_s=30, what=both)
+        assert slave_ids(master) == [1, 2]
 
 
 def test_sync_master_killed_under_load_loses_nothing(tmp_path: Path) -> None:
@@ -117,6 +164,28 @@ def test_fresh_slave_gets_the_whole_log_of_several_files(tmp_path: Path) -> None
         assert slave.stop() == 0
         assert len(commit_log_bytes(cluster.store_folder("broker-a-1"))) >= 4
         assert set(sender.acknowledged) <= logged_message_ids(cluster.store_folder("broker-a-1"))
+        assert_identical(cluster, "broker-a-0", "broker-a-1")
+
+
+def test_slave_killed_while_it_catches_up_goes_on_where_its_log_ends(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path) as cluster:
+        cluster.add_name_server()
+        fill_store(cluster.store_folder("broker-a-0"), log_bytes=5 * int(SMALL_STORE["mappedFileSizeCommitLog"]))
+        master = cluster.add_broker("broker-a", settings={"brokerRole": "ASYNC_MASTER"})
+        slave = cluster.add_broker("broker-a", broker_id=1)
+        log_folder = cluster.store_folder("broker-a-1") / "commitlog"
+
+        def has_files(count: int) -> bool:
+            return len(list(log_folder.glob("0*"))) >= count
+
+        for count in (2, 4):
+            wait_until(partial(has_files, count), limit_s=30, what="the slave is on its way")
+            slave.kill()
+            slave.start()
+        wait_until(lambda: ends_equal(master, slave), limit_s=30, what="caught up")
+        assert kept_tails(slave) == [], "a kill alone makes no log differ"
+        assert master.stop() == 0
+        assert slave.stop() == 0
         assert_identical(cluster, "broker-a-0", "broker-a-1")
 
 

@@ -115,11 +115,13 @@ class Connection:
 
     __slots__ = (
         "_inbox", "_notified", "_out", "_wants_room", "closed", "host", "on_lost", "on_readable", "on_writable",
-        "owner", "peer_host",
+        "owner", "peer_host", "port",
     )  # fmt: skip
 
-    def __init__(self, owner: Process, peer_host: str) -> None:
+    def __init__(self, owner: Process, peer_host: str, port: int) -> None:
+        """`port` is that of the end that opened the stream; on both ends the same number."""
         self.owner = owner
+        self.port = port
         self.host = owner.host
         self.peer_host = peer_host
         self.closed = False
@@ -230,6 +232,7 @@ class Network:
         self._cuts: set[tuple[str, str]] = set()
         self._pipes: list[_Pipe] = []
         self._listeners: dict[tuple[str, int], tuple[Process, Callable[[Connection], None]]] = {}
+        self._last_port = 32_768
         self._services: dict[tuple[str, str], tuple[Process, object]] = {}
 
     # Faults
@@ -332,7 +335,8 @@ class Network:
         if listener is None or not listener[0].alive:
             raise ConnectionRefusedError(f"connect to {host}:{port}")
         owner, accept = listener
-        near, far = Connection(process, host), Connection(owner, process.host)
+        self._last_port += 1
+        near, far = Connection(process, host, self._last_port), Connection(owner, process.host, self._last_port)
         there, back = _Pipe(self, near, far), _Pipe(self, far, near)
         near.join(there)
         far.join(back)

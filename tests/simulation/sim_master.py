@@ -143,9 +143,9 @@ class SimMaster:
         if self._write_path is not None:
             self._write_path.flushed()
 
-    def _verified(self, broker_id: int, end_offset: int) -> None:
+    def _verified(self, broker_id: int, end_offset: int, connection: str) -> None:
         if self._replica is not None:
-            self._replica.verified(broker_id, end_offset, now_ms=self._process.clock.monotonic_ms())
+            self._replica.verified(broker_id, end_offset, peer=connection, now_ms=self._process.clock.monotonic_ms())
 
     async def _recover_tail(self, report: RecoveryReport) -> None:
         wait_ms = recovery_wait_ms(

@@ -48,13 +48,13 @@ class SimPeerClient:
             self._process, self._host, REPLICAS, lambda peer: peer.digests(ranges), timeout_ms=DIGEST_TIMEOUT_MS
         )
 
-    async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes) -> bool:
+    async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes, connection: str) -> bool:
         """VerifyReplica."""
         return await self._process.network.call(
             self._process,
             self._host,
             REPLICAS,
-            lambda peer: peer.verify(broker_id=broker_id, tail=tail, digest=digest),
+            lambda peer: peer.verify(broker_id=broker_id, tail=tail, digest=digest, connection=connection),
             timeout_ms=VERIFY_TIMEOUT_MS,
         )
 

@@ -34,7 +34,7 @@ class ReplicaService(Protocol):
     async def digests(self, ranges: Sequence[LogRange]) -> list[bytes]:
         """GetRangeDigests."""
 
-    async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes) -> bool:
+    async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes, connection: str) -> bool:
         """VerifyReplica."""
 
     async def read_log(self, wanted: LogRange) -> bytes:
@@ -53,7 +53,7 @@ class SimReplicaService:
         store: MessageStore,
         broker_id: int,
         serving: Callable[[], bool],
-        verified: Callable[[int, int], None],
+        verified: Callable[[int, int, str], None],
     ) -> None:
         self._store = store
         self._broker_id = broker_id
@@ -75,13 +75,16 @@ class SimReplicaService:
             self._check(item)
         return [await self._digest(item) for item in ranges]
 
-    async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes) -> bool:
+    async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes, connection: str) -> bool:
+        if tail.start_offset == tail.end_offset == 0 and self._serving():
+            self._verified(broker_id, 0, connection)
+            return True
         inside = self._store.min_offset <= tail.start_offset <= tail.end_offset <= self._store.end_offset
         if not inside or not self._serving():
             return False
         equal = await self._digest(tail) == digest
         if equal:
-            self._verified(broker_id, tail.end_offset)
+            self._verified(broker_id, tail.end_offset, connection)
         return equal
 
     async def read_log(self, wanted: LogRange) -> bytes:

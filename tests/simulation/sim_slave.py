@@ -81,7 +81,7 @@ class SimSlave:
                 store=self.store,
                 broker_id=self._member.broker_id,
                 serving=lambda: True,
-                verified=lambda broker_id, end_offset: None,
+                verified=lambda broker_id, end_offset, connection: None,
             ),
         )
         self._follower = Follower(

@@ -56,7 +56,7 @@ class SimSocket:
         connection = self._backlog.popleft()
         sock = SimSocket(self._process)
         sock.join(connection)
-        return sock, (connection.peer_host, 0)
+        return sock, (connection.peer_host, connection.port)
 
     def recv(self, max_bytes: int) -> bytes:
         assert self._connection is not None
@@ -101,7 +101,9 @@ class SimSocket:
 
     async def connect_to(self, address: Address) -> None:
         """Opens a stream; see `Network.connect`."""
-        self.join(await self._process.network.connect(self._process, *address))
+        connection = await self._process.network.connect(self._process, *address)
+        self._address = (self._process.host, connection.port)
+        self.join(connection)
 
     def join(self, connection: Connection) -> None:
         """Gives the stream under a connected socket."""

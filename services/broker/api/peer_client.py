@@ -110,9 +110,12 @@ class PeerClient:
             raise PeerUnavailable(self.endpoint, "GetRangeDigests", error) from error
         return list(answer.digests)
 
-    async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes) -> bool:
-        """States our tail to the master; True when it holds the same."""
-        request = replica_service_pb2.VerifyReplicaRequest(broker_id=broker_id, range=_range(tail), digest=digest)
+    async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes, connection: str) -> bool:
+        """States our tail to the master; True when it holds the same. `connection` is our end of the replication
+        connection that will report the tail's end."""
+        request = replica_service_pb2.VerifyReplicaRequest(
+            broker_id=broker_id, range=_range(tail), digest=digest, connection=connection
+        )
         try:
             return bool((await self._replica.VerifyReplica(request, timeout=VERIFY_TIMEOUT_S)).equal)
         except grpc.aio.AioRpcError as error:

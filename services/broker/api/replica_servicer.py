@@ -57,7 +57,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         log: LocalLog,
         broker_id: int,
         serving: Callable[[], bool],
-        verified: Callable[[int, int], None],
+        verified: Callable[[int, int, str], None],
         traced_puts: TracedPuts | None = None,
     ) -> None:
         self._log = log
@@ -101,15 +101,15 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
     ) -> pb.VerifyReplicaResponse:
         tail = request.range
         if tail.start_offset == tail.end_offset == 0 and self._serving():
-            # A slave that holds nothing: there is nothing to compare, but its next connection has a name.
-            self._verified(request.broker_id, 0)
+            # A slave that holds nothing: there is nothing to compare, but its connection has a name.
+            self._remember(request, 0)
             return pb.VerifyReplicaResponse(equal=True)
         inside = self._log.min_offset <= tail.start_offset <= tail.end_offset <= self._log.end_offset
         if not inside or not self._serving():
             return pb.VerifyReplicaResponse(equal=False)
         equal = await self._digest(LogRange(tail.start_offset, tail.end_offset)) == request.digest
         if equal:
-            self._verified(request.broker_id, tail.end_offset)
+            self._remember(request, tail.end_offset)
         return pb.VerifyReplicaResponse(equal=equal)
 
     async def ReadLog(  # noqa: N802
@@ -144,6 +144,11 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
                 retained_for=put.retained_for,
             )
         return response
+
+    def _remember(self, request: pb.VerifyReplicaRequest, end_offset: int) -> None:
+        """What was proven, for the connection it was proven for."""
+        if request.connection:
+            self._verified(request.broker_id, end_offset, request.connection)
 
     async def _checked(self, item: pb.LogRange, context: _Context) -> LogRange:
         if not self._log.min_offset <= item.start_offset <= item.end_offset <= self._log.end_offset:

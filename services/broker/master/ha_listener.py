@@ -19,6 +19,7 @@ import structlog
 from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
 from mqcore.replication import MasterReplica
+from mqcore.routing import connection_end
 
 __all__ = ["Departure", "HaListener", "LinkTraffic", "LogReader"]
 
@@ -170,7 +171,7 @@ class HaListener:
             sock, address = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
-        peer = f"{address[0]}:{address[1]}"
+        peer = connection_end(address[0], address[1])
         if len(self._links) >= SLAVES_MAX:
             log.warning("slave_refused", peer=peer, reason="too many replication connections", limit=SLAVES_MAX)
             sock.close()

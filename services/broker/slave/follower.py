@@ -11,6 +11,7 @@ The steps themselves are decided by `catch_up_step` and `CommonPrefixSearch` in 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from mqcore.replication import (
     catch_up_step,
     tail_range,
 )
-from mqcore.routing import Address, parse_address
+from mqcore.routing import Address, connection_end, parse_address
 from mqcore.storage import DiskError, MessageStore, RecordCorrupt, record_boundaries, record_boundary_before
 from mqcore.tracing.replica_spans import ReplicaTimelines
 
@@ -147,8 +148,9 @@ class Follower:
                 if self._corrupt_at is not None:
                     await self._cut(self._corrupt_at, reason="a record in it is corrupt")
                     self._corrupt_at = None
-                if master.metadata is None or await self._may_connect(master.metadata):
-                    await self._follow(master.ha)
+                sock = await self._connected(master)
+                if sock is not None:
+                    await self._follow(sock, master.ha)
             except (OSError, TimeoutError, PeerUnavailable, RemoteProtocolError) as error:
                 log.info("master_unreachable", master=master.ha, reason=str(error) or type(error).__name__)
             except DiskError as error:
@@ -157,30 +159,22 @@ class Follower:
             self.state = "waiting"
             await asyncio.sleep(RETRY_PAUSE_S)
 
-    async def _follow(self, ha_address: str) -> None:
+    async def _follow(self, sock: socket.socket, ha_address: str) -> None:
         self.state = "transfer"
-        address = parse_address(ha_address)
-        if address is None:
-            log.error("master_address_unusable", master=ha_address, remedy="set brokerIP2 on the master")
-            return
-        while self._reports_flushed_only and self._store.flushed_offset < self._store.end_offset:
-            # The first report acknowledges, too.
-            self._kick_flush()
-            await asyncio.sleep(FLUSH_POLL_S)
         log.info("following_master", master=ha_address, end_offset=self._store.end_offset)
         self._has_caught_up = False
         self._followed_since_ms = self._clock.monotonic_ms()
         self._followed_from = self._store.min_offset if self._extent().is_empty else self._store.end_offset
         if self._extent().is_empty:
-            reason = await self._follow_from_nothing(address)
+            reason = await self._follow_from_nothing(sock)
         else:
-            reason = await self._connection.follow(address.host, address.port)
+            reason = await self._connection.follow(sock)
         log.info("master_link_lost", master=ha_address, reason=reason, end_offset=self._store.end_offset)
 
-    async def _follow_from_nothing(self, address: Address) -> str:
+    async def _follow_from_nothing(self, sock: socket.socket) -> str:
         """Follows with an empty log, which may start anywhere: no job may be out while it moves to its start."""
         self._bytes_came.clear()
-        following = asyncio.create_task(self._connection.follow(address.host, address.port))
+        following = asyncio.create_task(self._connection.follow(sock))
         came = asyncio.create_task(self._bytes_came.wait())
         try:
             async with self._flushes_paused():
@@ -194,10 +188,20 @@ class Follower:
             following.cancel()
             came.cancel()
 
-    async def _may_connect(self, metadata_address: str) -> bool:
-        """Takes the steps before a connection; True when the next is to connect."""
+    async def _connected(self, master: MasterAddress) -> socket.socket | None:
+        """Takes the next step towards a connection that may be followed, which is returned once it is there."""
+        address = parse_address(master.ha)
+        if address is None:
+            log.error("master_address_unusable", master=master.ha, remedy="set brokerIP2 on the master")
+            return None
+        while self._reports_flushed_only and self._store.flushed_offset < self._store.end_offset:
+            # The first report acknowledges, too.
+            self._kick_flush()
+            await asyncio.sleep(FLUSH_POLL_S)
+        if master.metadata is None:
+            return await self._connection.connect(address.host, address.port)
         self.state = "verifying"
-        async with PeerClient(metadata_address) as peer:
+        async with PeerClient(master.metadata) as peer:
             theirs = await peer.log()
             self.master_end_offset = theirs.extent.end_offset
             ours = self._extent()
@@ -211,10 +215,9 @@ class Follower:
             match step:
                 case CatchUpStep.CONNECT:
                     # Nothing is to be proven, but the master learns which slave the connection belongs to.
-                    await peer.verify(broker_id=self._broker_id, tail=LogRange(0, 0), digest=b"")
-                    return True
+                    return await self._proven_connection(peer, address, LogRange(0, 0), b"")
                 case CatchUpStep.WAIT:
-                    return False
+                    pass
                 case CatchUpStep.REFUSE:
                     log.error(
                         "segment_size_differs",
@@ -222,21 +225,34 @@ class Follower:
                         masters=theirs.segment_bytes,
                         remedy="set mappedFileSizeCommitLog as the master has it and start with an empty store",
                     )
-                    return False
                 case CatchUpStep.VERIFY:
-                    if await self._verify(peer, ours, theirs.extent):
-                        return True
+                    tail = tail_range(ours, floor_offset=theirs.extent.min_offset, length=self._tail_bytes)
+                    digest = await self._digest(tail)
+                    sock = await self._proven_connection(peer, address, tail, digest)
+                    if sock is not None:
+                        return sock
                     await self._resynchronise(peer, ours, theirs.extent)
                 case CatchUpStep.RESYNCHRONISE:
                     await self._resynchronise(peer, ours, theirs.extent)
                 case CatchUpStep.START_OVER:
                     await self._cut(self._store.min_offset, reason="the master's log starts behind our end")
-        return False
+        return None
 
-    async def _verify(self, peer: PeerClient, ours: LogExtent, theirs: LogExtent) -> bool:
-        tail = tail_range(ours, floor_offset=theirs.min_offset, length=self._tail_bytes)
-        digest = await asyncio.to_thread(self._store.digest, tail.start_offset, tail.end_offset)
-        return await peer.verify(broker_id=self._broker_id, tail=tail, digest=digest)
+    async def _proven_connection(
+        self, peer: PeerClient, address: Address, tail: LogRange, digest: bytes
+    ) -> socket.socket | None:
+        """Opens a connection, and proves our log for it before anything is said there; None: the logs differ."""
+        sock = await self._connection.connect(address.host, address.port)
+        is_equal = False
+        try:
+            host, port = sock.getsockname()[:2]
+            is_equal = await peer.verify(
+                broker_id=self._broker_id, tail=tail, digest=digest, connection=connection_end(host, port)
+            )
+        finally:
+            if not is_equal:
+                sock.close()
+        return sock if is_equal else None
 
     async def _resynchronise(self, peer: PeerClient, ours: LogExtent, theirs: LogExtent) -> None:
         """Finds the last common record and cuts back to it."""
@@ -262,7 +278,10 @@ class Follower:
             await self._cut(common_end, reason="it differs from the master's log")
 
     async def _digests(self, ranges: list[LogRange]) -> list[bytes]:
-        return [await asyncio.to_thread(self._store.digest, item.start_offset, item.end_offset) for item in ranges]
+        return [await self._digest(item) for item in ranges]
+
+    async def _digest(self, item: LogRange) -> bytes:
+        return await asyncio.to_thread(self._store.digest, item.start_offset, item.end_offset)
 
     async def _cut(self, end_offset: int, *, reason: str) -> None:
         before = self._store.end_offset

@@ -3,14 +3,13 @@
 Large reads into one buffer, every whole or partial frame appended straight from it, one report per read. The
 ConsumeQueues are built afterwards in bounded slices, so that a long catch-up never holds the loop for long.
 
-A read of a megabyte or more comes from a master that is far ahead. A thread stores it, while the loop reads on into
-the other buffer and dispatches what was stored before (docs/adr/0013):
+A read of a megabyte or more comes from a master that is far ahead. A thread stores it and reads on into the other
+buffer, while the loop dispatches what was stored before (docs/adr/0013, 0021):
 
-    read A -> [thread stores A]
-              read B, dispatch     -> A stored: report -> [thread stores B]
-                                                          read A, dispatch …
+    read A -> [thread stores A, reads B] -> A stored: [thread stores B, reads A]
+                                            report A, dispatch A                -> B stored: …
 
-One write is out at a time, and a buffer that waits for it ends the reading: the rest waits in the kernel.
+Only one of the two is at the socket at a time, and only the loop knows what the bytes mean.
 """
 
 from __future__ import annotations
@@ -60,13 +59,28 @@ class SlaveLog(Protocol):
         """It has run."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    """What a read brought that waits for the thread: neighbouring pieces of the log, views of the buffer read into."""
+@dataclass(slots=True)
+class _StoreAndRead:
+    """What the thread does at a time: stores what is in one buffer, and fills the other with what came meanwhile."""
 
-    start_offset: int
-    parts: list[memoryview]
-    size: int
+    write: RawWrite
+    sock: socket.socket
+    view: memoryview
+    """Is read into."""
+    count: int | None = None
+    """Bytes read, 0 at the end of the stream; None: nothing was there."""
+    broken: OSError | None = None
+    """The connection broke, after the write."""
+
+    def run(self) -> None:
+        """Blocks for the write. StorageError: some of its bytes may be stored, and nothing was read."""
+        self.write.run()
+        try:
+            self.count = self.sock.recv_into(self.view)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self.broken = error
 
 
 class HaConnection:
@@ -74,7 +88,7 @@ class HaConnection:
 
     `acknowledged_end` tells which end may be reported: the end of the log, or of its flushed part when this slave
     promises the disk. `appended` is called after each read that brought bytes. `timelines` are told when bytes were
-    received, appended and reported.
+    received, appended and reported. A read of `written_apart_bytes_min` or more is the thread's to store.
     """
 
     def __init__(
@@ -86,6 +100,7 @@ class HaConnection:
         acknowledged_end: Callable[[], int],
         appended: Callable[[], None],
         timelines: ReplicaTimelines | None = None,
+        written_apart_bytes_min: int = WRITTEN_APART_BYTES_MIN,
     ) -> None:
         self._log = log
         self._clock = clock
@@ -93,13 +108,13 @@ class HaConnection:
         self._acknowledged_end = acknowledged_end
         self._appended = appended
         self._timelines = timelines
+        self._written_apart_bytes_min = written_apart_bytes_min
         self._sock: socket.socket | None = None
         self._session: SlaveSession | None = None
         # Mapped, not allocated: of a buffer that is never filled only the beginning takes memory.
         self._view, self._other_view = (
             memoryview(mmap.mmap(-1, READ_BUFFER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)) for _ in range(2)
         )
-        self._waiting: _Arrival | None = None
         self._writing: asyncio.Future[None] | None = None
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ha-write")
         self._closed: asyncio.Future[str] | None = None
@@ -110,19 +125,19 @@ class HaConnection:
         """True while there is a connection to the master."""
         return self._session is not None
 
-    async def follow(self, host: str, port: int) -> str:
-        """Connects and replicates; returns why it ended. OSError or TimeoutError when no connection comes about.
+    async def follow(self, sock: socket.socket) -> str:
+        """Replicates over a connection of `connect`, and closes it; returns why it ended.
 
         When it returns or is cancelled no write is out, and what was written belongs to the log.
         """
-        sock = await self._connect(host, port)
         try:
-            reason = await self._follow(sock)
-        except asyncio.CancelledError:
-            await self._write_settled()
-            raise
-        await self._write_settled()
-        return reason
+            return await self._follow(sock)
+        finally:
+            try:
+                await self._write_settled()
+            finally:
+                # Not before: under the thread's read the number could be given to another socket.
+                sock.close()
 
     async def _follow(self, sock: socket.socket) -> str:
         loop = asyncio.get_running_loop()
@@ -144,8 +159,7 @@ class HaConnection:
             return self._closed.result()
         finally:
             loop.remove_reader(sock)
-            sock.close()
-            self._sock = self._session = self._waiting = None
+            self._sock = self._session = None
 
     def acknowledge(self) -> None:
         """Reports the acknowledged end."""
@@ -164,7 +178,8 @@ class HaConnection:
         """Ends the connection from our side."""
         self._end(reason)
 
-    async def _connect(self, host: str, port: int) -> socket.socket:
+    async def connect(self, host: str, port: int) -> socket.socket:
+        """A connection to a master, on which nothing was said. OSError or TimeoutError when none comes about."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             # Names are resolved at every connect: a pod keeps its name, not its address.
@@ -208,7 +223,6 @@ class HaConnection:
 
     def _readable(self) -> None:
         assert self._sock is not None
-        assert self._session is not None
         try:
             count = self._sock.recv_into(self._view)
         except (BlockingIOError, InterruptedError):
@@ -216,6 +230,11 @@ class HaConnection:
         except OSError as error:
             self._end(str(error))
             return
+        self._received(count)
+
+    def _received(self, count: int) -> None:
+        """Takes the `count` bytes that a read brought into the buffer; 0: the stream's end."""
+        assert self._session is not None
         if count == 0:
             self._end("closed by the master")
             return
@@ -239,14 +258,8 @@ class HaConnection:
             self._store(start_offset, parts, count)
 
     def _store(self, start_offset: int, parts: list[memoryview], size: int) -> None:
-        """Appends what a read of `size` bytes brought: at once, in the thread, or when the thread has done what it is
-        at."""
-        if self._writing is not None:
-            assert self._sock is not None
-            self._waiting = _Arrival(start_offset, parts, size)
-            asyncio.get_running_loop().remove_reader(self._sock)
-            return
-        if size >= WRITTEN_APART_BYTES_MIN:
+        """Appends what a read of `size` bytes brought: at once, or in the thread."""
+        if size >= self._written_apart_bytes_min:
             write = self._log.replicated_write(start_offset, parts)
             if write is not None:
                 self._store_apart(write)
@@ -259,25 +272,33 @@ class HaConnection:
         self._note_appended()
 
     def _store_apart(self, write: RawWrite) -> None:
-        """Has the thread store what is in the buffer; the next read goes into the other one."""
+        """Has the thread store what is in the buffer, and read on into the other one."""
+        assert self._sock is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._sock)
         self._view, self._other_view = self._other_view, self._view
-        self._writing = asyncio.get_running_loop().run_in_executor(self._executor, write.run)
-        self._writing.add_done_callback(lambda done: self._stored_apart(write, done))
+        work = _StoreAndRead(write, self._sock, self._view)
+        self._writing = loop.run_in_executor(self._executor, work.run)
+        self._writing.add_done_callback(lambda done: self._stored_apart(work, done))
 
-    def _stored_apart(self, write: RawWrite, done: asyncio.Future[None]) -> None:
+    def _stored_apart(self, work: _StoreAndRead, done: asyncio.Future[None]) -> None:
         self._writing = None
         error = done.exception()
         if error is None:
-            self._log.replicated_write_finished(write)
+            self._log.replicated_write_finished(work.write)
         elif isinstance(error, StorageError):
             self._end(str(error))
         else:
             raise error
-        arrival, self._waiting = self._waiting, None
-        if arrival is not None and self._sock is not None and not self._is_ended:
-            # First of all: the thread works on while the loop reports and dispatches.
-            self._store(arrival.start_offset, arrival.parts, arrival.size)
-            asyncio.get_running_loop().add_reader(self._sock, self._readable)
+        if work.broken is not None:
+            self._end(str(work.broken))
+        # What was read for a connection that has ended comes again.
+        if self._sock is not None and not self._is_ended:
+            if work.count is not None:
+                # First of all: the thread works on while the loop reports and dispatches.
+                self._received(work.count)
+            if self._writing is None:
+                asyncio.get_running_loop().add_reader(self._sock, self._readable)
         self._note_appended()
 
     def _note_appended(self) -> None:

@@ -9,8 +9,11 @@ Theory of operation. The shell accepts connections, moves bytes, and after each 
 3. `receive_data` brings reports. A report is first checked, then counted, then the gate is asked.
 
 What counts as an acknowledgement. A report is *proven* for a put when the put's bytes were all sent on that link, or
-when the slave's log was verified: over the metadata plane it stated the digest of its tail, `verified` remembered that
-end, and the link's first report is that end. A remembered end serves one connection, soon.
+when the slave's log was verified: over the metadata plane it stated the digest of its tail and which connection is its
+own, `verified` remembered both, and the first report on that connection is that end. A proof serves once, and soon.
+
+Why a proof names its connection. Ends are often equal: of all slaves of a master that rests, of all that are empty.
+Known by its end alone, one slave would pass for another, and its next connection would count beside its last one.
 
 What counts as a slave. Slaves are counted, not connections: a verified slave's new link replaces its old one. A link of
 unknown owner, a Java slave or one that came empty, could be a second link of a slave we count already, whose first link
@@ -62,9 +65,10 @@ class SlaveView:
     verified: bool
 
 
-class _VerifiedEnd(NamedTuple):
-    """A slave's log up to `end_offset` equals ours; good for a connection made before `expiry_ms`."""
+class _Proof(NamedTuple):
+    """The log of the slave at `peer` equals ours up to `end_offset`; good for a report before `expiry_ms`."""
 
+    peer: str
     end_offset: int
     expiry_ms: int
 
@@ -86,14 +90,14 @@ class MasterReplica:
         # A put that ends below has enough slaves near enough to wait for. Kept here because every send asks.
         self._waitable_offset = 0
         self._next_link = 1
-        self._verified_ends: dict[int, _VerifiedEnd] = {}  # by broker id, oldest first
+        self._proofs: dict[int, _Proof] = {}  # by broker id
         self._events: list[MasterEvent] = []
         self._departed: dict[int, SlaveView] = {}  # by link, until the shell has closed it
 
     # Connections
 
     def slave_connected(self, peer: str, *, now_ms: int) -> int:
-        """A slave connected; returns the link's id."""
+        """A slave connected, from its end `peer` of the connection, host:port; returns the link's id."""
         link = self._next_link
         self._next_link += 1
         self._sessions[link] = MasterSession(link, peer, self._log, self._options, now_ms=now_ms)
@@ -142,15 +146,13 @@ class MasterReplica:
             self._close(link, error)
             return []
 
-    def verified(self, broker_id: int, end_offset: int, *, now_ms: int) -> None:
-        """A slave proved that its log up to `end_offset` equals ours; its next connection will report that end.
+    def verified(self, broker_id: int, end_offset: int, *, peer: str, now_ms: int) -> None:
+        """A slave proved that its log up to `end_offset` equals ours; its connection from `peer` will report that end.
 
-        Its connection is told from others by that end alone. Two slaves that prove the same end may be taken for one
-        another, which does no harm: both are proven.
+        The connection may not have been accepted yet, but is open: nobody else can have one from there.
         """
-        self._drop_expired_ends(now_ms=now_ms)
-        self._verified_ends.pop(broker_id, None)
-        self._verified_ends[broker_id] = _VerifiedEnd(end_offset, now_ms + self._options.verified_end_lifetime_ms)
+        self._drop_expired_proofs(now_ms=now_ms)
+        self._proofs[broker_id] = _Proof(peer, end_offset, now_ms + self._options.proof_lifetime_ms)
 
     # Sends
 
@@ -231,14 +233,11 @@ class MasterReplica:
     # Inside
 
     def _start(self, session: MasterSession, reported_offset: int, *, now_ms: int) -> None:
-        self._drop_expired_ends(now_ms=now_ms)
-        broker_id = next(
-            (owner for owner, verified in self._verified_ends.items() if verified.end_offset == reported_offset), None
-        )
+        broker_id = self._proven_owner(session.peer, reported_offset, now_ms=now_ms)
         session.start(reported_offset, broker_id=broker_id)
         self._events.append(SlaveStarted(session.link, session.peer, session.start_offset, broker_id))
         if broker_id is not None:
-            del self._verified_ends[broker_id]
+            del self._proofs[broker_id]
             for other in list(self._started):
                 if other.broker_id == broker_id:
                     self._close(other.link, RemoteProtocolError("replaced", f"slave {broker_id} connected anew"))
@@ -277,10 +276,16 @@ class MasterReplica:
             session.in_sync = in_sync
             self._events.append(SlaveInSync(session.link) if in_sync else SlaveFellBehind(session.link))
 
-    def _drop_expired_ends(self, *, now_ms: int) -> None:
-        self._verified_ends = {
-            broker_id: verified for broker_id, verified in self._verified_ends.items() if verified.expiry_ms > now_ms
-        }
+    def _proven_owner(self, peer: str, reported_offset: int, *, now_ms: int) -> int | None:
+        """The broker id of the slave that proved this report for this connection; None: nobody did."""
+        self._drop_expired_proofs(now_ms=now_ms)
+        for broker_id, proof in self._proofs.items():
+            if proof.peer == peer and proof.end_offset == reported_offset:
+                return broker_id
+        return None
+
+    def _drop_expired_proofs(self, *, now_ms: int) -> None:
+        self._proofs = {owner: proof for owner, proof in self._proofs.items() if proof.expiry_ms > now_ms}
 
     def _close(self, link: int, cause: RemoteProtocolError) -> None:
         self._forget(link)

@@ -29,7 +29,7 @@ class MasterOptions:
     """`haMaxGapNotInSync`: a slave that lags this much or more is not in sync."""
     sync_from_last_file: bool = False
     """`syncFromLastFile`: give a fresh slave the last CommitLog file only, as RocketMQ does."""
-    verified_end_lifetime_ms: int = 30_000
+    proof_lifetime_ms: int = 30_000
     """How long a proven end waits for the connection that reports it."""
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """Routes, broker liveness and queue choice."""
 
-from mqcore.routing.address import Address, AddressScheme, host_port, parse_address
+from mqcore.routing.address import Address, AddressScheme, connection_end, host_port, parse_address
 from mqcore.routing.queue_rows import QueuePermission, QueueRow, accepted_message_types, external_route, queue_rows
 from mqcore.routing.route_table import (
     ORDER_TOPIC_NAMESPACE,
@@ -49,6 +49,7 @@ __all__ = [
     "TopicQueues",
     "TopicRoute",
     "accepted_message_types",
+    "connection_end",
     "external_route",
     "host_port",
     "parse_address",

@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Address", "AddressScheme", "host_port", "parse_address"]
+__all__ = ["Address", "AddressScheme", "connection_end", "host_port", "parse_address"]
 
 
 class AddressScheme(Enum):
@@ -42,6 +42,19 @@ def parse_address(text: str) -> Address | None:
 def host_port(host: str, port: int) -> str:
     """What `parse_address` reads: an IPv6 address gets its brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def connection_end(host: str, port: int) -> str:
+    """One end of a connection, from what a socket says of it: the same text on both machines.
+
+    An IPv4 address that an IPv6 socket shows is written as such, and a zone, a name of one machine alone, is left out.
+    """
+    host = host.partition("%")[0]
+    try:
+        mapped = getattr(ipaddress.ip_address(host), "ipv4_mapped", None)
+    except ValueError:
+        mapped = None  # A name: in tests.
+    return host_port(host if mapped is None else str(mapped), port)
 
 
 def _scheme(host: str) -> AddressScheme:

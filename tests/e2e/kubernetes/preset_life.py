@@ -103,6 +103,9 @@ def _look_at_admin(installation: Installation, report: Report) -> None:
     with admin_port(installation) as port:
         cluster = json.loads(fetched(port, "/api/v1/cluster"))
         report.check(f"{name}: brokers in the admin's JSON", len(cluster["brokers"]), "brokers", f"== {count}")
+        slaves = [slave for broker in cluster["brokers"] for slave in broker["status"]["slaves"]]
+        known = [slave for slave in slaves if slave["verified"]]
+        report.check(f"{name}: slaves whose master knows them by their proof", len(known), "slaves", f"== {count - 2}")
         report.check(f"{name}: status page by port-forward", len(fetched(port, "/")), "bytes", ">= 500")
 
     def labelled() -> str:

@@ -42,6 +42,9 @@ class FakeCall:
     def send_encoded(self, data: bytes) -> None:
         raise AssertionError("routes are sent as messages")
 
+    def send_all_encoded(self, messages: list[bytes]) -> None:
+        raise AssertionError("routes are sent as messages")
+
     def respond(self, data: bytes) -> None:
         raise AssertionError("routes are sent as messages")
 

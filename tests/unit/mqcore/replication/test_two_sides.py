@@ -73,6 +73,7 @@ class Group:
             self.log, MasterOptions(needed_slaves=needed_slaves, transfer_batch_bytes=transfer_batch_bytes)
         )
         self.slaves = [PipedSlave(broker_id) for broker_id in range(1, SLAVES + 1)]
+        self.connection_count = 0
         self.waiting: set[WaitingPut] = set()
         self.acknowledged: list[WaitingPut] = []
 
@@ -84,9 +85,11 @@ class Group:
 
     def connect(self, slave: PipedSlave, *, proves: bool) -> None:
         """The slave opens a new connection; the master has not noticed yet that an old one is gone."""
-        if proves and slave.log:
-            self.replica.verified(slave.broker_id, len(slave.log), now_ms=self.now_ms)
-        slave.connect(self.replica.slave_connected("peer", now_ms=self.now_ms), now_ms=self.now_ms)
+        self.connection_count += 1
+        peer = f"slave-{slave.broker_id}:{self.connection_count}"
+        if proves:
+            self.replica.verified(slave.broker_id, len(slave.log), peer=peer, now_ms=self.now_ms)
+        slave.connect(self.replica.slave_connected(peer, now_ms=self.now_ms), now_ms=self.now_ms)
 
     def meet_stranger(self, reported_offset: int) -> None:
         """Somebody connects, reports an offset and holds nothing."""

@@ -1,10 +1,11 @@
 """Replays a transcript against a session and writes down what really happened, to be compared as a text.
 
 A line `@<ms> <command>` is something done to the session at a time; an indented line is what it answered; others are
-comments. A master's commands: `log min= end= segment=`, `options name=value ...`, `connect`, `slave <link> <hex>`,
-`gone <link>`, `verified broker= end=`, `put <bytes> [flush]`, `flush <offset>`, `trim <offset>`, `tick`. A slave's:
-`connect min= end=`, `master <hex> [+<body bytes>]`, `tick`. Every command but the first two ends with what is to be
-sent, then with the events, then with the next deadline if `deadline` is asked for.
+comments. A master's commands: `log min= end= segment=`, `options name=value ...`, `connect [peer]`, `slave <link>
+<hex>`, `gone <link>`, `verified broker= end= [peer]`, `put <bytes> [flush]`, `flush <offset>`, `trim <offset>`, `tick`;
+all connections come from "peer" if none is named. A slave's: `connect min= end=`, `master <hex> [+<body bytes>]`,
+`tick`. Every command but the first two ends with what is to be sent, then with the events, then with the next deadline
+if `deadline` is asked for.
 """
 
 from __future__ import annotations
@@ -77,15 +78,15 @@ class MasterStage:
                 self._options = replace(defaults, **options)
                 self._replica = MasterReplica(self._log, self._options)
                 return
-            case "connect", []:
-                self._links.append(self._replica.slave_connected("peer", now_ms=now_ms))
+            case "connect", [*peer]:
+                self._links.append(self._replica.slave_connected(*peer or ["peer"], now_ms=now_ms))
             case "slave", [link, data]:
                 self._replica.receive_data(int(link), bytes.fromhex(data), now_ms=now_ms)
             case "gone", [link]:
                 self._replica.slave_disconnected(int(link), now_ms=now_ms)
-            case "verified", _:
-                given = numbers(words)
-                self._replica.verified(given["broker"], given["end"], now_ms=now_ms)
+            case "verified", [broker, end, *peer]:
+                given = numbers([broker, end])
+                self._replica.verified(given["broker"], given["end"], peer=(peer or ["peer"])[0], now_ms=now_ms)
             case "put", [length, *waits]:
                 yield from self._put(int(length), flush="flush" in waits, now_ms=now_ms)
             case "flush", [offset]:
