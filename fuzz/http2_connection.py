@@ -1,7 +1,7 @@
 """Feeds hostile bytes to `mqgrpc.connection` and checks what must hold whatever comes.
 
-    make fuzz MINUTES=10                 # coverage-guided, by atheris: build/fuzz.json
-    python fuzz/http2_connection.py      # a few thousand cases of one seed, without atheris
+    make fuzz ONLY=http2_connection      # coverage-guided, by atheris: build/fuzz.json
+    python -m fuzz.http2_connection      # a few thousand cases of one seed, without atheris
 
 An input is a little program: what to send, how to cut it, how long to wait, how to answer. Frames are made from it
 well-formed and then sometimes bent, so that the fuzzer gets past the preface and the header blocks at once; input whose
@@ -10,17 +10,16 @@ first byte is odd is sent as it is.
 
 from __future__ import annotations
 
-import random
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from fuzz.source import Source, any_bytes, run_all
 from mqgrpc import Connection, Limits, Stream, Usage, frames
 from mqgrpc.hpack import Header, literal
 from mqgrpc.request_head import RequestShape
 
-__all__ = ["Source", "run_one", "seeds"]
+__all__ = ["run_one", "seeds"]
 
 LIMITS: Final = Limits(
     message_bytes=2_000,
@@ -68,36 +67,6 @@ STREAM_IDS: Final = (1, 3, 5, 7, 9, 11, 13, 2, 0, frames.STREAM_ID_MAX)
 # A whole input makes us write at most this much, beside its answers.
 OUTPUT_MAX: Final = 400_000
 STEPS_MAX: Final = 200
-
-
-class Source:
-    """Numbers and bytes taken from an input; zeros behind its end."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._pos = 0
-
-    @property
-    def is_empty(self) -> bool:
-        return self._pos >= len(self._data)
-
-    def byte(self) -> int:
-        self._pos += 1
-        return self._data[self._pos - 1] if self._pos <= len(self._data) else 0
-
-    def below(self, limit: int) -> int:
-        value = self.byte()
-        if limit > 256:
-            value |= self.byte() << 8
-        return value % limit
-
-    def some(self, length: int) -> bytes:
-        taken = self._data[self._pos : self._pos + length]
-        self._pos += length
-        return taken
-
-    def rest(self) -> bytes:
-        return self.some(len(self._data))
 
 
 class Call(Stream):
@@ -367,22 +336,9 @@ def run_one(data: bytes) -> None:
 
 def seeds(count: int, *, seed: int = 4) -> Iterator[bytes]:
     """Inputs to begin with."""
-    chance = random.Random(seed)
     yield b"\x01" + frames.PREFACE + frames.settings({})
-    for _ in range(count):
-        yield bytes([chance.randrange(256) & 0xFE]) + chance.randbytes(chance.randrange(20, 600))
-
-
-def main() -> int:
-    """Without atheris: one seed's inputs."""
-    for number, data in enumerate(seeds(5_000)):
-        try:
-            run_one(data)
-        except Exception:
-            sys.stderr.write(f"input {number}: {data.hex()}\n")
-            raise
-    return 0
+    yield from any_bytes(count, seed=seed, bytes_max=600)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_all(run_one, seeds(5_000))

@@ -86,7 +86,7 @@ class HeaderDecoder:
         self._last_bytes: i64 = 0
         # Of the last block. True when it had a name or value that no header may have.
         self.malformed = False
-        # True when its names were those of the block before it.
+        # True when it had names, and they were those of the block before it.
         self.same_names = False
         # Size of its list of headers (RFC 9113, 6.5.2).
         self.list_bytes: i64 = 0
@@ -161,7 +161,8 @@ class HeaderDecoder:
             for before in headers[count:]:
                 list_bytes -= before.list_bytes
             del headers[count:]
-        self.same_names = same_names and count == known
+        # No names would be the same as those of any block whose list was not kept.
+        self.same_names = same_names and 0 < count == known
         self.malformed = malformed
         self.list_bytes = list_bytes
         # Kept for the next one, whatever becomes of the request; so it must be neither large nor malformed.
@@ -187,22 +188,13 @@ class HeaderDecoder:
                 raise HeaderBlockError("an index beyond the table")
             name = named.name
             malformed = named.is_malformed and _is_bad_name(name)
-        if pos >= end:
-            raise HeaderBlockError(_ENDS_TOO_EARLY)
-        first: i64 = data[pos]
-        length = first & 0x7F
-        pos += 1
-        if length == 0x7F:
-            length, pos = _integer(data, pos, end, 0x7F)
-        stop = pos + length
-        if stop > end:
-            raise HeaderBlockError("a string beyond the end of its block")
-        if first >= 0x80:
+        is_coded, pos, stop = _bounds(data, pos, end)
+        if is_coded:
             measured = huffman_measure(data, pos, stop)
             return Header(name, None, data[pos:stop], measured >> 1, malformed or measured & 1 != 0), stop
         value = data[pos:stop].decode("latin-1")
         # gRPC's ASCII-Value: 0x20 to 0x7E.
-        return Header(name, value, b"", length, malformed or not (value.isascii() and value.isprintable())), stop
+        return Header(name, value, b"", stop - pos, malformed or not (value.isascii() and value.isprintable())), stop
 
     def _add(self, header: Header) -> None:
         self._entry_bytes += header.list_bytes
@@ -255,8 +247,8 @@ def _integer(data: bytes, pos: i64, end: i64, start: i64) -> tuple[i64, i64]:
             raise HeaderBlockError("an integer out of range")
 
 
-def _text(data: bytes, pos: i64, end: i64) -> tuple[str, i64]:
-    """A string literal; gives it and where it ends."""
+def _bounds(data: bytes, pos: i64, end: i64) -> tuple[bool, i64, i64]:
+    """Of a string literal: whether it is Huffman-coded, where its bytes begin and where they end."""
     if pos >= end:
         raise HeaderBlockError(_ENDS_TOO_EARLY)
     first: i64 = data[pos]
@@ -267,10 +259,16 @@ def _text(data: bytes, pos: i64, end: i64) -> tuple[str, i64]:
     stop = pos + length
     if stop > end:
         raise HeaderBlockError("a string beyond the end of its block")
-    text = data[pos:stop]
-    if first < 0x80:
+    return first >= 0x80, pos, stop
+
+
+def _text(data: bytes, pos: i64, end: i64) -> tuple[str, i64]:
+    """A string literal; gives it and where it ends."""
+    is_coded, start, stop = _bounds(data, pos, end)
+    text = data[start:stop]
+    if not is_coded:
         return text.decode("latin-1"), stop
-    huffman_measure(data, pos, stop)
+    huffman_measure(data, start, stop)
     return huffman_decode(text), stop
 
 

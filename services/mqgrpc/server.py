@@ -33,6 +33,9 @@ _WRITE_BUFFER_BYTES: Final = 256 << 10
 _BACKLOG: Final = 1_024
 _ACCEPTS_PER_TURN: Final = 64
 _CLOSE_TIMEOUT_S: Final = 1.0
+# What may wait for an answer to go with, waits no longer. A client that estimates its bandwidth asks by PING with every
+# request, and its round trip is mostly over by then.
+_WAITING_OUTPUT_S: Final = 0.005
 _TLS_HANDSHAKE: Final = 0x16
 _OUT_OF_FILES_PAUSE_S: Final = 1.0
 
@@ -59,8 +62,11 @@ class Server:
         limits: Limits | None = None,
         tls: ssl.SSLContext | None = None,
         tls_mode: TlsMode = TlsMode.DISABLED,
+        write_soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """`tls` must offer ALPN "h2"; needed unless `tls_mode` is DISABLED."""
+        """`tls` must offer ALPN "h2"; needed unless `tls_mode` is DISABLED. `write_soon` calls back when all that this
+        turn of the loop brought was handled; `call_soon` of the loop, unless somebody has better.
+        """
         assert tls is not None or tls_mode is TlsMode.DISABLED, "TLS needs a context"
         self.limits: Final = limits or Limits()
         self.usage: Final = Usage()
@@ -68,12 +74,15 @@ class Server:
         self._new_stream: Final = new_stream
         self._tls: Final = tls
         self._tls_mode: Final = tls_mode
+        self._write_soon: Final = write_soon
         self._listeners: list[socket.socket] = []
         self._protocols: set[_Protocol] = set()
         self._undecided: dict[socket.socket, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._dirty: list[_Protocol] = []
         self._flush_scheduled = False
+        # Those whose output may wait; empty: no timer is set for them.
+        self._waiting: set[_Protocol] = set()
         # One read at a time on one thread: all connections read into the same memory.
         self._read_buffer: Final = bytearray(_READ_BYTES)
 
@@ -147,7 +156,18 @@ class Server:
         self._dirty.append(protocol)
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._end_of_turn)
+            (self._write_soon or asyncio.get_running_loop().call_soon)(self._end_of_turn)
+
+    def output_may_wait(self, protocol: _Protocol) -> None:
+        """A connection has output that is not worth a write: it goes with the next answer, or soon if there is none."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_later(_WAITING_OUTPUT_S, self._write_waiting)
+        self._waiting.add(protocol)
+
+    def _write_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for protocol in waiting:
+            protocol.write_out()
 
     # Accepting
 
@@ -238,6 +258,7 @@ class Server:
             usage=self.usage,
             counters=self.counters,
             on_output=partial(self.output_of, protocol),
+            on_waiting_output=partial(self.output_may_wait, protocol),
         )
 
     def lost(self, protocol: _Protocol) -> None:

@@ -106,6 +106,11 @@ class Stream:
         if not self.is_finished:
             self.connection.send_message(self, data)
 
+    def send_all_bytes(self, messages: list[bytes]) -> None:
+        """Response messages, in their order."""
+        if not self.is_finished:
+            self.connection.send_messages(self, messages)
+
     def end(self, status: int = 0, detail: str = "") -> None:
         """Ends the call behind what was sent. `status` is gRPC's number."""
         if not self.is_finished:

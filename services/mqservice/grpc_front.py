@@ -125,6 +125,11 @@ class GrpcCall:
         self._outbox_bytes += len(data)
         self._wake()
 
+    def send_all_encoded(self, messages: list[bytes]) -> None:
+        """See `Call.send_all_encoded`."""
+        for data in messages:
+            self.send_encoded(data)
+
     def respond(self, data: bytes) -> None:
         """See `Call.respond`."""
         self.send_encoded(data)

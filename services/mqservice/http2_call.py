@@ -123,6 +123,14 @@ class Http2Call(Stream):
             return
         self.send_bytes(data)
 
+    def send_all_encoded(self, messages: list[bytes]) -> None:
+        """See `Call.send_all_encoded`."""
+        if self.queued_bytes + sum([len(data) for data in messages]) > OUTBOX_BYTES_MAX:
+            for data in messages:
+                self.send_encoded(data)
+        else:
+            self.send_all_bytes(messages)
+
     def respond(self, data: bytes) -> None:
         """See `Call.respond`."""
         self._on_cancel = None

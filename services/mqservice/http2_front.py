@@ -17,6 +17,7 @@ from mqgrpc import Limits, Server, TlsMode
 from mqservice.grpc_server import MESSAGE_BYTES_MAX, ListenError
 from mqservice.health import HealthService
 from mqservice.http2_call import MethodIndex
+from mqservice.loop_turns import LoopTurns
 from mqservice.reflection import reflection_table
 from mqservice.rpc import MethodTable
 
@@ -35,7 +36,9 @@ class Http2Front:
         limits: Limits | None = None,
         tls: ssl.SSLContext | None = None,
         tls_mode: TlsMode = TlsMode.DISABLED,
+        turns: LoopTurns | None = None,
     ) -> None:
+        """`turns` are the loop's it will run on: answers are written at their ends."""
         self._bind_address = bind_address
         self._port = port
         self._index = MethodIndex(clock)
@@ -43,7 +46,11 @@ class Http2Front:
         self.new_call: Final = self._index
         """What makes the calls of a connection: the `new_stream` of `mqgrpc.Connection`."""
         self._server = Server(
-            self.new_call, limits=limits or Limits(message_bytes=MESSAGE_BYTES_MAX), tls=tls, tls_mode=tls_mode
+            self.new_call,
+            limits=limits or Limits(message_bytes=MESSAGE_BYTES_MAX),
+            tls=tls,
+            tls_mode=tls_mode,
+            write_soon=(turns or LoopTurns()).write_soon,
         )
         self._index.add(self._health.method_table())
 

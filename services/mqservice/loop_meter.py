@@ -12,6 +12,8 @@ from typing import Final
 
 import structlog
 
+from mqservice.loop_turns import LoopTurns, TurnSelector
+
 __all__ = ["LoopMeter"]
 
 log = structlog.get_logger(__name__)
@@ -23,9 +25,13 @@ _LOG_STALL_S: Final = 0.100
 
 
 class LoopMeter:
-    """Stalls of one loop: turns longer than 20 ms. Give `new_loop` to `asyncio.Runner`."""
+    """Stalls of one loop: turns longer than 20 ms. Give `new_loop` to `asyncio.Runner`.
+
+    `turns` are that loop's: what is left for the end of one is part of it.
+    """
 
     def __init__(self) -> None:
+        self.turns: Final = LoopTurns()
         self.stall_count = 0
         # Sum and longest of all stalls, in s.
         self.stalled_s = 0.0
@@ -34,7 +40,10 @@ class LoopMeter:
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
         """An event loop that is metered."""
-        return asyncio.SelectorEventLoop(_MeteredSelector(self))
+        selector = _MeteredSelector(self)
+        loop = asyncio.SelectorEventLoop(selector)
+        selector.serve(loop)
+        return loop
 
     def stalled(self, duration_s: float, now: float) -> None:
         """A turn took longer than 20 ms."""
@@ -46,11 +55,11 @@ class LoopMeter:
             log.warning("event_loop_stalled", duration_ms=round(duration_s * 1_000), stall_count=self.stall_count)
 
 
-class _MeteredSelector(selectors.DefaultSelector):
-    """The platform's selector; what lies between two of its waits is a turn of the loop."""
+class _MeteredSelector(TurnSelector):
+    """What lies between two of its waits is a turn of the loop."""
 
     def __init__(self, meter: LoopMeter) -> None:
-        super().__init__()
+        super().__init__(meter.turns)
         self._meter = meter
         self._woken_at = monotonic()
 

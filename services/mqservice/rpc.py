@@ -65,6 +65,9 @@ class Call(Protocol):
     def send_encoded(self, data: bytes) -> None:
         """Like `send`, for a response its handler has encoded already: its protobuf bytes."""
 
+    def send_all_encoded(self, messages: list[bytes]) -> None:
+        """`send_encoded` for each response message of a stream, which may then travel together."""
+
     def respond(self, data: bytes) -> None:
         """`send_encoded` and `finish` in one step: the one response of a unary call that ends well."""
 

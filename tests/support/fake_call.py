@@ -47,6 +47,11 @@ class FakeCall:
         """Keeps what the caller would read."""
         self.send(self.response_type.FromString(data))
 
+    def send_all_encoded(self, messages: list[bytes]) -> None:
+        """The same for each."""
+        for data in messages:
+            self.send_encoded(data)
+
     def respond(self, data: bytes) -> None:
         """The only answer."""
         self.send_encoded(data)

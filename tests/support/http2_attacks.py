@@ -217,8 +217,13 @@ async def run_attack(
     request: Callable[..., bytes] = unary_request,
     chunks_max: int = 1_000_000,
     close_limit_s: float = 10.0,
+    is_counted: Callable[[], bool] | None = None,
 ) -> bool:
-    """Attacks until the server closes the connection or has nothing more to be sent; True if it closed it."""
+    """Attacks until the server closes the connection or has nothing more to be sent; True if it closed it.
+
+    `is_counted` tells that the server has noticed, for attacks that do not end their connection; without it they are
+    given a moment.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
     eof = asyncio.Event()
 
@@ -250,8 +255,12 @@ async def run_attack(
             with suppress(TimeoutError):
                 async with asyncio.timeout(close_limit_s):
                     await eof.wait()
-        else:
+        elif is_counted is None:
             await asyncio.sleep(0.05)
+        else:
+            async with asyncio.timeout(close_limit_s):
+                while not is_counted():
+                    await asyncio.sleep(0.001)
         return eof.is_set()
     except TimeoutError:
         return eof.is_set()

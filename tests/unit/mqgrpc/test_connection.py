@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
 
-from mqgrpc import ErrorCode, Limits, frames
-from support.http2_peer import Frame, H2Pair, RecordedCall, ServerRig, data, message, open_request, unary_request
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqgrpc import Connection, ErrorCode, Limits, Stream, frames
+from support.http2_peer import (
+    Frame,
+    H2Pair,
+    RecordedCall,
+    ServerRig,
+    data,
+    message,
+    open_request,
+    parse_frames,
+    unary_request,
+)
 
 GRPC_UNIMPLEMENTED, GRPC_RESOURCE_EXHAUSTED, GRPC_DEADLINE_EXCEEDED = "12", "8", "4"
 
@@ -354,6 +368,101 @@ def test_output_comes_in_pieces_that_leave_room_for_others() -> None:
     assert max(pieces) < 2 << 20
 
 
+def test_neighbouring_messages_share_frames_as_far_as_they_fit() -> None:
+    messages = [bytes(1_000 + size) for size in range(32)]
+    rig = ServerRig(on_half_closed=lambda call: call.send_all_bytes(messages))
+    rig.receive(unary_request(1))
+    sent = [frame for frame in rig.output() if frame.kind == frames.DATA]
+    # 16 KiB have room for 16 of the first ones and for 15 of the others.
+    assert [len(frame.payload) for frame in sent] == [
+        sum(len(message(data)) for data in some) for some in (messages[:16], messages[16:31], messages[31:])
+    ]
+    assert b"".join(frame.payload for frame in sent) == b"".join(message(data) for data in messages)
+
+
+@given(
+    sizes=st.lists(st.one_of(st.integers(0, 200), st.integers(16_000, 17_000), st.integers(0, 40_000)), max_size=12),
+    window=st.integers(0, 70_000),
+    is_paused=st.booleans(),
+    behind=st.booleans(),
+)
+def test_messages_sent_together_arrive_as_those_sent_one_by_one(
+    sizes: list[int], window: int, is_paused: bool, behind: bool
+) -> None:
+    messages = [bytes([number]) * size for number, size in enumerate(sizes)]
+
+    def arrived(send: Callable[[RecordedCall], None]) -> tuple[bytes, int, int, bytes]:
+        """Before the windows open: what came, and what waits; after that: the rest."""
+
+        def answer(call: RecordedCall) -> None:
+            if behind:
+                call.send_bytes(b"first" * 1_000)
+            send(call)
+            call.end()
+
+        rig = ServerRig(settings={frames.SETTINGS_INITIAL_WINDOW_SIZE: window}, on_half_closed=answer)
+        if is_paused:
+            rig.connection.pause_output(rig.now)
+        rig.receive(unary_request(1))
+        at_once = rig.output()
+        waiting, answers = rig.connection.buffered_bytes, rig.connection._answers
+        if is_paused:
+            rig.connection.resume_output(rig.now)
+        rig.receive(frames.window_update(0, 1 << 20) + frames.window_update(1, 1 << 20))
+        rest = rig.output()
+        assert rest + at_once
+        assert (rest or at_once)[-1].kind == frames.HEADERS
+        assert rig.connection.buffered_bytes == 0
+        data_of = [b"".join(frame.payload for frame in found if frame.kind == frames.DATA) for found in (at_once, rest)]
+        assert all(len(frame.payload) <= frames.DEFAULT_FRAME_BYTES for frame in at_once + rest)
+        return data_of[0], waiting, answers, data_of[1]
+
+    def one_by_one(call: RecordedCall) -> None:
+        for body in messages:
+            call.send_bytes(body)
+
+    assert arrived(lambda call: call.send_all_bytes(messages)) == arrived(one_by_one)
+
+
+def test_nothing_is_sent_together_on_a_call_that_has_ended() -> None:
+    rig = ServerRig(on_half_closed=lambda call: call.end(5))
+    rig.receive(unary_request(1))
+    rig.output()
+    rig.calls[1].send_all_bytes([b"one", b"two"])
+    rig.connection.send_messages(rig.calls[1], [b"one", b"two"])
+    assert rig.output() == []
+
+
+def test_the_answer_to_a_ping_waits_for_other_output_and_goes_before_it() -> None:
+    noted: list[str] = []
+    calls: list[Stream] = []
+
+    class Waiting(Stream):
+        def half_closed(self) -> None:
+            calls.append(self)
+
+    connection = Connection(
+        Waiting,
+        limits=Limits(),
+        now=0,
+        on_output=lambda: noted.append("output"),
+        on_waiting_output=lambda: noted.append("waiting"),
+    )
+    ping = frames.frame(frames.PING, 0, 0, b"12345678")
+    connection.receive(frames.PREFACE + frames.settings({}) + unary_request(1) + unary_request(3), 0)
+    connection.take_output()
+    noted.clear()
+    connection.receive(ping + ping, 0)
+    assert noted == ["waiting"]
+    calls[0].respond(b"answer")
+    calls[1].respond(b"answer")
+    assert noted == ["waiting", "output"]
+    assert kinds(parse_frames(connection.take_output()))[:3] == [frames.PING, frames.PING, frames.HEADERS]
+    connection.receive(ping, 0)
+    assert noted == ["waiting", "output", "waiting"]
+    assert kinds(parse_frames(connection.take_output())) == [frames.PING]
+
+
 # Flow control from the peer
 
 
@@ -487,6 +596,17 @@ def test_what_ends_one_call_only(wire: bytes, code: ErrorCode) -> None:
     assert (reset.kind, reset.stream_id, ErrorCode(reset.error_code)) == (frames.RST_STREAM, 1, code)
     assert rig.calls[1].hooks[-1] == "cancelled"
     assert rig.calls[3].hooks == ["opened"]
+    rig.lose()
+
+
+@pytest.mark.parametrize("before", [("x", "\x01"), ("x", "y" * 5_000)], ids=["malformed", "large"])
+def test_a_request_without_headers_is_refused_whatever_came_before_it(before: tuple[str, str]) -> None:
+    rig = ServerRig()
+    rig.receive(open_request(1, before))
+    rig.output()
+    rig.receive(frames.headers(3, b"", end_stream=True))
+    (reset,) = rig.output()
+    assert (reset.kind, reset.stream_id, reset.error_code) == (frames.RST_STREAM, 3, ErrorCode.PROTOCOL_ERROR)
     rig.lose()
 
 

@@ -187,12 +187,17 @@ def test_a_block_tells_whether_its_names_are_those_of_the_one_before(
     for headers in blocks:
         decoder.decode(encoder.encode(headers))
         names = [name for name, _ in headers]
-        if sum(len(name) + len(value) + 32 for name, value in headers) <= TABLE_BYTES:
-            assert decoder.same_names == (names == before)
-            before = names
-        else:
-            assert not decoder.same_names
-            before = []
+        assert decoder.same_names == (names == before != [])
+        is_kept = sum(len(name) + len(value) + 32 for name, value in headers) <= TABLE_BYTES
+        before = names if is_kept else []
+
+
+def test_no_names_are_not_the_same_as_those_of_a_block_that_was_not_kept() -> None:
+    decoder = HeaderDecoder()
+    decoder.decode(literal("te", "\n"))
+    assert decoder.malformed
+    decoder.decode(b"")
+    assert not decoder.same_names
 
 
 @given(st.lists(HEADERS, min_size=2, max_size=8))

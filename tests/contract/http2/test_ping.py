@@ -1,0 +1,38 @@
+"""A PING is answered with the next answer of its connection, or soon without one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from mqgrpc import Server, Stream, frames
+
+GREETING = frames.PREFACE + frames.settings({})
+
+
+async def test_a_ping_that_nothing_follows_is_answered() -> None:
+    server = Server(Stream)
+    port = server.listen("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(GREETING)
+    for payload in (b"12345678", b"87654321"):
+        writer.write(frames.frame(frames.PING, 0, 0, payload))
+        async with asyncio.timeout(10):
+            await reader.readuntil(frames.frame(frames.PING, frames.ACK, 0, payload))
+    writer.close()
+    await server.stop(limit_s=0)
+
+
+async def test_a_connection_that_ends_before_its_ping_is_answered_leaves_nothing() -> None:
+    server = Server(Stream)
+    port = server.listen("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(GREETING)
+    async with asyncio.timeout(10):
+        await reader.readuntil(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
+        writer.write(frames.frame(frames.PING, 0, 0, b"12345678"))
+        while not server._waiting:
+            await asyncio.sleep(0)
+        writer.transport.abort()
+        while server.connection_count or server._waiting:
+            await asyncio.sleep(0.001)
+    await server.stop(limit_s=0)
