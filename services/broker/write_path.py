@@ -3,8 +3,8 @@
 All of it happens on the event loop, in the order *persist, then send, then acknowledge*:
 
 1. `put` appends to the CommitLog and its ConsumeQueue and asks the replica what the send waits for;
-2. once per turn of the loop, after all requests of that turn were appended, `_end_of_turn` starts the flush and sends
-   the new bytes to every slave in one system call each: group commit without a timer;
+2. at the end of each turn of the loop, after all requests of that turn were appended, `_end_of_turn` starts the flush
+   and sends the new bytes to every slave in one system call each: group commit without a timer;
 3. a slave's report or a finished flush releases every send it covers, and their answers go out together.
 
 No task, future or lock per message. What is measured of a put are three times, which the path needs anyway: when its
@@ -37,6 +37,7 @@ from mqcore.replication import (
 )
 from mqcore.storage import AppendResult, DiskError, FlushDiskType, MessageStore, PutStatus
 from mqservice.http2_call import Http2Call
+from mqservice.loop_turns import LoopTurns
 from mqservice.rpc import Call
 
 __all__ = ["WritePath"]
@@ -81,6 +82,7 @@ class WritePath:
         failed: Callable[[DiskError], None],
         meter: PutMeter | None = None,
         tracer: SendTracer | None = None,
+        turns: LoopTurns | None = None,
     ) -> None:
         self._store = store
         self._replica = replica
@@ -96,6 +98,7 @@ class WritePath:
         self._failed = failed
         self._meter = meter or PutMeter()
         self._tracer = tracer
+        self._turns = turns or LoopTurns()
         self._ha: ReplicationLinks | None = None
         self._waiting_count = 0
         # When the last put was appended.
@@ -136,7 +139,7 @@ class WritePath:
         the settings ask for is had. `call` is what the messages came with, and `traceparents` are those that they had
         themselves.
         """
-        answer = done if isinstance(done, PutAnswer) else answer_of(done)
+        answer = answer_of(done)
         received_ns = 0
         if call is not None:
             # For the compiler, which reads what a class it knows has without a search. Nearly all are of this one.
@@ -186,6 +189,9 @@ class WritePath:
         )
         if is_traced and self._tracer is not None:
             self._tracer.appended(put)
+        if not self._turn_scheduled:
+            # Before receives are woken, who look at the end of the turn, too: a slave has the longer way.
+            self._schedule_turn()
         self._appended(message.topic)
         self._meter.stored(message.topic, len(messages), last.end_offset - first.physical_offset)
         status = self._replica.submit(put, now_ns // _NS_PER_MS)
@@ -194,8 +200,6 @@ class WritePath:
         else:
             self._settle(results, status)
             self._finish_at_once(put, now_ns)
-        if not self._turn_scheduled:
-            self._schedule_turn()
 
     def flushed(self) -> None:
         """The flush worker finished a job."""
@@ -206,10 +210,13 @@ class WritePath:
         self.collect()
 
     def collect(self) -> None:
-        """Acts on what the replica decided: answers sends, closes links, tells the operator; then pumps the slaves."""
+        """Acts on what the replica decided: answers sends, closes links, tells the operator; pumps the slaves if that
+        may have come of something else than a report that releases sends, which makes nothing sendable.
+        """
         answered_count = 0
         released_ns = 0
-        for event in self._replica.take_events():
+        events = self._replica.take_events()
+        for event in events:
             if isinstance(event, Put):
                 # One reading for all that are released together.
                 released_ns = released_ns or self._monotonic_ns()
@@ -243,7 +250,8 @@ class WritePath:
         if answered_count:
             self._answered()
             self._note_written()
-        self._schedule_turn()
+        if answered_count < len(events) or not events:
+            self._schedule_turn()
 
     def _slave_of(self, link: int) -> dict[str, str | int | None]:
         """Who it is, for the log."""
@@ -315,7 +323,7 @@ class WritePath:
     def _schedule_turn(self) -> None:
         if not self._turn_scheduled:
             self._turn_scheduled = True
-            asyncio.get_running_loop().call_soon(self._end_of_turn)
+            self._turns.call_soon(self._end_of_turn)
 
     def _end_of_turn(self) -> None:
         self._turn_scheduled = False
@@ -334,9 +342,11 @@ class WritePath:
             self._timer.cancel()
         delay_s = max(0.001, (deadline_ms - self._clock.monotonic_ms()) / 1000)
         self._timer_at_ms = deadline_ms
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._deadline_reached)
+        self._timer = self._turns.call_later(delay_s, self._deadline_reached)
 
     def _deadline_reached(self) -> None:
         self._timer = None
         self._replica.deadline_reached(now_ms=self._clock.monotonic_ms())
         self.collect()
+        # Heartbeats, and the next deadline.
+        self._schedule_turn()

@@ -27,7 +27,7 @@ from mqcore.offsets import QueueOffset
 from mqcore.storage.consume_queue_files import ConsumeQueueFiles, queue_folder
 from mqcore.storage.monotone_search import first_false
 
-__all__ = ["ENTRY", "ConsumeQueue", "QueueEntry"]
+__all__ = ["ENTRY", "ConsumeQueue", "QueueEntry", "QueueRun"]
 
 ENTRY: Final = Struct(">qiq")
 ENTRY_BYTES: Final = ENTRY.size
@@ -296,6 +296,38 @@ class ConsumeQueue:
         if start < end:
             self._files.write(folder, start, bytes(end - start))
             self._files.sync(folder, file_start)
+
+
+class QueueRun:
+    """Entries for consecutive messages at the end of a queue, made before their records are in the CommitLog and
+    entered once they are."""
+
+    __slots__ = ("_entries", "_physical_end", "_physical_offset", "next_offset", "queue")
+
+    def __init__(self, queue: ConsumeQueue, next_offset: int) -> None:
+        """`next_offset`: the queue's end, or that of a run of its which is entered before this one."""
+        self.queue: Final = queue
+        self.next_offset = next_offset
+        """The next message's number."""
+        self._entries: list[bytes] = []
+        self._physical_offset = 0
+        self._physical_end = 0
+
+    def add(self, physical_offset: int, size: int, tags_code: int) -> None:
+        """Another message, behind those before it in the CommitLog."""
+        if not self._entries:
+            self._physical_offset = physical_offset
+        self._entries.append(_pack_entry(physical_offset, size, tags_code))
+        self._physical_end = physical_offset + size
+        self.next_offset += 1
+
+    def enter(self) -> None:
+        """The records are in the CommitLog. DiskFull as for `ConsumeQueue.write_out`: all entries are in memory."""
+        entries = self._entries
+        goes_on = self.queue.append_run(
+            self.next_offset - len(entries), self._physical_offset, b"".join(entries), physical_end=self._physical_end
+        )
+        assert goes_on, f"queue {self.queue.queue_id} of {self.queue.topic} ends elsewhere"
 
 
 def _is_below(entry: QueueEntry, log_min_offset: int) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import pack
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -42,10 +43,11 @@ class IndexColumns:
     ) -> IndexColumns:
         """The entries of records in log order: all their hashes, how many are of each record, and where and when each
         was stored."""
+        repeats = _integers(counts)
         return cls(
-            np.array(hashes, dtype=np.int64),
-            np.repeat(np.array(physical_offsets, dtype=np.int64), counts),
-            np.repeat(np.array(store_timestamps_ms, dtype=np.int64), counts),
+            _integers(hashes),
+            np.repeat(_integers(physical_offsets), repeats),
+            np.repeat(_integers(store_timestamps_ms), repeats),
         )
 
     def __len__(self) -> int:
@@ -105,3 +107,8 @@ class IndexColumns:
         if begin_timestamp_ms <= 0:
             return np.zeros(len(self), dtype=np.int64)
         return np.clip((self.store_timestamps_ms - begin_timestamp_ms) // 1000, 0, _MOST_SECONDS)
+
+
+def _integers(values: Sequence[int]) -> Integers:
+    """An array of them, which cannot be written to; by way of `struct`, in half the time of `np.array`."""
+    return np.frombuffer(pack(f"{len(values)}q", *values), dtype=np.int64)

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Final
 from mqcore.message import extend_hash, java_hash
 from mqcore.offsets import PhysicalOffset
 from mqcore.storage.disk import MappedSegment
+from mqcore.storage.term_hashes import without_sign
 
 if TYPE_CHECKING:  # It imports numpy, which only those pay who have many records to enter.
     from mqcore.storage.index_columns import IndexColumns
@@ -49,7 +50,7 @@ _HEADER: Final = Struct(">qqqqii")
 _SLOT: Final = Struct(">i")
 _ENTRY: Final = Struct(">iqii")
 _MOST_SECONDS: Final = 0x7FFF_FFFF
-_UNSIGNED: Final = 0x7FFF_FFFF
+_HASH_BITS: Final = 0xFFFF_FFFF
 _USED_SLOTS_AT: Final = 32
 _SLOTS_START: Final = _HEADER.size
 _HEADER_BYTES: Final = _HEADER.size
@@ -76,17 +77,12 @@ def _topic_hash(topic: str) -> int:
 @lru_cache(maxsize=16_384)
 def tag_hash(topic: str, tag: str) -> int:
     """What an index holds for a tag, from RocketMQ 5.5 on. Tags repeat, so the last few are remembered."""
-    return _without_sign(java_hash(f"{topic}#T#{tag}"))
+    return without_sign(java_hash(f"{topic}#T#{tag}") & _HASH_BITS)
 
 
 def key_hash(topic: str, key: str) -> int:
     """What an index holds for a key of a topic: the absolute value of Java's hash of "topic#key"."""
-    return _without_sign(extend_hash(_topic_hash(topic), key))
-
-
-def _without_sign(signed: int) -> int:
-    """Java's Math.abs, and 0 for the one value that has no counterpart."""
-    return abs(signed) & _UNSIGNED
+    return without_sign(extend_hash(_topic_hash(topic), key) & _HASH_BITS)
 
 
 class IndexFile:

@@ -23,7 +23,7 @@ from mqcore.storage.index_file import (
     key_hash,
     tag_hash,
 )
-from mqcore.storage.term_hashes import term_hashes
+from mqcore.storage.term_hashes import add_term_hashes, term_hashes
 
 if TYPE_CHECKING:  # It imports numpy, which only those pay who have many records to enter.
     from mqcore.storage.index_columns import IndexColumns
@@ -125,25 +125,42 @@ class IndexTable:
             self._put_hashes(hashes, physical_offset, store_timestamp_ms, wall_ms)
 
     def put_later(
-        self, topic: str, keys: Sequence[str], tag: str | None, physical_offset: int, store_timestamp_ms: int
+        self, topic: str, keys: tuple[str, ...], tag: str | None, physical_offset: int, store_timestamp_ms: int
     ) -> None:
         """Takes a record for `enter_waiting`, which has the same result as `put` now, in half the time.
 
         Until then a query does not find it, and only the CommitLog knows it. So it must be entered before a checkpoint
         vouches for it. DiskError as for `enter_waiting`, which it calls when many are waiting.
         """
-        self.put_hashes_later(term_hashes(topic, keys, tag), physical_offset, store_timestamp_ms)
+        self.note(topic, keys, tag, physical_offset, store_timestamp_ms)
+        if self.has_many_waiting:
+            self.enter_waiting()
 
     def put_hashes_later(self, hashes: list[int], physical_offset: int, store_timestamp_ms: int) -> None:
         """The same for what `term_hashes` gives."""
-        if not hashes:
-            return
         self._waiting_hashes += hashes
-        self._waiting_counts.append(len(hashes))
-        self._waiting_offsets.append(physical_offset)
-        self._waiting_timestamps.append(store_timestamp_ms)
-        if len(self._waiting_offsets) >= _WAITING_MAX:
+        self._note_count(len(hashes), physical_offset, store_timestamp_ms)
+        if self.has_many_waiting:
             self.enter_waiting()
+
+    def note(
+        self, topic: str, keys: tuple[str, ...], tag: str | None, physical_offset: int, store_timestamp_ms: int
+    ) -> None:
+        """`put_later` for who looks after several records whether there are many: `has_many_waiting`."""
+        added = add_term_hashes(self._waiting_hashes, topic, keys, tag)
+        self._note_count(added, physical_offset, store_timestamp_ms)
+
+    def _note_count(self, added: int, physical_offset: int, store_timestamp_ms: int) -> None:
+        """Of a record whose hashes have been added to those that wait."""
+        if added:
+            self._waiting_counts.append(added)
+            self._waiting_offsets.append(physical_offset)
+            self._waiting_timestamps.append(store_timestamp_ms)
+
+    @property
+    def has_many_waiting(self) -> bool:
+        """Whether it is time for `enter_waiting`."""
+        return len(self._waiting_offsets) >= _WAITING_MAX
 
     def enter_waiting(self) -> None:
         """Enters what `put_later` was given. After a DiskError nothing is lost; the call may be repeated."""

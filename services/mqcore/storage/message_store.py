@@ -40,7 +40,7 @@ from mqcore.message.sys_flag import enters_consume_queue, enters_index
 from mqcore.storage.append_result import AppendResult
 from mqcore.storage.checkpoint import StoreCheckpoint
 from mqcore.storage.commit_log import COMMIT_LOG_FOLDER, CommitLog
-from mqcore.storage.consume_queue import ConsumeQueue
+from mqcore.storage.consume_queue import ConsumeQueue, QueueRun
 from mqcore.storage.consume_queue_loading import StopKind
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
 from mqcore.storage.disk import Disk, DiskLock
@@ -318,50 +318,86 @@ class MessageStore:
 
     def put_batch(self, messages: Sequence[OutgoingMessage]) -> list[AppendResult]:
         """Appends messages one behind the other with one store timestamp: all of them, or none and the same refusal."""
-        status: PutStatus | None = None
-        if self._refusal is not None or self._failure is not None:
-            status = PutStatus.SERVICE_NOT_AVAILABLE
-        for message in messages:
-            status = status or self._judge(message)
+        status = self._judge_batch(messages)
         if status is not None:
             return [AppendResult.refused(status) for _ in messages]
         log = self._log
         store_timestamp_ms = max(self._wall_ns() // _NS_PER_MS, self._last_store_timestamp_ms)
         encoder = self._encoder
-        next_offsets: dict[ConsumeQueue, int] = {}
-        records = []
-        queues = []
-        results = []
+        parts: list[bytes] = []
+        runs: list[QueueRun] = []
+        results: list[AppendResult] = []
         physical_offset = log.end_offset
         assert physical_offset == self._dispatched_offset, "a put behind a half record"
         for message in messages:
-            topic, queue_id = message.topic, message.queue_id
-            queue = self._queues.get_or_create(topic, queue_id)
-            queue_offset = 0
-            if not message.sys_flag or enters_consume_queue(message.sys_flag):
-                queue_offset = next_offsets.get(queue, queue.max_offset)
-                next_offsets[queue] = queue_offset + 1
-            record = encoder.encode(message, queue_offset, physical_offset, store_timestamp_ms)
-            records.append(record)
-            queues.append(queue)
-            end_offset = physical_offset + len(record)
+            sys_flag = message.sys_flag
+            if not sys_flag or enters_consume_queue(sys_flag):
+                run = self._run_for(message, runs)
+                queue_offset = run.next_offset
+                size = encoder.encode_to(parts, message, queue_offset, physical_offset, store_timestamp_ms)
+                run.add(physical_offset, size, self._queue_tags_code(message, store_timestamp_ms))
+            else:
+                queue_offset = 0
+                size = encoder.encode_to(parts, message, queue_offset, physical_offset, store_timestamp_ms)
+            end_offset = physical_offset + size
             results.append(AppendResult(_PUT_OK, physical_offset, end_offset, queue_offset, store_timestamp_ms))
             physical_offset = end_offset
-        if not log.append(b"".join(records)):
+        if not log.append(b"".join(parts)):
             status = self._roll_for(physical_offset - log.end_offset)
             return self.put_batch(messages) if status is None else [AppendResult.refused(status) for _ in messages]
         self._last_store_timestamp_ms = store_timestamp_ms
-        for message, queue, result in zip(messages, queues, results):
-            self._enter(
-                message,
-                queue,
-                result.queue_offset,
-                result.physical_offset,
-                result.end_offset,
-                store_timestamp_ms,
-            )
+        if results:
+            self._last_record_offset = results[-1].physical_offset
+        self._enter_batch(messages, runs, results)
         self._dispatched_offset = log.end_offset
         return results
+
+    def _judge_batch(self, messages: Sequence[OutgoingMessage]) -> PutStatus | None:
+        if self._refusal is not None or self._failure is not None:
+            return PutStatus.SERVICE_NOT_AVAILABLE
+        for message in messages:
+            status = self._judge(message)
+            if status is not None:
+                return status
+        return None
+
+    def _run_for(self, message: OutgoingMessage, runs: list[QueueRun]) -> QueueRun:
+        """The last of `runs` if the message goes on with it, which is the usual case; a new last one otherwise."""
+        if runs:
+            run = runs[-1]
+            if message.queue_id == run.queue.queue_id and message.topic == run.queue.topic:
+                return run
+        queue = self._queues.get_or_create(message.topic, message.queue_id)
+        next_offset: int = queue.max_offset
+        for run in runs:
+            if run.queue is queue:
+                next_offset = run.next_offset
+        runs.append(QueueRun(queue, next_offset))
+        return runs[-1]
+
+    def _enter_batch(
+        self, messages: Sequence[OutgoingMessage], runs: list[QueueRun], results: list[AppendResult]
+    ) -> None:
+        """`_enter` of all records of a batch: one without room keeps no other from being entered."""
+        for run in runs:
+            try:
+                run.enter()
+            except DiskFull:
+                self._no_room()
+            except DiskError as error:
+                self._fail(error)
+                raise
+        index = self._index
+        if index is None:
+            return
+        for number, message in enumerate(messages):
+            if not message.sys_flag or enters_index(message.sys_flag):
+                result = results[number]
+                index.note(
+                    message.topic, message.index_keys, message.tag, result.physical_offset, result.store_timestamp_ms
+                )
+        if index.has_many_waiting:
+            self._enter_into_index()
 
     # Writing, as a slave
 
@@ -745,13 +781,7 @@ class MessageStore:
         is_plain = not message.sys_flag  # The usual case, decided without two calls.
         try:
             if is_plain or enters_consume_queue(message.sys_flag):
-                tags_code = message.tags_code
-                if message.topic == SCHEDULE_TOPIC:
-                    tags_code = delay_tags_code(
-                        message.queue_id + 1,
-                        store_timestamp_ms=store_timestamp_ms,
-                        delay_levels_ms=self._options.delay_levels_ms,
-                    )
+                tags_code = self._queue_tags_code(message, store_timestamp_ms)
                 queue.append(queue_offset, physical_offset, end_offset - physical_offset, tags_code)
             if self._index is not None and (is_plain or enters_index(message.sys_flag)):
                 self._index.put_later(
@@ -763,6 +793,16 @@ class MessageStore:
         except DiskError as error:
             self._fail(error)
             raise
+
+    def _queue_tags_code(self, message: OutgoingMessage, store_timestamp_ms: int) -> int:
+        """What the message's ConsumeQueue entry is filtered by; in the schedule topic, when it is due."""
+        if message.topic != SCHEDULE_TOPIC:
+            return message.tags_code
+        return delay_tags_code(
+            message.queue_id + 1,
+            store_timestamp_ms=store_timestamp_ms,
+            delay_levels_ms=self._options.delay_levels_ms,
+        )
 
     def _enter_into_index(self) -> None:
         """Makes every record that is in the log findable by its keys."""

@@ -25,6 +25,7 @@ from mqcore.storage.consume_queue_table import ConsumeQueueTable
 from mqcore.storage.errors import DiskFull
 from mqcore.storage.index_file import tag_hash
 from mqcore.storage.index_table import IndexTable
+from mqcore.storage.term_hashes import ascii_extended, without_sign
 
 __all__ = ["IS_COMPILED", "RecordWalk"]
 
@@ -221,7 +222,7 @@ class RecordWalk:
                 unique_key = pair[_UNIQUE_KEY_BYTES:]
         hashes: list[int] = []
         if unique_key:
-            hashes.append(_key_hash(topic.hash_before, unique_key))
+            hashes.append(without_sign(ascii_extended(topic.hash_before, unique_key)))
         if words:
             _append_word_hashes(hashes, topic.hash_before, words)
         self._tags_code = 0
@@ -243,16 +244,8 @@ class RecordWalk:
         return topic
 
 
-def _key_hash(hash_before: int, key: bytes) -> int:
-    """What the index holds for an ASCII key: see index_file.key_hash."""
-    hashed: i64 = hash_before
-    for index in range(len(key)):
-        hashed = (hashed * 31 + key[index]) & 0xFFFF_FFFF
-    return _without_sign(hashed)
-
-
 def _append_word_hashes(hashes: list[int], hash_before: int, words: bytes) -> None:
-    """The same for each word of KEYS."""
+    """What the index holds for each word of KEYS."""
     before: i64 = hash_before
     hashed: i64 = before
     is_word = False
@@ -262,18 +255,11 @@ def _append_word_hashes(hashes: list[int], hash_before: int, words: bytes) -> No
             hashed = (hashed * 31 + unit) & 0xFFFF_FFFF
             is_word = True
         elif is_word:
-            hashes.append(_without_sign(hashed))
+            hashes.append(without_sign(hashed))
             hashed = before
             is_word = False
     if is_word:
-        hashes.append(_without_sign(hashed))
-
-
-def _without_sign(hashed: i64) -> i64:
-    """Java's Math.abs of 32 bits, and 0 for the one value that has no counterpart."""
-    if hashed & 0x8000_0000:
-        return (0x1_0000_0000 - hashed) & 0x7FFF_FFFF
-    return hashed
+        hashes.append(without_sign(hashed))
 
 
 _NO_TOPIC: Final = _Topic(b"\0")

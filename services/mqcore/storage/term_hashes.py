@@ -10,11 +10,11 @@ from mypy_extensions import i64
 
 from mqcore.message import extend_hash, java_hash
 
-__all__ = ["term_hashes"]
+__all__ = ["add_term_hashes", "ascii_extended", "term_hashes", "without_sign"]
 
 _TOPICS_MAX: Final = 16_384
 _TAGS_MAX: Final = 1_024
-_UNSIGNED: Final = 0x7FFF_FFFF
+_BITS: Final = 0xFFFF_FFFF
 
 
 class _TopicTerms:
@@ -33,40 +33,56 @@ _topics: Final[dict[str, _TopicTerms]] = {}
 
 def term_hashes(topic: str, keys: Sequence[str], tag: str | None) -> list[int]:
     """The hashes of a message in the order in which it is entered: its keys, then its tag. See `key_hash`."""
+    hashes: list[int] = []
+    add_term_hashes(hashes, topic, tuple(keys), tag)
+    return hashes
+
+
+def add_term_hashes(hashes: list[int], topic: str, keys: tuple[str, ...], tag: str | None) -> int:
+    """Adds what `term_hashes` gives to `hashes`; returns how many they are."""
     known = _topics.get(topic)
     if known is None:
         if len(_topics) >= _TOPICS_MAX:
             _topics.clear()
         known = _topics[topic] = _TopicTerms(topic)
-    hashes = [_without_sign(_extended(known.start, key)) for key in keys]
-    if tag:
-        tagged = known.tags.get(tag)
-        if tagged is None:
-            if len(known.tags) >= _TAGS_MAX:
-                known.tags.clear()
-            tagged = known.tags[tag] = _without_sign(_extended(known.start, f"T#{tag}"))
-        hashes.append(tagged)
-    return hashes
+    for key in keys:
+        hashes.append(without_sign(_extended(known.start, key)))  # noqa: PERF401 - compiled, a list in between costs more
+    if not tag:
+        return len(keys)
+    tagged = known.tags.get(tag)
+    if tagged is None:
+        if len(known.tags) >= _TAGS_MAX:
+            known.tags.clear()
+        tagged = known.tags[tag] = without_sign(_extended(known.start, f"T#{tag}"))
+    hashes.append(tagged)
+    return len(keys) + 1
+
+
+def without_sign(bits: i64) -> i64:
+    """What an index holds for a hash of 32 bits: Java's Math.abs, and 0 for the one value that has no counterpart."""
+    if bits & 0x8000_0000:
+        return (0x1_0000_0000 - bits) & 0x7FFF_FFFF
+    return bits
+
+
+def ascii_extended(start: i64, data: bytes) -> i64:
+    """The 32 bits of the hash of a text that goes on with `data`, of whose beginning `start` is the hash."""
+    value = start
+    for index in range(len(data)):
+        value = (value * 31 + data[index]) & 0xFFFF_FFFF
+    return value & 0xFFFF_FFFF
 
 
 def _extended(start: int, text: str) -> int:
-    """`extend_hash`."""
-    if not _IS_COMPILED or not text.isascii():
-        return extend_hash(start, text)
-    data = text.encode()
-    length: i64 = len(data)
-    value: i64 = start
-    index: i64 = 0
-    while index < length:
-        value = (value * 31 + data[index]) & 0xFFFF_FFFF
-        index += 1
-    value &= 0xFFFF_FFFF
-    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
-
-
-def _without_sign(signed: int) -> int:
-    """Java's Math.abs, and 0 for the one value that has no counterpart."""
-    return signed if signed >= 0 else -signed & _UNSIGNED
+    """The 32 bits of `extend_hash`."""
+    if _IS_COMPILED:
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:  # Half a surrogate pair, which Java's strings may hold.
+            return extend_hash(start, text) & _BITS
+        if len(data) == len(text):
+            return ascii_extended(start, data)
+    return extend_hash(start, text) & _BITS
 
 
 # Compiled, a loop over the bytes of a text is the fastest there is; for the interpreter it is the slowest.

@@ -15,8 +15,9 @@ from mqcore.message import Host, OutgoingMessage
 from mqcore.replication import MasterOptions, MasterReplica
 from mqcore.routing import BrokerIdentity
 from mqcore.storage import AppendResult, FlushDiskType, PutStatus
-from mqcore.tracing import HeadSampler, SpanData, TraceOptions
-from mqcore.tracing.send_spans import AckPolicy
+from mqcore.tracing import HeadSampler, ResolvedSend, SpanData, TraceOptions
+from mqcore.tracing.send_spans import send_spans
+from mqcore.tracing.traced_send import AckPolicy
 from support.fake_call import FakeCall
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
@@ -69,6 +70,11 @@ class Rig:
     def add(self, spans: Sequence[SpanData]) -> None:
         """`SpanSink`'s."""
         self.spans += spans
+
+    def add_sends(self, sends: Sequence[ResolvedSend]) -> None:
+        """`SpanSink`'s."""
+        for send in sends:
+            self.add(send_spans(send))
 
     def advance(self, duration_ms: int) -> None:
         self.clock.now_ms += duration_ms

@@ -3,12 +3,14 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from mqcore.message import SCHEDULE_TOPIC
-from mqcore.message.sys_flag import TRANSACTION_PREPARED
+from mqcore.message import SCHEDULE_TOPIC, OutgoingMessage
+from mqcore.message.sys_flag import INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from mqcore.storage import DiskError, LogGap, MessageStore, PutStatus, RecordCorrupt, SegmentSizeMismatch, StoreLocked
 from mqcore.storage.consume_queue import ENTRY
-from support.messages import outgoing_message
+from support.messages import changed, outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import (
     SMALL_OPTIONS,
@@ -114,6 +116,41 @@ class TestPut:
         assert [result.queue_offset for result in results] == [1, 2, 3]
         assert len({result.store_timestamp_ms for result in results}) == 1
         assert [store.message_at(result.physical_offset).body for result in results] == [b"\0", b"\1", b"\2"]
+
+
+@st.composite
+def _batches(draw: st.DrawFn) -> list[OutgoingMessage]:
+    flags = st.sampled_from((0, 0, TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, INNER_BATCH))
+    return [
+        changed(
+            outgoing_message(
+                topic=draw(st.sampled_from(("a", "a", "b", SCHEDULE_TOPIC))),
+                queue_id=draw(st.integers(0, 1)),
+                body=draw(st.binary(max_size=20)),
+                tag=draw(st.sampled_from((None, "x", "y"))),
+                keys=(f"u{number}", *draw(st.lists(st.sampled_from(("k1", "k2")), max_size=2))),
+            ),
+            sys_flag=draw(flags),
+        )
+        for number in range(draw(st.integers(1, 6)))
+    ]
+
+
+@settings(deadline=None)
+@given(st.lists(_batches(), min_size=1, max_size=4))
+def test_batch_leaves_what_its_messages_leave_one_by_one(batches: list[list[OutgoingMessage]]) -> None:
+    stores = []
+    for is_batch in (True, False):
+        store = new_store(SimulatedDisk(random.Random(1)), options=with_options(commit_log_file_bytes=1 << 16))
+        store.load()
+        results = []
+        for messages in batches:
+            results += store.put_batch(messages) if is_batch else [store.put(message) for message in messages]
+        terms = {(message.topic, key) for messages in batches for message in messages for key in message.index_keys}
+        found = {term: list(store.index_walk(*term, begin_ms=0, end_ms=1 << 62)) for term in terms}
+        places = [(result.physical_offset, result.end_offset, result.queue_offset) for result in results]
+        stores.append((places, log_bytes(store), queue_contents(store), found))
+    assert stores[0] == stores[1]
 
 
 class TestRolling:
