@@ -140,7 +140,7 @@ class Broker:
             auto_create_subscription_group=settings.auto_create_subscription_group,
         )
         self._client_api = ClientApi(self, self._observability.tracing)
-        self._client_plane = ClientPlane(settings, self._client_api, clock=clock)
+        self._client_plane = ClientPlane(settings, self._client_api, clock=clock, turns=self._loop_meter.turns)
         self._replica = MasterReplica(self._store, settings.master_options())
         self._flusher = FlushWorker(
             "flush-log",
@@ -177,6 +177,7 @@ class Broker:
             failed=self._disk_failed,
             meter=self._observability.put_meter,
             tracer=self.send_tracer,
+            turns=self._loop_meter.turns,
         )
         self._ha = HaListener(
             replica=self._replica,
@@ -329,8 +330,8 @@ class Broker:
 
     @property
     def timers(self) -> Timers:
-        """The event loop."""
-        return asyncio.get_running_loop()
+        """The event loop, and the ends of its turns."""
+        return self._loop_meter.turns
 
     @property
     def options(self) -> ApiOptions:
@@ -788,8 +789,8 @@ class Broker:
             # A job is bounded so that it never holds the loop; the rest of the round follows at once.
             self._queue_flusher.kick()
 
-    def _slave_verified(self, broker_id: int, end_offset: int) -> None:
-        self._replica.verified(broker_id, end_offset, now_ms=self._clock.monotonic_ms())
+    def _slave_verified(self, broker_id: int, end_offset: int, connection: str) -> None:
+        self._replica.verified(broker_id, end_offset, peer=connection, now_ms=self._clock.monotonic_ms())
 
     def _disk_failed(self, error: DiskError) -> None:
         self._stop_on(f"the disk failed: {error}")

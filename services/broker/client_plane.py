@@ -9,6 +9,7 @@ from broker.api.client_api import ClientApi
 from broker.client_server import ClientServer, client_server_of
 from broker.settings import BrokerSettings
 from mqcore.clock import Clock
+from mqservice.loop_turns import LoopTurns
 
 __all__ = ["ClientPlane"]
 
@@ -16,14 +17,16 @@ __all__ = ["ClientPlane"]
 class ClientPlane:
     """The same handlers on each port; only the routes of the second name other addresses."""
 
-    def __init__(self, settings: BrokerSettings, api: ClientApi, *, clock: Clock) -> None:
+    def __init__(
+        self, settings: BrokerSettings, api: ClientApi, *, clock: Clock, turns: LoopTurns | None = None
+    ) -> None:
         """OSError or ssl.SSLError if TLS files cannot be used."""
-        inside = client_server_of(settings, clock=clock, port=settings.grpc_server_port)
+        inside = client_server_of(settings, clock=clock, port=settings.grpc_server_port, turns=turns)
         inside.add(api.method_table())
         # By the setting that names the port.
         self._servers: dict[str, ClientServer] = {"grpcServerPort": inside}
         if settings.external_listen_port:
-            outside = client_server_of(settings, clock=clock, port=settings.external_listen_port)
+            outside = client_server_of(settings, clock=clock, port=settings.external_listen_port, turns=turns)
             outside.add(api.external_method_table())
             self._servers["externalListenPort"] = outside
         # Called for every report of a slave: with one port there is no step in between.

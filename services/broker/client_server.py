@@ -11,6 +11,7 @@ from mqcore.clock import Clock
 from mqgrpc import TlsMode
 from mqservice.grpc_server import GrpcServer
 from mqservice.http2_front import Http2Front
+from mqservice.loop_turns import LoopTurns
 from mqservice.rpc import MethodTable
 
 __all__ = ["ClientServer", "check_tls_files", "client_server_of"]
@@ -43,7 +44,9 @@ class ClientServer(Protocol):
         """Takes no new calls, gives those in progress `limit_ms`, then cancels them."""
 
 
-def client_server_of(settings: BrokerSettings, *, clock: Clock, port: int) -> ClientServer:
+def client_server_of(
+    settings: BrokerSettings, *, clock: Clock, port: int, turns: LoopTurns | None = None
+) -> ClientServer:
     """The server `clientFront` names, for `port`. OSError or ssl.SSLError if TLS files cannot be used."""
     if settings.client_front is ClientFront.GRPCIO:
         return GrpcServer(settings.bind_address, port, clock=clock)
@@ -54,6 +57,7 @@ def client_server_of(settings: BrokerSettings, *, clock: Clock, port: int) -> Cl
         limits=settings.client_limits(),
         tls=_tls_context(settings) if settings.tls_mode is not TlsMode.DISABLED else None,
         tls_mode=settings.tls_mode,
+        turns=turns,
     )
 
 

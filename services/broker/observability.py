@@ -18,7 +18,7 @@ from mqcore.routing import BrokerIdentity
 from mqcore.storage import FlushDiskType
 from mqcore.tracing import HeadSampler, RecentSpans, TraceOptions, attributes
 from mqcore.tracing.replica_spans import ReplicaTimelines
-from mqcore.tracing.send_spans import AckPolicy
+from mqcore.tracing.traced_send import AckPolicy
 from mqservice.telemetry import SpanExport, SpanFan, open_span_export, resource_attributes
 
 __all__ = ["BrokerObservability"]

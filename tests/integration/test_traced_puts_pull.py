@@ -17,9 +17,9 @@ from broker.slave.traced_puts_pull import TracedPutsPull
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.traced_puts import TracedPuts
 from mqcore.routing import BrokerIdentity
-from mqcore.tracing import HeadSampler, RetainedFor, SpanData, TraceContext, TraceOptions
+from mqcore.tracing import HeadSampler, ResolvedSend, RetainedFor, SpanData, TraceContext, TraceOptions
 from mqcore.tracing.replica_spans import ReplicaTimelines
-from mqcore.tracing.send_spans import TracedSend
+from mqcore.tracing.traced_send import TracedSend
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store
@@ -51,6 +51,10 @@ class Slave:
     def add(self, spans: Sequence[SpanData]) -> None:
         """`SpanSink`'s."""
         self.spans += spans
+
+    def add_sends(self, sends: Sequence[ResolvedSend]) -> None:
+        """`SpanSink`'s."""
+        raise AssertionError("a slave has no sends")
 
     def came(self, end_offset: int) -> None:
         """A read brought all below it, which was reported."""
@@ -88,7 +92,7 @@ async def master_of(puts: TracedPuts | None) -> AsyncIterator[PeerClient]:
     server = grpc.aio.server()
     log = new_store(SimulatedDisk(random.Random(1), wall_ms=lambda: 0))
     servicer = ReplicaServicer(
-        log=log, broker_id=0, serving=lambda: True, verified=lambda _id, _end: None, traced_puts=puts
+        log=log, broker_id=0, serving=lambda: True, verified=lambda _id, _end, _connection: None, traced_puts=puts
     )
     replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -261,7 +261,7 @@ class ReceiveHandler:
         )
         counts = self._meter.of(receive.topic, receive.group)
         counts.messages += len(deliveries)
-        call.send_encoded(_OK_ELEMENT)
+        elements = [_OK_ELEMENT]
         encoded_bytes = 0
         for delivery in deliveries:
             encoded = encoder.encode(delivery.record, handle=delivery.handle, attempt=delivery.attempt)
@@ -269,9 +269,11 @@ class ReceiveHandler:
             if delivery.attempt > 1:
                 counts.redelivered_messages += 1
                 counts.redelivered_bytes += len(encoded)
-            call.send_encoded(encoded)
+            elements.append(encoded)
         counts.bytes += encoded_bytes
-        self._finish(call)
+        elements.append(encoded_end(self._services.clock.wall_ms()))
+        call.send_all_encoded(elements)
+        call.finish()
         if self._tracer is not None and receive.trace is not None:
             self._tracer.delivered(
                 receive.trace,
@@ -290,9 +292,6 @@ class ReceiveHandler:
 
     def _end(self, call: Call, outcome: Outcome) -> None:
         call.send(pb.ReceiveMessageResponse(status=status_of(outcome)))
-        self._finish(call)
-
-    def _finish(self, call: Call) -> None:
         call.send_encoded(encoded_end(self._services.clock.wall_ms()))
         call.finish()
 

@@ -259,13 +259,17 @@ _OFFSET_TAG: Final = tag_of(pb.SendResultEntry, "offset")
 def _stored_response(message_ids: list[str], results: list[AppendResult]) -> bytes:
     """`_response` when every message is stored, put together from its bytes at a quarter of the cost."""
     parts = [_OK_FIELD]
+    lengths = -1
+    head = middle = b""
     for index, result in enumerate(results):
         encoded_id = message_ids[index].encode()
         queue_offset = result.queue_offset
         # Zero is the default, which protobuf leaves out.
         offset = number(queue_offset) if queue_offset else b""
         offset_bytes = len(offset)
-        head, middle = _entry_parts(len(encoded_id), offset_bytes)
+        lengths_before, lengths = lengths, len(encoded_id) << 4 | offset_bytes
+        if lengths != lengths_before:  # Those of a request are mostly all the same.
+            head, middle = _entry_parts(len(encoded_id), offset_bytes)
         parts.append(head)
         parts.append(encoded_id)
         parts.append(middle)

@@ -38,10 +38,12 @@ class Timer(Protocol):
 
 
 class Timers(Protocol):
-    """The part of an asyncio event loop that handlers use; `asyncio.get_running_loop()` is one."""
+    """The part of an asyncio event loop that handlers use; `asyncio.get_running_loop()` is one, and so is
+    `mqservice.loop_turns.LoopTurns`."""
 
     def call_soon(self, callback: Callable[[], object]) -> object:
-        """Calls back after the current turn."""
+        """Calls back when all that the current turn brought was handled; at the end of the next one if it is asked for
+        then."""
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
         """Calls back after `delay` seconds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -31,7 +31,8 @@ def trace_message(trace: KeptTrace) -> pb.Trace:
 
 def trace_summary(trace: KeptTrace) -> pb.TraceSummary:
     """A trace in one line: its outermost span here, which began first and ended last."""
-    outermost = min(trace.spans, key=lambda span: (span.start_ns, -span.end_ns))
+    spans = trace.spans
+    outermost = min(spans, key=lambda span: (span.start_ns, -span.end_ns))
     duration = Duration()
     duration.FromNanoseconds(outermost.end_ns - outermost.start_ns)
     return pb.TraceSummary(
@@ -39,21 +40,21 @@ def trace_summary(trace: KeptTrace) -> pb.TraceSummary:
         name=outermost.name,
         start_time=_timestamp(outermost.start_ns),
         duration=duration,
-        retained_for=_retained_for(trace),
-        failure=next((span.failure for span in trace.spans if span.failure), ""),
-        topic=next((str(span.attributes[_TOPIC]) for span in trace.spans if _TOPIC in span.attributes), ""),
+        retained_for=_retained_for(spans),
+        failure=next((span.failure for span in spans if span.failure), ""),
+        topic=next((str(span.attributes[_TOPIC]) for span in spans if _TOPIC in span.attributes), ""),
         message_ids=list(islice(trace.message_ids, _MESSAGE_IDS_SHOWN)),
         message_count=len(trace.message_ids),
     )
 
 
-def _retained_for(trace: KeptTrace) -> str:
-    """The gravest reason any of its spans gives."""
-    reasons = {str(span.attributes.get(RETAINED_FOR, "")) for span in trace.spans}
+def _retained_for(spans: Sequence[SpanData]) -> str:
+    """The gravest reason any of the spans gives."""
+    reasons = {str(span.attributes.get(RETAINED_FOR, "")) for span in spans}
     for reason in (RetainedFor.FAILED, RetainedFor.SLOW, RetainedFor.SAMPLED):
         if reason in reasons:
             return reason
-    return RetainedFor.FAILED if any(span.failure for span in trace.spans) else RetainedFor.SAMPLED
+    return RetainedFor.FAILED if any(span.failure for span in spans) else RetainedFor.SAMPLED
 
 
 def _span(span: SpanData) -> pb.Span:

@@ -23,9 +23,9 @@ from mqcore.storage import PutStatus
 from mqcore.tracing import RetainedFor, TraceContext, parse_traceparent
 from mqcore.tracing import attributes as names
 from mqcore.tracing.offset_timeline import OffsetTimeline
-from mqcore.tracing.send_spans import AckPolicy, LinkTimeline, TracedSend, send_spans
-from mqcore.tracing.span_data import AttributeValue
+from mqcore.tracing.resolved_send import ResolvedSend, SendSource, resolved_send
 from mqcore.tracing.trace_context import TRACEPARENT
+from mqcore.tracing.traced_send import AckPolicy, LinkTimeline, TracedSend
 from mqservice.http2_call import Http2Call
 from mqservice.route_query import CLIENT_ID_HEADER
 from mqservice.rpc import Call
@@ -74,10 +74,10 @@ class SendTracer:
         self.slow_ns = _NEVER_NS
         self.options_changed()
         self._sampler = tracing.sampler
-        self._broker: dict[str, AttributeValue] = {
-            names.BROKER_GROUP: tracing.identity.broker_name,
-            names.BROKER_ID: tracing.identity.broker_id,
-        }
+        self._source = SendSource(
+            policy,
+            {names.BROKER_GROUP: tracing.identity.broker_name, names.BROKER_ID: tracing.identity.broker_id},
+        )
         self.flushes = OffsetTimeline()
         self._links: dict[int, LinkTimeline] = {}
         self._gone_links: deque[LinkTimeline] = deque(maxlen=_GONE_LINKS_MAX)
@@ -136,9 +136,7 @@ class SendTracer:
         if call is None:
             return -1  # Of this broker itself.
         try:
-            # For the compiler, which calls a method of a class it knows without a search. Nearly all are of this one.
-            header = call.header(TRACEPARENT) if isinstance(call, Http2Call) else call.header(TRACEPARENT)  # noqa: RUF034
-            if not traceparents and not header:
+            if not traceparents and not _header(call, TRACEPARENT):
                 # Nearly all of them.
                 is_sampled = self._sampler.takes()
             else:
@@ -178,7 +176,6 @@ class SendTracer:
             send.released_ns = released_ns
             self._kept.append(send)
             self._unwritten.append(send)
-            self._note_exemplars(send, status)
         except Exception:
             self._tell_failure()
 
@@ -200,7 +197,7 @@ class SendTracer:
                     message_ids=_told(message_ids),
                     message_count=len(message_ids),
                     body_bytes=0,
-                    client_id=call.header(CLIENT_ID_HEADER)[:_TEXT_MAX],
+                    client_id=_header(call, CLIENT_ID_HEADER)[:_TEXT_MAX],
                     peer=call.peer,
                     received_ns=call.received_ns,
                     released_ns=self._tracing.clock.monotonic_ns(),
@@ -234,34 +231,45 @@ class SendTracer:
     def _build(self, ripe_ns: int, count: int) -> bool:
         """Of so many sends that were answered until then; whether there may be more."""
         kept = self._kept
+        if not kept or kept[0].released_ns > ripe_ns:
+            return False
         wall_offset_ns = self._tracing.wall_offset_ns()
         slaves = [*self._gone_links, *self._links.values()]
+        made: list[ResolvedSend] = []
         for _ in range(count):
             if not kept or kept[0].released_ns > ripe_ns:
-                return False
-            send = kept.popleft()
+                break
             try:
-                made = send_spans(
-                    send,
-                    flushes=self.flushes,
-                    slaves=slaves,
-                    policy=self._policy,
-                    broker=self._broker,
-                    sampler=self._tracing.sampler,
-                    wall_offset_ns=wall_offset_ns,
-                )
-                if send.is_stored:
-                    self.traced_puts.note(send, made.replicated_in)
-                self._tracing.sink.add(made.spans)
+                made.append(self._resolved(kept.popleft(), slaves, wall_offset_ns))
             except Exception:
                 self._tell_failure()
+        try:
+            self._tracing.sink.add_sends(made)
+        except Exception:
+            self._tell_failure()
         return bool(kept)
+
+    def _resolved(self, send: TracedSend, slaves: Sequence[LinkTimeline], wall_offset_ns: int) -> ResolvedSend:
+        """Looks up what it waited for, and lets slaves ask for it."""
+        resolved = resolved_send(
+            send,
+            self._source,
+            flushes=self.flushes,
+            slaves=slaves,
+            sampler=self._sampler,
+            wall_offset_ns=wall_offset_ns,
+        )
+        if send.is_stored:
+            self.traced_puts.note(send, resolved.replicated_in)
+        if send.put_status:
+            self._note_exemplars(send, wall_offset_ns)
+        return resolved
 
     # What is kept
 
     def _is_sampled(self, call: Call, traceparents: Sequence[str]) -> bool:
         """The caller's own decision, if there is one; a batch is traced if one of its messages is."""
-        contexts = _parsed(traceparents or (call.header(TRACEPARENT),))
+        contexts = _parsed(traceparents or (_header(call, TRACEPARENT),))
         if not contexts:
             return self._sampler.takes()
         return any(context.is_sampled for context in contexts)
@@ -283,17 +291,24 @@ class SendTracer:
         message, first = messages[0], put.results[0]
         context, parent, linked = put.place or self._locate(put, call)
         is_ok = first.status is _PUT_OK
+        # A message is indexed by its id first.
+        message_ids: tuple[str, ...] = (message.index_keys[0][:_ID_MAX],)
+        body_bytes = len(message.body)
+        waits = message.wait_store_ok
+        if len(messages) > 1:
+            message_ids = _told([each.index_keys[0] for each in messages[:_BATCH_TOLD_MAX]])
+            body_bytes = sum([len(each.body) for each in messages])
+            waits = any(each.wait_store_ok for each in messages)
         return TracedSend(
             context=context,
             parent=parent,
             linked=linked,
             retained_for=why,
             topic=message.topic,
-            # A message is indexed by its id first.
-            message_ids=_told([message.index_keys[0] for message in messages[:_BATCH_TOLD_MAX]]),
+            message_ids=message_ids,
             message_count=len(messages),
-            body_bytes=sum([len(message.body) for message in messages]),
-            client_id=call.header(CLIENT_ID_HEADER)[:_TEXT_MAX],
+            body_bytes=body_bytes,
+            client_id=_header(call, CLIENT_ID_HEADER)[:_TEXT_MAX],
             peer=call.peer,
             received_ns=put.received_ns,
             begun_ns=put.begun_ns,
@@ -305,7 +320,7 @@ class SendTracer:
             queue_offset=first.queue_offset,
             start_offset=put.start_offset,
             end_offset=put.end_offset,
-            waits=message.wait_store_ok or (len(messages) > 1 and any(each.wait_store_ok for each in messages)),
+            waits=waits,
         )
 
     def _locate(self, put: Put, call: Call) -> Place:
@@ -318,20 +333,29 @@ class SendTracer:
 
     def _place(self, call: Call, traceparents: Sequence[str], message_count: int) -> Place:
         """A message's own context goes before its call's, and messages that do not agree on one are all linked."""
-        contexts = _parsed(traceparents)
-        agree = len(contexts) == message_count and len(set(contexts)) == 1
-        parent = contexts[0] if agree else parse_traceparent(call.header(TRACEPARENT))
-        sampler = self._tracing.sampler
-        context = sampler.new_root() if parent is None else sampler.child_of(parent)
-        return context, parent, () if agree else tuple(dict.fromkeys(contexts))[:_BATCH_TOLD_MAX]
+        parent: TraceContext | None = None
+        linked: tuple[TraceContext, ...] = ()
+        if traceparents:
+            contexts = _parsed(traceparents)
+            if len(contexts) == message_count and len(set(contexts)) == 1:
+                parent = contexts[0]
+            else:
+                linked = tuple(dict.fromkeys(contexts))[:_BATCH_TOLD_MAX]
+        if parent is None:
+            header = _header(call, TRACEPARENT)
+            parent = parse_traceparent(header) if header else None
+        context = self._sampler.new_root() if parent is None else self._sampler.child_of(parent)
+        return context, parent, linked
 
-    def _note_exemplars(self, send: TracedSend, status: PutStatus) -> None:
+    def _note_exemplars(self, send: TracedSend, wall_offset_ns: int) -> None:
+        """Of a put, now that its trace can be found."""
         policy = self._policy
+        status = _PUT_OK if send.put_status == "PUT_OK" else PutStatus[send.put_status]
         acknowledged = policy.waits_for_slaves and send.waits and status is _PUT_OK
         self._meter.note_exemplars(
             send.context,
             status,
-            wall_ms=self._tracing.clock.wall_ms(),
+            wall_ms=(send.released_ns + wall_offset_ns) // _NS_PER_MS,
             duration_ns=send.released_ns - send.received_ns,
             ack_latency_ns=send.released_ns - send.appended_ns if acknowledged else None,
         )
@@ -341,6 +365,11 @@ class SendTracer:
         if not self._has_failed:
             self._has_failed = True
             log.exception("send_not_traced")
+
+
+def _header(call: Call, name: str) -> str:
+    """For the compiler, which calls a method of a class it knows without a search. Nearly all are of this one."""
+    return call.header(name) if isinstance(call, Http2Call) else call.header(name)  # noqa: RUF034
 
 
 def _told(message_ids: Sequence[str]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from mqcore.tracing.attributes import RetainedFor
 from mqcore.tracing.head_sampler import HeadSampler
 from mqcore.tracing.options import TraceOptions
 from mqcore.tracing.recent_spans import KeptTrace, RecentSpans
+from mqcore.tracing.resolved_send import ResolvedSend
 from mqcore.tracing.span_data import SpanData, SpanEvent, SpanKind, SpanLink
 from mqcore.tracing.trace_context import TRACEPARENT, TraceContext, parse_traceparent
 
@@ -12,6 +13,7 @@ __all__ = [
     "HeadSampler",
     "KeptTrace",
     "RecentSpans",
+    "ResolvedSend",
     "RetainedFor",
     "SpanData",
     "SpanEvent",

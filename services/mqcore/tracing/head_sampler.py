@@ -47,13 +47,17 @@ class HeadSampler:
 
     def child_of(self, parent: TraceContext) -> TraceContext:
         """A new span in the parent's trace, sampled whatever the parent was: who asks has decided to keep it."""
-        made: TraceContext = made_context((parent.trace_id, self._bits(64) or 1, True))
+        made: TraceContext = made_context((parent.trace_id, self.new_span_id(), True))
         return made
 
     def new_root(self) -> TraceContext:
         """A span of a new trace."""
-        made: TraceContext = made_context((self._bits(128) or 1, self._bits(64) or 1, True))
+        made: TraceContext = made_context((self._bits(128) or 1, self.new_span_id(), True))
         return made
+
+    def new_span_id(self) -> int:
+        """Of one more span in a trace."""
+        return self._bits(64) or 1
 
     def _drawn(self) -> int:
         """How many operations pass before the next one that is taken: n with the probability (1 - rate)^n * rate."""

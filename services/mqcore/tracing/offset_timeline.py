@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from functools import partial
 from typing import Final, NamedTuple
 
 __all__ = ["OffsetMark", "OffsetTimeline"]
@@ -22,10 +21,6 @@ class OffsetMark(NamedTuple):
 
     offset: int
     at_ns: int
-
-
-_made_mark: Final = partial(tuple.__new__, OffsetMark)
-"""OffsetMark of a tuple, without a frame of Python's."""
 
 
 class OffsetTimeline:
@@ -67,16 +62,17 @@ class OffsetTimeline:
 
     def first_at_or_above(self, offset: int) -> OffsetMark | None:
         """When everything below `offset` had been reached; None if it was not yet, or too long ago to be known."""
+        reached_offset, at_ns = self.entry_at_or_above(offset)
+        return None if reached_offset < 0 else OffsetMark(reached_offset, at_ns)
+
+    def entry_at_or_above(self, offset: int) -> tuple[int, int]:
+        """The same as a bare pair, which costs no object when compiled; (-1, -1) for None."""
         index = bisect_left(self._offsets, offset)
         if index == len(self._offsets) or offset <= self._forgotten_below:
-            return None
-        mark: OffsetMark = _made_mark((self._offsets[index], self._times_ns[index]))
-        return mark
+            return -1, -1
+        return self._offsets[index], self._times_ns[index]
 
-    def last_until(self, at_ns: int) -> OffsetMark | None:
-        """How far it was at that time; None if that is not known."""
+    def offset_until(self, at_ns: int) -> int:
+        """How far it was at that time; -1 if that is not known."""
         index = bisect_right(self._times_ns, at_ns) - 1
-        if index < 0:
-            return None
-        mark: OffsetMark = _made_mark((self._offsets[index], self._times_ns[index]))
-        return mark
+        return -1 if index < 0 else self._offsets[index]

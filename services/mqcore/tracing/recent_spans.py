@@ -1,4 +1,5 @@
-"""The spans a process kept lately, found by trace and by message: what `tandemmq trace` looks into.
+"""The spans a process kept lately, found by trace and by message: what `tandemmq trace` looks into. Sends stay notes
+(`ResolvedSend`) until somebody looks.
 
 Two shares of one bound: what was slow or failed is worth more than what chance picked, and must not be driven out by it
 when every send is traced. Each share forgets whole traces, the oldest first.
@@ -7,9 +8,11 @@ when every send is traced. Each share forgets whole traces, the oldest first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
-from mqcore.tracing.attributes import MESSAGE_IDS, MESSAGING_MESSAGE_ID, RETAINED_FOR, message_ids_of
+from mqcore.tracing.attributes import MESSAGE_IDS, MESSAGING_MESSAGE_ID, RETAINED_FOR, RetainedFor, message_ids_of
+from mqcore.tracing.resolved_send import ResolvedSend
+from mqcore.tracing.send_spans import send_spans
 from mqcore.tracing.span_data import AttributeValue, SpanData
 
 __all__ = ["KeptTrace", "RecentSpans"]
@@ -22,19 +25,26 @@ _SPAN_BYTES: Final = 640
 _PART_BYTES: Final = 330
 _ATTRIBUTE_BYTES: Final = 60
 _MESSAGE_ID_BYTES: Final = 260
+_SEND_BYTES: Final = 1_500
+_LINKED_BYTES: Final = 150
+_MARK_BYTES: Final = 200
 
 _NOTABLE: Final = ("slow", "failed")
+_SAMPLED: Final = RetainedFor.SAMPLED
+
+_Part: TypeAlias = SpanData | ResolvedSend
 
 
 class KeptTrace:
     """The spans of one trace that this process made. Read only, but for `RecentSpans`."""
 
-    __slots__ = ("dropped_count", "is_notable", "message_ids", "size_bytes", "spans", "trace_id")
+    __slots__ = ("_parts", "_span_count", "dropped_count", "is_notable", "message_ids", "size_bytes", "trace_id")
 
     def __init__(self, trace_id: int) -> None:
         self.trace_id = trace_id
         # In the order they came.
-        self.spans: list[SpanData] = []
+        self._parts: list[_Part] = []
+        self._span_count = 0
         # Ids of the messages it has to do with, in the order they came up.
         self.message_ids: dict[str, None] = {}
         # True once a span was slow or failed.
@@ -43,12 +53,45 @@ class KeptTrace:
         self.dropped_count = 0
         self.size_bytes = 0
 
+    @property
+    def spans(self) -> list[SpanData]:
+        """In the order they came; those of sends are made now."""
+        made: list[SpanData] = []
+        for part in self._parts:
+            if isinstance(part, ResolvedSend):
+                made += send_spans(part)
+            else:
+                made.append(part)
+        return made
+
+    @property
+    def start_ns(self) -> int:
+        """When its first span began, on the wall clock."""
+        first = self._parts[0]
+        if isinstance(first, ResolvedSend):
+            return first.send.received_ns + first.wall_offset_ns
+        return first.start_ns
+
+    def add_send(self, send: ResolvedSend) -> list[str]:
+        """Takes a send and returns the message ids that are new with it."""
+        if not self._takes(send, send.span_count):
+            return []
+        note = send.send
+        if note.failure or note.retained_for is not _SAMPLED:
+            self.is_notable = True
+        size_bytes = _SEND_BYTES + _MARK_BYTES * len(send.marks) + _LINKED_BYTES * len(note.linked)
+        size_bytes += len(note.topic) + len(note.client_id) + len(note.peer) + len(note.tag)
+        self.size_bytes += size_bytes
+        new: list[str] = []
+        for message_id in note.message_ids:
+            self.size_bytes += len(message_id)
+            self._add_message(message_id, new)
+        return new
+
     def add(self, span: SpanData) -> list[str]:
         """Takes a span and returns the message ids that are new with it."""
-        if len(self.spans) >= _SPANS_PER_TRACE_MAX:
-            self.dropped_count += 1
+        if not self._takes(span, 1):
             return []
-        self.spans.append(span)
         if span.failure or span.attributes.get(RETAINED_FOR) in _NOTABLE:
             self.is_notable = True
         self.size_bytes += _SPAN_BYTES - _PART_BYTES
@@ -59,6 +102,20 @@ class KeptTrace:
         for event in span.events:
             self._add_part(event.attributes, new)
         return new
+
+    def _takes(self, part: _Part, span_count: int) -> bool:
+        if self._span_count + span_count > _SPANS_PER_TRACE_MAX:
+            self.dropped_count += span_count
+            return False
+        self._span_count += span_count
+        self._parts.append(part)
+        return True
+
+    def _add_message(self, message_id: str, new: list[str]) -> None:
+        if message_id not in self.message_ids:
+            self.message_ids[message_id] = None
+            self.size_bytes += _MESSAGE_ID_BYTES
+            new.append(message_id)
 
     def _add_part(self, attributes: Mapping[str, AttributeValue], new: list[str]) -> None:
         self.size_bytes += _PART_BYTES
@@ -74,10 +131,7 @@ class KeptTrace:
                 size_bytes += sum(map(len, value))
         if MESSAGING_MESSAGE_ID in facts or MESSAGE_IDS in facts:
             for message_id in message_ids_of(facts):
-                if message_id not in self.message_ids:
-                    self.message_ids[message_id] = None
-                    size_bytes += _MESSAGE_ID_BYTES
-                    new.append(message_id)
+                self._add_message(message_id, new)
         self.size_bytes += size_bytes
 
 
@@ -105,6 +159,15 @@ class RecentSpans:
                 trace_id, start = span.context.trace_id, index
         self._add(spans[start:] if start else spans)
 
+    def add_sends(self, sends: Sequence[ResolvedSend]) -> None:
+        """The same of sends."""
+        for send in sends:
+            self.kept_count += send.span_count
+            trace = self._taken_out(send.send.context.trace_id)
+            for message_id in trace.add_send(send):
+                self._by_message.setdefault(message_id, []).append(trace)
+            self._put_back(trace)
+
     def by_trace(self, trace_id: int) -> KeptTrace | None:
         """The trace with that id."""
         return self._notable.traces.get(trace_id) or self._ordinary.traces.get(trace_id)
@@ -128,7 +191,7 @@ class RecentSpans:
     def oldest_ns(self) -> int | None:
         """When what is remembered begins: the first span of the ordinary trace that is forgotten next."""
         oldest = next(iter((self._ordinary.traces or self._notable.traces).values()), None)
-        return oldest.spans[0].start_ns if oldest is not None else None
+        return oldest.start_ns if oldest is not None else None
 
     @property
     def size_bytes(self) -> int:
@@ -137,12 +200,22 @@ class RecentSpans:
 
     def _add(self, spans: Sequence[SpanData]) -> None:
         """Takes spans of one trace."""
-        trace_id = spans[0].context.trace_id
-        trace = self.by_trace(trace_id) or KeptTrace(trace_id)
-        (self._notable if trace.is_notable else self._ordinary).remove(trace)
+        trace = self._taken_out(spans[0].context.trace_id)
         for span in spans:
             for message_id in trace.add(span):
                 self._by_message.setdefault(message_id, []).append(trace)
+        self._put_back(trace)
+
+    def _taken_out(self, trace_id: int) -> KeptTrace:
+        """The trace with that id, or a new one, for as long as something is added to it."""
+        trace = self.by_trace(trace_id)
+        if trace is None:
+            return KeptTrace(trace_id)
+        (self._notable if trace.is_notable else self._ordinary).remove(trace)
+        return trace
+
+    def _put_back(self, trace: KeptTrace) -> None:
+        """As the newest of its share, which forgets its oldest for it."""
         share = self._notable if trace.is_notable else self._ordinary
         share.put(trace)
         while share.is_above_limit:

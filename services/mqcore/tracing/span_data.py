@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
@@ -37,10 +36,6 @@ class SpanEvent(NamedTuple):
     name: str
     at_ns: int
     attributes: Mapping[str, AttributeValue] = _NONE
-
-
-made_event: Final = partial(tuple.__new__, SpanEvent)
-"""SpanEvent of a tuple of all its parts, without a frame of Python's."""
 
 
 class SpanLink(NamedTuple):

@@ -13,9 +13,11 @@ import grpc
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from mqcore.tracing import SpanData
+from mqcore.tracing import ResolvedSend
 from mqservice.telemetry.otlp_library import EXPORTER_LINES, SCOPE, encoded_resource, endpoint_of
+from mqservice.telemetry.send_encoding import encoded_send
 from mqservice.telemetry.span_encoding import encoded_request, encoded_span
+from mqservice.telemetry.span_export import Exported
 
 __all__ = ["OtlpSpanSender"]
 
@@ -31,9 +33,9 @@ class OtlpSpanSender:
         self._resource = encoded_resource(resource).SerializeToString()
         self._exporter = _Exporter(endpoint=endpoint_of(target), timeout=timeout_s)
 
-    def send(self, spans: Sequence[SpanData]) -> str:
+    def send(self, batch: Sequence[Exported]) -> str:
         """`SpanSender`'s."""
-        for request in _requests(spans, self._resource):
+        for request in _requests(batch, self._resource):
             with EXPORTER_LINES.of_this_thread() as lines:
                 result = self._exporter.export_request(request)
             if result is not SpanExportResult.SUCCESS:
@@ -72,14 +74,16 @@ class _Exporter(OTLPSpanExporter):
         return 1
 
 
-def _requests(spans: Sequence[SpanData], resource: bytes) -> Iterator[bytes]:
-    """Mostly one. Encodes a span at a time from here, where the interpreter may turn to another thread in between."""
+def _requests(batch: Sequence[Exported], resource: bytes) -> Iterator[bytes]:
+    """Mostly one. Encodes a send or a span at a time from here, where the interpreter may turn to another thread in
+    between."""
     scope = SCOPE.SerializeToString()
     encoded: list[bytes] = []
     size_bytes = 0
-    for span in spans:
-        encoded.append(encoded_span(span))
-        size_bytes += len(encoded[-1])
+    for item in batch:
+        data = encoded_send(item) if isinstance(item, ResolvedSend) else encoded_span(item)
+        encoded.append(data)
+        size_bytes += len(data)
         if size_bytes > _REQUEST_BYTES:
             yield encoded_request(encoded, resource=resource, scope=scope)
             encoded, size_bytes = [], 0

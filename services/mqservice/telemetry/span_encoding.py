@@ -25,7 +25,19 @@ from typing import Final
 
 from mqcore.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind, SpanLink
 
-__all__ = ["encoded_request", "encoded_span"]
+__all__ = [
+    "END_OF_SPAN",
+    "END_OF_SPAN_OF_REMOTE_PARENT",
+    "KIND_INTERNAL",
+    "KIND_SERVER",
+    "encoded_attributes",
+    "encoded_key",
+    "encoded_name",
+    "encoded_request",
+    "encoded_span",
+    "encoded_text",
+    "varint",
+]
 
 _UNSIGNED: Final = (1 << 64) - 1
 _DIGITS: Final[list[bytes]] = [bytes((value,)) for value in range(0x80)]
@@ -34,17 +46,18 @@ _DIGITS_BEFORE: Final[list[bytes]] = [bytes((value | 0x80,)) for value in range(
 
 # Trace flags: SAMPLED, and from SpanFlags that it is known whether the parent is remote, and that it is.
 _FLAGS: Final = Struct("<I")
-_OF_SPAN: Final[bytes] = b"\x85\x01" + _FLAGS.pack(0x101)
-_OF_SPAN_OF_REMOTE_PARENT: Final[bytes] = b"\x85\x01" + _FLAGS.pack(0x301)
+END_OF_SPAN: Final[bytes] = b"\x85\x01" + _FLAGS.pack(0x101)
+END_OF_SPAN_OF_REMOTE_PARENT: Final[bytes] = b"\x85\x01" + _FLAGS.pack(0x301)
 _OF_LINK: Final[bytes] = b"\x35" + _FLAGS.pack(0x300)
 _OF_SAMPLED_LINK: Final[bytes] = b"\x35" + _FLAGS.pack(0x301)
 
 # Nearly all are of this kind, and the hash of an enum's member takes long.
 _INTERNAL: Final = SpanKind.INTERNAL
-_OF_INTERNAL: Final = b"\x30\x01"
+KIND_INTERNAL: Final = b"\x30\x01"
+KIND_SERVER: Final = b"\x30\x02"
 _KINDS: Final[dict[SpanKind, bytes]] = {
-    SpanKind.INTERNAL: _OF_INTERNAL,
-    SpanKind.SERVER: b"\x30\x02",
+    SpanKind.INTERNAL: KIND_INTERNAL,
+    SpanKind.SERVER: KIND_SERVER,
     SpanKind.CLIENT: b"\x30\x03",
     SpanKind.PRODUCER: b"\x30\x04",
     SpanKind.CONSUMER: b"\x30\x05",
@@ -57,9 +70,11 @@ _STATUS_ERROR: Final = b"\x18\x02"
 
 def encoded_request(spans: Sequence[bytes], *, resource: bytes, scope: bytes) -> bytes:
     """An ExportTraceServiceRequest of spans as `encoded_span` gives them; `resource` and `scope` are whole messages."""
-    scope_spans = b"".join((b"\x0a", _varint(len(scope)), scope, *spans))
-    of_resource = b"".join((b"\x0a", _varint(len(resource)), resource, b"\x12", _varint(len(scope_spans)), scope_spans))
-    return b"".join((b"\x0a", _varint(len(of_resource)), of_resource))
+    of_scope = b"".join((b"\x0a", varint(len(scope)), scope))
+    scope_bytes = len(of_scope) + sum(map(len, spans))
+    before = b"".join((b"\x0a", varint(len(resource)), resource, b"\x12", varint(scope_bytes)))
+    # In one step, as the spans may be a megabyte.
+    return b"".join((b"\x0a", varint(len(before) + scope_bytes), before, of_scope, *spans))
 
 
 def encoded_span(span: SpanData) -> bytes:
@@ -69,29 +84,29 @@ def encoded_span(span: SpanData) -> bytes:
     if span.parent_span_id:
         parts += (b"\x22\x08", span.parent_span_id.to_bytes(8, "big"))
     parts += (
-        _name(span.name),
-        _OF_INTERNAL if span.kind is _INTERNAL else _KINDS[span.kind],
+        encoded_name(span.name),
+        KIND_INTERNAL if span.kind is _INTERNAL else _KINDS[span.kind],
         _pack_times(b"\x39", span.start_ns, b"\x41", span.end_ns),
     )
     _add_attributes(parts, b"\x4a", span.attributes)
     for event in span.events:
         encoded = _event(event)
-        parts += (b"\x5a", _varint(len(encoded)), encoded)
+        parts += (b"\x5a", varint(len(encoded)), encoded)
     for link in span.links:
         encoded = _link(link)
-        parts += (b"\x6a", _varint(len(encoded)), encoded)
+        parts += (b"\x6a", varint(len(encoded)), encoded)
     if span.failure:
         message = span.failure.encode()
-        status = b"".join((b"\x12", _varint(len(message)), message, _STATUS_ERROR))
-        parts += (b"\x7a", _varint(len(status)), status)
-    parts.append(_OF_SPAN_OF_REMOTE_PARENT if span.parent_span_id and span.parent_is_remote else _OF_SPAN)
+        status = b"".join((b"\x12", varint(len(message)), message, _STATUS_ERROR))
+        parts += (b"\x7a", varint(len(status)), status)
+    parts.append(END_OF_SPAN_OF_REMOTE_PARENT if span.parent_span_id and span.parent_is_remote else END_OF_SPAN)
     whole = b"".join(parts)
-    return b"".join((b"\x12", _varint(len(whole)), whole))
+    return b"".join((b"\x12", varint(len(whole)), whole))
 
 
 def _event(event: SpanEvent) -> bytes:
     name = event.name.encode()
-    parts = [_pack_time(b"\x09", event.at_ns), b"\x12", _varint(len(name)), name]
+    parts = [_pack_time(b"\x09", event.at_ns), b"\x12", varint(len(name)), name]
     _add_attributes(parts, b"\x1a", event.attributes)
     return b"".join(parts)
 
@@ -104,16 +119,23 @@ def _link(link: SpanLink) -> bytes:
     return b"".join(parts)
 
 
-def _name(name: str) -> bytes:
+def encoded_name(name: str) -> bytes:
     """A span's, with tag and length."""
     known = _names.get(name)
     if known is None:
         encoded = name.encode()
-        known = b"".join((b"\x2a", _varint(len(encoded)), encoded))
+        known = b"".join((b"\x2a", varint(len(encoded)), encoded))
         if len(_names) >= _REMEMBERED_MAX:
             _names.clear()
         _names[name] = known
     return known
+
+
+def encoded_attributes(tag: bytes, attributes: Mapping[str, AttributeValue]) -> bytes:
+    """Each with the tag of the field it is in, and its length."""
+    parts: list[bytes] = []
+    _add_attributes(parts, tag, attributes)
+    return b"".join(parts)
 
 
 def _add_attributes(parts: list[bytes], tag: bytes, attributes: Mapping[str, AttributeValue]) -> None:
@@ -152,16 +174,21 @@ _keys: Final[dict[str, _Key]] = {}
 
 
 def _new_key(name: str) -> _Key:
-    encoded = name.encode()
-    key = _Key(b"".join((b"\x0a", _varint(len(encoded)), encoded, b"\x12")))
+    key = _Key(encoded_key(name))
     if len(_keys) >= _REMEMBERED_MAX:
         _keys.clear()
     _keys[name] = key
     return key
 
 
+def encoded_key(name: str) -> bytes:
+    """Of a KeyValue, with the tag of the value that follows."""
+    encoded = name.encode()
+    return b"".join((b"\x0a", varint(len(encoded)), encoded, b"\x12"))
+
+
 def _text_pair(key: _Key, value: str) -> bytes:
-    pair = _pair(key.encoded, _text(value))
+    pair = _pair(key.encoded, encoded_text(value))
     if len(value) <= _REMEMBERED_TEXT_MAX:
         if len(key.texts) >= _REMEMBERED_MAX:
             key.texts.clear()
@@ -171,37 +198,37 @@ def _text_pair(key: _Key, value: str) -> bytes:
 
 def _pair(key: bytes, value: bytes) -> bytes:
     """A KeyValue after its length."""
-    length = _varint(len(value))
-    return b"".join((_varint(len(key) + len(length) + len(value)), key, length, value))
+    length = varint(len(value))
+    return b"".join((varint(len(key) + len(length) + len(value)), key, length, value))
 
 
-def _text(value: str) -> bytes:
+def encoded_text(value: str) -> bytes:
     """An AnyValue."""
     encoded = value.encode()
-    return b"".join((b"\x0a", _varint(len(encoded)), encoded))
+    return b"".join((b"\x0a", varint(len(encoded)), encoded))
 
 
 def _value(value: AttributeValue) -> bytes:
     """An AnyValue. Unlike other fields, one that has its default is written: it says which type it is."""
     if isinstance(value, str):
-        return _text(value)
+        return encoded_text(value)
     if isinstance(value, bool):
         # Before int: a bool is one.
         return b"\x10\x01" if value else b"\x10\x00"
     if isinstance(value, int):
-        return b"\x18" + _varint(value)
+        return b"\x18" + varint(value)
     if isinstance(value, float):
         return _DOUBLE.pack(b"\x21", value)
     items: list[bytes] = []
     for item in value:
-        text = _text(item)
-        items += (b"\x0a", _varint(len(text)), text)
+        text = encoded_text(item)
+        items += (b"\x0a", varint(len(text)), text)
     whole = b"".join(items)
-    return b"".join((b"\x2a", _varint(len(whole)), whole))
+    return b"".join((b"\x2a", varint(len(whole)), whole))
 
 
-def _varint(value: int) -> bytes:
-    """Negative ones in two's complement of 64 bits."""
+def varint(value: int) -> bytes:
+    """A number by seven bits a byte. Negative ones in two's complement of 64 bits."""
     if 0 <= value < 0x80:
         return _DIGITS[value]
     if 0 <= value < 0x4000:

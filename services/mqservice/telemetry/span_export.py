@@ -11,20 +11,24 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import structlog
 
-from mqcore.tracing import SpanData
+from mqcore.tracing import ResolvedSend, SpanData
 
-__all__ = ["SpanExport", "SpanSender", "open_span_export"]
+__all__ = ["Exported", "SpanExport", "SpanSender", "open_span_export"]
+
+Exported: TypeAlias = SpanData | ResolvedSend
+"""A span, or a send with all of its spans."""
 
 _QUEUE_SPANS: Final = 8_192
-"""Some 10 MB, and at 1,000 spans a second the eight seconds in which a collector restarts."""
+"""At most 10 MB, and at 1,000 spans a second the eight seconds in which a collector restarts."""
 _BATCH_SPANS: Final = 1_024
-"""A call costs some 4 ms of CPU, which is the encoding of a thousand spans."""
+"""A call costs some 0.3 ms of CPU, which is the encoding of 150 spans."""
 _PAUSE_S: Final = 2.0
-"""How late a receiver hears of a span. The SDK's own exporters leave it at 5 s."""
+"""How late a receiver hears of a span; of one that a full batch had no room for, up to twice as late. The SDK's own
+exporters leave it at 5 s."""
 _CALL_LIMIT_S: Final = 5.0
 """Of one batch, with its retries; then it is given up."""
 _FLUSH_LIMIT_S: Final = 1.5
@@ -36,7 +40,7 @@ log = structlog.get_logger(__name__)
 class SpanSender(Protocol):
     """The connection to a receiver."""
 
-    def send(self, spans: Sequence[SpanData]) -> str:
+    def send(self, batch: Sequence[Exported]) -> str:
         """Sends a batch; "" when it was taken, else why not. Blocks, but not for ever. On the export thread."""
 
     def abort(self) -> None:
@@ -76,12 +80,14 @@ class SpanExport:
         self._queue_spans = queue_spans
         self._pause_s = pause_s
         # Filled on the event loop, emptied on the thread; both ends of a deque are safe without a lock.
-        self._queue: deque[SpanData] = deque()
+        self._queue: deque[Exported] = deque()
         self._wake = threading.Event()
         self._closing = False
         self._aborted = False
         self._is_failing = False
-        # One thread writes each.
+        # In spans, since the start. One thread writes each.
+        self._queued_count = 0
+        self._taken_count = 0
         self._exported_count = 0
         self._failed_count = 0
         self._dropped_count = 0
@@ -97,15 +103,31 @@ class SpanExport:
     @property
     def waiting_count(self) -> int:
         """Spans in the queue."""
-        return len(self._queue)
+        return self._queued_count - self._taken_count
 
     def add(self, spans: Sequence[SpanData]) -> None:
         """`SpanSink`'s. What comes together is taken or dropped together: half a trace misleads."""
-        if self._closing or len(self._queue) + len(spans) > self._queue_spans:
-            self._dropped_count += len(spans)
-            return
-        self._queue.extend(spans)
-        if len(self._queue) >= _BATCH_SPANS:
+        if self._has_room(len(spans)):
+            self._queue.extend(spans)
+            self._wake_if_full()
+
+    def add_sends(self, sends: Sequence[ResolvedSend]) -> None:
+        """`SpanSink`'s."""
+        for send in sends:
+            if self._has_room(send.span_count):
+                self._queue.append(send)
+        self._wake_if_full()
+
+    def _has_room(self, span_count: int) -> bool:
+        """Counts so many spans as queued, or as dropped."""
+        if self._closing or self.waiting_count + span_count > self._queue_spans:
+            self._dropped_count += span_count
+            return False
+        self._queued_count += span_count
+        return True
+
+    def _wake_if_full(self) -> None:
+        if self.waiting_count >= _BATCH_SPANS and not self._wake.is_set():
             self._wake.set()
 
     async def close(self) -> None:
@@ -129,18 +151,30 @@ class SpanExport:
         # Before the first spans come: loading what it needs takes its time.
         self._attempt(())
         while not self._closing:
-            self._wake.wait(self._pause_s)
+            is_full = self._wake.wait(self._pause_s)
             self._wake.clear()
-            self._send_all()
+            # What does not fill a batch waits for others: a call costs more than the encoding of its spans.
+            self._send_all(batch_spans_min=_BATCH_SPANS if is_full else 1)
         # What was added between the last look and the close.
-        self._send_all()
+        self._send_all(batch_spans_min=1)
 
-    def _send_all(self) -> None:
-        while self._queue and not self._aborted:
-            batch = [self._queue.popleft() for _ in range(min(_BATCH_SPANS, len(self._queue)))]
-            self._judge(self._attempt(batch), len(batch))
+    def _send_all(self, *, batch_spans_min: int) -> None:
+        while self._queue and self.waiting_count >= batch_spans_min and not self._aborted:
+            batch, span_count = self._next_batch()
+            self._judge(self._attempt(batch), span_count)
 
-    def _attempt(self, batch: Sequence[SpanData]) -> str:
+    def _next_batch(self) -> tuple[list[Exported], int]:
+        """What waits longest, and how many spans it is."""
+        batch: list[Exported] = []
+        span_count = 0
+        while self._queue and span_count < _BATCH_SPANS:
+            item = self._queue.popleft()
+            batch.append(item)
+            span_count += item.span_count if isinstance(item, ResolvedSend) else 1
+        self._taken_count += span_count
+        return batch, span_count
+
+    def _attempt(self, batch: Sequence[Exported]) -> str:
         try:
             if self._sender is None:
                 self._sender = self._connect()

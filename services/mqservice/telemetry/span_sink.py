@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from mqcore.tracing import SpanData
+from mqcore.tracing import ResolvedSend, SpanData
 
 __all__ = ["SpanFan", "SpanSink"]
 
@@ -18,6 +18,9 @@ class SpanSink(Protocol):
         no room is dropped and counted.
         """
 
+    def add_sends(self, sends: Sequence[ResolvedSend]) -> None:
+        """The same of sends, of whose spans nobody has made any yet."""
+
 
 class SpanFan:
     """Gives every span to several sinks."""
@@ -29,3 +32,8 @@ class SpanFan:
         """`SpanSink`'s."""
         for sink in self._sinks:
             sink.add(spans)
+
+    def add_sends(self, sends: Sequence[ResolvedSend]) -> None:
+        """`SpanSink`'s."""
+        for sink in self._sinks:
+            sink.add_sends(sends)

@@ -10,9 +10,11 @@ import pytest
 import structlog
 
 from mqcore.tracing import SpanData, SpanKind, SpanLink, TraceContext
+from mqcore.tracing.send_spans import send_spans as made_spans
 from mqcore.tracing.span_data import AttributeValue
 from mqservice.telemetry import SpanExport, open_span_export, resource_attributes
 from support.otlp_receiver import Manner, OtlpReceiver
+from support.send_samples import kept_send
 from support.span_samples import SLAVE, TRACE_ID, send_spans, slave_spans
 
 _RESOURCE = resource_attributes(
@@ -53,6 +55,24 @@ async def test_every_part_of_a_span_arrives(monkeypatch: pytest.MonkeyPatch) -> 
     assert server.resource["service.instance.id"] == "DefaultCluster/broker-a/0"
     assert server.resource["tandemmq.broker_id"] == 0
     assert server.resource["k8s.pod.name"] == "broker-a-0"
+
+
+async def test_a_send_arrives_as_its_spans() -> None:
+    send = kept_send()
+    made = made_spans(send)
+    with OtlpReceiver() as receiver:
+        export = open_span_export(receiver.target, _RESOURCE)
+        export.add_sends([send])
+        receiver.wait_until(lambda receiver: len(receiver.spans()) == len(made))
+        await export.close()
+        spans = receiver.spans()
+    assert [(span.name, span.span_id, span.parent_span_id, span.start_ns, span.end_ns) for span in spans] == [
+        (span.name, span.context.span_id, span.parent_span_id, span.start_ns, span.end_ns) for span in made
+    ]
+    assert [span.attributes for span in spans] == [dict(span.attributes) for span in made]
+    assert [(event.name, event.at_ns, event.attributes) for event in spans[2].events] == [
+        (event.name, event.at_ns, dict(event.attributes)) for event in made[2].events
+    ]
 
 
 async def test_attributes_keep_their_types() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from broker.tracing.broker_tracing import BrokerTracing
 from mqcore.routing import BrokerIdentity
-from mqcore.tracing import HeadSampler, SpanData, TraceOptions
+from mqcore.tracing import HeadSampler, ResolvedSend, SpanData, TraceOptions
+from mqcore.tracing.send_spans import send_spans
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 
@@ -20,6 +21,11 @@ class Spans(list[SpanData]):
     def add(self, spans: Sequence[SpanData]) -> None:
         """`SpanSink`'s."""
         self += spans
+
+    def add_sends(self, sends: Sequence[ResolvedSend]) -> None:
+        """`SpanSink`'s."""
+        for send in sends:
+            self.add(send_spans(send))
 
     def named(self, name: str) -> list[SpanData]:
         """Those of a method or a step."""

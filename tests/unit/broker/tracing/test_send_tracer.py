@@ -17,8 +17,9 @@ from broker.tracing.send_tracer import SendTracer
 from mqcore.message import Host, OutgoingMessage
 from mqcore.routing import BrokerIdentity
 from mqcore.storage import AppendResult, PutStatus
-from mqcore.tracing import HeadSampler, SpanData, TraceContext, TraceOptions
-from mqcore.tracing.send_spans import AckPolicy
+from mqcore.tracing import HeadSampler, ResolvedSend, SpanData, TraceContext, TraceOptions
+from mqcore.tracing.send_spans import send_spans
+from mqcore.tracing.traced_send import AckPolicy
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 
@@ -50,6 +51,11 @@ class Rig:
     def add(self, spans: Sequence[SpanData]) -> None:
         """`SpanSink`'s."""
         self.spans += spans
+
+    def add_sends(self, sends: Sequence[ResolvedSend]) -> None:
+        """`SpanSink`'s."""
+        for send in sends:
+            self.add(send_spans(send))
 
     def send(
         self,

@@ -27,8 +27,8 @@ def test_what_was_not_reached_is_not_known(timeline: OffsetTimeline) -> None:
 
 
 def test_tells_how_far_it_was_at_a_time(timeline: OffsetTimeline) -> None:
-    assert timeline.last_until(29) == OffsetMark(250, 20)
-    assert timeline.last_until(9) is None
+    assert timeline.offset_until(29) == 250
+    assert timeline.offset_until(9) == -1
 
 
 def test_the_same_offset_again_keeps_the_first_time(timeline: OffsetTimeline) -> None:

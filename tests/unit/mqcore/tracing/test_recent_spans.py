@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from mqcore.tracing import RecentSpans, RetainedFor, SpanData, SpanKind, TraceContext
 from mqcore.tracing import attributes as names
+from mqcore.tracing.send_spans import send_spans as made_spans
+from support.send_samples import kept_send
 from support.span_samples import MESSAGE_ID, TRACE_ID, delivery_spans, send_spans, slave_spans
+
+
+@contextmanager
+def estimate_checked() -> Iterator[RecentSpans]:
+    """An empty memory of spans, whose estimate of its size is held against what it took in the block."""
+    recent = RecentSpans(limit_bytes=100 << 20)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        yield recent
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.8 * taken <= recent.size_bytes <= 2 * taken
 
 
 def test_a_trace_is_found_by_its_id_and_by_every_message_it_names() -> None:
@@ -103,15 +121,54 @@ def test_long_ids_of_a_batch_count_with_their_length() -> None:
 @pytest.mark.parametrize("with_slave", [False, True])
 def test_the_estimate_of_its_memory_is_close(with_slave: bool) -> None:
     randomness = random.Random(1)
-    recent = RecentSpans(limit_bytes=100 << 20)
-    tracemalloc.start()
-    before, _ = tracemalloc.get_traced_memory()
-    for number in range(500):
-        trace_id, message_id = randomness.getrandbits(128), f"01{number:032X}"
-        start_ns = randomness.getrandbits(60)
-        recent.add(send_spans(trace_id=trace_id, message_id=message_id, start_ns=start_ns))
-        if with_slave:
-            recent.add(slave_spans(trace_id=trace_id, message_id=message_id, start_ns=start_ns))
-    taken = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    assert 0.8 * taken <= recent.size_bytes <= 2 * taken
+    with estimate_checked() as recent:
+        for number in range(500):
+            trace_id, message_id = randomness.getrandbits(128), f"01{number:032X}"
+            start_ns = randomness.getrandbits(60)
+            recent.add(send_spans(trace_id=trace_id, message_id=message_id, start_ns=start_ns))
+            if with_slave:
+                recent.add(slave_spans(trace_id=trace_id, message_id=message_id, start_ns=start_ns))
+
+
+def test_a_send_is_found_like_its_spans_which_are_made_then() -> None:
+    recent = RecentSpans(limit_bytes=1 << 20)
+    send = kept_send()
+    recent.add_sends([send])
+    recent.add(delivery_spans())
+
+    trace = recent.by_trace(TRACE_ID)
+    assert trace is not None
+    assert trace.spans == made_spans(send)
+    assert trace.start_ns == trace.spans[0].start_ns == recent.oldest_ns
+    assert [trace.trace_id for trace in recent.by_message(MESSAGE_ID)] == [TRACE_ID, TRACE_ID + 1, TRACE_ID + 2]
+    assert recent.kept_count == 4 + len(delivery_spans())
+
+
+@pytest.mark.parametrize(
+    ("retained_for", "failure"), [(RetainedFor.SLOW, ""), (RetainedFor.FAILED, "FLUSH_SLAVE_TIMEOUT")]
+)
+def test_a_slow_or_failed_send_outlives_sampled_ones(retained_for: RetainedFor, failure: str) -> None:
+    recent = RecentSpans(limit_bytes=64 << 10)
+    recent.add_sends([kept_send(trace_id=1, message_id="notable", retained_for=retained_for, failure=failure)])
+    recent.add_sends([kept_send(trace_id=number, message_id=f"M{number}") for number in range(2, 200)])
+    assert [trace.trace_id for trace in recent.newest(notable_only=True)] == [1]
+    assert recent.by_message("notable")
+    assert not recent.by_message("M2")
+    assert recent.size_bytes <= 36 << 10
+
+
+def test_one_trace_id_for_every_send_does_not_take_the_memory() -> None:
+    recent = RecentSpans(limit_bytes=1 << 20)
+    recent.add_sends([kept_send(trace_id=5) for _ in range(300)])
+    trace = recent.by_trace(5)
+    assert trace is not None
+    assert (len(trace.spans), trace.dropped_count) == (512, 300 * 4 - 512)
+
+
+@pytest.mark.parametrize("slave_count", [0, 1, 4])
+def test_the_estimate_of_what_sends_take_is_close(slave_count: int) -> None:
+    randomness = random.Random(1)
+    with estimate_checked() as recent:
+        for number in range(500):
+            trace_id, message_id = randomness.getrandbits(128), f"01{number:032X}"
+            recent.add_sends([kept_send(trace_id=trace_id, message_id=message_id, slave_count=slave_count)])

@@ -10,7 +10,9 @@ import pytest
 
 from mqcore.tracing import HeadSampler, RetainedFor, SpanData, TraceContext
 from mqcore.tracing.offset_timeline import OffsetTimeline
-from mqcore.tracing.send_spans import AckPolicy, LinkTimeline, SendSpans, TracedSend, send_spans
+from mqcore.tracing.resolved_send import ResolvedSend, SendSource, resolved_send
+from mqcore.tracing.send_spans import send_spans
+from mqcore.tracing.traced_send import AckPolicy, LinkTimeline, TracedSend
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000_000 * MS
@@ -58,35 +60,43 @@ SLAVE_1 = slave(1, sent=timeline((900, 0), (2_200, 4)), acknowledged=timeline((1
 SLAVE_2 = slave(2, sent=timeline((2_200, 4.5)), acknowledged=timeline((200, 1), (2_200, 40)))
 
 
+def resolved(
+    send: TracedSend = SEND,
+    *,
+    flushes: OffsetTimeline | None = None,
+    slaves: Sequence[LinkTimeline] = (SLAVE_1,),
+    policy: AckPolicy = SYNC_MASTER,
+) -> ResolvedSend:
+    ids = itertools.count(100)
+    return resolved_send(
+        send,
+        SendSource(policy, {"tandemmq.broker_group": "broker-a"}),
+        flushes=flushes or timeline(),
+        slaves=slaves,
+        sampler=HeadSampler(1.0, chance=lambda: 0.0, bits=lambda _: next(ids)),
+        wall_offset_ns=WALL_NS,
+    )
+
+
 def derived(
     send: TracedSend = SEND,
     *,
     flushes: OffsetTimeline | None = None,
     slaves: Sequence[LinkTimeline] = (SLAVE_1,),
     policy: AckPolicy = SYNC_MASTER,
-) -> SendSpans:
-    ids = itertools.count(100)
-    return send_spans(
-        send,
-        flushes=flushes or timeline(),
-        slaves=slaves,
-        policy=policy,
-        broker={"tandemmq.broker_group": "broker-a"},
-        sampler=HeadSampler(1.0, chance=lambda: 0.0, bits=lambda _: next(ids)),
-        wall_offset_ns=WALL_NS,
-    )
+) -> list[SpanData]:
+    return send_spans(resolved(send, flushes=flushes, slaves=slaves, policy=policy))
 
 
-def times(spans: SendSpans) -> dict[str, tuple[float, float]]:
+def times(spans: list[SpanData]) -> dict[str, tuple[float, float]]:
     """Of each span by its last word or two, in ms."""
     return {
-        span.name.rpartition("/")[2]: ((span.start_ns - WALL_NS) / MS, (span.end_ns - WALL_NS) / MS)
-        for span in spans.spans
+        span.name.rpartition("/")[2]: ((span.start_ns - WALL_NS) / MS, (span.end_ns - WALL_NS) / MS) for span in spans
     }
 
 
-def span_of(spans: SendSpans, name: str) -> SpanData:
-    [found] = [span for span in spans.spans if span.name.endswith(name)]
+def span_of(spans: list[SpanData], name: str) -> SpanData:
+    [found] = [span for span in spans if span.name.endswith(name)]
     return found
 
 
@@ -107,17 +117,17 @@ def test_each_wait_ends_with_what_ended_it() -> None:
 
 def test_children_are_the_servers_and_the_server_is_its_callers() -> None:
     spans = derived()
-    server, *children = spans.spans
+    server, *children = spans
     assert (server.context, server.parent_span_id, server.parent_is_remote) == (SEND.context, PARENT.span_id, True)
     assert {child.parent_span_id for child in children} == {SEND.context.span_id}
     assert {child.context.trace_id for child in children} == {PARENT.trace_id}
-    assert len({span.context.span_id for span in spans.spans}) == len(spans.spans)
+    assert len({span.context.span_id for span in spans}) == len(spans)
 
 
 def test_a_slaves_part_is_linked_with_the_wait_for_it() -> None:
-    spans = derived()
-    assert spans.replicated_in == span_of(spans, "replicate wait").context
-    assert derived(policy=ASYNC).replicated_in == SEND.context
+    send = resolved()
+    assert send.replicated_in == span_of(send_spans(send), "replicate wait").context
+    assert resolved(policy=ASYNC).replicated_in == SEND.context
 
 
 def test_the_server_span_says_what_was_sent_and_what_became_of_it() -> None:
@@ -182,7 +192,7 @@ def test_a_wait_that_ended_badly_lasts_to_the_answer_and_fails(status: str, fail
     failed = replace(SEND, put_status=status, failure=status, released_ns=3_003 * MS, written_ns=3_004 * MS)
     spans = derived(failed, slaves=(), policy=SYNC_BOTH)
     assert times(spans)[failed_span] == (3, 3_003)
-    assert {span.name.rpartition("/")[2] for span in spans.spans if span.failure} == {"SendMessage", failed_span}
+    assert {span.name.rpartition("/")[2] for span in spans if span.failure} == {"SendMessage", failed_span}
     assert span_of(spans, "SendMessage").attributes["error.type"] == status
 
 
@@ -226,4 +236,4 @@ def test_a_batch_tells_its_messages_and_links_to_their_contexts() -> None:
 
 def test_no_span_ends_before_it_begins() -> None:
     early = slave(1, sent=timeline((2_200, 1)), acknowledged=timeline((2_200, 1)))
-    assert all(span.end_ns >= span.start_ns for span in derived(slaves=(early,)).spans)
+    assert all(span.end_ns >= span.start_ns for span in derived(slaves=(early,)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Sequence
@@ -9,8 +10,10 @@ from collections.abc import Sequence
 import pytest
 import structlog
 
-from mqcore.tracing import SpanData
+from mqcore.tracing import ResolvedSend, SpanData
 from mqservice.telemetry import SpanExport, SpanFan
+from mqservice.telemetry.span_export import Exported
+from support.send_samples import kept_send
 from support.span_samples import send_spans
 
 
@@ -18,20 +21,20 @@ class FakeSender:
     """Takes batches; `problem` is what it answers, `gate` holds it while it is clear."""
 
     def __init__(self) -> None:
-        self.batches: list[list[SpanData]] = []
+        self.batches: list[list[Exported]] = []
         self.problem = ""
         self.error: Exception | None = None
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Event()
 
-    def send(self, spans: Sequence[SpanData]) -> str:
+    def send(self, batch: Sequence[Exported]) -> str:
         """Answers as told."""
         self.entered.set()
         self.gate.wait()
         if self.error is not None:
             raise self.error
-        self.batches.append(list(spans))
+        self.batches.append(list(batch))
         return self.problem
 
     def abort(self) -> None:
@@ -72,6 +75,21 @@ async def test_batches_are_bounded_and_a_full_one_does_not_wait_for_the_pause() 
     assert max(map(len, sender.batches)) == 1_024
 
 
+async def test_what_does_not_fill_a_batch_waits_for_others_to_go_with() -> None:
+    sender = FakeSender()
+    export = _export(sender, pause_s=60)
+    sender.gate.clear()
+    for number in range(1, 301):
+        export.add(send_spans(trace_id=number))
+    sender.gate.set()
+    _wait_until(lambda: export.counts["exported"] >= 1_024)
+    await asyncio.sleep(0.05)
+    assert export.counts["exported"] == 1_024
+    assert export.waiting_count == 1_200 - 1_024
+    await export.close()
+    assert export.counts["exported"] == 1_200
+
+
 async def test_a_full_queue_drops_whole_traces_and_counts_them() -> None:
     sender = FakeSender()
     sender.gate.clear()
@@ -85,6 +103,31 @@ async def test_a_full_queue_drops_whole_traces_and_counts_them() -> None:
     await export.close()
     assert export.counts == {"exported": 12, "failed": 0, "dropped": 12}
     assert all(len(batch) % 4 == 0 for batch in sender.batches)
+
+
+async def test_a_send_counts_as_many_spans_as_it_has() -> None:
+    sender = FakeSender()
+    sender.gate.clear()
+    export = _export(sender, queue_spans=10, pause_s=0.001)
+    export.add(send_spans())
+    assert sender.entered.wait(5)
+    sends = [kept_send(trace_id=number) for number in range(1, 5)]
+    export.add_sends(sends)
+    assert (export.waiting_count, export.counts["dropped"]) == (8, 8)
+    sender.gate.set()
+    await export.close()
+    assert export.counts == {"exported": 12, "failed": 0, "dropped": 8}
+    assert [item for batch in sender.batches[1:] for item in batch] == sends[:2]
+
+
+async def test_batches_of_sends_are_bounded() -> None:
+    sender = FakeSender()
+    export = _export(sender, pause_s=60)
+    export.add_sends([kept_send(trace_id=number) for number in range(1, 401)])
+    _wait_until(lambda: export.counts["exported"] >= 1_024)
+    await export.close()
+    assert export.counts["exported"] == 1_600
+    assert max(map(len, sender.batches)) == 256
 
 
 async def test_a_receiver_that_hangs_does_not_hold_the_stop() -> None:
@@ -177,10 +220,18 @@ def test_a_fan_gives_every_span_to_each() -> None:
     class Sink:
         def __init__(self) -> None:
             self.spans: list[SpanData] = []
+            self.sends: list[ResolvedSend] = []
 
         def add(self, spans: Sequence[SpanData]) -> None:
             self.spans.extend(spans)
 
+        def add_sends(self, sends: Sequence[ResolvedSend]) -> None:
+            self.sends.extend(sends)
+
     sinks = (Sink(), Sink())
-    SpanFan(sinks).add(send_spans())
+    fan = SpanFan(sinks)
+    fan.add(send_spans())
+    send = kept_send()
+    fan.add_sends([send])
     assert [len(sink.spans) for sink in sinks] == [4, 4]
+    assert [sink.sends for sink in sinks] == [[send], [send]]
