@@ -52,17 +52,19 @@ chart: setup ## the chart: lint, schemas, rendered presets, refused values (gets
 images: ## the images, built and looked into: ONLY=broker TAG=0.1.0 PLAIN=1, LOAD=1 onto the test cluster
 	@python3 tools/images.py $(ONLY) $(if $(TAG),--tag $(TAG)) $(if $(PLAIN),--plain) $(if $(LOAD),--load)
 
-e2e-clients: setup ## the conformance scenarios with the official Java, Go, Node and Python clients
+e2e-clients: setup $(if $(COMPILED),compiled) ## the conformance scenarios with the official Java, Go, Node and Python clients: FRONT=grpcio, COMPILED=1
 	@$(BIN)/python tools/official_clients.py
-	@$(BIN)/python tools/run_tests.py --report e2e-clients e2e/official_java e2e/official_go e2e/official_node e2e/official_python
+	@$(BIN)/python tools/run_tests.py --report e2e-clients$(if $(FRONT),-$(FRONT))$(if $(COMPILED),-compiled) \
+		$(if $(COMPILED),--compiled) $(if $(FRONT),--front $(FRONT)) \
+		e2e/official_java e2e/official_go e2e/official_node e2e/official_python
 
 e2e-kube: setup ## all presets and faults on a real Kubernetes of three nodes (root): ONLY="faults scaling", DOCS=1
 	@tools/bootstrap.sh browser
 	@$(BIN)/python tools/e2e_kube.py $(foreach part,$(ONLY),--only $(part)) $(if $(DOCS),--docs)
 
-fuzz: setup ## hostile bytes into the HTTP/2 front, guided by coverage: MINUTES=10
+fuzz: setup compiled ## hostile bytes into the HTTP/2 front and our own decoders, guided by coverage: MINUTES=10, ONLY="send_request ..."
 	@tools/bootstrap.sh fuzz
-	@$(BIN)/python tools/fuzz.py --minutes $(or $(MINUTES),10)
+	@$(BIN)/python tools/fuzz.py --minutes $(or $(MINUTES),10) $(foreach target,$(ONLY),--only $(target))
 
 attacks: setup ## HTTP/2 attacks against a real broker, many rounds, while an orderly client sends: ROUNDS=20
 	@$(BIN)/python tools/attacks.py --rounds $(or $(ROUNDS),20)

@@ -69,6 +69,9 @@ class EncodedCall:
     def send_encoded(self, data: bytes) -> None:
         self.sent.append(data)
 
+    def send_all_encoded(self, messages: list[bytes]) -> None:
+        self.sent += messages
+
     def respond(self, data: bytes) -> None:
         self.send_encoded(data)
         self.finish()

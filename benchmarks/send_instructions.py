@@ -1,11 +1,12 @@
-"""Instructions of a sync-replicated send, by part: what `send_path.py` times, counted by valgrind's callgrind.
+"""Instructions of a sync-replicated send, by part: what `send_path.py` times, counted by valgrind's callgrind; once of
+requests with a message each, once of requests with 32.
 
 A count is the same whatever else the machine does, to about one in a hundred, so it tells apart what two timings on a
 shared machine cannot. It knows nothing of caches: what it finds is to be timed all the same. Counted are the modules as
 images have them (`make compiled`), of the Python this runs with.
 
     make bench-instructions                        # build/bench-instructions.json
-    callgrind_annotate --inclusive=yes build/send.callgrind.1
+    callgrind_annotate --inclusive=yes build/send.callgrind.1          # and build/batch_send.callgrind.1
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -30,9 +32,10 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 COMPILED: Final = ROOT / "build" / "compiled"
 REPORT: Final = ROOT / "build" / "bench-instructions.json"
-DUMP: Final = ROOT / "build" / "send.callgrind"
+DUMPS: Final = ROOT / "build"
 PATH: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
-REQUESTS: Final = 32
+MESSAGES: Final = 32
+"""In a read: of as many requests, or of one."""
 WARM_UP_READS: Final = 50
 """Before the counting: tables are filled and memory is mapped."""
 COUNT_LIMIT_S: Final = 900
@@ -43,12 +46,13 @@ PARTS: Final = {
     "request_decode": "CPyDef_sent_message___SendRequest___FromString",
     "request_check_and_translate": "CPyDef_send___SendHandler____accepted",
     "request_put": "CPyDef_write_path___WritePath___put",
-    "request_put_store": "CPyDef_message_store___MessageStore___put",
     "turn": "CPyDef_write_path___WritePath____end_of_turn",
     "turn_answer": "CPyDef_write_path___WritePath____finish",
 }
-"""Rows by the compiled function whose instructions they are, with all that it calls; a name holds those that begin with
-it."""
+"""Rows by the compiled function whose instructions they are, with all that it calls: those of `request_put_store` are
+among those of `request_put`, which are among those of `request`."""
+STORE_PARTS: Final = {1: "MessageStore___put", MESSAGES: "MessageStore___put_batch"}
+"""`request_put_store`, by the messages of a request."""
 
 
 async def _counted(data: list[bytes]) -> None:
@@ -85,30 +89,41 @@ def _control(command: str) -> None:
     subprocess.run(arguments, stdout=subprocess.DEVNULL, check=True, timeout=CONTROL_LIMIT_S)
 
 
-def _count(data: list[bytes]) -> Counter[str]:
-    """Instructions by function, what it calls included; of everything under ""."""
-    for old in DUMP.parent.glob(f"{DUMP.name}*"):
+def _parts(batch: int) -> dict[str, str]:
+    """`PARTS` of sends with so many messages a request."""
+    return {**PARTS, "request_put_store": f"CPyDef_message_store___{STORE_PARTS[batch]}"}
+
+
+def _count(data: list[bytes], dump: Path, parts: Iterable[str]) -> Counter[str]:
+    """Instructions by function, what it calls included, of `parts` at least; of everything under ""."""
+    for old in dump.parent.glob(f"{dump.name}*"):
         old.unlink()
     with tempfile.NamedTemporaryFile(dir=ROOT / "build") as file:
         pickle.dump(data, file)
         file.flush()
-        subprocess.run(
+        done = subprocess.run(
             [
                 "valgrind",
                 "--tool=callgrind",
                 "--instr-atstart=no",
-                f"--callgrind-out-file={DUMP}",
+                f"--callgrind-out-file={dump}",
                 sys.executable,
                 __file__,
                 "--counted",
                 file.name,
             ],
             env=os.environ | {"PYTHONPATH": str(COMPILED), "PYTHONHASHSEED": "0"},
-            stderr=subprocess.DEVNULL,
-            check=True,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
             timeout=COUNT_LIMIT_S,
         )
-    return inclusive_counts(DUMP.with_name(f"{DUMP.name}.1").read_text())
+    if done.returncode:
+        raise SystemExit(f"callgrind did not count:\n{done.stderr[-2_000:]}")
+    counts = inclusive_counts(dump.with_name(f"{dump.name}.1").read_text())
+    if missing := [function for function in parts if function not in counts]:
+        raise SystemExit(f"no longer compiled, or called otherwise: {', '.join(missing)}; name it anew in PARTS")
+    return counts
 
 
 def inclusive_counts(dump: str) -> Counter[str]:
@@ -133,7 +148,7 @@ def inclusive_counts(dump: str) -> Counter[str]:
 def main() -> None:
     """Counts, prints the table and writes build/bench-instructions.json."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--reads", type=int, default=200, help="of 32 requests that are counted (default %(default)s)")
+    parser.add_argument("--reads", type=int, default=200, help="of 32 messages that are counted (default %(default)s)")
     parser.add_argument("--counted", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.counted is not None:
@@ -146,13 +161,21 @@ def main() -> None:
     from report import Row
     from send_path import reads
 
-    data = reads(count=WARM_UP_READS + options.reads, requests=REQUESTS, batch=1, body_bytes=1_024, path=PATH)
-    counts = _count(data)
-    messages = options.reads * REQUESTS
-    rows = [
-        Row.absolute(f"send_instructions{name}", counts[function] / messages, "instructions/msg")
-        for name, function in (("", ""), *((f"_{name}", function) for name, function in PARTS.items()))
-    ]
+    rows = []
+    for kind, batch in (("send", 1), ("batch_send", MESSAGES)):
+        parts = _parts(batch)
+        data = reads(
+            count=WARM_UP_READS + options.reads,
+            requests=MESSAGES // batch,
+            batch=batch,
+            body_bytes=1_024,
+            path=PATH,
+        )
+        counts = _count(data, DUMPS / f"{kind}.callgrind", parts.values())
+        rows += [
+            Row.absolute(f"{kind}_instructions{name}", counts[function] / options.reads / MESSAGES, "instructions/msg")
+            for name, function in (("", ""), *((f"_{name}", function) for name, function in parts.items()))
+        ]
     for row in rows:
         print(f"{row.name:<46}{row.value:>10,.0f}")
     REPORT.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")

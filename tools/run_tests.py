@@ -84,6 +84,7 @@ def main() -> int:
     parser.add_argument("folders", nargs="*", help="folders below tests/; default: all")
     parser.add_argument("--report", default="test", help="name of the report in build/")
     parser.add_argument("--compiled", action="store_true", help="only what is run against build/compiled")
+    parser.add_argument("--front", help="broker setting clientFront, for folders of tests/e2e alone")
     arguments = parser.parse_args()
     if arguments.folders:
         known = dict(COMPILED_SUITES if arguments.compiled else SUITES)
@@ -91,6 +92,10 @@ def main() -> int:
     else:
         suites = [] if arguments.compiled else [(folder, options, False) for folder, options in SUITES]
         suites += [(folder, options, True) for folder, options in COMPILED_SUITES]
+    if arguments.front:
+        suites = [
+            (folder, (*options, "--front", arguments.front), is_compiled) for folder, options, is_compiled in suites
+        ]
     if any(is_compiled for _, _, is_compiled in suites) and not (BUILD / "compiled").is_dir():
         parser.error("there is no build/compiled; make it with `make compiled`")
     BUILD.mkdir(exist_ok=True)
