@@ -78,7 +78,7 @@ from mqcore.routing import (
     TopicRoute,
     host_port,
 )
-from mqcore.storage import DiskError, FlushDiskType, FlushJob, MessageStore, PutStatus
+from mqcore.storage import DiskError, FlushDiskType, FlushJob, MessageStore, PreparationJob, PutStatus
 from mqservice.event_memory import EventMemory
 from mqservice.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from mqservice.logging import LevelSwitch
@@ -156,10 +156,10 @@ class Broker:
             failed=self._disk_failed,
             interval_ms=settings.flush_interval_consume_queue,
         )
-        self._preparer = FlushWorker(
-            "next-segment",
-            take=self._store.next_segment_job,
-            finished=self._store.next_segment_finished,
+        self._preparer = FlushWorker[PreparationJob](
+            "prepare",
+            take=self._store.preparation_job,
+            finished=self._store.preparation_finished,
             failed=self._disk_failed,
             interval_ms=200,
         )

@@ -90,6 +90,14 @@ class TestMappedSegment:
         assert segment.zero_from(100) == 0
         assert segment.zero_from(3 << 20) == 0
 
+    def test_pages_that_are_fetched_hold_what_they_held(self, disk: Disk) -> None:
+        segment = disk.map_segment(SEGMENT, 3 << 20, create=True)
+        segment.view[100:105] = b"abcde"
+        segment.fetch_pages(101, 3 << 20)
+        segment.fetch_pages(7, 7)
+        assert bytes(segment.view[:110]) == bytes(100) + b"abcde" + bytes(5)
+        assert not any(segment.view[110:])
+
     def test_bytes_stored_again_are_the_same(self, disk: Disk) -> None:
         segment = disk.map_segment(SEGMENT, 3 << 20, create=True)
         segment.view[100:105] = b"abcde"

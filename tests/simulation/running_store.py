@@ -16,6 +16,7 @@ from mqcore.storage import (
     FlushJob,
     KeptTail,
     MessageStore,
+    PreparationJob,
     RawWrite,
     RecoveryReport,
     StoreOptions,
@@ -112,10 +113,10 @@ class RunningStore:
             failed=failed,
             interval_ms=QUEUE_FLUSH_INTERVAL_MS,
         )
-        self._preparer = FlushWorker(
-            "next-segment",
-            take=self.store.next_segment_job,
-            finished=self.store.next_segment_finished,
+        self._preparer = FlushWorker[PreparationJob](
+            "prepare",
+            take=self.store.preparation_job,
+            finished=self.store.preparation_finished,
             failed=failed,
             interval_ms=PREPARE_INTERVAL_MS,
         )
@@ -126,7 +127,7 @@ class RunningStore:
         self.loaded = True
         self._process.loop.spawn(self._log_flush.run(), name="log-flush")
         self._process.loop.spawn(self._queue_flush.run(), name="queue-flush")
-        self._process.loop.spawn(self._preparer.run(), name="next-segment")
+        self._process.loop.spawn(self._preparer.run(), name="prepare")
         self._process.loop.spawn(self._retention(), name="retention")
         self._log_flush.kick()
         return report

@@ -380,6 +380,9 @@ class _SimulatedMappedSegment(_Opened, MappedSegment):
             self.view[start : start + len(part)] = part
             start += len(part)
 
+    def fetch_pages(self, start: int, end: int) -> None:
+        assert 0 <= start <= end <= len(self._view)
+
     def store_again(self, start: int, end: int) -> None:
         self._alive.stored_again(start, end)
 

@@ -51,6 +51,8 @@ _NO_FALLOCATE: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 _LOCK_CONTENT: Final = b"lock"
 _ZEROS: Final = bytes(1 << 20)
+_FETCH_BYTES: Final = 1 << 20
+"""Linux brings no more at a time than a device's largest request (`max_sectors_kb`, mostly 1,280) or its readahead."""
 _PARTS_MAX: Final = 1024
 """Of one system call: IOV_MAX."""
 
@@ -308,6 +310,12 @@ class _PosixMappedSegment(MappedSegment):
                 if written != size:
                     _write_all_at(self._open.number, b"".join(some)[written:], start + written)
                 start += size
+
+    def fetch_pages(self, start: int, end: int) -> None:
+        # Not madvise, which Python calls without letting other threads run.
+        with suppress(OSError):
+            for piece in range(start, end, _FETCH_BYTES):
+                os.posix_fadvise(self._open.number, piece, min(_FETCH_BYTES, end - piece), os.POSIX_FADV_WILLNEED)
 
     def store_again(self, start: int, end: int) -> None:
         for chunk_start in range(start, end, len(_ZEROS)):

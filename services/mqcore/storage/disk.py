@@ -68,6 +68,12 @@ class MappedSegment(Protocol):
         DiskError: a part of them may have been stored.
         """
 
+    def fetch_pages(self, start: int, end: int) -> None:
+        """Brings what is not yet in memory of [start, end), so that a store there waits for nothing.
+
+        Blocks, beside stores by other threads. Help and no more: the pages may go again, and nothing is said of errors.
+        """
+
     def zero_from(self, start: int) -> int:
         """Stores zeros from `start` to the end where something else stands; durable after the next `sync`.
 

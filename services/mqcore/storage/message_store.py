@@ -46,7 +46,14 @@ from mqcore.storage.consume_queue_table import ConsumeQueueTable
 from mqcore.storage.disk import Disk, DiskLock
 from mqcore.storage.dispatch import BatchDone, Dispatcher
 from mqcore.storage.errors import DiskError, DiskFull, LogGap, RecordCorrupt, StorageError
-from mqcore.storage.flush_jobs import FlushJob, LogFlushJob, NextSegmentJob, QueueFlushJob, QueueFlushRound
+from mqcore.storage.flush_jobs import (
+    FlushJob,
+    LogFlushJob,
+    NextSegmentJob,
+    PreparationJob,
+    QueueFlushJob,
+    QueueFlushRound,
+)
 from mqcore.storage.index_table import IndexTable
 from mqcore.storage.kept_tail import KeptTail, keep_tail
 from mqcore.storage.options import StoreOptions
@@ -116,7 +123,7 @@ class MessageStore:
         self._last_store_timestamp_ms = 0
         self._queue_flush_is_out = False
         self._queue_flush_round: QueueFlushRound | None = None
-        self._next_segment_is_out = False
+        self._preparation_is_out = False
         self._saved_offset = -1
         # Why puts are refused. The first that is set counts; `_refusal` is their sum, read by every put.
         self._failure: DiskError | None = None
@@ -480,7 +487,7 @@ class MessageStore:
 
         The bytes are kept aside durably first. A crash at any step leaves a log that ends at the new end, the old one,
         or a record's end in between, and agrees with what is derived from it. Blocks. No job of `queue_flush_job` or
-        `next_segment_job` may be out.
+        `preparation_job` may be out.
         """
         log = self._log
         self._assert_no_job_is_out()
@@ -685,12 +692,14 @@ class MessageStore:
                 self._saved_offset = self._queue_flush_round.dispatched_offset
                 self._queue_flush_round = None
 
-    def next_segment_job(self) -> NextSegmentJob | None:
-        """What makes the next file of CommitLog or index, once the newest one is half full; None: nothing to do."""
-        if self._next_segment_is_out:
+    def preparation_job(self) -> PreparationJob | None:
+        """What makes the next file of CommitLog or index, once the newest one is half full, or brings the pages that
+        the log comes to next; None: nothing to do. To be asked a few times a second.
+        """
+        if self._preparation_is_out:
             return None
-        job = self._next_log_file_job() or self._next_index_file_job()
-        self._next_segment_is_out = job is not None
+        job = self._next_log_file_job() or self._next_index_file_job() or self._log.pages_ahead()
+        self._preparation_is_out = job is not None
         return job
 
     def _next_log_file_job(self) -> NextSegmentJob | None:
@@ -704,10 +713,10 @@ class MessageStore:
         make = self._index.next_file(wall_ms=self._clock.wall_ms()) if self._index is not None else None
         return NextSegmentJob(make, self._index.take_prepared) if self._index is not None and make is not None else None
 
-    def next_segment_finished(self, job: NextSegmentJob) -> None:
+    def preparation_finished(self, job: PreparationJob) -> None:
         """The job's `run` returned."""
-        self._next_segment_is_out = False
-        if job.segment is not None:
+        self._preparation_is_out = False
+        if isinstance(job, NextSegmentJob) and job.segment is not None:
             job.taken(job.segment)
 
     # Retention
@@ -859,7 +868,7 @@ class MessageStore:
 
     def _assert_no_job_is_out(self) -> None:
         assert not self._queue_flush_is_out, "a running flush would vouch for what is cut off"
-        assert not self._next_segment_is_out, "a file would be made behind the new end"
+        assert not self._preparation_is_out, "a file would be made behind the new end"
 
     def _lower_checkpoint(self, end_offset: int) -> None:
         """Makes the checkpoint vouch for nothing at or beyond `end_offset`, before anything there is cut."""

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from mqcore.message import SCHEDULE_TOPIC, OutgoingMessage
 from mqcore.message.sys_flag import INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from mqcore.storage import DiskError, LogGap, MessageStore, PutStatus, RecordCorrupt, SegmentSizeMismatch, StoreLocked
+from mqcore.storage import (
+    DiskError,
+    LogGap,
+    MessageStore,
+    NextSegmentJob,
+    PutStatus,
+    RecordCorrupt,
+    SegmentSizeMismatch,
+    StoreLocked,
+)
 from mqcore.storage.consume_queue import ENTRY
 from support.messages import changed, outgoing_message
 from support.simulated_disk import SimulatedDisk
@@ -178,11 +187,11 @@ class TestRolling:
 
     def test_file_prepared_ahead_is_used(self, disk: SimulatedDisk, store: MessageStore) -> None:
         store.put_batch([outgoing_message(body=BIG)] * 3)
-        job = store.next_segment_job()
+        job = store.preparation_job()
         assert job is not None
-        assert store.next_segment_job() is None
+        assert store.preparation_job() is None
         job.run()
-        store.next_segment_finished(job)
+        store.preparation_finished(job)
         operations = disk.operations
         assert store.put(outgoing_message(body=BIG)).physical_offset == FILE
         assert disk.operations == operations
@@ -190,14 +199,14 @@ class TestRolling:
     def test_young_file_has_none_prepared_behind_it(self, store: MessageStore) -> None:
         store.put(outgoing_message(keys=("u1",)))
         assert messages_by_key(store, "topic", "u1", begin_ms=0, end_ms=1 << 62)
-        assert store.next_segment_job() is None
+        assert not isinstance(store.preparation_job(), NextSegmentJob)
 
     def test_files_of_log_and_index_are_prepared_before_the_first_put(self, disk: SimulatedDisk) -> None:
         store = new_store(disk)
         store.load()
-        while (job := store.next_segment_job()) is not None:
+        while (job := store.preparation_job()) is not None:
             job.run()
-            store.next_segment_finished(job)
+            store.preparation_finished(job)
         operations = disk.operations
         store.put(outgoing_message(keys=("u1",)))
         assert messages_by_key(store, "topic", "u1", begin_ms=0, end_ms=1 << 62)

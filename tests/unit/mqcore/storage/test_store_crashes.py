@@ -86,10 +86,10 @@ class _Machine:
         elif choice < 0.92:
             self.disk.write_back_some()
         elif choice < 0.96:
-            job = self.store.next_segment_job()
+            job = self.store.preparation_job()
             if job is not None:
                 job.run()
-                self.store.next_segment_finished(job)
+                self.store.preparation_finished(job)
         else:
             self._truncate()
 
