@@ -312,10 +312,13 @@ class _PosixMappedSegment(MappedSegment):
                 start += size
 
     def fetch_pages(self, start: int, end: int) -> None:
+        descriptor = self._descriptor
+        if descriptor is None:  # Closed since somebody thought of it.
+            return
         # Not madvise, which Python calls without letting other threads run.
         with suppress(OSError):
             for piece in range(start, end, _FETCH_BYTES):
-                os.posix_fadvise(self._open.number, piece, min(_FETCH_BYTES, end - piece), os.POSIX_FADV_WILLNEED)
+                os.posix_fadvise(descriptor.number, piece, min(_FETCH_BYTES, end - piece), os.POSIX_FADV_WILLNEED)
 
     def store_again(self, start: int, end: int) -> None:
         for chunk_start in range(start, end, len(_ZEROS)):

@@ -15,7 +15,7 @@ from mqcore.storage.errors import (
     StorageError,
     StoreLocked,
 )
-from mqcore.storage.flush_jobs import FlushJob, NextSegmentJob, PagesAheadJob, PreparationJob
+from mqcore.storage.flush_jobs import FlushJob, NextSegmentJob, PreparationJob
 from mqcore.storage.kept_tail import KeptTail
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import FlushDiskType, StoreOptions
@@ -43,7 +43,6 @@ __all__ = [
     "MappedSegment",
     "MessageStore",
     "NextSegmentJob",
-    "PagesAheadJob",
     "PreparationJob",
     "PutStatus",
     "QueueEntry",

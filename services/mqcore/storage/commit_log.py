@@ -23,8 +23,8 @@ from typing import Final
 
 from mqcore.message import encode_blank
 from mqcore.storage.disk import Disk, MappedSegment
-from mqcore.storage.flush_jobs import PagesAheadJob
 from mqcore.storage.mapped_file_queue import MappedFileQueue
+from mqcore.storage.pages_ahead import PageRange, PagesAhead
 from mqcore.storage.raw_write import RawWrite
 
 __all__ = ["COMMIT_LOG_FOLDER", "CommitLog"]
@@ -35,10 +35,6 @@ _BLANK_HEAD_BYTES: Final = 8
 """Room that must be left behind every record, for the blank that closes the file."""
 _WRITTEN_BYTES_MIN: Final = 64 << 10
 """From so many bytes on a system call costs less than the page faults of a copy into the map."""
-_PAGES_AHEAD_BYTES_MIN: Final = 8 << 20
-_PAGES_AHEAD_BYTES_MAX: Final = 64 << 20
-_PAGES_AHEAD_STEP_BYTES: Final = 1 << 20
-"""For less nobody is woken."""
 _NOTHING: Final = memoryview(b"")
 _DIGEST_CHUNK_BYTES: Final = 1 << 20
 
@@ -58,9 +54,7 @@ class CommitLog:
         self._file_start = 0
         self._file_end = 0
         self._prepared: tuple[int, MappedSegment] | None = None
-        # Pages of the file being written were brought up to here; where the log ended when that was last asked for.
-        self._pages_end = 0
-        self._pages_asked_at = 0
+        self._pages = PagesAhead()
         # End of the last write that brought its pages itself.
         self._written_end = -1
         self._cuts = 0
@@ -234,24 +228,12 @@ class CommitLog:
         path = self._files.path(start_offset)
         return start_offset, lambda: self._disk.map_segment(path, self._file_bytes, create=True)
 
-    def pages_ahead(self) -> PagesAheadJob | None:
-        """What brings the pages that the log will soon come to; None: they are there, or it has no use for them.
-
-        As far ahead as the log gets in four such times between one call and the next.
-        """
-        end_offset = self.end_offset
-        grown = max(0, end_offset - self._pages_asked_at)
-        self._pages_asked_at = end_offset
-        if end_offset == self._file_end or end_offset == self._written_end:
-            return None
-        ahead = min(max(4 * grown, _PAGES_AHEAD_BYTES_MIN), _PAGES_AHEAD_BYTES_MAX)
-        start, end = max(self._pages_end, end_offset), min(end_offset + ahead, self._file_end)
-        if start == end or (end - start < _PAGES_AHEAD_STEP_BYTES and end < self._file_end):
-            return None
+    def pages_ahead(self) -> PageRange | None:
+        """The pages that the log will soon come to; None: they are there, or it has no use for them."""
         segment = self._files.segment(self._file_start)
-        assert segment is not None, "the file being written is gone"
-        self._pages_end = end
-        return PagesAheadJob(segment, start - self._file_start, end - self._file_start)
+        if segment is None or self.end_offset in (self._file_end, self._written_end):
+            return None
+        return self._pages.ahead_of(segment, self.end_offset - self._file_start)
 
     def take_prepared(self, start_offset: int, segment: MappedSegment) -> None:
         """The next file was made ahead. If the log needed it meanwhile, it has mapped the same file itself."""
@@ -331,7 +313,6 @@ class CommitLog:
         self._view = segment.view
         self._file_start = file_start
         self._file_end = file_start + self._file_bytes
-        self._pages_end = self.end_offset
 
     def _leave(self, offset: int) -> None:
         """No file is being written; the next one is made when it is needed."""

@@ -14,6 +14,7 @@ from mqcore.storage.consume_queue_files import ConsumeQueueSync
 from mqcore.storage.disk import Disk, MappedSegment
 from mqcore.storage.errors import DiskError
 from mqcore.storage.index_file import IndexFile
+from mqcore.storage.pages_ahead import PagesAheadJob
 
 __all__ = [
     "FlushJob",
@@ -108,19 +109,6 @@ class NextSegmentJob:
             self.segment = self.make()
         except DiskError:
             self.segment = None
-
-
-@dataclass(frozen=True, slots=True)
-class PagesAheadJob:
-    """Brings the pages that the next records go to (docs/adr/0022)."""
-
-    segment: MappedSegment
-    start: int
-    end: int
-
-    def run(self) -> None:
-        """Blocks; never raises DiskError."""
-        self.segment.fetch_pages(self.start, self.end)
 
 
 PreparationJob = NextSegmentJob | PagesAheadJob

@@ -132,6 +132,11 @@ class IndexFile:
         return self.next_entry >= self.entry_count
 
     @property
+    def entries_end(self) -> int:
+        """Where the next entry goes in the file."""
+        return self._entries_start + self.next_entry * _ENTRY_BYTES
+
+    @property
     def is_empty(self) -> bool:
         """Whether it has no entry."""
         return self.next_entry <= 1

@@ -23,6 +23,7 @@ from mqcore.storage.index_file import (
     key_hash,
     tag_hash,
 )
+from mqcore.storage.pages_ahead import PageRange, PagesAhead
 from mqcore.storage.term_hashes import add_term_hashes, term_hashes
 
 if TYPE_CHECKING:  # It imports numpy, which only those pay who have many records to enter.
@@ -51,6 +52,7 @@ class IndexTable:
         self._file_bytes: Final = index_file_bytes(slot_count=slot_count, entry_count=entry_count)
         self._files: Final[list[IndexFile]] = []
         self._full_files: Final[list[IndexFile]] = []
+        self._pages: Final = PagesAhead()
         self._prepared: MappedSegment | None = None
         """The next file, made ahead; named later than every other."""
         # Of records that wait to be entered: all their hashes, how many are of each, its offset and store timestamp.
@@ -291,7 +293,19 @@ class IndexTable:
         if self._prepared is not None or (self._files and self._files[-1].room > self._entry_count // 2):
             return None
         path = self._next_path(wall_ms)
-        return lambda: self._disk.map_segment(path, self._file_bytes, create=True)
+        return lambda: self._make_file(path)
+
+    def _make_file(self, path: str) -> MappedSegment:
+        segment = self._disk.map_segment(path, self._file_bytes, create=True)
+        # Its slots are filled in no order, so that nearly every one of the first entries would need new pages.
+        segment.fetch_pages(0, index_file_bytes(slot_count=self._slot_count, entry_count=0))
+        return segment
+
+    def pages_ahead(self) -> PageRange | None:
+        """The pages that the next entries go to; None: they are there, or there is no file."""
+        if not self._files or self._files[-1].is_full:
+            return None
+        return self._pages.ahead_of(self._files[-1].segment, self._files[-1].entries_end)
 
     def take_prepared(self, segment: MappedSegment) -> None:
         """The next file was made ahead. If one was needed meanwhile, it is that one, or comes too late and goes."""

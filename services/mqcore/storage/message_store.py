@@ -57,6 +57,7 @@ from mqcore.storage.flush_jobs import (
 from mqcore.storage.index_table import IndexTable
 from mqcore.storage.kept_tail import KeptTail, keep_tail
 from mqcore.storage.options import StoreOptions
+from mqcore.storage.pages_ahead import PagesAheadJob
 from mqcore.storage.put_status import PutStatus
 from mqcore.storage.raw_write import RawWrite
 from mqcore.storage.recovery import RecoveryReport, recover
@@ -694,11 +695,11 @@ class MessageStore:
 
     def preparation_job(self) -> PreparationJob | None:
         """What makes the next file of CommitLog or index, once the newest one is half full, or brings the pages that
-        the log comes to next; None: nothing to do. To be asked a few times a second.
+        they come to next; None: nothing to do. To be asked a few times a second.
         """
         if self._preparation_is_out:
             return None
-        job = self._next_log_file_job() or self._next_index_file_job() or self._log.pages_ahead()
+        job = self._next_log_file_job() or self._next_index_file_job() or self._pages_job()
         self._preparation_is_out = job is not None
         return job
 
@@ -712,6 +713,11 @@ class MessageStore:
     def _next_index_file_job(self) -> NextSegmentJob | None:
         make = self._index.next_file(wall_ms=self._clock.wall_ms()) if self._index is not None else None
         return NextSegmentJob(make, self._index.take_prepared) if self._index is not None and make is not None else None
+
+    def _pages_job(self) -> PagesAheadJob | None:
+        found = (self._log.pages_ahead(), None if self._index is None else self._index.pages_ahead())
+        ranges = [pages for pages in found if pages is not None]
+        return PagesAheadJob(ranges) if ranges else None
 
     def preparation_finished(self, job: PreparationJob) -> None:
         """The job's `run` returned."""

@@ -1,4 +1,4 @@
-"""Which pages of the file being written are brought before the log comes to them."""
+"""Which pages are brought before log and index come to them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from typing import Final
 
 import pytest
 
+from mqcore.storage import NextSegmentJob
 from mqcore.storage.commit_log import CommitLog
+from mqcore.storage.index_file import index_file_bytes
+from mqcore.storage.index_table import IndexTable
+from mqcore.storage.pages_ahead import PagesAheadJob
+from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
+from support.stores import flush_all, new_store
 
 MIB: Final = 1 << 20
 FILE: Final = 40 * MIB
@@ -16,8 +22,13 @@ AHEAD: Final = 8 * MIB
 
 
 @pytest.fixture
-def log() -> CommitLog:
-    log = CommitLog(SimulatedDisk(random.Random(1)), file_bytes=FILE)
+def disk() -> SimulatedDisk:
+    return SimulatedDisk(random.Random(1))
+
+
+@pytest.fixture
+def log(disk: SimulatedDisk) -> CommitLog:
+    log = CommitLog(disk, file_bytes=FILE)
     log.load()
     return log
 
@@ -29,12 +40,11 @@ def grow(log: CommitLog, size: int) -> None:
 
 def pages(log: CommitLog) -> tuple[int, int] | None:
     """What would be brought, as offsets in the log."""
-    job = log.pages_ahead()
-    if job is None:
+    found = log.pages_ahead()
+    if found is None:
         return None
-    job.run()
-    file_start = int(job.segment.path.rpartition("/")[2])
-    return file_start + job.start, file_start + job.end
+    file_start = int(found.segment.path.rpartition("/")[2])
+    return file_start + found.start, file_start + found.end
 
 
 def test_log_without_a_file_needs_none(log: CommitLog) -> None:
@@ -57,8 +67,10 @@ def test_pages_are_brought_once_and_not_for_little(log: CommitLog) -> None:
 
 
 def test_faster_log_is_gone_further_ahead_of(log: CommitLog) -> None:
+    grow(log, MIB)
+    pages(log)
     grow(log, 3 * MIB)
-    assert pages(log) == (3 * MIB, 15 * MIB)
+    assert pages(log) == (MIB + AHEAD, 4 * MIB + 4 * 3 * MIB)
     grow(log, 1)
     assert pages(log) is None
 
@@ -81,7 +93,7 @@ def test_large_writes_bring_their_pages_themselves(log: CommitLog) -> None:
     log.written(write)
     assert pages(log) is None
     grow(log, 100)
-    assert pages(log) == (20 * MIB + 200, 20 * MIB + 200 + AHEAD)
+    assert pages(log) == (20 * MIB + 200, FILE)
 
 
 def test_log_that_was_cut_asks_again(log: CommitLog) -> None:
@@ -89,3 +101,32 @@ def test_log_that_was_cut_asks_again(log: CommitLog) -> None:
     pages(log)
     log.set_end(MIB)
     assert pages(log) == (MIB, MIB + AHEAD)
+
+
+def test_index_is_gone_ahead_of_from_its_last_entry_on(disk: SimulatedDisk) -> None:
+    table = IndexTable(disk, slot_count=1_000, entry_count=1 << 20)
+    assert table.pages_ahead() is None
+    table.put("topic", ["key"], None, 0, 1_000, 1_000)
+    first = table.pages_ahead()
+    assert first is not None
+    entries_start = index_file_bytes(slot_count=1_000, entry_count=0)
+    assert (first.start, first.end) == (entries_start + 2 * 20, entries_start + 2 * 20 + AHEAD)
+    assert table.pages_ahead() is None
+
+
+def test_job_brings_what_log_and_index_need(disk: SimulatedDisk) -> None:
+    store = new_store(disk)
+    store.load()
+    while isinstance(job := store.preparation_job(), NextSegmentJob):
+        job.run()
+        store.preparation_finished(job)
+    assert job is None
+    store.put(outgoing_message(keys=("k",)))
+    flush_all(store)
+    job = store.preparation_job()
+    assert isinstance(job, PagesAheadJob)
+    assert [pages.segment.path.partition("/")[0] for pages in job.ranges] == ["commitlog", "index"]
+    assert store.preparation_job() is None, "one at a time"
+    job.run()
+    store.preparation_finished(job)
+    assert store.preparation_job() is None, "the same again"
