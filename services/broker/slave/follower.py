@@ -27,6 +27,7 @@ from mqcore.replication import (
     TAIL_BYTES,
     CatchUpStep,
     CommonPrefixSearch,
+    DispatchPace,
     LogExtent,
     LogRange,
     RemoteProtocolError,
@@ -47,11 +48,9 @@ RETRY_PAUSE_S: Final = 0.5
 FLUSH_POLL_S: Final = 0.005
 # Records dispatched one by one in a turn of the loop: about 10 ms. A batch counts as a turn of its own.
 DISPATCH_SLICE: Final = 2_048
-# Records gather for so long, or until so many bytes make a batch (half of a full read): in a batch each costs a tenth.
-# Nobody reads a slave's ConsumeQueues within that time, and what ends its life as a slave dispatches the rest. A longer
-# time spreads the wake-up over more records, and makes reports wait longer while they are dispatched.
+# Records gather for so long, unless they are due before: in a batch each costs a tenth. Nobody reads a slave's
+# ConsumeQueues within that time, and what ends its life as a slave dispatches the rest.
 GATHER_S: Final = 0.030
-GATHERED_BYTES: Final = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +94,7 @@ class Follower:
         self._bytes_came = asyncio.Event()
         self._tail_bytes = tail_bytes
         self._dispatch_handle: asyncio.Handle | None = None
+        self._pace = DispatchPace(walk_bytes_max=store.walk_bytes_max)
         self._has_caught_up = True
         self._followed_since_ms = 0
         self._followed_from = 0
@@ -320,8 +320,9 @@ class Follower:
             )
 
     def _schedule_dispatch(self) -> None:
-        """Later, for a batch to gather; at once, if it has: then before the next read, which waits in the kernel."""
-        if self._store.end_offset - self._store.dispatched_offset >= GATHERED_BYTES:
+        """Later, for a batch to gather; at once, if it is due: then before the next read, which waits in the kernel."""
+        waiting_bytes = self._store.end_offset - self._store.dispatched_offset
+        if self._pace.is_due(waiting_bytes, self._clock.monotonic_ns()):
             self._cancel_dispatch()
             self._dispatch_handle = asyncio.get_running_loop().call_soon(self._dispatch)
         elif self._dispatch_handle is None:
@@ -335,6 +336,7 @@ class Follower:
     def _dispatch(self) -> None:
         """Builds ConsumeQueues and Index in slices, so that reports and heartbeats get their turn in between."""
         self._dispatch_handle = None
+        self._pace.dispatched(self._clock.monotonic_ns())
         try:
             dispatched = self._store.dispatch(max_records=DISPATCH_SLICE)
         except RecordCorrupt as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mqcore.replication.common_prefix import TAIL_BYTES, CommonPrefixSearch, tail_range
+from mqcore.replication.dispatch_pace import DispatchPace
 from mqcore.replication.errors import LocalProtocolError, RemoteProtocolError, ReplicationError
 from mqcore.replication.events import (
     AppendBytes,
@@ -30,6 +31,7 @@ __all__ = [
     "AppendBytes",
     "CatchUpStep",
     "CommonPrefixSearch",
+    "DispatchPace",
     "LinkClosed",
     "LocalProtocolError",
     "LogExtent",

@@ -63,9 +63,10 @@ class Dispatcher:
         self._batches_from = 0
         if walk_bytes_max is None:
             walk_bytes_max = _WALK_BYTES_MAX if IS_COMPILED else 0
-        self._walk_bytes_max: Final[int] = walk_bytes_max
+        self.walk_bytes_max: Final[int] = walk_bytes_max
+        """Up to so much log is walked record by record."""
         self._walk: Final = RecordWalk(queues, index)
-        self.batch_bytes_min: Final[int] = 1 if self._walk_bytes_max else batch_bytes_min
+        self.batch_bytes_min: Final[int] = 1 if self.walk_bytes_max else batch_bytes_min
         """Of less there is never a batch."""
 
     def dispatch_batch(
@@ -82,7 +83,7 @@ class Dispatcher:
 
         See record_batch for `physical_offset`, `with_zeros` and what is common. DiskError as for `dispatch`.
         """
-        if limit - position <= self._walk_bytes_max and with_zeros and not index_only:
+        if limit - position <= self.walk_bytes_max and with_zeros and not index_only:
             return self._dispatch_walk(view, position, limit, physical_offset)
         if limit - position < self._columns_bytes_min or not self._has_batches:
             return None

@@ -266,6 +266,11 @@ class MessageStore:
         return self._dispatched_offset
 
     @property
+    def walk_bytes_max(self) -> int:
+        """Up to so much waiting log is dispatched record by record in compiled code; 0: none, see StoreOptions."""
+        return self._dispatcher.walk_bytes_max
+
+    @property
     def saved_offset(self) -> int:
         """Every record that starts below has its ConsumeQueue entry and its index entries in their files."""
         return max(self._saved_offset, self._log.min_offset)
