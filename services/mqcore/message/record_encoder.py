@@ -1,6 +1,6 @@
 """Writes records. One `join` per message: the bytes are laid out once and copied once more, into the segment.
 
-bytes copied    the record twice (join, segment), the head three times
+bytes copied    the record twice (join, segment), the head four times
 allocations     head, record
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from librt.strings import BytesWriter, write_i32_be, write_i64_be
+
 from mqcore.message.checksum import crc32
 from mqcore.message.host import Host
 from mqcore.message.record import OutgoingMessage
 from mqcore.message.record_layout import (
-    COMMON_HEADS,
     CRC_MASK,
     HOST_FLAGS,
     MAX_V1_TOPIC_BYTES,
@@ -32,11 +33,14 @@ _LENGTH_BYTES: Final = 2
 _APPLICATION_FLAGS: Final = ~HOST_FLAGS
 _pack_length: Final = PART_LENGTH.pack
 _pack_port: Final = Struct(">i").pack
+_pack_magic: Final = Struct(">I").pack
 _LENGTH_COUNT: Final = 2_048
 _LENGTHS: Final = tuple(_pack_length(length) for length in range(_LENGTH_COUNT))
 """Of nearly all property strings."""
 _TOPICS_MAX: Final = 16_384
-_topic_parts: Final[dict[str, tuple[int, bytes]]] = {}
+_V1_MAGIC: Final = _pack_magic(V1_MAGIC)
+_V2_MAGIC: Final = _pack_magic(V2_MAGIC)
+_topic_parts: Final[dict[str, tuple[bytes, bytes]]] = {}
 """Of the topics of late. It forgets everything when it is full."""
 
 assert WHOLE_HEADS[0].size == _V4_HEAD_BYTES, "an IPv4 head is what the format says"
@@ -45,14 +49,13 @@ assert WHOLE_HEADS[0].size == _V4_HEAD_BYTES, "an IPv4 head is what the format s
 class RecordEncoder:
     """Encodes records of one store: what depends on `store_host` alone is found out once."""
 
-    __slots__ = ("_store_address", "_store_flag", "_store_host", "_store_port", "_v4_head", "_v6_head")
+    __slots__ = ("_head", "_store_flag", "_store_host")
 
     def __init__(self, store_host: Host) -> None:
-        self._store_address, self._store_port = store_host
-        self._store_host: Final = self._store_address + _pack_port(self._store_port)
-        self._store_flag: Final = STORE_HOST_V6 if len(self._store_address) != _IPV4_BYTES else 0
-        self._v4_head: Final = COMMON_HEADS[self._store_flag >> 4].pack
-        self._v6_head: Final = COMMON_HEADS[(self._store_flag | BORN_HOST_V6) >> 4].pack
+        address, port = store_host
+        self._store_host: Final = address + _pack_port(port)
+        self._store_flag: Final = STORE_HOST_V6 if len(address) != _IPV4_BYTES else 0
+        self._head: Final = BytesWriter()
 
     def encode(
         self, message: OutgoingMessage, queue_offset: int, physical_offset: int, store_timestamp_ms: int
@@ -83,50 +86,30 @@ class RecordEncoder:
         magic, topic = known if known is not None else _topic_part(message.topic)
         born_host = message.born_host
         born_address = born_host[0]
-        is_v4 = len(born_address) == _IPV4_BYTES
-        host_flags = self._store_flag if is_v4 else self._store_flag | BORN_HOST_V6
+        host_flags = self._store_flag if len(born_address) == _IPV4_BYTES else self._store_flag | BORN_HOST_V6
         size = (_V4_HEAD_BYTES if not host_flags else WHOLE_HEADS[host_flags >> 4].size) + (
             body_bytes + len(topic) + _LENGTH_BYTES + properties_bytes
         )
-        sys_flag = message.sys_flag & _APPLICATION_FLAGS | host_flags
-        if message.flag or message.reconsume_times or message.prepared_transaction_offset:
-            head = WHOLE_HEADS[host_flags >> 4].pack(
-                size,
-                magic,
-                crc32(body) & CRC_MASK,
-                message.queue_id,
-                message.flag,
-                queue_offset,
-                physical_offset,
-                sys_flag,
-                message.born_timestamp_ms,
-                born_address,
-                born_host[1],
-                store_timestamp_ms,
-                self._store_address,
-                self._store_port,
-                message.reconsume_times,
-                message.prepared_transaction_offset,
-                body_bytes,
-            )
-        else:
-            pack_head = self._v4_head if is_v4 else self._v6_head
-            head = pack_head(
-                size,
-                magic,
-                crc32(body) & CRC_MASK,
-                message.queue_id,
-                queue_offset,
-                physical_offset,
-                sys_flag,
-                message.born_timestamp_ms,
-                born_address,
-                born_host[1],
-                store_timestamp_ms,
-                self._store_host,
-                body_bytes,
-            )
-        parts.append(head)
+        # Field by field as WHOLE_HEADS has it: compiled, a store of its bytes each, where `pack` takes an object.
+        head = self._head
+        head.truncate(0)
+        write_i32_be(head, size)
+        head.write(magic)
+        write_i32_be(head, crc32(body) & CRC_MASK)
+        write_i32_be(head, message.queue_id)
+        write_i32_be(head, message.flag)
+        write_i64_be(head, queue_offset)
+        write_i64_be(head, physical_offset)
+        write_i32_be(head, message.sys_flag & _APPLICATION_FLAGS | host_flags)
+        write_i64_be(head, message.born_timestamp_ms)
+        head.write(born_address)
+        write_i32_be(head, born_host[1])
+        write_i64_be(head, store_timestamp_ms)
+        head.write(self._store_host)
+        write_i32_be(head, message.reconsume_times)
+        write_i64_be(head, message.prepared_transaction_offset)
+        write_i32_be(head, body_bytes)
+        parts.append(head.getvalue())
         parts.append(body)
         parts.append(topic)
         parts.append(_LENGTHS[properties_bytes] if properties_bytes < _LENGTH_COUNT else _pack_length(properties_bytes))
@@ -159,13 +142,13 @@ def record_size(message: OutgoingMessage, store_host: Host) -> int:
     )
 
 
-def _topic_part(topic: str) -> tuple[int, bytes]:
+def _topic_part(topic: str) -> tuple[bytes, bytes]:
     """The magic that goes with a topic, and the topic behind its length; remembered."""
     encoded = topic.encode()
     if len(encoded) <= MAX_V1_TOPIC_BYTES:
-        part = (V1_MAGIC, bytes((len(encoded),)) + encoded)
+        part = (_V1_MAGIC, bytes((len(encoded),)) + encoded)
     else:
-        part = (V2_MAGIC, _pack_length(len(encoded)) + encoded)
+        part = (_V2_MAGIC, _pack_length(len(encoded)) + encoded)
     if len(_topic_parts) >= _TOPICS_MAX:
         _topic_parts.clear()
     _topic_parts[topic] = part

@@ -40,7 +40,6 @@ from mqcore.message.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 __all__ = [
     "BLANK",
     "BLANK_MAGIC",
-    "COMMON_HEADS",
     "CRC_MASK",
     "DELIVERY_HEADS",
     "HOST_FLAGS",
@@ -68,10 +67,6 @@ def _whole_head(born: int, store: int) -> Struct:
     return Struct(f">iIIiiqqiq{born}siq{store}siiqi")
 
 
-def _common_head(born: int, store: int) -> Struct:
-    return Struct(f">iIIi4xqqiq{born}siq{store + 4}s12xi")
-
-
 def _scan_head(born: int, store: int) -> Struct:
     return Struct(f">iIIi4xqqi8x{born}x4xq{store}x4x4x8xi")
 
@@ -84,10 +79,6 @@ _ADDRESS_SIZES: Final = ((4, 4), (16, 4), (4, 16), (16, 16))
 
 WHOLE_HEADS: Final = tuple(_whole_head(born, store) for born, store in _ADDRESS_SIZES)
 """Everything up to and including bodyLength, chosen by (sysFlag & HOST_FLAGS) >> 4."""
-
-COMMON_HEADS: Final = tuple(_common_head(born, store) for born, store in _ADDRESS_SIZES)
-"""The same bytes of a record whose flag, reconsumeTimes and preparedTransactionOffset are 0, as nearly all are; the
-address and port of storeHost are one piece."""
 
 SCAN_HEADS: Final = tuple(_scan_head(born, store) for born, store in _ADDRESS_SIZES)
 """The same bytes without what dispatch does not need: totalSize, magicCode, bodyCRC, queueId, queueOffset,

@@ -23,6 +23,9 @@ from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple
 
+from librt.strings import BytesWriter, write_i32_be, write_i64_be
+from mypy_extensions import i32, i64
+
 from mqcore.offsets import QueueOffset
 from mqcore.storage.consume_queue_files import ConsumeQueueFiles, queue_folder
 from mqcore.storage.monotone_search import first_false
@@ -36,7 +39,12 @@ FILLER_SIZE: Final = 0x7FFF_FFFF
 _TAIL_BYTES_MAX: Final = 8192 * ENTRY_BYTES
 """Most a queue keeps in memory; then it writes out by itself."""
 
-_pack_entry: Final = ENTRY.pack
+
+def _write_entry(writer: BytesWriter, physical_offset: i64, size: i32, tags_code: i64) -> None:
+    """An entry as ENTRY has it; compiled, a store of its bytes each, where `pack` takes an object."""
+    write_i64_be(writer, physical_offset)
+    write_i32_be(writer, size)
+    write_i64_be(writer, tags_code)
 
 
 class QueueEntry(NamedTuple):
@@ -123,7 +131,9 @@ class ConsumeQueue:
                 return
             else:
                 self._fill_up_to(entry_offset, physical_offset)
-        self._tail += _pack_entry(physical_offset, size, tags_code)
+        entry = BytesWriter()
+        _write_entry(entry, physical_offset, size, tags_code)
+        self._tail += entry.getvalue()
         self.max_offset = entry_offset + 1  # type: ignore[assignment]  # QueueOffset() costs a call per message
         self.last_physical_end = physical_offset + size
         if not self._is_dirty:
@@ -309,23 +319,26 @@ class QueueRun:
         self.queue: Final = queue
         self.next_offset = next_offset
         """The next message's number."""
-        self._entries: list[bytes] = []
+        self._entries: Final = BytesWriter()
         self._physical_offset = 0
         self._physical_end = 0
 
     def add(self, physical_offset: int, size: int, tags_code: int) -> None:
         """Another message, behind those before it in the CommitLog."""
-        if not self._entries:
+        if not len(self._entries):
             self._physical_offset = physical_offset
-        self._entries.append(_pack_entry(physical_offset, size, tags_code))
+        _write_entry(self._entries, physical_offset, size, tags_code)
         self._physical_end = physical_offset + size
         self.next_offset += 1
 
     def enter(self) -> None:
         """The records are in the CommitLog. DiskFull as for `ConsumeQueue.write_out`: all entries are in memory."""
-        entries = self._entries
+        entries = self._entries.getvalue()
         goes_on = self.queue.append_run(
-            self.next_offset - len(entries), self._physical_offset, b"".join(entries), physical_end=self._physical_end
+            self.next_offset - len(entries) // ENTRY_BYTES,
+            self._physical_offset,
+            entries,
+            physical_end=self._physical_end,
         )
         assert goes_on, f"queue {self.queue.queue_id} of {self.queue.topic} ends elsewhere"
 

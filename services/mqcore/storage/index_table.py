@@ -6,12 +6,15 @@ entered again from the CommitLog as long as that still has the records.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
+from struct import Struct
 from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter, write_i64_le
+from mypy_extensions import i64
 
 from mqcore.offsets import PhysicalOffset
 from mqcore.storage.consume_queue_loading import StopKind
@@ -24,7 +27,7 @@ from mqcore.storage.index_file import (
     tag_hash,
 )
 from mqcore.storage.pages_ahead import PageRange, PagesAhead
-from mqcore.storage.term_hashes import add_term_hashes, term_hashes
+from mqcore.storage.term_hashes import HASH_BYTES, add_term_hashes, hashes_of, term_hashes
 
 if TYPE_CHECKING:  # It imports numpy, which only those pay who have many records to enter.
     from mqcore.storage.index_columns import IndexColumns
@@ -39,6 +42,9 @@ _WAITING_MAX: Final = 512
 """Records that wait to be entered at once: half a millisecond's work."""
 _COLUMNS_FROM: Final = 64
 """Records. Fewer are entered faster one by one."""
+_WAITING: Final = Struct("<qqq")
+"""A record that waits: how many hashes are its, its offset and store timestamp."""
+_WAITING_BYTES: Final = _WAITING.size
 
 
 class IndexTable:
@@ -55,11 +61,10 @@ class IndexTable:
         self._pages: Final = PagesAhead()
         self._prepared: MappedSegment | None = None
         """The next file, made ahead; named later than every other."""
-        # Of records that wait to be entered: all their hashes, how many are of each, its offset and store timestamp.
-        self._waiting_hashes: list[int] = []
-        self._waiting_counts: list[int] = []
-        self._waiting_offsets: list[int] = []
-        self._waiting_timestamps: list[int] = []
+        # Of records that wait to be entered: all their hashes, and a `_WAITING` of each. As bytes, which are no objects
+        # and which numpy takes as they are.
+        self._waiting_hashes = BytesWriter()
+        self._waiting_records = BytesWriter()
         self._columns: type[IndexColumns] | None = None
         self.durable_timestamp_ms = 0
         """End of the last file that `load` found to be full and synced. The checkpoint must not say more while the
@@ -140,7 +145,8 @@ class IndexTable:
 
     def put_hashes_later(self, hashes: list[int], physical_offset: int, store_timestamp_ms: int) -> None:
         """The same for what `term_hashes` gives."""
-        self._waiting_hashes += hashes
+        for hashed in hashes:
+            write_i64_le(self._waiting_hashes, hashed)
         self._note_count(len(hashes), physical_offset, store_timestamp_ms)
         if self.has_many_waiting:
             self.enter_waiting()
@@ -152,45 +158,42 @@ class IndexTable:
         added = add_term_hashes(self._waiting_hashes, topic, keys, tag)
         self._note_count(added, physical_offset, store_timestamp_ms)
 
-    def _note_count(self, added: int, physical_offset: int, store_timestamp_ms: int) -> None:
+    def _note_count(self, added: i64, physical_offset: i64, store_timestamp_ms: i64) -> None:
         """Of a record whose hashes have been added to those that wait."""
         if added:
-            self._waiting_counts.append(added)
-            self._waiting_offsets.append(physical_offset)
-            self._waiting_timestamps.append(store_timestamp_ms)
+            write_i64_le(self._waiting_records, added)
+            write_i64_le(self._waiting_records, physical_offset)
+            write_i64_le(self._waiting_records, store_timestamp_ms)
 
     @property
     def has_many_waiting(self) -> bool:
         """Whether it is time for `enter_waiting`."""
-        return len(self._waiting_offsets) >= _WAITING_MAX
+        return len(self._waiting_records) >= _WAITING_MAX * _WAITING_BYTES
 
     def enter_waiting(self) -> None:
         """Enters what `put_later` was given. After a DiskError nothing is lost; the call may be repeated."""
-        if not self._waiting_offsets:
+        hashes, records = self._waiting_hashes, self._waiting_records
+        if len(records) == 0:
             return
-        hashes, counts = self._waiting_hashes, self._waiting_counts
-        offsets, timestamps = self._waiting_offsets, self._waiting_timestamps
         self.forget_waiting()
         try:
-            if self._columns is not None and len(offsets) >= _COLUMNS_FROM:
-                self.put_columns(self._columns.of_records(hashes, counts, offsets, timestamps))
+            if self._columns is not None and len(records) >= _COLUMNS_FROM * _WAITING_BYTES:
+                self.put_columns(self._columns.of_records(hashes.getvalue(), records.getvalue()))
             else:
-                self._put_records(hashes, counts, offsets, timestamps)
+                self._put_records(hashes_of(hashes), records.getvalue())
         except BaseException:
-            self._waiting_hashes, self._waiting_counts = hashes, counts
-            self._waiting_offsets, self._waiting_timestamps = offsets, timestamps
+            self._waiting_hashes, self._waiting_records = hashes, records
             raise
 
     def forget_waiting(self) -> None:
         """Gives up what waits: it is not found by its keys. For who goes on without room, lest it gather for ever."""
-        self._waiting_hashes, self._waiting_counts = [], []
-        self._waiting_offsets, self._waiting_timestamps = [], []
+        self._waiting_hashes, self._waiting_records = BytesWriter(), BytesWriter()
 
-    def _put_records(self, hashes: list[int], counts: list[int], offsets: list[int], timestamps: list[int]) -> None:
+    def _put_records(self, hashes: list[int], records: bytes) -> None:
         start = 0
-        for number in range(len(offsets)):
-            end = start + counts[number]
-            self._put_hashes(hashes[start:end], offsets[number], timestamps[number], timestamps[number])
+        for count, physical_offset, store_timestamp_ms in _WAITING.iter_unpack(records):
+            end = start + count
+            self._put_hashes(hashes[start:end], physical_offset, store_timestamp_ms, store_timestamp_ms)
             start = end
 
     def put_columns(self, columns: IndexColumns) -> None:
@@ -251,9 +254,14 @@ class IndexTable:
 
     def truncate(self, physical_end: int) -> None:
         """Takes back the entries of records that start at or beyond `physical_end`, where the CommitLog is cut."""
-        kept = bisect_left(self._waiting_offsets, physical_end)
-        del self._waiting_hashes[sum(self._waiting_counts[:kept]) :], self._waiting_counts[kept:]
-        del self._waiting_offsets[kept:], self._waiting_timestamps[kept:]
+        kept = kept_hashes = 0
+        for count, physical_offset, _ in _WAITING.iter_unpack(self._waiting_records.getvalue()):
+            if physical_offset >= physical_end:
+                break
+            kept += 1
+            kept_hashes += count
+        self._waiting_records.truncate(kept * _WAITING_BYTES)
+        self._waiting_hashes.truncate(kept_hashes * HASH_BYTES)
         while self._files:
             file = self._files[-1]
             if file.end_physical_offset < physical_end and not file.is_empty:
