@@ -60,6 +60,8 @@ _OUTPUT_BYTES: Final = 1 << 20
 _ABANDONED_MAX: Final = 4_000
 # Header blocks above it count as kept bytes, at twice their size for what Huffman's code saves.
 _HEADER_BLOCK_FREE_BYTES: Final = 1_024
+# Of an unfinished message a piece smaller than this takes in the next one.
+_PIECE_BYTES_MIN: Final = 1_024
 # A part of a message smaller than this is no answer that would pay for the frames that asked for it.
 _ANSWER_BYTES_MIN: Final = 512
 # What one frame that brings nothing may make us walk through: settings in it, or answers waiting for a window.
@@ -308,7 +310,7 @@ class Connection:
             return
         size = stop - start
         if (
-            stream.partial is None
+            stream.pieces is None
             and flags & END_STREAM
             and size >= MESSAGE_HEAD_BYTES
             and stream.content_length < 0
@@ -322,52 +324,87 @@ class Connection:
                 stream.request(data[start + MESSAGE_HEAD_BYTES : stop])
                 return
         try:
-            self._take_data(stream, data[start:stop], end=bool(flags & END_STREAM))
+            self._take_data(stream, data, start, stop, bool(flags & END_STREAM))
         except StreamFailure as failure:
             self._reset(stream, failure)
 
-    def _take_data(self, stream: Stream, payload: bytes, *, end: bool) -> None:
+    def _take_data(self, stream: Stream, data: bytes, start: i64, stop: i64, is_end: bool) -> None:
         """Cuts a request's bytes into messages; keeps what is not whole yet."""
+        size = stop - start
         if stream.content_length >= 0:
-            stream.content_length -= len(payload)
-            if stream.content_length < 0 or (end and stream.content_length != 0):
+            stream.content_length -= size
+            if stream.content_length < 0 or (is_end and stream.content_length != 0):
                 raise StreamFailure(ErrorCode.PROTOCOL_ERROR, "the request is not as long as its content-length says")
-        if stream.partial is None:
-            stream.partial = bytearray()
-        partial = stream.partial
-        if not stream.is_finished:
-            partial += payload
-            self._keep(len(payload))
-        while len(partial) >= MESSAGE_HEAD_BYTES and not stream.is_finished:
-            compressed, length = MESSAGE_HEAD.unpack_from(partial)
-            if not self._may_take(stream, compressed, length):
-                break
-            if len(partial) < MESSAGE_HEAD_BYTES + length:
-                if self._is_over_buffers():
-                    self._refuse(stream, _RESOURCE_EXHAUSTED, "the server keeps too many unfinished requests")
-                    self.counters["buffers_full"] += 1
-                break
-            self._incomplete.pop(stream.stream_id, None)
-            message = bytes(memoryview(partial)[MESSAGE_HEAD_BYTES : MESSAGE_HEAD_BYTES + length])
-            del partial[: MESSAGE_HEAD_BYTES + length]
-            self._keep(-(MESSAGE_HEAD_BYTES + length))
-            stream.message(message)
+        self._take_messages(stream, data, start, stop)
         if stream.stream_id not in self._streams:
             return
-        if end:
-            if partial and not stream.is_finished:
+        if is_end:
+            if stream.partial_bytes and not stream.is_finished:
                 raise StreamFailure(ErrorCode.PROTOCOL_ERROR, "the request ends inside a message")
             self._remote_end(stream)
             return
-        if partial and stream.stream_id not in self._incomplete:
+        if stream.partial_bytes and stream.stream_id not in self._incomplete:
             stream.partial_since = self.now
             self._incomplete[stream.stream_id] = stream
-        stream.unacknowledged += len(payload)
+        stream.unacknowledged += size
         if stream.unacknowledged > self.limits.stream_window_bytes:
             raise StreamFailure(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the stream's window allows")
         if stream.unacknowledged >= self.limits.stream_window_bytes // 2:
             self._put(frames.window_update(stream.stream_id, stream.unacknowledged))
             stream.unacknowledged = 0
+
+    def _take_messages(self, stream: Stream, data: bytes, at: i64, stop: i64) -> None:
+        """Hands over the messages that `data` ends. Copied twice at most: out of their reads, and together."""
+        pieces = stream.pieces
+        if pieces is None:
+            pieces = stream.pieces = []
+        while at < stop and not stream.is_finished:
+            if stream.missing_bytes < 0:
+                end = min(stop, at + MESSAGE_HEAD_BYTES - len(stream.prefix))
+                stream.prefix += data[at:end]
+                self._keep_part(stream, end - at)
+                at = end
+                if len(stream.prefix) < MESSAGE_HEAD_BYTES:
+                    return
+                compressed, length = MESSAGE_HEAD.unpack(stream.prefix)
+                if not self._may_take(stream, compressed, length):
+                    return
+                stream.missing_bytes = length
+            end = min(stop, at + stream.missing_bytes)
+            if end > at:
+                piece = data[at:end]
+                if pieces and len(pieces[-1]) < _PIECE_BYTES_MIN:
+                    # As one: as an object each, small ones would take many times the memory that they are counted with.
+                    pieces[-1] += piece
+                else:
+                    pieces.append(piece)
+                stream.missing_bytes -= end - at
+                self._keep_part(stream, end - at)
+                at = end
+            if stream.missing_bytes:
+                if self._is_over_buffers():
+                    self._refuse(stream, _RESOURCE_EXHAUSTED, "the server keeps too many unfinished requests")
+                    self.counters["buffers_full"] += 1
+                return
+            message = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            stream.prefix = b""
+            stream.missing_bytes = -1
+            self._keep_part(stream, -stream.partial_bytes)
+            self._incomplete.pop(stream.stream_id, None)
+            stream.message(message)
+
+    def _keep_part(self, stream: Stream, size: i64) -> None:
+        """So many bytes more, or less, of an unfinished message are kept."""
+        stream.partial_bytes += size
+        self._keep(size)
+
+    def _give_up_part(self, stream: Stream) -> None:
+        """What is not whole of a message never will be."""
+        if stream.partial_bytes:
+            self._keep_part(stream, -stream.partial_bytes)
+            stream.pieces = []
+            self._incomplete.pop(stream.stream_id, None)
 
     def _may_take(self, stream: Stream, compressed: int, length: int) -> bool:
         """Judges a message by its prefix; a refused one ends the call."""
@@ -384,10 +421,7 @@ class Connection:
 
     def _remote_end(self, stream: Stream) -> None:
         stream.remote_closed = True
-        if stream.partial is not None:
-            self._keep(-len(stream.partial))
-            stream.partial = None
-            self._incomplete.pop(stream.stream_id, None)
+        self._give_up_part(stream)
         if not stream.is_finished:
             stream.half_closed()
 
@@ -517,7 +551,7 @@ class Connection:
             self._reset(stream, StreamFailure(ErrorCode.PROTOCOL_ERROR, "trailers that are none"))
         else:
             try:
-                self._take_data(stream, b"", end=True)
+                self._take_data(stream, b"", 0, 0, True)
             except StreamFailure as failure:
                 self._reset(stream, failure)
 
@@ -1132,10 +1166,7 @@ class Connection:
         self._streams.pop(stream.stream_id, None)
         if not stream.remote_closed:
             self._abandon(stream.stream_id)
-        if stream.partial is not None:
-            self._keep(-len(stream.partial))
-            stream.partial = None
-            self._incomplete.pop(stream.stream_id, None)
+        self._give_up_part(stream)
         if stream.header_bytes:
             self._keep(-stream.header_bytes)
             stream.header_bytes = 0

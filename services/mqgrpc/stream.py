@@ -43,8 +43,13 @@ class Stream:
     window_used = 0  # sent minus what the peer's WINDOW_UPDATEs for this stream gave
     unacknowledged = 0  # received and not yet given back by our WINDOW_UPDATE
     header_bytes = 0  # memory of unusually large headers
-    partial_since = 0.0  # when the first byte of `partial` came
-    partial: bytearray | None = None  # prefix and bytes of an unfinished request message
+    # An unfinished request message: its prefix as far as it came, the bytes behind it and how many more there are to be
+    # (-1: the prefix is not whole), the length of all that, and when its first byte came.
+    prefix = b""
+    pieces: list[bytes] | None = None  # None: only until the first DATA that is kept
+    missing_bytes = -1
+    partial_bytes = 0
+    partial_since = 0.0
     content_length = -1
     queue: deque[memoryview] | None = None  # encoded messages that wait for the peer's windows
     queued_bytes = 0

@@ -242,6 +242,22 @@ def test_a_message_that_trickles_in_ends_its_call_and_no_other() -> None:
     assert rig.connection.buffered_bytes == 0
 
 
+def test_a_message_in_tiny_frames_takes_no_more_memory_than_is_counted() -> None:
+    rig = ServerRig()
+    whole = message(bytes(range(256)) * 40)
+    rig.receive(open_request(1))
+    for byte in whole[:-1]:
+        rig.receive(data(1, bytes((byte,))))
+    assert rig.connection.buffered_bytes == len(whole) - 1
+    kept = rig.calls[1].pieces
+    assert kept is not None
+    # An object has some 40 bytes of its own.
+    assert len(kept) <= 10
+    rig.receive(data(1, whole[-1:]))
+    assert rig.calls[1].hooks[-1] == whole[5:]
+    assert rig.connection.buffered_bytes == 0
+
+
 def test_calls_dribbled_to_death_end_while_the_connection_s_other_calls_go_on() -> None:
     def answer(call: RecordedCall) -> None:
         call.respond(ANSWER if call.stream_id == 1 else b"short")
