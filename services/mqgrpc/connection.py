@@ -1006,17 +1006,16 @@ class Connection:
         stall = self._stalled_at + limits.write_stall_s
         if self._write_paused:
             # Nothing is read, so nothing can be late but the reading of what we wrote.
-            return min(stall, self._next_stream_deadline, self._drain_ends_at)
-        alive = self._pinged_at + limits.keepalive_timeout_s
-        if alive == inf:
-            alive = self._received_at + limits.keepalive_s
-        frame = self._unfinished_since + limits.frame_timeout_s
-        message = inf
+            return _earlier(_earlier(stall, self._next_stream_deadline), self._drain_ends_at)
+        deadline = self._pinged_at + limits.keepalive_timeout_s
+        if deadline == inf:
+            deadline = self._received_at + limits.keepalive_s
         if self._incomplete:
-            message = next(iter(self._incomplete.values())).partial_since + limits.message_timeout_s
-        return min(
-            alive, stall, frame, message, self._next_stream_deadline, self._preface_deadline, self._drain_ends_at
-        )
+            oldest = next(iter(self._incomplete.values()))
+            deadline = _earlier(deadline, oldest.partial_since + limits.message_timeout_s)
+        deadline = _earlier(deadline, _earlier(stall, self._unfinished_since + limits.frame_timeout_s))
+        deadline = _earlier(deadline, _earlier(self._next_stream_deadline, self._preface_deadline))
+        return _earlier(deadline, self._drain_ends_at)
 
     def on_time(self, now: float) -> None:
         """Does what is due."""
@@ -1217,6 +1216,13 @@ class Connection:
             self._buffered_bytes > limits.connection_buffer_bytes
             or self.usage.buffered_bytes > limits.server_buffer_bytes
         )
+
+
+def _earlier(one: float, other: float) -> float:
+    # `min` would make objects of them, with every read.
+    if one < other:
+        return one
+    return other
 
 
 def _without_padding(data: bytes, start: int, stop: int) -> tuple[int, int]:
