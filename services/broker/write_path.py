@@ -308,13 +308,14 @@ class WritePath:
             else:
                 self._failed_counts[result.status] += 1
         put.answer.answer(results)
+        took_ns = released_ns - put.received_ns
         if put.received_ns:
-            self._meter.answered(results[0].status, released_ns - put.received_ns, len(results))
-        if self._tracer is not None:
-            # Asked here, as for nearly all it is in vain.
-            is_slow = released_ns - put.received_ns > self._tracer.slow_ns
-            if is_slow or put.place is not None or results[0].status is not _PUT_OK:
-                self._tracer.answered(put, released_ns)
+            self._meter.answered(results[0].status, took_ns, len(results))
+        # Asked here, as for nearly all it is in vain.
+        if self._tracer is not None and (
+            put.place is not None or took_ns > self._tracer.slow_ns or results[0].status is not _PUT_OK
+        ):
+            self._tracer.answered(put, released_ns)
 
     def _note_written(self) -> None:
         if self._tracer is not None and self._tracer.has_unwritten:

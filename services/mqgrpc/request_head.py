@@ -33,7 +33,7 @@ _ABSENT: Final = -1
 class RequestShape:
     """Where in a list of headers each name stands; of a name that came twice, the last place. -1: not there."""
 
-    __slots__ = ("content_length", "content_type", "method", "path", "places", "te", "timeout")
+    __slots__ = ("content_length", "content_type", "method", "path", "places", "te", "timeout", "traceparent")
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.places: Final = {name: place for place, name in enumerate(names)}
@@ -43,6 +43,7 @@ class RequestShape:
         self.timeout: Final[i64] = self.places.get("grpc-timeout", _ABSENT)
         self.content_type: Final[i64] = self.places.get("content-type", _ABSENT)
         self.content_length: Final[i64] = self.places.get("content-length", _ABSENT)
+        self.traceparent: Final[i64] = self.places.get("traceparent", _ABSENT)
 
 
 _shapes: dict[tuple[str, ...], RequestShape] = {}

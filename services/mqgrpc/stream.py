@@ -102,6 +102,12 @@ class Stream:
         return default if place is None else self._headers[place].value
 
     @property
+    def traceparent(self) -> str:
+        """The header of that name; "" for none. Who traces asks for it in every call, nearly always in vain."""
+        shape = self._shape
+        return "" if shape.traceparent < 0 else self._headers[shape.traceparent].value
+
+    @property
     def peer(self) -> str:
         """Address of the caller, for example `ipv4:10.0.0.7:51234`."""
         return self.connection.peer

@@ -136,7 +136,7 @@ class SendTracer:
         if call is None:
             return -1  # Of this broker itself.
         try:
-            if not traceparents and not _header(call, TRACEPARENT):
+            if not traceparents and not _traceparent(call):
                 # Nearly all of them.
                 is_sampled = self._sampler.takes()
             else:
@@ -269,7 +269,7 @@ class SendTracer:
 
     def _is_sampled(self, call: Call, traceparents: Sequence[str]) -> bool:
         """The caller's own decision, if there is one; a batch is traced if one of its messages is."""
-        contexts = _parsed(traceparents or (_header(call, TRACEPARENT),))
+        contexts = _parsed(traceparents or (_traceparent(call),))
         if not contexts:
             return self._sampler.takes()
         return any(context.is_sampled for context in contexts)
@@ -342,7 +342,7 @@ class SendTracer:
             else:
                 linked = tuple(dict.fromkeys(contexts))[:_BATCH_TOLD_MAX]
         if parent is None:
-            header = _header(call, TRACEPARENT)
+            header = _traceparent(call)
             parent = parse_traceparent(header) if header else None
         context = self._sampler.new_root() if parent is None else self._sampler.child_of(parent)
         return context, parent, linked
@@ -370,6 +370,11 @@ class SendTracer:
 def _header(call: Call, name: str) -> str:
     """For the compiler, which calls a method of a class it knows without a search. Nearly all are of this one."""
     return call.header(name) if isinstance(call, Http2Call) else call.header(name)  # noqa: RUF034
+
+
+def _traceparent(call: Call) -> str:
+    """The call's own; "" for none. The usual class knows it without a search by name."""
+    return call.traceparent if isinstance(call, Http2Call) else call.header(TRACEPARENT)
 
 
 def _told(message_ids: Sequence[str]) -> tuple[str, ...]:

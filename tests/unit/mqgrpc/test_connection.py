@@ -63,6 +63,15 @@ def test_unary_call_and_its_answer_in_one_piece_each() -> None:
     assert rig.calls[1].hooks == ["opened", b"hello", "half_closed"]
 
 
+def test_a_call_knows_its_traceparent() -> None:
+    found: list[str] = []
+    calls = H2Pair(ServerRig(greet=False, on_opened=lambda call: found.append(call.traceparent)))
+    calls.start()
+    calls.start(("traceparent", "00-1-2-01"), ("x", "1"))
+    calls.exchange()
+    assert found == ["", "00-1-2-01"]
+
+
 def test_answer_without_a_message_is_trailers_only() -> None:
     rig = ServerRig(on_half_closed=lambda call: call.end(5, "no such thing: 100 % \u00fcber\n"))
     rig.receive(unary_request(1))

@@ -88,6 +88,12 @@ def test_of_a_name_that_came_twice_the_last_counts() -> None:
     assert headers[shape_of(headers).places["x"]].value == "2"
 
 
+def test_knows_whether_there_is_a_traceparent() -> None:
+    assert shape_of(decoded(GRPC_HEADERS)).traceparent < 0
+    headers = decoded([*GRPC_HEADERS, ("traceparent", "00-1-2-01"), ("x", "1")])
+    assert headers[shape_of(headers).traceparent].value == "00-1-2-01"
+
+
 def test_is_not_filled_up_by_odd_sequences_of_names() -> None:
     for number in range(1_000):
         shape_of(decoded([*GRPC_HEADERS, (f"x-{number}", "")]))
