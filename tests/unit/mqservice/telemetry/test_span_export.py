@@ -67,27 +67,27 @@ async def test_what_waits_at_the_end_is_sent() -> None:
 async def test_batches_are_bounded_and_a_full_one_does_not_wait_for_the_pause() -> None:
     sender = FakeSender()
     export = _export(sender, pause_s=60)
-    for number in range(1, 401):
+    for number in range(1, 801):
         export.add(send_spans(trace_id=number))
-    _wait_until(lambda: sum(map(len, sender.batches)) >= 1_024)
+    _wait_until(lambda: sum(map(len, sender.batches)) >= 2_048)
     await export.close()
-    assert sum(map(len, sender.batches)) == 1_600
-    assert max(map(len, sender.batches)) == 1_024
+    assert sum(map(len, sender.batches)) == 3_200
+    assert max(map(len, sender.batches)) == 2_048
 
 
 async def test_what_does_not_fill_a_batch_waits_for_others_to_go_with() -> None:
     sender = FakeSender()
     export = _export(sender, pause_s=60)
     sender.gate.clear()
-    for number in range(1, 301):
+    for number in range(1, 601):
         export.add(send_spans(trace_id=number))
     sender.gate.set()
-    _wait_until(lambda: export.counts["exported"] >= 1_024)
+    _wait_until(lambda: export.counts["exported"] >= 2_048)
     await asyncio.sleep(0.05)
-    assert export.counts["exported"] == 1_024
-    assert export.waiting_count == 1_200 - 1_024
+    assert export.counts["exported"] == 2_048
+    assert export.waiting_count == 2_400 - 2_048
     await export.close()
-    assert export.counts["exported"] == 1_200
+    assert export.counts["exported"] == 2_400
 
 
 async def test_a_full_queue_drops_whole_traces_and_counts_them() -> None:
@@ -123,11 +123,11 @@ async def test_a_send_counts_as_many_spans_as_it_has() -> None:
 async def test_batches_of_sends_are_bounded() -> None:
     sender = FakeSender()
     export = _export(sender, pause_s=60)
-    export.add_sends([kept_send(trace_id=number) for number in range(1, 401)])
-    _wait_until(lambda: export.counts["exported"] >= 1_024)
+    export.add_sends([kept_send(trace_id=number) for number in range(1, 801)])
+    _wait_until(lambda: export.counts["exported"] >= 2_048)
     await export.close()
-    assert export.counts["exported"] == 1_600
-    assert max(map(len, sender.batches)) == 256
+    assert export.counts["exported"] == 3_200
+    assert max(map(len, sender.batches)) == 512
 
 
 async def test_a_receiver_that_hangs_does_not_hold_the_stop() -> None:
