@@ -86,6 +86,7 @@ MODULES: Final = (
     "broker/put",
     "broker/put_answer",
     "broker/put_meter",
+    "broker/tracing/send_contexts",
     "broker/tracing/traced_puts",
     "broker/tracing/send_tracer",
     "broker/write_path",

@@ -7,10 +7,9 @@ label.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
-from mqcore.metrics import Exemplar, Histogram, HistogramReading
+from mqcore.metrics import Histogram, HistogramReading
 from mqcore.storage import PutStatus
 from mqcore.tracing import TraceContext
 from mqservice.metrics import OTHER
@@ -31,8 +30,6 @@ SIZE_BOUNDS_BYTES: Final[tuple[float, ...]] = tuple(
 # A record is no longer than 2 GiB.
 _DIGITS_MAX: Final = 31
 _S_PER_NS: Final = 1e-9
-# Exemplar of a tuple of its parts, without a frame of Python's.
-_made_exemplar: Final = partial(tuple.__new__, Exemplar)
 # Five times as many as any cluster has at a time; topics that were deleted stay counted.
 _TOPICS_MAX: Final = 50_000
 
@@ -112,6 +109,6 @@ class PutMeter:
         trace_id, span_id, _ = context
         histogram = self._ok_s if status is _PUT_OK else self.send_to_ack_s.get(status)
         if histogram is not None:
-            histogram.note_exemplar(_made_exemplar((duration_ns * _S_PER_NS, trace_id, span_id, wall_ms)))
+            histogram.note_exemplar((float(duration_ns) * _S_PER_NS, trace_id, span_id, wall_ms))
         if ack_latency_ns is not None:
-            self.ack_latency_s.note_exemplar(_made_exemplar((ack_latency_ns * _S_PER_NS, trace_id, span_id, wall_ms)))
+            self.ack_latency_s.note_exemplar((float(ack_latency_ns) * _S_PER_NS, trace_id, span_id, wall_ms))

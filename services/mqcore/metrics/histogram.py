@@ -37,7 +37,8 @@ class Histogram:
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
         self._counts = [0] * (len(bounds) + 1)
-        self._exemplars: list[Exemplar | None] = [None] * (len(bounds) + 1)
+        # Parts of exemplars: nearly all are replaced before anybody reads them.
+        self._exemplars: list[tuple[float, int, int, int] | None] = [None] * (len(bounds) + 1)
         self._total = 0.0
         # The bucket of the last observation; that of the next is mostly the same.
         self._bucket = 0
@@ -51,13 +52,17 @@ class Histogram:
         self._counts[self._bucket] += count
         self._total += value * count
 
-    def note_exemplar(self, exemplar: Exemplar) -> None:
-        """An observation made before has a trace."""
-        self._exemplars[bisect_left(self._bounds, exemplar.value)] = exemplar
+    def note_exemplar(self, exemplar: tuple[float, int, int, int]) -> None:
+        """An observation made before has a trace: the parts of an `Exemplar`."""
+        value = exemplar[0]
+        # Most observations are of one bucket.
+        is_alike = self._above < value <= self._up_to
+        self._exemplars[self._bucket if is_alike else bisect_left(self._bounds, value)] = exemplar
 
     def reading(self) -> HistogramReading:
         """As of now."""
-        return HistogramReading(self._bounds, tuple(self._counts), self._total, tuple(self._exemplars))
+        exemplars = tuple([None if parts is None else Exemplar(*parts) for parts in self._exemplars])
+        return HistogramReading(self._bounds, tuple(self._counts), self._total, exemplars)
 
     def _find_bucket(self, value: float) -> None:
         bucket = self._bucket = bisect_left(self._bounds, value)

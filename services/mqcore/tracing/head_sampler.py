@@ -23,6 +23,7 @@ class HeadSampler:
 
     def __init__(self, sample_rate: float, *, chance: Callable[[], float], bits: Callable[[int], int]) -> None:
         self._sample_rate = sample_rate
+        self._log_passed = _log_passed(sample_rate)
         self._chance = chance
         self._bits = bits
         self._to_pass = self._drawn()
@@ -35,6 +36,7 @@ class HeadSampler:
     @sample_rate.setter
     def sample_rate(self, sample_rate: float) -> None:
         self._sample_rate = sample_rate
+        self._log_passed = _log_passed(sample_rate)
         self._to_pass = self._drawn()
 
     def takes(self) -> bool:
@@ -65,4 +67,9 @@ class HeadSampler:
             return 0
         if self._sample_rate <= 0:
             return _NEVER
-        return int(math.log1p(-self._chance()) / math.log1p(-self._sample_rate))
+        return int(math.log1p(-self._chance()) / self._log_passed)
+
+
+def _log_passed(sample_rate: float) -> float:
+    """Logarithm of the share that is let pass; 0.0 where none or all are."""
+    return math.log1p(-sample_rate) if 0 < sample_rate < 1 else 0.0

@@ -7,6 +7,7 @@ when every send is traced. Each share forgets whole traces, the oldest first.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -234,7 +235,8 @@ class _Share:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self.traces: dict[int, KeptTrace] = {}
+        # A plain dict looks for its oldest entry where all were that it has already forgotten.
+        self.traces: OrderedDict[int, KeptTrace] = OrderedDict()
         self.size_bytes = 0
 
     def put(self, trace: KeptTrace) -> None:
@@ -251,6 +253,6 @@ class _Share:
         return self.size_bytes > self._limit_bytes and len(self.traces) > 1
 
     def remove_oldest(self) -> KeptTrace:
-        oldest = next(iter(self.traces.values()))
-        self.remove(oldest)
+        _, oldest = self.traces.popitem(last=False)
+        self.size_bytes -= oldest.size_bytes
         return oldest
