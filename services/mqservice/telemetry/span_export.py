@@ -109,24 +109,33 @@ class SpanExport:
 
     def add(self, spans: Sequence[SpanData]) -> None:
         """`SpanSink`'s. What comes together is taken or dropped together: half a trace misleads."""
-        if self._has_room(len(spans)):
-            self._queue.extend(spans)
-            self._wake_if_full()
+        if len(spans) > self._room():
+            self._dropped_count += len(spans)
+            return
+        # Counted first: the thread counts what it takes.
+        self._queued_count += len(spans)
+        self._queue.extend(spans)
+        self._wake_if_full()
 
     def add_sends(self, sends: Sequence[ResolvedSend]) -> None:
         """`SpanSink`'s."""
+        room = self._room()
+        taken: list[ResolvedSend] = []
+        taken_count = 0
         for send in sends:
-            if self._has_room(send.span_count):
-                self._queue.append(send)
+            span_count = send.span_count
+            if taken_count + span_count > room:
+                self._dropped_count += span_count
+            else:
+                taken_count += span_count
+                taken.append(send)
+        self._queued_count += taken_count
+        self._queue.extend(taken)
         self._wake_if_full()
 
-    def _has_room(self, span_count: int) -> bool:
-        """Counts so many spans as queued, or as dropped."""
-        if self._closing or self.waiting_count + span_count > self._queue_spans:
-            self._dropped_count += span_count
-            return False
-        self._queued_count += span_count
-        return True
+    def _room(self) -> int:
+        """For so many spans."""
+        return 0 if self._closing else self._queue_spans - self.waiting_count
 
     def _wake_if_full(self) -> None:
         if self.waiting_count >= _BATCH_SPANS and not self._wake.is_set():
