@@ -71,7 +71,7 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "table: name one of the METADATA_TABLE_ values")
         table = self._tables[_FILES[request.table]]
         version = _version(request.table, table.version)
-        if request.HasField("known_version") and request.known_version == version:
+        if request.HasField("known_version") and _known(request.known_version) == table.version:
             return pb.GetMetadataTableResponse(version=version)
         return pb.GetMetadataTableResponse(version=version, json=table.to_json())
 
@@ -99,3 +99,8 @@ def _version(kind: pb.MetadataTable, version: DataVersion) -> pb.TableVersion:
         timestamp_ms=version.timestamp_ms,
         counter=version.counter,
     )
+
+
+def _known(version: pb.TableVersion) -> DataVersion:
+    """Without the table's name, which a caller may leave out: the request names it already."""
+    return DataVersion(version.state_version, version.timestamp_ms, version.counter)
