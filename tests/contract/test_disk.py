@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import random
 import stat
 import subprocess
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.files import PosixDisk
+from broker.files import PosixDisk, whole_sync
+from broker.files.whole_sync import WholeSync
 from mqcore.storage import Disk, DiskError, DiskFull, SegmentSizeMismatch, StoreLocked
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 
@@ -208,6 +210,22 @@ class TestWholeFilesAndNames:
         assert disk.boot_id() == disk.boot_id()
 
 
+class TestSyncOfEverything:
+    def test_is_done_or_said_not_to_be_offered(self, disk: Disk) -> None:
+        disk.open_block_file(QUEUE_FILE, 6000, create=True).write(0, b"entry")
+        assert disk.sync_all() in (True, False)
+        assert disk.open_block_file(QUEUE_FILE, 6000, create=False).read(0, 5) == b"entry"
+
+    def test_what_was_written_before_survives_a_power_loss(self) -> None:
+        disk = SimulatedDisk(random.Random(1))
+        for number in range(20):
+            disk.open_block_file(f"q/{number}", 6000, create=True).write(5000, b"entry")
+        assert disk.sync_all()
+        disk.crash(power_loss=True)
+        for number in range(20):
+            assert disk.open_block_file(f"q/{number}", 6000, create=False).read(5000, 5) == b"entry"
+
+
 class TestLock:
     def test_second_lock_is_refused_until_release(self, disk: Disk) -> None:
         lock = disk.lock("lock")
@@ -305,6 +323,36 @@ class TestPosixDisk:
         monkeypatch.setattr(os, "fsync", synced.append)
         disk.open_block_file("q/2", 6000, create=False).sync()
         assert synced
+
+    def test_failed_sync_of_everything_is_an_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def failed(self: WholeSync) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(WholeSync, "of", WholeSync)
+        monkeypatch.setattr(WholeSync, "run", failed)
+        with pytest.raises(DiskError, match="Input/output error"):
+            PosixDisk(tmp_path).sync_all()
+
+    @pytest.mark.parametrize(
+        ("mount", "release", "offered"),
+        [
+            ("36 35 {device} / /data rw,noatime master:1 - ext4 /dev/sdb rw", "5.8.0", True),
+            ("36 35 {device} / /data rw - xfs /dev/sdb rw", "6.18.44-generic", True),
+            ("36 35 {device} / /data rw - ext4 /dev/sdb rw", "4.18.0-553.el8_10.x86_64", False),
+            ("36 35 {device} / / rw - overlay overlay rw,lowerdir=/a", "6.1.0", False),
+            ("36 35 0:0 / /data rw - ext4 /dev/sdb rw", "6.1.0", False),
+        ],
+    )
+    def test_sync_of_everything_is_offered_where_it_tells_errors(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: str, release: str, offered: bool
+    ) -> None:
+        device = os.stat(tmp_path).st_dev
+        mounts = tmp_path / "mountinfo"
+        mounts.write_text(mount.format(device=f"{os.major(device)}:{os.minor(device)}") + "\n")
+        monkeypatch.setattr(whole_sync, "_MOUNTS_FILE", mounts)
+        monkeypatch.setattr(platform, "system", lambda: "Linux")
+        monkeypatch.setattr(platform, "release", lambda: release)
+        assert (WholeSync.of(str(tmp_path)) is not None) == offered
 
 
 class TestSimulatedCrash:

@@ -54,6 +54,7 @@ class SimulatedDisk(Disk):
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.failing_syncs: str | None = None
+        self.can_sync_all = True
         self.operations = 0
         """Operations that changed something, since the disk was made."""
         self._chance = chance
@@ -174,6 +175,13 @@ class SimulatedDisk(Disk):
         file = self._files.pop(old)
         file.name_durable = True
         self._files[new] = file
+
+    def sync_all(self) -> bool:
+        if not self.can_sync_all:
+            return False
+        for path, file in list(self._files.items()):
+            self.sync_file(path, file)
+        return True
 
     def usage(self) -> DiskUsage:
         return DiskUsage(

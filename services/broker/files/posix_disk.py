@@ -27,6 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from broker.files.whole_sync import WholeSync
 from mqcore.storage import (
     AppendFile,
     BlockFile,
@@ -73,6 +74,7 @@ class PosixDisk(Disk):
         self._names = threading.Lock()
         with _disk_errors(str(root)):
             root.mkdir(parents=True, exist_ok=True)
+            self._whole_sync = WholeSync.of(self._root)
 
     def list_folder(self, path: str) -> list[FolderEntry]:
         with _disk_errors(path):
@@ -141,6 +143,13 @@ class PosixDisk(Disk):
             os.rename(self.full_path(old), self.full_path(new))
             self._sync_folders_of(new)
             self._sync_folders_of(old)
+
+    def sync_all(self) -> bool:
+        if self._whole_sync is None:
+            return False
+        with _disk_errors(self._root):
+            self._whole_sync.run()
+        return True
 
     def usage(self) -> DiskUsage:
         with _disk_errors(self._root):

@@ -48,8 +48,8 @@ class _QueueEnd(NamedTuple):
 def load_consume_queue(queue: ConsumeQueue, files: ConsumeQueueFiles, stop: StopKind, durable_offset: int) -> bool:
     """Restores `queue` from its files; False if it has none. `durable_offset` is logics_physical_offset, 0: unknown.
 
-    After an unclean stop the files are repaired, durably, before this returns. Raises LogGap or SegmentSizeMismatch
-    for files that no crash explains.
+    After an unclean stop the files are repaired; that is durable after the next sync. Raises LogGap or
+    SegmentSizeMismatch for files that no crash explains.
     """
     starts = _file_starts(queue.folder, files, stop)
     if not starts:
@@ -193,7 +193,7 @@ def _linear_end(reader: _EntryReader, starts: list[int]) -> _QueueEnd:
 
 
 def _erase_rest(files: ConsumeQueueFiles, folder: str, end: _QueueEnd) -> None:
-    """Makes everything behind the end in the last file zero, durably, so that no dropped entry ever comes back."""
+    """Makes everything behind the end in the last file zero, so that no dropped entry ever comes back."""
     position = end.offset * ENTRY_BYTES
-    if position < end.file_start + files.file_bytes and files.zero_from(folder, position):
-        files.sync(folder, end.file_start)
+    if position < end.file_start + files.file_bytes:
+        files.zero_from(folder, position)

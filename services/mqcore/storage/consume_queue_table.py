@@ -44,7 +44,8 @@ class ConsumeQueueTable:
     def load(self, stop: StopKind, *, durable_offset: int) -> None:
         """Finds every queue on disk; see consume_queue_loading for what is dropped after an unclean stop.
 
-        `durable_offset` is the checkpoint's logics_physical_offset. Blocks: about 0.1 ms for a queue.
+        What it changes in the files is durable when it returns. `durable_offset` is the checkpoint's
+        logics_physical_offset. Blocks: about 0.1 ms for a queue.
         """
         for topic in self._disk.list_folder(CONSUME_QUEUE_FOLDER):
             for queue_id in self._disk.list_folder(f"{CONSUME_QUEUE_FOLDER}/{topic.name}"):
@@ -52,6 +53,10 @@ class ConsumeQueueTable:
                     queue = self._new_queue(topic.name, int(queue_id.name))
                     if load_consume_queue(queue, self._files, stop, durable_offset):
                         self._enter(queue)
+        # All at once: after a kill there may be something to erase in each of 80,000 files.
+        repairs = self.take_sync()
+        if repairs is not None:
+            repairs.run()
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, or None if it never had a message here."""
@@ -85,6 +90,11 @@ class ConsumeQueueTable:
         self.begin_round()
         while not self.write_out_some(cost_max=len(self._round)):
             pass
+
+    @property
+    def dirty_count(self) -> int:
+        """About how many queues have something to write."""
+        return len(self._dirty)
 
     def begin_round(self) -> None:
         """Takes up every queue that has something to write, for `write_out_some`; also what an earlier round left."""

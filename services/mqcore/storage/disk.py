@@ -188,6 +188,12 @@ class Disk(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Moves a file, durably and at once; replaces `new`. Missing folders of `new` are made."""
 
+    def sync_all(self) -> bool:
+        """Blocks until every write made before the call, and every file's existence, is durable, for less than a
+        `sync` of each of many files costs; other programs' writes may be among them. False: this file system does not
+        offer that, sync each file. DiskError: something was not written, and nobody knows what.
+        """
+
     def usage(self) -> DiskUsage:
         """How full the file system is."""
 
