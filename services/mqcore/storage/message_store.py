@@ -12,6 +12,7 @@ every put for the rest of its life and the broker must stop; recovery finds out 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -75,6 +76,10 @@ _RECORD_HEAD_ROOM_BYTES: Final = 8
 _INDEX_SECOND_MS: Final = 999
 """The index knows store times to the second, rounded down."""
 _NS_PER_MS: Final = 1_000_000
+_PROMPT_QUEUES: Final = 100
+"""So many queues are flushed whenever there is something to flush."""
+_FLUSH_WAIT_MS_PER_QUEUE: Final = 10
+"""For each queue beyond them a flush waits so much longer: a file is written for more than one entry."""
 _PUT_OK: Final = PutStatus.PUT_OK
 """Reading a member of an enum takes longer than making the result."""
 
@@ -124,6 +129,7 @@ class MessageStore:
         self._last_store_timestamp_ms = 0
         self._queue_flush_is_out = False
         self._queue_flush_round: QueueFlushRound | None = None
+        self._queue_flush_began_ms = 0
         self._preparation_is_out = False
         self._saved_offset = -1
         # Why puts are refused. The first that is set counts; `_refusal` is their sum, read by every put.
@@ -221,7 +227,8 @@ class MessageStore:
     def _make_durable(self) -> None:
         assert not self._queue_flush_is_out, "a flush job is still out"
         self._cut_half_record()
-        for next_job in (self.log_flush_job, self.queue_flush_job):
+        # Of queues as many as there are: nobody waits for this thread any more.
+        for next_job in (self.log_flush_job, lambda: self._next_queue_flush_job(cost_max=sys.maxsize)):
             while (job := next_job()) is not None:
                 job.run()
                 self.flush_finished(job)
@@ -616,18 +623,32 @@ class MessageStore:
         return LogFlushJob(segments=segments, end_offset=end_offset, cuts=self._log.cuts, on_failure=self._fail)
 
     def queue_flush_job(self) -> FlushJob | None:
-        """What makes ConsumeQueues and checkpoint durable; None if they are, or one is out, or there is no room.
+        """What makes ConsumeQueues and checkpoint durable; None if they are, or one is out, or there is no room, or it
+        is too soon: the more queues have something to write, the longer they wait for more of it.
 
         Many queues are a round of several jobs: each writes the new entries of some queues to the page cache here, as
         many as `queue_flush_cost_max` allows, and syncs them in its `run`; the last one saves the checkpoint. See
         `queue_flush_due`.
         """
+        if self._queue_flush_round is None and self._queue_flush_is_too_soon():
+            return None
+        return self._next_queue_flush_job(cost_max=self._options.queue_flush_cost_max)
+
+    def _queue_flush_is_too_soon(self) -> bool:
+        wait_ms = (self._queues.dirty_count - _PROMPT_QUEUES) * _FLUSH_WAIT_MS_PER_QUEUE
+        if wait_ms <= 0 or self._dispatched_offset - self.saved_offset >= self._options.queue_flush_wait_max_bytes:
+            return False
+        waited_ms = self._clock.monotonic_ms() - self._queue_flush_began_ms
+        return waited_ms < min(wait_ms, self._options.queue_flush_wait_max_ms)
+
+    def _next_queue_flush_job(self, *, cost_max: int) -> FlushJob | None:
         if self._queue_flush_is_out:
             return None
         if self._queue_flush_round is None:
             if self._saved_offset == self._dispatched_offset:
                 return None
             self._queues.begin_round()
+            self._queue_flush_began_ms = self._clock.monotonic_ms()
             self._queue_flush_round = QueueFlushRound(
                 dispatched_offset=self._dispatched_offset,
                 last_record_offset=self._last_record_offset,
@@ -636,7 +657,7 @@ class MessageStore:
         try:
             if self._index is not None:
                 self._index.enter_waiting()
-            is_last = self._queues.write_out_some(cost_max=self._options.queue_flush_cost_max)
+            is_last = self._queues.write_out_some(cost_max=cost_max)
         except DiskFull:
             # Entries wait in memory and can be derived again: nothing is lost but the speed of the next recovery.
             self._no_room()

@@ -50,6 +50,11 @@ class StoreOptions:
     queue_flush_cost_max: int = 256
     """How much of the ConsumeQueues one flush job writes on the event loop: a queue counts 1, or 8 if it begins a file.
     About 10 ms; 80,000 new queues at once were 45 s."""
+    queue_flush_wait_max_ms: int = 60_000
+    """Longest that entries of many queues wait in memory for more of their queue's: RocketMQ's
+    `flushConsumeQueueThoroughInterval`. Those of few queues do not wait."""
+    queue_flush_wait_max_bytes: int = 512 << 20
+    """Most of the CommitLog whose entries may wait so: what a start after a kill reads again, in a second or two."""
     dispatch_batch_bytes_min: int = 64 << 10
     """From so many bytes of waiting log on records are dispatched in batches: some hundred calls of numpy are spread
     over them."""

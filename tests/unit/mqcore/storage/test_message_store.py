@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mqcore.message import SCHEDULE_TOPIC, OutgoingMessage
 from mqcore.message.sys_flag import INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from mqcore.storage import (
+    AppendResult,
     DiskError,
     LogGap,
     MessageStore,
@@ -67,6 +68,17 @@ def run_queue_flush(store: MessageStore) -> None:
     assert job is not None
     job.run()
     store.flush_finished(job)
+
+
+def run_queue_flush_round(store: MessageStore) -> None:
+    run_queue_flush(store)
+    while store.queue_flush_due:
+        run_queue_flush(store)
+
+
+def put_into_queues(store: MessageStore, count: int) -> AppendResult:
+    """A message into each of so many queues; returns where the last is."""
+    return [store.put(outgoing_message(queue_id=n)) for n in range(count)][-1]
 
 
 def flush_log(store: MessageStore) -> None:
@@ -364,6 +376,55 @@ class TestFlushing:
         while store.queue_flush_due:
             run_queue_flush(store)
         assert store.checkpoint.logics_physical_offset == store.dispatched_offset - store.message_at(0).total_size
+
+    def test_many_queues_wait_for_more_of_their_entries_and_few_do_not(
+        self, store: MessageStore, clock: ManualClock
+    ) -> None:
+        put_into_queues(store, 100)
+        run_queue_flush_round(store)
+        put_into_queues(store, 300)
+        assert store.queue_flush_job() is None
+        clock.now_ms += 1_999
+        assert store.queue_flush_job() is None
+        clock.now_ms += 1
+        last = put_into_queues(store, 1)
+        run_queue_flush(store)
+        assert store.queue_flush_due
+        run_queue_flush_round(store)
+        assert store.checkpoint.logics_physical_offset == last.physical_offset
+
+    def test_queues_do_not_wait_when_there_is_much_to_read_again_after_a_kill(
+        self, disk: SimulatedDisk, clock: ManualClock
+    ) -> None:
+        store = new_store(disk, clock, with_options(queue_flush_wait_max_bytes=20_000))
+        store.load()
+        put_into_queues(store, 1)
+        flush_all(store)
+        put_into_queues(store, 110)
+        assert store.queue_flush_job() is None
+        while store.dispatched_offset - store.saved_offset < 20_000:
+            put_into_queues(store, 1)
+        assert store.queue_flush_job() is not None
+
+    def test_no_queue_waits_longer_than_the_longest_wait(self, disk: SimulatedDisk, clock: ManualClock) -> None:
+        store = new_store(disk, clock, with_options(queue_flush_wait_max_ms=500))
+        store.load()
+        put_into_queues(store, 1)
+        flush_all(store)
+        put_into_queues(store, 300)
+        clock.now_ms += 500
+        assert store.queue_flush_job() is not None
+
+    def test_power_loss_after_a_flush_of_many_queues_costs_no_entry(
+        self, disk: SimulatedDisk, store: MessageStore
+    ) -> None:
+        put_into_queues(store, 100)
+        run_queue_flush_round(store)
+        disk.crash(power_loss=True)
+        again = new_store(disk)
+        assert again.load().redispatched_records <= 1
+        assert len(queue_contents(again)) == 100
+        assert queue_contents(again) == derived_queues(again)
 
     @pytest.mark.parametrize("failing", ["commitlog/", "consumequeue/", "checkpoint"])
     def test_failed_sync_ends_all_writing(self, disk: SimulatedDisk, store: MessageStore, failing: str) -> None:
