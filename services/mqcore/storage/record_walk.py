@@ -45,7 +45,7 @@ assert (_MAGIC, _CRC_MASK, _SMALLEST_BYTES) == (V1_MAGIC, CRC_MASK, SMALLEST_REC
 _UNCOMMON_FLAGS: Final = 0xBC
 assert _UNCOMMON_FLAGS == INNER_BATCH | TRANSACTION_MASK | HOST_FLAGS
 _V1_TOPIC_BYTES_MAX: Final = 127
-_TOPICS_MAX: Final = 4096
+_TOPICS_MAX: Final = 16_384
 _TAGS_MAX: Final = 1024
 """Of a topic. What is remembered is forgotten as a whole when it is full."""
 _UNIQUE_KEY: Final = PROPERTY_UNIQUE_KEY.encode() + b"\x01"

@@ -20,7 +20,7 @@ from mqcore.message import (
     index_terms,
 )
 from mqcore.message.sys_flag import COMPRESSED, INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED
-from mqcore.storage import MessageStore, RecordCorrupt, StoreOptions, dispatch
+from mqcore.storage import MessageStore, RecordCorrupt, StoreOptions, batch_dispatch, dispatch
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, flush_all, messages_by_key, new_store
 
@@ -37,9 +37,10 @@ IN_BATCHES: Final = replace(OPTIONS, dispatch_batch_bytes_min=1)
 HOSTS: Final = (Host.parse("192.0.2.7", 40_001), Host.parse("2001:db8::7", 40_001))
 
 
-@pytest.fixture(autouse=True)
-def _batches_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[0, 1 << 40], ids=["queue by queue", "record by record"])
+def _batches_of_any_length(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_SHORT_BATCH", 0)
+    monkeypatch.setattr(batch_dispatch, "_RUN_ROWS_MIN", request.param)
 
 
 @dataclass(frozen=True)
