@@ -1,11 +1,12 @@
 """Instructions of a sync-replicated send, by part: what `send_path.py` times, counted by valgrind's callgrind; once of
-requests with a message each, once of requests with 32.
+requests with a message each, once of the same that go round many topics, once of requests with 32.
 
 A count is the same whatever else the machine does, to about one in a hundred, so it tells apart what two timings on a
 shared machine cannot. It knows nothing of caches: what it finds is to be timed all the same. Counted are the modules as
 images have them (`make compiled`), of the Python this runs with.
 
     make bench-instructions                        # build/bench-instructions.json
+    python benchmarks/send_instructions.py --topics 10000 --only many_topics_send
     callgrind_annotate --inclusive=yes build/send.callgrind.1          # and build/batch_send.callgrind.1
 """
 
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -34,10 +35,11 @@ COMPILED: Final = ROOT / "build" / "compiled"
 REPORT: Final = ROOT / "build" / "bench-instructions.json"
 DUMPS: Final = ROOT / "build"
 PATH: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
+QUEUES: Final = 8
 MESSAGES: Final = 32
 """In a read: of as many requests, or of one."""
 WARM_UP_READS: Final = 50
-"""Before the counting: tables are filled and memory is mapped."""
+"""At least, before the counting: tables are filled and memory is mapped."""
 COUNT_LIMIT_S: Final = 900
 CONTROL_LIMIT_S: Final = 60
 PARTS: Final = {
@@ -55,26 +57,27 @@ STORE_PARTS: Final = {1: "MessageStore___put", MESSAGES: "MessageStore___put_bat
 """`request_put_store`, by the messages of a request."""
 
 
-async def _counted(data: list[bytes]) -> None:
+async def _counted(topics: Sequence[str], warm_up: int, data: list[bytes]) -> None:
     """What runs in callgrind, which counts from the end of the warm-up on."""
     import structlog
 
     from mqgrpc import frames
     from mqservice.clock import SystemClock
     from mqservice.http2_front import Http2Front
-    from send_path import TOPIC, ReplicatingBroker, connection_of
+    from send_path import ReplicatingBroker, connection_of
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         broker = ReplicatingBroker(Path(folder))
-        broker.add_topic(TOPIC, queue_count=8)
+        for topic in topics:
+            broker.add_topic(topic, queue_count=QUEUES)
         front = Http2Front("127.0.0.1", 0, clock=SystemClock())
         front.add(broker.api.method_table())
         connection = connection_of(front)
         connection.receive(frames.PREFACE + frames.settings({}) + frames.window_update(0, 1 << 30), monotonic())
         connection.take_output()
         for number, read in enumerate(data):
-            if number == WARM_UP_READS:
+            if number == warm_up:
                 _control("--instr=on")
             connection.receive(read, monotonic())
             while connection.open_streams:
@@ -94,12 +97,12 @@ def _parts(batch: int) -> dict[str, str]:
     return {**PARTS, "request_put_store": f"CPyDef_message_store___{STORE_PARTS[batch]}"}
 
 
-def _count(data: list[bytes], dump: Path, parts: Iterable[str]) -> Counter[str]:
+def _count(topics: Sequence[str], warm_up: int, data: list[bytes], dump: Path, parts: Iterable[str]) -> Counter[str]:
     """Instructions by function, what it calls included, of `parts` at least; of everything under ""."""
     for old in dump.parent.glob(f"{dump.name}*"):
         old.unlink()
     with tempfile.NamedTemporaryFile(dir=ROOT / "build") as file:
-        pickle.dump(data, file)
+        pickle.dump((topics, warm_up, data), file)
         file.flush()
         done = subprocess.run(
             [
@@ -149,29 +152,41 @@ def main() -> None:
     """Counts, prints the table and writes build/bench-instructions.json."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reads", type=int, default=200, help="of 32 messages that are counted (default %(default)s)")
+    parser.add_argument("--topics", type=int, default=100, help="of many_topics_send (default %(default)s)")
+    parser.add_argument("--only", choices=("send", "many_topics_send", "batch_send"))
     parser.add_argument("--counted", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.counted is not None:
-        asyncio.run(_counted(pickle.loads(options.counted.read_bytes())))
+        asyncio.run(_counted(*pickle.loads(options.counted.read_bytes())))
         return
     if not COMPILED.is_dir():
         parser.error("there is no build/compiled; make it with `make compiled`")
     if shutil.which("valgrind") is None:
         parser.error("valgrind is missing; install the package of that name, or `make bench-instructions` as root")
     from report import Row
-    from send_path import reads
+    from send_path import TOPIC, reads
 
     rows = []
-    for kind, batch in (("send", 1), ("batch_send", MESSAGES)):
+    many_topics = [f"{TOPIC}-{number:05d}" for number in range(options.topics)]
+    for kind, batch, topics in (
+        ("send", 1, [TOPIC]),
+        ("many_topics_send", 1, many_topics),
+        ("batch_send", MESSAGES, [TOPIC]),
+    ):
+        if options.only not in (None, kind):
+            continue
+        # A message in each queue, so that none is made while we count.
+        warm_up = max(WARM_UP_READS, len(topics) * QUEUES // MESSAGES)
         parts = _parts(batch)
         data = reads(
-            count=WARM_UP_READS + options.reads,
+            count=warm_up + options.reads,
             requests=MESSAGES // batch,
             batch=batch,
             body_bytes=1_024,
             path=PATH,
+            topics=topics,
         )
-        counts = _count(data, DUMPS / f"{kind}.callgrind", parts.values())
+        counts = _count(topics, warm_up, data, DUMPS / f"{kind}.callgrind", parts.values())
         rows += [
             Row.absolute(f"{kind}_instructions{name}", counts[function] / options.reads / MESSAGES, "instructions/msg")
             for name, function in (("", ""), *((f"_{name}", function) for name, function in parts.items()))

@@ -21,7 +21,7 @@ import statistics
 import struct
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic, perf_counter_ns
 from typing import Any, Final
@@ -121,18 +121,24 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def reads(*, count: int, requests: int, batch: int, body_bytes: int, path: str) -> list[bytes]:
-    """`count` reads of `requests` calls each, as a Go client sends them: 15 headers, two of them new every time."""
+def reads(
+    *, count: int, requests: int, batch: int, body_bytes: int, path: str, topics: Sequence[str] = (TOPIC,)
+) -> list[bytes]:
+    """`count` reads of `requests` calls each, as a Go client sends them: 15 headers, two of them new every time. Each
+    is for the next of the topics."""
     encoder = Encoder()
     numbers = itertools.count()
+    rounds = itertools.cycle(topics)
     body = b"x" * body_bytes
     return [
-        b"".join(_request(encoder, next(numbers), body, batch=batch, path=path) for _ in range(requests))
+        b"".join(
+            _request(encoder, next(numbers), body, batch=batch, path=path, topic=next(rounds)) for _ in range(requests)
+        )
         for _ in range(count)
     ]
 
 
-def _request(encoder: Encoder, number: int, body: bytes, *, batch: int, path: str) -> bytes:
+def _request(encoder: Encoder, number: int, body: bytes, *, batch: int, path: str, topic: str) -> bytes:
     headers = [
         (":method", "POST"),
         (":scheme", "http"),
@@ -151,7 +157,7 @@ def _request(encoder: Encoder, number: int, body: bytes, *, batch: int, path: st
         ("x-mq-namespace", ""),
     ]
     stream_id = 2 * number + 1
-    messages = [message(TOPIC, body, tag="red", keys=[f"key-{number}-{i}"]) for i in range(batch)]
+    messages = [message(topic, body, tag="red", keys=[f"key-{number}-{i}"]) for i in range(batch)]
     data = send_request(*messages).SerializeToString()
     prefixed = frames.MESSAGE_HEAD.pack(0, len(data)) + data
     pieces = [prefixed[start : start + 16_384] for start in range(0, len(prefixed), 16_384)]
