@@ -149,7 +149,9 @@ class BrokerSettings(ServiceSettings):
         500, alias="flushIntervalCommitLog", description="Pause between timed flushes in ms (ASYNC_FLUSH)."
     )
     flush_interval_consume_queue: Milliseconds = Field(
-        1_000, alias="flushIntervalConsumeQueue", description="Pause between ConsumeQueue writes in ms."
+        1_000,
+        alias="flushIntervalConsumeQueue",
+        description="Least pause between ConsumeQueue writes in ms; many queues wait longer.",
     )
     flush_consumer_offset_interval: Milliseconds = Field(
         5_000, alias="flushConsumerOffsetInterval", description="Pause between writes of consumerOffset.json in ms."
