@@ -6,7 +6,7 @@ shared machine cannot. It knows nothing of caches: what it finds is to be timed 
 images have them (`make compiled`), of the Python this runs with.
 
     make bench-instructions                        # build/bench-instructions.json
-    python benchmarks/send_instructions.py --topics 10000 --only many_topics_send
+    python benchmarks/send_instructions.py --topics 1000 --only many_topics_send
     callgrind_annotate --inclusive=yes build/send.callgrind.1          # and build/batch_send.callgrind.1
 """
 
