@@ -18,8 +18,9 @@ __all__ = ["CONSUME_QUEUE_FOLDER", "ConsumeQueueFiles", "ConsumeQueueSync", "fil
 CONSUME_QUEUE_FOLDER: Final = "consumequeue"
 _OPEN_FILES_MAX: Final = 256
 """Handles kept open: enough for the queues of a moment, few against a usual limit of 1024 per process."""
-_FEW_FILES: Final = 16
-"""Up to so many are synced one by one: 120 µs and more for each (ext4), against some 20 ms for all that there is."""
+_FEW_FILES: Final = 31
+"""Up to so many are synced one by one, for 120 µs and more each (ext4): syncing all that there is takes some 20 ms, and
+longer where others write to the same file system. A job of new files has 32."""
 
 
 def queue_folder(topic: str, queue_id: int) -> str:
