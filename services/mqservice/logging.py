@@ -51,11 +51,12 @@ def _current_trace() -> tuple[int, int] | None:
     context = _traced.get()
     if context is not None:
         return context.trace_id, context.span_id
-    # A process that makes no spans by that library has not loaded it either.
-    opentelemetry = sys.modules.get(_OPENTELEMETRY)
-    if opentelemetry is None:
+    # A process that makes no spans by that library has not loaded it either; or a thread is just loading it, and the
+    # module is there before what is in it.
+    get_current_span = getattr(sys.modules.get(_OPENTELEMETRY), "get_current_span", None)
+    if get_current_span is None:
         return None
-    current = opentelemetry.get_current_span().get_span_context()
+    current = get_current_span().get_span_context()
     return (current.trace_id, current.span_id) if current.is_valid else None
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -67,6 +69,16 @@ def test_lines_within_an_opentelemetry_span_have_its_ids(capsys: pytest.CaptureF
         get_logger().info("inside")
 
     assert lines(capsys)[0]["trace_id"] == f"{span.get_span_context().trace_id:032x}"
+
+
+def test_lines_written_while_a_thread_loads_that_library_have_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure_logging({})
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", ModuleType("opentelemetry.trace"))
+    get_logger().info("inside")
+
+    assert "trace_id" not in lines(capsys)[0]
 
 
 def test_the_level_changes_for_loggers_that_exist_and_what_is_remembered_stays_whole(
