@@ -6,7 +6,7 @@
 
 | part     | made of                             | result                       |
 |----------|-------------------------------------|------------------------------|
-| rawload  | rawload/ and stubs made from proto/ | build/load/rawload           |
+| rawload  | rawload/ and types made from proto/ | build/load/rawload           |
 | ghz      | its Go module, at a fixed version   | build/load/ghz               |
 | official | java/, the official client's jar    | build/load/classes/official  |
 | remoting | java/, the jars of the peer         | build/load/classes/remoting  |
@@ -33,10 +33,7 @@ from processes import MeasurementFailed  # noqa: E402
 BUILD: Final = ROOT / "build" / "load"
 PROTOS: Final = ("apache/rocketmq/v2/definition.proto", "apache/rocketmq/v2/service.proto")
 STUBS_MODULE: Final = "tandemmq.local/rocketmqv2"
-GENERATORS: Final = {
-    "protoc-gen-go": "google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12",
-    "protoc-gen-go-grpc": "google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2",
-}
+PROTOC_PLUGIN: Final = "google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12"
 GHZ: Final = "github.com/bojand/ghz/cmd/ghz@v0.120.0"
 COPY_GOAL: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 SHARED_CLASSES: Final = ("Options", "Histogram", "CpuReading", "Meter")
@@ -63,18 +60,16 @@ def build_once(part: str, *, result: Path, inputs: str, make: Callable[[], None]
 
 
 def build_stubs(go: Path, environment: Mapping[str, str]) -> None:
-    """Go stubs of the client API, as a module that rawload's go.mod points to."""
+    """Go types of the client API's messages, as a module that rawload's go.mod points to."""
     stubs, programs = BUILD / "stubs", BUILD / "bin"
-    for module in GENERATORS.values():
-        run([go, "install", module], environment={**environment, "GOBIN": str(programs)})
+    run([go, "install", PROTOC_PLUGIN], environment={**environment, "GOBIN": str(programs)})
     shutil.rmtree(stubs, ignore_errors=True)
     stubs.mkdir(parents=True)
     options = ",".join([f"module={STUBS_MODULE}", *(f"M{proto}={STUBS_MODULE}" for proto in PROTOS)])
     run(
         [
             *(sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT / 'proto'}"),
-            *(f"--plugin={name}={programs / name}" for name in GENERATORS),
-            *(f"--go_out={stubs}", f"--go_opt={options}", f"--go-grpc_out={stubs}", f"--go-grpc_opt={options}"),
+            *(f"--plugin={programs / 'protoc-gen-go'}", f"--go_out={stubs}", f"--go_opt={options}"),
             *PROTOS,
         ]
     )
@@ -84,15 +79,16 @@ def build_stubs(go: Path, environment: Mapping[str, str]) -> None:
 
 
 def build_rawload() -> None:
-    """The Go generator."""
+    """The Go generator, tested first."""
 
     def make() -> None:
         go, environment = find_go(BUILD), build_environment(BUILD)
         build_stubs(go, environment)
-        run([go, "build", "-o", BUILD / "rawload", "."], environment=environment, folder=HERE / "rawload")
+        for command in (["test", "."], ["build", "-o", BUILD / "rawload", "."]):
+            run([go, *command], environment=environment, folder=HERE / "rawload")
 
     sources = [*(HERE / "rawload").iterdir(), *(ROOT / "proto" / proto for proto in PROTOS)]
-    build_once("rawload", result=BUILD / "rawload", inputs=digest(sources, *GENERATORS.values()), make=make)
+    build_once("rawload", result=BUILD / "rawload", inputs=digest(sources, PROTOC_PLUGIN), make=make)
 
 
 def build_ghz() -> None:

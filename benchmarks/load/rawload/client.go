@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
@@ -12,73 +11,120 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "tandemmq.local/rocketmqv2"
 )
 
 const (
-	clientVersion   = "5.1.3" // of the official Go client whose headers these are
-	heartbeatEvery  = 10 * time.Second
-	maxMessageBytes = 64 << 20
+	clientVersion  = "5.1.3" // of the official Go client whose headers these are
+	heartbeatEvery = 10 * time.Second
+	farewellLimit  = time.Second
 )
 
-// client is one HTTP/2 connection with the client id, Telemetry stream and heartbeats that an official client has on it.
+// client is one connection with the client id, Telemetry stream and heartbeats that an official client has on it.
 type client struct {
-	connection *grpc.ClientConn
-	stub       pb.MessagingServiceClient
-	endpoints  *pb.Endpoints
-	headers    metadata.MD
-	timeout    time.Duration
+	*connection
+	timeout       time.Duration
+	heartbeat     *pb.HeartbeatRequest
+	nextHeartbeat time.Time
 }
 
-func dial(o *options, number int, more ...grpc.DialOption) (*client, error) {
-	host, portText, err := net.SplitHostPort(o.endpoint)
+func dial(o *options, number, readBytes int) (*client, error) {
+	name, _ := os.Hostname()
+	id := fmt.Sprintf("%s@%d@%d@%s", name, os.Getpid(), number, strconv.FormatInt(time.Now().UnixNano(), 36))
+	connection, err := connect(o.endpoint, id, readBytes)
+	if err != nil {
+		return nil, err
+	}
+	return &client{connection: connection, timeout: o.timeout}, nil
+}
+
+// request makes a call with the client's time limit, or `longer`.
+func (c *client) request(method string, request proto.Message, to answers, longer time.Duration) {
+	c.start(&call{answers: to, method: method, limit: c.timeout + longer}, request)
+}
+
+// begin does what an official client does before its first message: settings over Telemetry, route, heartbeat. It returns
+// the queues that a producer may write and a consumer may read.
+func (c *client) begin(settings *pb.Settings, topic string) ([]*pb.MessageQueue, error) {
+	host, portText, err := net.SplitHostPort(c.endpoint)
 	if err != nil {
 		return nil, err
 	}
 	port, err := strconv.Atoi(portText)
 	if err != nil {
-		return nil, fmt.Errorf("port of %s: %w", o.endpoint, err)
+		return nil, fmt.Errorf("port of %s: %w", c.endpoint, err)
 	}
-	connection, err := grpc.NewClient("passthrough:///"+o.endpoint, append([]grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
-		grpc.WithDisableServiceConfig(),
-	}, more...)...)
-	if err != nil {
-		return nil, err
+	endpoints := &pb.Endpoints{Scheme: pb.AddressScheme_IPv4, Addresses: []*pb.Address{{Host: host, Port: int32(port)}}}
+	settings.AccessPoint = endpoints
+	settings.RequestTimeout = durationpb.New(c.timeout)
+	settings.UserAgent = &pb.UA{Language: pb.Language_GOLANG, Version: clientVersion, Platform: runtime.GOOS, Hostname: "localhost"}
+	if err := c.telemetry(settings); err != nil {
+		return nil, fmt.Errorf("telemetry: %w", err)
 	}
-	name, _ := os.Hostname()
-	return &client{
-		connection: connection,
-		stub:       pb.NewMessagingServiceClient(connection),
-		endpoints: &pb.Endpoints{
-			Scheme:    pb.AddressScheme_IPv4,
-			Addresses: []*pb.Address{{Host: host, Port: int32(port)}},
-		},
-		headers: metadata.Pairs(
-			"x-mq-language", "GO",
-			"x-mq-protocol", "v2",
-			"x-mq-client-version", clientVersion,
-			"x-mq-client-id", fmt.Sprintf("%s@%d@%d@%s", name, os.Getpid(), number, strconv.FormatInt(time.Now().UnixNano(), 36)),
-		),
-		timeout: o.timeout,
-	}, nil
+	route := &pb.QueryRouteResponse{}
+	if err := c.ask(queryRoute, &pb.QueryRouteRequest{Topic: &pb.Resource{Name: topic}, Endpoints: endpoints}, route, c.timeout); err != nil {
+		return nil, fmt.Errorf("query route: %w", err)
+	}
+	if route.GetStatus().GetCode() != pb.Code_OK || len(route.GetMessageQueues()) == 0 {
+		return nil, fmt.Errorf("query route of %s: %v, %d queues", topic, route.GetStatus(), len(route.GetMessageQueues()))
+	}
+	c.heartbeat = &pb.HeartbeatRequest{Group: settings.GetSubscription().GetGroup(), ClientType: settings.GetClientType()}
+	beat := &pb.HeartbeatResponse{}
+	if err := c.ask(heartbeat, c.heartbeat, beat, c.timeout); err != nil {
+		return nil, fmt.Errorf("heartbeat: %w", err)
+	}
+	if beat.GetStatus().GetCode() != pb.Code_OK {
+		return nil, fmt.Errorf("heartbeat: %v", beat.GetStatus())
+	}
+	c.nextHeartbeat = time.Now().Add(heartbeatEvery)
+	c.tick = c.beat
+	return route.GetMessageQueues(), nil
 }
 
-// call prepares the context of one request: its deadline, and the headers of which two change with each.
-func (c *client) call(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(c.withHeaders(ctx), timeout)
+func (c *client) telemetry(settings *pb.Settings) error {
+	s := &single{answer: &pb.TelemetryCommand{}}
+	command := &pb.TelemetryCommand{Command: &pb.TelemetryCommand_Settings{Settings: settings}}
+	c.start(&call{answers: s, method: telemetry, isOpen: true}, command)
+	limit := time.Now().Add(c.timeout)
+	if err := c.runUntil(func() bool { return s.answered || s.over || time.Now().After(limit) }); err != nil {
+		return err
+	}
+	if !s.answered && s.err == nil {
+		return fmt.Errorf("no settings within %v", c.timeout)
+	}
+	return s.err
 }
 
-func (c *client) withHeaders(ctx context.Context) context.Context {
-	return metadata.AppendToOutgoingContext(metadata.NewOutgoingContext(ctx, c.headers),
-		"x-mq-request-id", requestID(), "x-mq-date-time", time.Now().UTC().Format("20060102T150405Z"))
+func (c *client) beat(now time.Time) {
+	if now.After(c.nextHeartbeat) {
+		c.nextHeartbeat = now.Add(heartbeatEvery)
+		// One that fails is repaired by the next.
+		c.request(heartbeat, c.heartbeat, &single{answer: &pb.HeartbeatResponse{}}, 0)
+	}
 }
+
+// end says goodbye, so that the server forgets this client at once.
+func (c *client) end() {
+	if c.heartbeat != nil {
+		request := &pb.NotifyClientTerminationRequest{Group: c.heartbeat.Group}
+		_ = c.ask(notifyClientTermination, request, &pb.NotifyClientTerminationResponse{}, farewellLimit)
+	}
+	c.close()
+}
+
+// The methods by their names in header blocks.
+const (
+	queryRoute              = servicePath + "QueryRoute"
+	heartbeat               = servicePath + "Heartbeat"
+	telemetry               = servicePath + "Telemetry"
+	sendMessage             = servicePath + "SendMessage"
+	receiveMessage          = servicePath + "ReceiveMessage"
+	ackMessage              = servicePath + "AckMessage"
+	notifyClientTermination = servicePath + "NotifyClientTermination"
+)
 
 // requestID is a random UUID; chance need not be strong here, and the strong kind costs a system call.
 func requestID() string {
@@ -97,78 +143,6 @@ func requestID() string {
 	hex.Encode(text[24:36], id[10:16])
 	text[8], text[13], text[18], text[23] = '-', '-', '-', '-'
 	return string(text[:])
-}
-
-// begin does what an official client does before its first message: settings over Telemetry, route, heartbeat. The stream
-// and the heartbeats live until ctx ends. It returns the queues that a producer may write and a consumer may read.
-func (c *client) begin(ctx context.Context, settings *pb.Settings, topic string) ([]*pb.MessageQueue, error) {
-	settings.AccessPoint = c.endpoints
-	settings.RequestTimeout = durationpb.New(c.timeout)
-	settings.UserAgent = &pb.UA{Language: pb.Language_GOLANG, Version: clientVersion, Platform: runtime.GOOS, Hostname: "localhost"}
-	if err := c.telemetry(ctx, settings); err != nil {
-		return nil, fmt.Errorf("telemetry: %w", err)
-	}
-	call, done := c.call(ctx, c.timeout)
-	defer done()
-	route, err := c.stub.QueryRoute(call, &pb.QueryRouteRequest{Topic: &pb.Resource{Name: topic}, Endpoints: c.endpoints})
-	if err != nil {
-		return nil, fmt.Errorf("query route: %w", err)
-	}
-	if route.GetStatus().GetCode() != pb.Code_OK || len(route.GetMessageQueues()) == 0 {
-		return nil, fmt.Errorf("query route of %s: %v, %d queues", topic, route.GetStatus(), len(route.GetMessageQueues()))
-	}
-	heartbeat := &pb.HeartbeatRequest{Group: settings.GetSubscription().GetGroup(), ClientType: settings.GetClientType()}
-	if err := c.heartbeat(ctx, heartbeat); err != nil {
-		return nil, fmt.Errorf("heartbeat: %w", err)
-	}
-	go func() {
-		for wait(ctx, heartbeatEvery); ctx.Err() == nil; wait(ctx, heartbeatEvery) {
-			_ = c.heartbeat(ctx, heartbeat) // the next one repairs it
-		}
-	}()
-	return route.GetMessageQueues(), nil
-}
-
-func (c *client) telemetry(ctx context.Context, settings *pb.Settings) error {
-	stream, err := c.stub.Telemetry(c.withHeaders(ctx))
-	if err != nil {
-		return err
-	}
-	if err := stream.Send(&pb.TelemetryCommand{Command: &pb.TelemetryCommand_Settings{Settings: settings}}); err != nil {
-		return err
-	}
-	answer := make(chan error, 1)
-	go func() {
-		_, err := stream.Recv()
-		answer <- err
-		for err == nil { // what the server says later is read and dropped
-			_, err = stream.Recv()
-		}
-	}()
-	select {
-	case err := <-answer:
-		return err
-	case <-time.After(c.timeout):
-		return context.DeadlineExceeded
-	}
-}
-
-func (c *client) heartbeat(ctx context.Context, request *pb.HeartbeatRequest) error {
-	call, done := c.call(ctx, c.timeout)
-	defer done()
-	answer, err := c.stub.Heartbeat(call, request)
-	if err == nil && answer.GetStatus().GetCode() != pb.Code_OK {
-		return fmt.Errorf("%v", answer.GetStatus())
-	}
-	return err
-}
-
-// end says goodbye, so that the server forgets this client at once.
-func (c *client) end(group *pb.Resource) {
-	call, done := c.call(context.Background(), time.Second)
-	defer done()
-	_, _ = c.stub.NotifyClientTermination(call, &pb.NotifyClientTerminationRequest{Group: group})
-	_ = c.connection.Close()
 }
 
 // messageIDs makes ids as official clients do: version 01, hardware address, process, seconds since 2021, sequence; 17

@@ -3,17 +3,12 @@ module tandemmq.local/rawload
 go 1.26.0
 
 require (
-	google.golang.org/grpc v1.85.0
+	golang.org/x/net v0.60.0
 	google.golang.org/protobuf v1.36.12
 	tandemmq.local/rocketmqv2 v0.0.0
 )
 
-require (
-	golang.org/x/net v0.60.0 // indirect
-	golang.org/x/sys v0.48.0 // indirect
-	golang.org/x/text v0.42.0 // indirect
-	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
-)
+require golang.org/x/text v0.42.0 // indirect
 
 // Made by benchmarks/load/build.py from proto/.
 replace tandemmq.local/rocketmqv2 => ../../../build/load/stubs

@@ -7,67 +7,61 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	pb "tandemmq.local/rocketmqv2"
+)
+
+const (
+	// It is the server's memory that is looked at, and this program runs beside it; a frame must fit.
+	idleReadBytes = 17 << 10
+	// More dials at once would only fill the server's listen backlog.
+	dialsAtOnce = 64
 )
 
 // idle opens o.connections HTTP/2 connections without a single request on them, says when all are up, and keeps them.
 func idle(ctx context.Context, o *options) error {
-	started := time.Now()
-	dialing, done := context.WithTimeout(ctx, o.limit)
-	defer done()
-	var up atomic.Int64
-	var dials sync.WaitGroup
-	connections := make([]*grpc.ClientConn, o.connections)
-	turns := make(chan struct{}, 64) // more at once would only fill the server's listen backlog
-	for number := range connections {
-		// Small buffers: it is the server's memory that is looked at, and this program runs beside it.
-		c, err := dial(o, number, grpc.WithReadBufferSize(1<<10), grpc.WithWriteBufferSize(1<<10))
-		if err != nil {
-			return err
-		}
-		defer c.connection.Close()
-		connections[number] = c.connection
+	began := time.Now()
+	holding, over := context.WithCancelCause(ctx)
+	defer time.AfterFunc(o.limit, func() { over(fmt.Errorf("not all connections were up within %v", o.limit)) }).Stop()
+	var up, gone atomic.Int64
+	var dials, held sync.WaitGroup
+	turns := make(chan struct{}, dialsAtOnce)
+	for number := 0; number < o.connections && holding.Err() == nil; number++ {
 		turns <- struct{}{}
-		dials.Go(func() {
-			defer func() { <-turns }()
-			if ready(dialing, c.connection) {
+		dials.Add(1)
+		held.Go(func() {
+			c, err := dial(o, number, idleReadBytes)
+			<-turns
+			if err == nil {
 				up.Add(1)
 			}
+			dials.Done()
+			if err != nil {
+				return
+			}
+			if c.runUntil(func() bool { return holding.Err() != nil }) != nil {
+				gone.Add(1)
+			}
+			c.close()
 		})
 	}
 	dials.Wait()
-	emit(map[string]any{"op": "connected", "connections": o.connections, "up": up.Load(), "seconds": rounded(time.Since(started).Seconds())})
+	emit(map[string]any{"op": "connected", "connections": o.connections, "up": up.Load(), "seconds": rounded(time.Since(began).Seconds())})
 	o.plan.Windows = 1
 	o.plan.Seconds = o.hold
 	meter := newMeter(o.plan)
-	meter.run(ctx)
-	stillUp := 0
-	for _, connection := range connections {
-		if connection.GetState() == connectivity.Ready {
-			stillUp++
-		}
-	}
+	meter.run(holding)
+	stillUp := up.Load() - gone.Load()
+	over(nil)
+	held.Wait()
 	meter.extra("up", up.Load())
 	meter.extra("still_up", stillUp)
 	meter.finish()
-	if stillUp < o.connections {
+	if stillUp < int64(o.connections) {
 		return fmt.Errorf("%d of %d connections were up, %d at the end", up.Load(), o.connections, stillUp)
 	}
-	return nil
-}
-
-// ready waits until the SETTINGS of both sides were exchanged.
-func ready(ctx context.Context, connection *grpc.ClientConn) bool {
-	connection.Connect()
-	for state := connection.GetState(); state != connectivity.Ready; state = connection.GetState() {
-		if state == connectivity.TransientFailure || !connection.WaitForStateChange(ctx, state) {
-			return false // refused, or not answered in time
-		}
-	}
-	return true
+	return failure(holding)
 }
 
 // streams holds o.streams long-polling ReceiveMessage streams at once on a topic without messages, and checks how each ends.
@@ -77,57 +71,84 @@ func streams(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	defer c.end()
-	work, finished := context.WithCancel(ctx)
-	var open, peak, proper atomic.Int64
-	var all sync.WaitGroup
-	reasons := struct {
-		sync.Mutex
-		count map[string]int
-	}{count: map[string]int{}}
-	for number := 0; number < o.streams; number++ {
-		client := c.clients[number%len(c.clients)]
-		all.Go(func() {
-			started := time.Now()
-			counted := false
-			messages, err := c.receive(work, client, func() {
-				counted = true
-				for now := open.Add(1); ; {
-					if before := peak.Load(); before >= now || peak.CompareAndSwap(before, now) {
-						break
-					}
-				}
-			})
-			if counted {
-				open.Add(-1)
+	tally := &pollTally{failures: map[string]int{}}
+	var resting atomic.Int64
+	for number, client := range c.clients {
+		left := 0
+		for one := number; one < o.streams; one += len(c.clients) {
+			left++
+		}
+		c.connections.run(client, func() error {
+			for range left {
+				p := &poll{consumer: c, tally: tally, started: time.Now(), left: &left}
+				client.start(&call{answers: p, method: receiveMessage, limit: o.poll + o.timeout, opened: p.opened}, c.receiveRequest())
 			}
-			if err == nil {
-				proper.Add(1)
-				c.meter.done(len(messages), time.Since(started))
-				return
+			err := client.runUntil(func() bool { return left == 0 || c.work.Err() != nil })
+			if resting.Add(1) == int64(len(c.clients)) {
+				c.end(nil)
 			}
-			c.meter.failed(err.Error())
-			reasons.Lock()
-			defer reasons.Unlock()
-			if code := status.Code(err); code != codes.Unknown {
-				reasons.count[code.String()]++
-			} else {
-				reasons.count[err.Error()]++
-			}
+			return err
 		})
 	}
-	go func() { all.Wait(); finished() }()
-	o.plan.Windows = 0
-	c.meter.run(work)
-	all.Wait()
+	c.meter.plan.Windows = 0
+	c.meter.run(c.work)
+	c.connections.wait()
 	c.meter.extra("connections", o.connections)
 	c.meter.extra("streams", o.streams)
-	c.meter.extra("open_at_once", peak.Load())
-	c.meter.extra("ended_properly", proper.Load())
-	c.meter.extra("failures", reasons.count)
+	c.meter.extra("open_at_once", tally.peak)
+	c.meter.extra("ended_properly", tally.proper)
+	c.meter.extra("failures", tally.failures)
 	c.meter.finish()
-	if peak.Load() < int64(o.streams) || proper.Load() < int64(o.streams) {
-		return fmt.Errorf("%d of %d streams were open at once, %d ended properly", peak.Load(), o.streams, proper.Load())
+	if tally.peak < o.streams || tally.proper < o.streams {
+		return fmt.Errorf("%d of %d streams were open at once, %d ended properly", tally.peak, o.streams, tally.proper)
 	}
-	return nil
+	return failure(c.work)
+}
+
+// pollTally counts the polls of all connections.
+type pollTally struct {
+	mutex              sync.Mutex
+	open, peak, proper int
+	failures           map[string]int
+}
+
+// poll is one ReceiveMessage.
+type poll struct {
+	*consumer
+	tally    *pollTally
+	started  time.Time
+	left     *int // of its connection's
+	isOpen   bool
+	messages int
+}
+
+func (p *poll) opened() {
+	p.tally.mutex.Lock()
+	defer p.tally.mutex.Unlock()
+	p.isOpen = true
+	p.tally.open++
+	p.tally.peak = max(p.tally.peak, p.tally.open)
+}
+
+func (p *poll) message(data []byte) {
+	answer := &pb.ReceiveMessageResponse{}
+	if proto.Unmarshal(data, answer) == nil && answer.GetMessage() != nil {
+		p.messages++
+	}
+}
+
+func (p *poll) ended(err error) {
+	*p.left--
+	p.tally.mutex.Lock()
+	defer p.tally.mutex.Unlock()
+	if p.isOpen {
+		p.tally.open--
+	}
+	if err == nil {
+		p.tally.proper++
+		p.meter.done(p.messages, time.Since(p.started))
+		return
+	}
+	p.tally.failures[err.Error()]++
+	p.meter.failed(err.Error())
 }

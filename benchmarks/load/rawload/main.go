@@ -1,8 +1,9 @@
-// Rawload drives apache.rocketmq.v2.MessagingService with nothing above the gRPC stubs, so that the load generator costs
-// little beside the servers it measures. It sends the headers, the Telemetry settings and the message properties that an
-// official client sends.
+// Rawload drives apache.rocketmq.v2.MessagingService as an official client does, with its headers, Telemetry settings and
+// message properties, and RocketMQ's remoting protocol as its Java producer does. It shares the CPUs with the servers that it
+// measures, so it is made to cost little: a connection and all that is in flight on it belong to one goroutine.
 //
 //	rawload send      --endpoint=H:P --topic=T --inflight=32 --size=1024 --batch=1 --warmup=3 --windows=3 --seconds=4 --pids=master:123
+//	rawload remoting  --endpoint=H:P --topic=T ...          the same by RocketMQ's remoting protocol; H:P is a NameServer
 //	rawload subscribe --endpoint=H:P --topic=T --group=G    before the sends that the group is to drain
 //	rawload drain     --endpoint=H:P --topic=T --group=G --receivers=8 --count=30000
 //	rawload idle      --endpoint=H:P --connections=2000 --hold=10
@@ -89,10 +90,10 @@ func parse(operation string, arguments []string) (*options, error) {
 	f.IntVar(&o.topics, "topics", 1, "above 1: sends go round TOPIC-00000, TOPIC-00001, … and all their queues (send)")
 	f.StringVar(&o.group, "group", "bench-group", "consumer group (drain, streams)")
 	f.StringVar(&o.tag, "tag", "bench", "tag of each message; empty for none")
-	f.IntVar(&o.inflight, "inflight", 32, "requests kept in flight (send)")
-	f.IntVar(&o.size, "size", 1024, "bytes of a message's body (send)")
-	f.IntVar(&o.batch, "batch", 0, "messages of a request: 1 by default in send, 32 in drain and streams")
-	f.IntVar(&o.connections, "connections", 1, "HTTP/2 connections")
+	f.IntVar(&o.inflight, "inflight", 32, "requests kept in flight (send, remoting)")
+	f.IntVar(&o.size, "size", 1024, "bytes of a message's body (send, remoting)")
+	f.IntVar(&o.batch, "batch", 0, "messages of a request: 1 by default in sends, 32 in drain and streams")
+	f.IntVar(&o.connections, "connections", 1, "HTTP/2 connections (not remoting)")
 	f.IntVar(&o.receivers, "receivers", 8, "receivers, each with one ReceiveMessage at a time (drain)")
 	f.IntVar(&o.streams, "streams", 10000, "ReceiveMessage streams open at once (streams)")
 	f.Int64Var(&o.count, "count", 0, "acknowledged messages after which drain ends; 0 for the end of its windows")
@@ -104,7 +105,7 @@ func parse(operation string, arguments []string) (*options, error) {
 	f.Var(seconds{&o.limit}, "limit", "drain fails when it has not ended by then, seconds")
 	f.Var(seconds{&o.plan.Warmup}, "warmup", "load before the first window, seconds")
 	f.Var(seconds{&o.plan.Seconds}, "seconds", "length of a window, seconds")
-	f.IntVar(&o.plan.Windows, "windows", -1, "measured windows: 1 by default in send; 0 for one window until the work is done")
+	f.IntVar(&o.plan.Windows, "windows", -1, "measured windows: 1 by default in sends; 0 for one window until the work is done")
 	f.Var(processes{&o.plan.Pids}, "pids", "processes whose CPU time is reported, name:PID,…")
 	f.Usage = func() {} // the whole list of flags under one mistyped flag hides what is wrong
 	if err := f.Parse(arguments); err != nil {
@@ -116,27 +117,30 @@ func parse(operation string, arguments []string) (*options, error) {
 	if f.NArg() > 0 {
 		return nil, fmt.Errorf("unknown argument %q", f.Arg(0))
 	}
-	if o.batch == 0 {
-		o.batch = map[string]int{"send": 1}[operation]
-		if operation != "send" {
-			o.batch = 32
-		}
+	isSend := operation == "send" || operation == "remoting"
+	if o.batch == 0 && isSend {
+		o.batch = 1
+	} else if o.batch == 0 {
+		o.batch = 32
 	}
 	if operation == "subscribe" {
 		o.poll = min(o.poll, time.Second)
 	}
 	if o.plan.Windows < 0 {
-		o.plan.Windows = map[string]int{"send": 1}[operation]
+		o.plan.Windows = 0
+		if isSend {
+			o.plan.Windows = 1
+		}
 	}
 	return o, nil
 }
 
 func run(ctx context.Context, arguments []string) error {
 	operations := map[string]func(context.Context, *options) error{
-		"send": send, "subscribe": subscribe, "drain": drain, "idle": idle, "streams": streams,
+		"send": send, "remoting": sendRemoting, "subscribe": subscribe, "drain": drain, "idle": idle, "streams": streams,
 	}
 	if len(arguments) == 0 || operations[arguments[0]] == nil {
-		return errors.New("usage: rawload send|subscribe|drain|idle|streams --help")
+		return errors.New("usage: rawload send|remoting|subscribe|drain|idle|streams --help")
 	}
 	o, err := parse(arguments[0], arguments[1:])
 	if err != nil {

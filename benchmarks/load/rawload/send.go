@@ -6,54 +6,73 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "tandemmq.local/rocketmqv2"
 )
 
-// sender is one slot of the closed loop: it has exactly one SendMessage in flight at any time.
+// sender is one slot of the closed loop: it has exactly one SendMessage in flight until the work is over.
 type sender struct {
-	client  *client
-	request *pb.SendMessageRequest
-	queues  []*pb.MessageQueue
-	topics  []string // to go round; empty when all messages go to one topic
-	ids     *messageIDs
-	meter   *Meter
+	*sending
+	client   *client
+	request  *pb.SendMessageRequest
+	answer   pb.SendMessageResponse
+	answered error
+	started  time.Time
+	isAtRest bool
+}
+
+// sending is what all slots share.
+type sending struct {
+	work   context.Context
+	queues []*pb.MessageQueue
+	topics []string // to go round; empty when all messages go to one topic
+	ids    *messageIDs
+	meter  *Meter
+	turn   atomic.Uint64
 }
 
 // send keeps o.inflight requests in the air over o.connections connections until the windows are over.
 func send(ctx context.Context, o *options) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	clients, queues, err := producers(ctx, o)
+	clients, queues, err := producers(o)
 	if err != nil {
 		return err
 	}
-	meter, ids, topics := newMeter(o.plan), newMessageIDs(), manyTopics(o)
-	work, end := context.WithCancel(ctx)
-	var slots sync.WaitGroup
-	var turn atomic.Uint64
-	for slot := 0; slot < o.inflight; slot++ {
-		s := newSender(clients[slot%len(clients)], o, queues, ids, meter)
-		s.topics = topics
-		slots.Go(func() {
-			for work.Err() == nil {
-				s.send(ctx, turn.Add(1))
+	work, end := context.WithCancelCause(ctx)
+	shared := &sending{work: work, queues: queues, topics: manyTopics(o), ids: newMessageIDs(), meter: newMeter(o.plan)}
+	connections := group{failed: end}
+	for number, c := range clients {
+		var slots []*sender
+		for slot := number; slot < o.inflight; slot += len(clients) {
+			slots = append(slots, newSender(c, o, shared))
+		}
+		connections.run(c, func() error {
+			for _, slot := range slots {
+				slot.next()
 			}
+			return c.runUntil(func() bool {
+				return work.Err() != nil && allAtRest(slots)
+			})
 		})
 	}
-	meter.run(work)
-	end()
-	slots.Wait()
-	for _, c := range clients {
-		c.end(nil)
+	shared.meter.run(work)
+	end(nil)
+	connections.wait()
+	shared.meter.finish()
+	return failure(work)
+}
+
+func allAtRest(slots []*sender) bool {
+	for _, slot := range slots {
+		if !slot.isAtRest {
+			return false
+		}
 	}
-	meter.finish()
-	return nil
+	return true
 }
 
 // manyTopics names the topics that sends go round. They have as many queues as the first one, whose route is asked for.
@@ -66,23 +85,23 @@ func manyTopics(o *options) (names []string) {
 
 func numbered(topic string, number int) string { return fmt.Sprintf("%s-%05d", topic, number) }
 
-func producers(ctx context.Context, o *options) (clients []*client, queues []*pb.MessageQueue, err error) {
+func producers(o *options) (clients []*client, queues []*pb.MessageQueue, err error) {
 	topic := o.topic
 	if o.topics > 1 {
 		topic = numbered(topic, 0)
 	}
 	for number := 0; number < o.connections; number++ {
-		c, err := dial(o, number)
+		c, err := dial(o, number, usualReadBytes)
 		if err != nil {
 			return nil, nil, err
 		}
 		producer := pb.ClientType_PRODUCER
-		queues, err = c.begin(ctx, &pb.Settings{
+		queues, err = c.begin(&pb.Settings{
 			ClientType: &producer,
 			PubSub:     &pb.Settings_Publishing{Publishing: &pb.Publishing{Topics: []*pb.Resource{{Name: topic}}}},
 		}, topic)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", o.endpoint, err)
+			return nil, nil, err
 		}
 		clients = append(clients, c)
 	}
@@ -98,8 +117,8 @@ func producers(ctx context.Context, o *options) (clients []*client, queues []*pb
 	return clients, writable, nil
 }
 
-func newSender(c *client, o *options, queues []*pb.MessageQueue, ids *messageIDs, meter *Meter) *sender {
-	s := &sender{client: c, request: &pb.SendMessageRequest{}, queues: queues, ids: ids, meter: meter}
+func newSender(c *client, o *options, shared *sending) *sender {
+	s := &sender{sending: shared, client: c, request: &pb.SendMessageRequest{}}
 	host, _ := os.Hostname()
 	body := bytes.Repeat([]byte("abcdefghijklmnop"), o.size/16+1)[:o.size]
 	for range o.batch {
@@ -120,33 +139,45 @@ func newSender(c *client, o *options, queues []*pb.MessageQueue, ids *messageIDs
 	return s
 }
 
-// send fills in what differs between two requests, and waits for the answer. All messages of a request go to one queue.
-func (s *sender) send(ctx context.Context, turn uint64) {
-	started, queueTurn := time.Now(), turn
+// next fills in what differs between two requests. All messages of a request go to one queue.
+func (s *sender) next() {
+	turn := s.turn.Add(1)
+	queueTurn := turn
 	if count := uint64(len(s.topics)); count > 0 {
 		queueTurn = turn / count
 		for _, message := range s.request.Messages {
 			message.Topic.Name = s.topics[turn%count]
 		}
 	}
+	s.started = time.Now()
 	queue := s.queues[queueTurn%uint64(len(s.queues))]
 	for i, message := range s.request.Messages {
 		properties := message.SystemProperties
 		properties.MessageId = s.ids.next()
 		properties.Keys[0] = "k" + strconv.FormatUint(turn*uint64(len(s.request.Messages))+uint64(i), 10)
-		properties.BornTimestamp.Seconds, properties.BornTimestamp.Nanos = started.Unix(), int32(started.Nanosecond())
+		properties.BornTimestamp.Seconds, properties.BornTimestamp.Nanos = s.started.Unix(), int32(s.started.Nanosecond())
 		properties.QueueId = queue.GetId()
 	}
-	call, done := s.client.call(ctx, s.client.timeout)
-	defer done()
-	answer, err := s.client.stub.SendMessage(call, s.request)
+	s.client.request(sendMessage, s.request, s, 0)
+}
+
+func (s *sender) message(answer []byte) {
+	s.answered = proto.Unmarshal(answer, &s.answer)
+}
+
+func (s *sender) ended(err error) {
 	switch {
-	case ctx.Err() != nil:
 	case err != nil:
 		s.meter.failed(err.Error())
-	case answer.GetStatus().GetCode() != pb.Code_OK:
-		s.meter.failed(answer.GetStatus().String())
+	case s.answered != nil:
+		s.meter.failed(s.answered.Error())
+	case s.answer.GetStatus().GetCode() != pb.Code_OK:
+		s.meter.failed(s.answer.GetStatus().String())
 	default:
-		s.meter.done(len(s.request.Messages), time.Since(started))
+		s.meter.done(len(s.request.Messages), time.Since(s.started))
+	}
+	s.answer.Status = nil
+	if s.isAtRest = s.work.Err() != nil; !s.isAtRest {
+		s.next()
 	}
 }
