@@ -59,7 +59,7 @@ ALTERNATING: Final = {
     "drain": Alternating(drain.cases, drain.rows),
     "clients": Alternating(send.client_cases, send.client_rows),
 }
-NEEDS_REMOTING: Final = {"send", "batch"}
+NEEDS_REMOTING: Final = {"send", "batch", "clients"}
 ALONE: Final = ("start", "catch-up", "topics", "connections", "log")
 NAMES: Final = (*ALTERNATING, "memory", *ALONE)
 # Rows that are there even when their measurement fails.

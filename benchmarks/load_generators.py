@@ -1,9 +1,10 @@
 """The load generators of benchmarks/load as one call each, and the windows they print.
 
-`raw`       Go, gRPC stubs alone: costs little beside a server on the same machine, so it is the one rows are made of.
-`official`  the official Java client, over the same API.
-`remoting`  RocketMQ's Java client over its own remoting protocol.
-`ghz`       the gRPC load tester of that name, with a template for SendMessage.
+`raw`                Go, over the API or RocketMQ's remoting protocol: costs little beside a server on the same
+                     machine, so it is the one rows are made of.
+`official`           the official Java client, over the API.
+`official_remoting`  RocketMQ's own Java client, over its remoting protocol.
+`ghz`                the gRPC load tester of that name, with a template for SendMessage.
 """
 
 from __future__ import annotations
@@ -70,6 +71,11 @@ class Window:
         return sum(self.cpu_s.values()) * 1e6 / self.messages
 
     @property
+    def generator_cpu_us(self) -> float:
+        """Microseconds of the generator's CPU per message."""
+        return self.own_cpu_s * 1e6 / self.messages
+
+    @property
     def stranger_cores(self) -> float:
         """CPUs that processes outside the measurement used on average."""
         return self.stranger_cpu_s / self.seconds
@@ -121,7 +127,7 @@ class Generators:
             ]
 
     def raw(self, target: Target, operation: str, **options: object) -> list[Window]:
-        """The Go generator: `send` or `drain`."""
+        """The Go generator: `send`, `drain`, or `remoting`, whose target's endpoint is a NameServer."""
         command = [str(self._folder / "rawload"), operation, f"--endpoint={target.endpoint}"]
         return _run(command, target, options)
 
@@ -129,8 +135,8 @@ class Generators:
         """The official Java client: `send` or `drain`."""
         return _run([*self._java["official"], operation, f"--endpoint={target.endpoint}"], target, options)
 
-    def remoting(self, target: Target, operation: str, **options: object) -> list[Window]:
-        """RocketMQ's remoting client: `send`, `batch` or `drain`; the target's endpoint is its NameServer."""
+    def official_remoting(self, target: Target, operation: str, **options: object) -> list[Window]:
+        """RocketMQ's remoting client: `send`; the target's endpoint is its NameServer."""
         return _run([*self._java["remoting"], operation, f"--ns={target.endpoint}"], target, options)
 
     def ghz(self, target: Target, *, topic: str, inflight: int, seconds: float) -> Window:

@@ -23,7 +23,7 @@ class Plan:
     # Before the windows of each run: connections and caches for the Go generator, a cold JVM for the Java ones.
     raw_warmup_s: float = 1.5
     java_warmup_s: float = 7.0
-    drain_messages: int = 40_000
+    drain_messages: int = 60_000
     catch_up_bytes: int = GB + GB // 10
     loopback_s: float = 2.0
     growth_topics: tuple[int, ...] = (1, 100, 10_000)

@@ -15,7 +15,7 @@ CASE: Final = "drain"
 
 def cases(side: SideBySide) -> list[Case]:
     """8 receivers, 32 messages a receive."""
-    return [Case(CASE, "receive and acknowledge, 8 receivers of 32 messages, Go stubs", side.drains())]
+    return [Case(CASE, "receive and acknowledge, 8 receivers of 32 messages, Go generator", side.drains())]
 
 
 def rows(rounds: Rounds) -> list[Row]:

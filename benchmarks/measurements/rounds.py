@@ -19,6 +19,10 @@ __all__ = ["Case", "Contender", "Rounds", "alone"]
 
 # A resumed JVM catches up with its timers before it is measured.
 SETTLE_S = 1.0
+_COLUMNS = (
+    *("contender", "msg/s (spread)", "p50 ms", "p99 ms", "p99.9 ms", "server CPU, µs (spread)", "generator's"),
+    "strangers",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +153,7 @@ class Rounds:
         """Markdown: one table for each case."""
         parts = []
         for case, title in self.titles.items():
-            lines = [
-                f"\n{title}:\n",
-                "| contender | msg/s (spread) | p50 ms | p99 ms | p99.9 ms | server CPU, µs (spread) | strangers |",
-                "|---|---|---|---|---|---|---|",
-            ]
+            lines = [f"\n{title}:\n", f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"]
             for label in self.contenders(case):
                 rate = self.samples(case, label, lambda w: w.rate)
                 cpu = self.samples(case, label, lambda w: w.server_cpu_us)
@@ -163,10 +163,11 @@ class Rounds:
                     self.samples(case, label, lambda w: w.p999_ms),
                 ]
                 shown = " | ".join(f"{q.median:.3g}" if q.values else "—" for q in quantiles)
+                generator = self.median(case, label, lambda w: w.generator_cpu_us)
                 strangers = self.median(case, label, lambda w: w.stranger_cores)
                 lines.append(
                     f"| {label} | {rate.median:,.0f} ({rate.spread_percent:.0f} %) | {shown} | "
-                    f"{cpu.median:.1f} ({cpu.spread_percent:.0f} %) | {strangers:.2f} |"
+                    f"{cpu.median:.1f} ({cpu.spread_percent:.0f} %) | {generator:.1f} | {strangers:.2f} |"
                 )
             parts.append("\n".join(lines) + "\n")
         return "".join(parts)

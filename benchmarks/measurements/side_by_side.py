@@ -85,9 +85,9 @@ class SideBySide:
                     self._until_steady(say, f"warming up {system.label}, drain", self.drain(system))
         if remoting:
             with alone(self.cluster, self.systems):
-                for operation, options in (("send", {"inflight": WARM_UP_INFLIGHT}), ("batch", _BATCH)):
-                    run = self._remoting(operation, **options)
-                    self._until_steady(say, f"warming up {REMOTING}, {operation}", run)
+                for title, options in (("single", {"inflight": WARM_UP_INFLIGHT}), ("batches", _BATCH)):
+                    run = self._remoting(self.generators.raw, "remoting", **options)
+                    self._until_steady(say, f"warming up {REMOTING}, {title}", run)
 
     def _until_steady(self, say: Callable[[str], None], title: str, run: Callable[[], list[Window]]) -> None:
         """Runs until CPU per message falls by less than a tenth from run to run, at least `server_warmup_s`.
@@ -138,8 +138,12 @@ class SideBySide:
         return Contender(OURS, self.ours, self._send(self.ours, self.generators.raw, inflight, batch))
 
     def official_sends(self, inflight: int) -> list[Contender]:
-        """The official Java client against every gRPC endpoint."""
-        return [Contender(s.label, s, self._send(s, self.generators.official, inflight, 1)) for s in self.systems]
+        """The official Java client against every gRPC endpoint, and RocketMQ's own against the broker."""
+        remoting = self._remoting(self.generators.official_remoting, "send", inflight=inflight)
+        return [
+            *(Contender(s.label, s, self._send(s, self.generators.official, inflight, 1)) for s in self.systems),
+            Contender(REMOTING, self.cluster, remoting),
+        ]
 
     def ghz_sends(self, inflight: int) -> list[Contender]:
         """ghz against every gRPC endpoint."""
@@ -153,44 +157,41 @@ class SideBySide:
         return [Contender(system.label, system, sender(system)) for system in self.systems]
 
     def remoting_send(self, inflight: int) -> Contender:
-        """RocketMQ's client and protocol, straight to the broker that has no proxy inside."""
-        return Contender(REMOTING, self.cluster, self._remoting("send", inflight=inflight))
+        """RocketMQ's own protocol, straight to the broker that has no proxy inside, from the Go generator."""
+        return Contender(REMOTING, self.cluster, self._remoting(self.generators.raw, "remoting", inflight=inflight))
 
     def remoting_batch(self) -> Contender:
         """The same with 32 messages a request."""
-        return Contender(REMOTING, self.cluster, self._remoting("batch", inflight=FILL_BATCHES_IN_FLIGHT, batch=BATCH))
+        return Contender(REMOTING, self.cluster, self._remoting(self.generators.raw, "remoting", **_BATCH))
 
     def _send(
         self, system: SystemUnderTest, generate: Callable[..., list[Window]], inflight: int, batch: int
     ) -> Callable[[], list[Window]]:
-        is_java = generate == self.generators.official
-        options: dict[str, object] = {
-            "topic": SEND_TOPIC,
-            "size": BODY_BYTES,
-            "inflight": inflight,
-            "warmup": self.plan.java_warmup_s if is_java else self.plan.raw_warmup_s,
-            "windows": self.plan.windows,
-            "seconds": self.plan.window_s,
-            **({"batch": batch} if batch > 1 else {}),
-        }
+        options = self._options(generate, inflight, batch)
         return lambda: generate(self._target(system), "send", **options)
 
-    def _remoting(self, operation: str, *, inflight: int, batch: int = 1) -> Callable[[], list[Window]]:
-        options: dict[str, object] = {
-            "topic": SEND_TOPIC,
-            "size": BODY_BYTES,
-            "inflight": inflight,
-            "warmup": self.plan.java_warmup_s,
-            "windows": self.plan.windows,
-            "seconds": self.plan.window_s,
-            **({"batch": batch} if batch > 1 else {}),
-        }
+    def _remoting(
+        self, generate: Callable[..., list[Window]], operation: str, *, inflight: int, batch: int = 1
+    ) -> Callable[[], list[Window]]:
+        options = self._options(generate, inflight, batch)
 
         def run() -> list[Window]:
             target = Target(REMOTING, self.cluster.namesrv_endpoint, self.cluster.broker_pids())
-            return self.generators.remoting(target, operation, **options)
+            return generate(target, operation, **options)
 
         return run
+
+    def _options(self, generate: Callable[..., list[Window]], inflight: int, batch: int) -> dict[str, object]:
+        is_raw = generate == self.generators.raw
+        return {
+            "topic": SEND_TOPIC,
+            "size": BODY_BYTES,
+            "inflight": inflight,
+            "warmup": self.plan.raw_warmup_s if is_raw else self.plan.java_warmup_s,
+            "windows": self.plan.windows,
+            "seconds": self.plan.window_s,
+            **({"batch": batch} if batch > 1 else {}),
+        }
 
     def drain(self, system: SystemUnderTest) -> Callable[[], list[Window]]:
         """A new consumer group takes the first messages of the topic, as many as the plan says."""

@@ -45,11 +45,6 @@ final class Meter {
         window.latencies.add(nanoseconds);
     }
 
-    /** Counts messages that no single request stands for. */
-    void done(int messages) {
-        current.messages.add(messages);
-    }
-
     /** Counts one request that was not answered OK; the first reason is printed at once. */
     void failed(String reason) {
         current.errors.increment();

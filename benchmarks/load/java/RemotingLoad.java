@@ -1,17 +1,9 @@
-import java.util.ArrayList;
-import java.util.List;
-import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicLong;
-import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
-import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
-import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
-import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 
 /**
@@ -19,20 +11,16 @@ import org.apache.rocketmq.common.message.Message;
  *
  * <pre>
  * RemotingLoad send  --ns=H:P --topic=T --inflight=32 --size=1024 --warmup=12 --windows=4 --seconds=4 --pids=…
- * RemotingLoad batch --ns=H:P --topic=T --inflight=8 --batch=32 …
- * RemotingLoad drain --ns=H:P --topic=T --group=G --batch=32 --count=300000     (push consumer, from the first message)
  * </pre>
  */
 public final class RemotingLoad {
     public static void main(String[] arguments) {
         try {
             Options options = new Options(arguments);
-            switch (options.operation) {
-                case "send" -> send(options, 1);
-                case "batch" -> send(options, options.number("batch", 32));
-                case "drain" -> drain(options);
-                default -> throw new IllegalArgumentException("usage: RemotingLoad send|batch|drain --name=value…");
+            if (!options.operation.equals("send")) {
+                throw new IllegalArgumentException("usage: RemotingLoad send --name=value…");
             }
+            send(options);
         } catch (Exception failure) {
             failure.printStackTrace();
             Runtime.getRuntime().halt(1);
@@ -41,7 +29,7 @@ public final class RemotingLoad {
     }
 
     /** Keeps --inflight requests in the air. Each is tried once and none is compressed: bodies stay what they are. */
-    private static void send(Options options, int batch) throws Exception {
+    private static void send(Options options) throws Exception {
         int inflight = options.number("inflight", 32);
         String topic = options.text("topic", "bench"), tag = options.text("tag", "bench");
         byte[] body = options.body();
@@ -55,19 +43,11 @@ public final class RemotingLoad {
         Meter meter = new Meter(options.operation, options, 1);
         Semaphore slots = new Semaphore(inflight);
         Thread sender = new Thread(() -> {
-            for (long number = 0; !meter.isOver(); number += batch) {
+            for (long number = 0; !meter.isOver(); number++) {
                 slots.acquireUninterruptibly();
-                SendCallback callback = callback(meter, slots, batch, System.nanoTime());
+                SendCallback callback = callback(meter, slots, System.nanoTime());
                 try {
-                    if (batch == 1) {
-                        producer.send(new Message(topic, tag, "k" + number, body), callback);
-                    } else {
-                        List<Message> messages = new ArrayList<>(batch);
-                        for (int i = 0; i < batch; i++) {
-                            messages.add(new Message(topic, tag, "k" + (number + i), body));
-                        }
-                        producer.send(messages, callback);
-                    }
+                    producer.send(new Message(topic, tag, "k" + number, body), callback);
                 } catch (Exception refused) {
                     callback.onException(refused);
                 }
@@ -80,13 +60,13 @@ public final class RemotingLoad {
         producer.shutdown();
     }
 
-    private static SendCallback callback(Meter meter, Semaphore slots, int messages, long started) {
+    private static SendCallback callback(Meter meter, Semaphore slots, long started) {
         return new SendCallback() {
             @Override
             public void onSuccess(SendResult result) {
                 // FLUSH_SLAVE_TIMEOUT and its like come here too: stored, but not as safely as was asked for.
                 if (result.getSendStatus() == SendStatus.SEND_OK) {
-                    meter.done(messages, System.nanoTime() - started);
+                    meter.done(1, System.nanoTime() - started);
                 } else {
                     meter.failed(result.getSendStatus().toString());
                 }
@@ -99,40 +79,5 @@ public final class RemotingLoad {
                 slots.release();
             }
         };
-    }
-
-    /** A push consumer, measured from its first message on: before it stands the rebalancing. Without latencies. */
-    private static void drain(Options options) throws Exception {
-        long count = options.number("count", 0);
-        int batch = options.number("batch", 32);
-        Meter meter = new Meter("drain", options, 0);
-        AtomicLong consumed = new AtomicLong();
-        CountDownLatch first = new CountDownLatch(1);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group", "bench-group-" + System.nanoTime()));
-        consumer.setNamesrvAddr(options.text("ns", "127.0.0.1:9876"));
-        consumer.setVipChannelEnabled(false);
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(options.text("topic", "bench"), "*");
-        consumer.setPullBatchSize(batch);
-        consumer.setConsumeMessageBatchMaxSize(batch);
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            first.countDown();
-            meter.done(messages.size());
-            if (consumed.addAndGet(messages.size()) >= count && count > 0) {
-                meter.end();
-            }
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
-        consumer.start();
-        long limit = options.milliseconds("limit", 300);
-        if (!first.await(limit, TimeUnit.MILLISECONDS)) {
-            throw new IllegalStateException("no message arrived");
-        }
-        meter.endAfter(limit);
-        meter.run();
-        consumer.shutdown();
-        if (consumed.get() < count) {
-            throw new IllegalStateException(consumed + " of " + count + " messages consumed");
-        }
     }
 }
