@@ -39,6 +39,8 @@ MODULES: Final = (
     "mqgrpc/limits",
     "mqgrpc/connection",
     "mqgrpc/stream",
+    "mqgrpc/pending_output",
+    "mqgrpc/plain_sockets",
     "mqcore/message/properties",
     "mqcore/message/record",
     "mqcore/message/record_encoder",

@@ -1,4 +1,5 @@
-"""The asyncio part: a listening port, one protocol object for each connection, one timer for each.
+"""The asyncio part: a listening port, and connections that asyncio's transports serve: with TLS, or accepted
+elsewhere. All others are served by `plain_sockets`.
 
 All answers of one turn of the loop go out in one write per connection. TLS is told from plain HTTP/2 by its first byte,
 as RocketMQ's proxy does, so that one port serves both where the operator allows it.
@@ -11,7 +12,7 @@ import errno
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
@@ -21,6 +22,8 @@ from typing import Final
 from mqgrpc.connection import Connection
 from mqgrpc.hpack import Header
 from mqgrpc.limits import Limits, Usage
+from mqgrpc.pending_output import PendingOutput
+from mqgrpc.plain_sockets import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, PlainSocket, PlainSockets, peer_text
 from mqgrpc.request_head import RequestShape
 from mqgrpc.stream import Stream
 
@@ -29,14 +32,8 @@ __all__ = ["Server", "TlsMode"]
 # One read may hold 100 usual requests, some 1.5 ms of the loop; more at once would make other connections wait. Larger
 # requests fill it: of half the size, batches of 32 KiB take 1.6 times the system calls and 4 % more instructions.
 _READ_BYTES: Final = 128 << 10
-# Above it no more DATA is handed to a socket that does not take it.
-_WRITE_BUFFER_BYTES: Final = 256 << 10
 _BACKLOG: Final = 1_024
 _ACCEPTS_PER_TURN: Final = 64
-_CLOSE_TIMEOUT_S: Final = 1.0
-# What may wait for an answer to go with, waits no longer. A client that estimates its bandwidth asks by PING with every
-# request, and its round trip is mostly over by then.
-_WAITING_OUTPUT_S: Final = 0.005
 _TLS_HANDSHAKE: Final = 0x16
 _OUT_OF_FILES_PAUSE_S: Final = 1.0
 
@@ -75,22 +72,20 @@ class Server:
         self._new_stream: Final = new_stream
         self._tls: Final = tls
         self._tls_mode: Final = tls_mode
-        self._write_soon: Final = write_soon
+        self._output: Final = PendingOutput(write_soon)
         self._listeners: list[socket.socket] = []
+        self._plain: PlainSockets | None = None
         self._protocols: set[_Protocol] = set()
         self._undecided: dict[socket.socket, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._dirty: list[_Protocol] = []
-        self._flush_scheduled = False
-        # Those whose output may wait; empty: no timer is set for them.
-        self._waiting: set[_Protocol] = set()
-        # One read at a time on one thread: all connections read into the same memory.
-        self._read_buffer: Final = bytearray(_READ_BYTES)
+        # One read at a time on one thread: all connections read into the same memory. Not the bytearray itself, since
+        # asyncio's TLS reads record after record into slices of it, which would be copies.
+        self._memory: Final = memoryview(bytearray(_READ_BYTES))
 
     @property
     def connection_count(self) -> int:
         """Connections open now."""
-        return len(self._protocols) + len(self._undecided)
+        return len(self._protocols) + len(self._plain or ()) + len(self._undecided)
 
     def listen(self, host: str, port: int) -> int:
         """Listens and gives the port. OSError when the address is taken or not this machine's."""
@@ -104,6 +99,8 @@ class Server:
             listener.setblocking(False)
             listener.bind((host, port))
             listener.listen(_BACKLOG)
+            if self._plain is None:
+                self._plain = PlainSockets(self._memory, self._output, self.new_connection)
         except OSError:
             listener.close()
             raise
@@ -128,47 +125,29 @@ class Server:
         for sock in list(self._undecided):
             self._settle(sock)
             sock.close()
-        for protocol in list(self._protocols):
-            protocol.drain()
+        for connected in self._connected():
+            connected.drain()
         deadline = loop.time() + limit_s
-        while self._protocols and loop.time() < deadline:
+        while self.connection_count and loop.time() < deadline:
             await asyncio.sleep(0.01)
-        for protocol in list(self._protocols):
-            protocol.abort()
+        for connected in self._connected():
+            connected.abort()
         for task in list(self._tasks):
             task.cancel()
-        # `connection_lost` comes in a later turn of the loop.
-        deadline = loop.time() + _CLOSE_TIMEOUT_S
-        while self._protocols and loop.time() < deadline:
+        # They are lost in a later turn of the loop.
+        deadline = loop.time() + CLOSE_TIMEOUT_S
+        while self.connection_count and loop.time() < deadline:
             await asyncio.sleep(0)
+        if self._plain is not None:
+            self._plain.close()
+            self._plain = None
 
     def flush(self) -> None:
         """Writes what every connection has to say, now rather than at the end of this turn of the loop."""
-        dirty, self._dirty = self._dirty, []
-        for protocol in dirty:
-            protocol.write_out()
+        self._output.flush()
 
-    def _end_of_turn(self) -> None:
-        self._flush_scheduled = False
-        self.flush()
-
-    def output_of(self, protocol: _Protocol) -> None:
-        """A connection has output; it is written at the end of this turn of the loop."""
-        self._dirty.append(protocol)
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            (self._write_soon or asyncio.get_running_loop().call_soon)(self._end_of_turn)
-
-    def output_may_wait(self, protocol: _Protocol) -> None:
-        """A connection has output that is not worth a write: it goes with the next answer, or soon if there is none."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_later(_WAITING_OUTPUT_S, self._write_waiting)
-        self._waiting.add(protocol)
-
-    def _write_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, set()
-        for protocol in waiting:
-            protocol.write_out()
+    def _connected(self) -> list[_Protocol | PlainSocket]:
+        return [*self._protocols, *(self._plain.open_now() if self._plain is not None else ())]
 
     # Accepting
 
@@ -229,28 +208,37 @@ class Server:
         self._undecided.pop(sock).cancel()
 
     def _connect(self, sock: socket.socket, *, use_tls: bool) -> None:
-        task = asyncio.get_running_loop().create_task(self._handshake(sock, use_tls=use_tls))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if use_tls:
+            task = asyncio.get_running_loop().create_task(self._handshake(sock))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        assert self._plain is not None, "we listen"
+        try:
+            self._plain.add(sock)
+        except OSError:
+            self.counters["connection_failed"] += 1
+            sock.close()
 
-    async def _handshake(self, sock: socket.socket, *, use_tls: bool) -> None:
+    async def _handshake(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(
                 partial(_Protocol, self),
                 sock,
-                ssl=self._tls if use_tls else None,
-                ssl_handshake_timeout=self.limits.tls_handshake_timeout_s if use_tls else None,
+                ssl=self._tls,
+                ssl_handshake_timeout=self.limits.tls_handshake_timeout_s,
             )
         except (OSError, TimeoutError):
-            self.counters["tls_handshake_failed" if use_tls else "connection_failed"] += 1
+            self.counters["tls_handshake_failed"] += 1
             sock.close()
 
-    # What protocols ask for
+    # What connections ask for
 
-    def made(self, protocol: _Protocol, peer: str, now: float) -> Connection:
-        """A connection is up."""
-        self._protocols.add(protocol)
+    def new_connection(
+        self, peer: str, now: float, on_output: Callable[[], None], on_waiting_output: Callable[[], None]
+    ) -> Connection:
+        """The state machine of a connection of this server."""
         return Connection(
             self._new_stream,
             limits=self.limits,
@@ -258,27 +246,36 @@ class Server:
             peer=peer,
             usage=self.usage,
             counters=self.counters,
-            on_output=partial(self.output_of, protocol),
-            on_waiting_output=partial(self.output_may_wait, protocol),
+            on_output=on_output,
+            on_waiting_output=on_waiting_output,
         )
+
+    def made(self, protocol: _Protocol) -> None:
+        """A connection is up."""
+        self._protocols.add(protocol)
 
     def lost(self, protocol: _Protocol) -> None:
         """A connection is gone."""
         self._protocols.discard(protocol)
 
     @property
-    def read_buffer(self) -> bytearray:
+    def output(self) -> PendingOutput:
+        """Who has something to write."""
+        return self._output
+
+    @property
+    def memory(self) -> memoryview:
         """Where every connection reads; used up before the next read."""
-        return self._read_buffer
+        return self._memory
 
 
 class _Protocol(asyncio.BufferedProtocol):
-    """One connection's socket and timer."""
+    """One connection's transport and timer."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
-        self._memory = memoryview(server.read_buffer)
+        self._memory = server.memory
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._is_closing = False
@@ -290,12 +287,17 @@ class _Protocol(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-        self.connection = self._server.made(self, _peer_text(transport.get_extra_info("peername")), self._loop.time())
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.connection = self._server.new_connection(
+            peer_text(transport.get_extra_info("peername")),
+            self._loop.time(),
+            partial(self._server.output.add, self),
+            partial(self._server.output.add_waiting, self),
+        )
+        self._server.made(self)
         self._arm()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        # Not the bytearray itself: asyncio's TLS reads record after record into slices of it, which would be copies.
         return self._memory
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -306,7 +308,7 @@ class _Protocol(asyncio.BufferedProtocol):
         connection = self.connection
         connection.receive(data, self._loop.time())
         if connection.is_closed:
-            self._server.output_of(self)  # its last words, then the end
+            self._server.output.add(self)  # its last words, then the end
         elif connection.next_deadline() < self._timer_at:
             self._arm()
 
@@ -355,6 +357,13 @@ class _Protocol(asyncio.BufferedProtocol):
         if connection.is_closed or connection.is_drained:
             self._close()
 
+    def fail(self, error: Exception) -> None:
+        """See `Writer`."""
+        self._loop.call_exception_handler(
+            {"message": "a connection ends for an error in its handling", "exception": error}
+        )
+        self.abort()
+
     def drain(self) -> None:
         """Tells the peer to go elsewhere."""
         self.connection.drain(self._loop.time())
@@ -372,7 +381,7 @@ class _Protocol(asyncio.BufferedProtocol):
         self._is_closing = True
         # What is in the socket's buffer is still sent, but a peer that does not read must not keep us.
         self._transport.close()
-        self._loop.call_later(_CLOSE_TIMEOUT_S, self.abort)
+        self._loop.call_later(CLOSE_TIMEOUT_S, self.abort)
 
     def _arm(self) -> None:
         deadline = self.connection.next_deadline()
@@ -388,14 +397,6 @@ class _Protocol(asyncio.BufferedProtocol):
         connection = self.connection
         connection.on_time(self._loop.time())
         if connection.is_closed or connection.is_drained:
-            self._server.output_of(self)
+            self._server.output.add(self)
         else:
             self._arm()
-
-
-def _peer_text(address: Sequence[object] | None) -> str:
-    """The address the way gRPC writes it."""
-    if not address or len(address) < 2:
-        return "unix:"
-    host, port = address[0], address[1]
-    return f"ipv6:[{host}]:{port}" if ":" in str(host) else f"ipv4:{host}:{port}"

@@ -30,9 +30,9 @@ async def test_a_connection_that_ends_before_its_ping_is_answered_leaves_nothing
     async with asyncio.timeout(10):
         await reader.readuntil(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
         writer.write(frames.frame(frames.PING, 0, 0, b"12345678"))
-        while not server._waiting:
+        while not server.output.is_waiting:
             await asyncio.sleep(0)
         writer.transport.abort()
-        while server.connection_count or server._waiting:
+        while server.connection_count or server.output.is_waiting:
             await asyncio.sleep(0.001)
     await server.stop(limit_s=0)

@@ -1,0 +1,263 @@
+"""Plain connections: what one of them does, or suffers, is nothing to the others that are ready in the same turn."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from mqgrpc import Connection, Header, Limits, RequestShape, Stream, Usage, frames
+from mqgrpc.pending_output import PendingOutput
+from mqgrpc.plain_sockets import PlainSockets
+from support.http2_peer import unary_request
+
+GREETING = frames.PREFACE + frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: frames.WINDOW_MAX})
+WIDE = frames.window_update(0, frames.WINDOW_MAX - frames.DEFAULT_WINDOW_BYTES)
+
+
+@dataclass
+class Rig:
+    """Sockets of a server, with what its calls do."""
+
+    sockets: PlainSockets
+    usage: Usage
+    # What a request makes the server do; gets the call.
+    handler: Callable[[Stream], None] = lambda call: call.respond(b"answer")
+    cancelled: list[int] = field(default_factory=list)
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    peers: list[socket.socket] = field(default_factory=list)
+    descriptors: set[int] = field(default_factory=set)
+
+    def connect(self) -> socket.socket:
+        """A client's end of a new connection, whose first words are on their way."""
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        far.setblocking(False)
+        self.sockets.add(near)
+        self.descriptors.add(near.fileno())
+        self.peers.append(far)
+        far.sendall(GREETING + WIDE)
+        return far
+
+
+@asynccontextmanager
+async def rigged() -> AsyncIterator[Rig]:
+    rig: Rig
+
+    class Call(Stream):
+        def half_closed(self) -> None:
+            rig.handler(self)
+
+        def cancelled(self) -> None:
+            rig.cancelled.append(self.stream_id)
+
+    def connect(
+        peer: str, now: float, on_output: Callable[[], None], on_waiting_output: Callable[[], None]
+    ) -> Connection:
+        return Connection(
+            new_call,
+            limits=Limits(),
+            now=now,
+            peer=peer,
+            usage=usage,
+            on_output=on_output,
+            on_waiting_output=on_waiting_output,
+        )
+
+    def new_call(connection: Connection, stream_id: int, headers: list[Header], shape: RequestShape) -> Stream:
+        return Call(connection, stream_id, headers, shape)
+
+    usage = Usage()
+    sockets = PlainSockets(memoryview(bytearray(128 << 10)), PendingOutput(None), connect)
+    rig = Rig(sockets, usage)
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: rig.errors.append(context))
+    try:
+        yield rig
+    finally:
+        for sock in sockets.open_now():
+            sock.abort()
+        await until(lambda: len(sockets) == 0)
+        sockets.close()
+        for peer in rig.peers:
+            peer.close()
+    assert usage == Usage()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0)
+
+
+async def answer_of(peer: socket.socket) -> bytes:
+    """The message that answers the first call."""
+    received = bytearray()
+    answer = bytearray()
+    async with asyncio.timeout(20):
+        while piece := await asyncio.get_running_loop().sock_recv(peer, 1 << 20):
+            received += piece
+            while len(received) >= frames.FRAME_HEAD_BYTES:
+                head, flags, _ = frames.FRAME_HEAD.unpack_from(received)
+                stop = frames.FRAME_HEAD_BYTES + (head >> 8)
+                if len(received) < stop:
+                    break
+                if head & 0xFF == frames.DATA:
+                    answer += received[frames.FRAME_HEAD_BYTES : stop]
+                if flags & frames.END_STREAM and head & 0xFF == frames.HEADERS:
+                    return bytes(answer[frames.MESSAGE_HEAD_BYTES :])
+                del received[:stop]
+    raise AssertionError("closed before the answer's end")
+
+
+async def ended(peer: socket.socket) -> None:
+    """Reads to the end of what the server says."""
+    async with asyncio.timeout(20):
+        # With something unread on the other side it ends by a reset.
+        with suppress(ConnectionResetError):
+            while await asyncio.get_running_loop().sock_recv(peer, 1 << 20):
+                pass
+
+
+async def test_more_sockets_than_one_poll_names_are_all_served() -> None:
+    async with rigged() as rig:
+        peers = [rig.connect() for _ in range(300)]
+        for peer in peers:
+            peer.sendall(unary_request(1))
+        for peer in peers:
+            assert await answer_of(peer) == b"answer"
+
+
+async def test_an_error_in_one_connection_ends_that_one_alone() -> None:
+    def handler(call: Stream) -> None:
+        if call.stream_id == 3:
+            raise RuntimeError("on purpose")
+        call.respond(b"answer")
+
+    async with rigged() as rig:
+        rig.handler = handler
+        bad, good = rig.connect(), rig.connect()
+        bad.sendall(unary_request(3))
+        good.sendall(unary_request(1))
+        assert await answer_of(good) == b"answer"
+        await ended(bad)
+        assert [str(context["exception"]) for context in rig.errors] == ["on purpose"]
+        await until(lambda: len(rig.sockets) == 1)
+
+
+async def test_a_connection_that_another_ends_in_the_same_turn_is_not_read_and_keeps_its_descriptor() -> None:
+    asked: list[int] = []
+    opened: list[socket.socket] = []
+
+    def handler(call: Stream) -> None:
+        asked.append(call.stream_id)
+        for sock in rig.sockets.open_now():
+            if sock is not own[call.stream_id]:
+                sock.abort()
+        # Of a descriptor that was closed just now this would be the next user.
+        opened.append(socket.socket())
+
+    async with rigged() as rig:
+        rig.handler = handler
+        peers = {number: rig.connect() for number in (1, 3)}
+        own = dict(zip(peers, rig.sockets.open_now(), strict=True))
+        await until(lambda: rig.usage.streams == 0)
+        for number, peer in peers.items():
+            peer.sendall(unary_request(number))
+        await until(lambda: bool(asked))
+        await until(lambda: len(rig.sockets) == 1)
+        assert len(asked) == 1
+        [survivor] = rig.sockets.open_now()
+        assert survivor is own[asked[0]]
+        await ended(peers[4 - asked[0]])
+        assert opened[0].fileno() not in rig.descriptors
+        assert rig.errors == []
+        for sock in opened:
+            sock.close()
+
+
+async def test_a_descriptor_used_again_belongs_to_the_new_connection() -> None:
+    async with rigged() as rig:
+        for _ in range(5):
+            first = rig.connect()
+            first.sendall(unary_request(1))
+            assert await answer_of(first) == b"answer"
+            first.close()
+            await until(lambda: len(rig.sockets) == 0)
+
+
+async def test_a_peer_that_does_not_read_is_waited_for_and_gets_every_byte() -> None:
+    large = bytes(range(256)) * (48 << 10)
+    async with rigged() as rig:
+        rig.handler = lambda call: call.respond(large)
+        peer = rig.connect()
+        peer.sendall(unary_request(1))
+        # More than any socket's buffer: the rest is kept, and counted.
+        await until(lambda: rig.usage.buffered_bytes > 256 << 10)
+        other = rig.connect()
+        rig.handler = lambda call: call.respond(b"answer")
+        other.sendall(unary_request(1))
+        assert await answer_of(other) == b"answer"
+        assert await answer_of(peer) == large
+        await until(lambda: rig.usage.buffered_bytes == 0)
+        # It is read again.
+        peer.sendall(unary_request(3))
+        async with asyncio.timeout(20):
+            assert await asyncio.get_running_loop().sock_recv(peer, 1 << 20)
+
+
+async def test_a_peer_that_is_gone_ends_its_calls() -> None:
+    held: list[Stream] = []
+    async with rigged() as rig:
+        rig.handler = held.append
+        peer = rig.connect()
+        peer.sendall(unary_request(1))
+        await until(lambda: len(held) == 1)
+        peer.close()
+        await until(lambda: len(rig.sockets) == 0)
+        assert rig.cancelled == [1]
+
+
+async def test_a_reset_ends_the_calls_of_a_peer_that_is_not_read() -> None:
+    held: list[Stream] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with rigged() as rig:
+            peer = socket.create_connection(listener.getsockname())
+            near, _ = listener.accept()
+            near.setblocking(False)
+            rig.sockets.add(near)
+            peer.sendall(GREETING + WIDE + unary_request(1) + unary_request(3))
+            rig.handler = lambda call: held.append(call) if call.stream_id == 3 else call.respond(bytes(12 << 20))
+            await until(lambda: rig.usage.buffered_bytes > 256 << 10)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.close()
+            await until(lambda: len(rig.sockets) == 0)
+            assert 3 in rig.cancelled
+            assert rig.errors == []
+
+
+async def test_output_of_one_that_fails_is_nothing_to_the_next() -> None:
+    class Writer:
+        def __init__(self, broken: bool) -> None:
+            self.broken = broken
+            self.seen: list[str] = []
+
+        def write_out(self) -> None:
+            if self.broken:
+                raise RuntimeError("on purpose")
+            self.seen.append("written")
+
+        def fail(self, error: Exception, /) -> None:
+            self.seen.append(f"failed {error}")
+
+    output = PendingOutput(None)
+    writers = [Writer(True), Writer(False), Writer(False)]
+    output.add(writers[0])
+    output.add(writers[1])
+    output.add_waiting(writers[2])
+    await until(lambda: all(writer.seen for writer in writers))
+    assert [writer.seen for writer in writers] == [["failed on purpose"], ["written"], ["written"]]
+    assert not output.is_waiting
