@@ -43,7 +43,7 @@ WARM_UP_READS: Final = 50
 COUNT_LIMIT_S: Final = 900
 CONTROL_LIMIT_S: Final = 60
 PARTS: Final = {
-    "request_head": "CPyDef_connection___Connection____on_headers",
+    "request_head": "CPyDef_requests___Requests___on_headers",
     "request": "CPyDef_http2_call___Http2Call____run",
     "request_decode": "CPyDef_sent_message___SendRequest___FromString",
     "request_check_and_translate": "CPyDef_send___SendHandler____accepted",

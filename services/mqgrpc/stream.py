@@ -11,6 +11,7 @@ from mypy_extensions import mypyc_attr
 if TYPE_CHECKING:
     from mqgrpc.connection import Connection
     from mqgrpc.hpack import Header
+    from mqgrpc.message_assembly import MessageAssembly
     from mqgrpc.request_head import RequestShape
 
 __all__ = ["Stream", "StreamMaker"]
@@ -43,14 +44,8 @@ class Stream:
     window_used = 0  # sent minus what the peer's WINDOW_UPDATEs for this stream gave
     unacknowledged = 0  # received and not yet given back by our WINDOW_UPDATE
     header_bytes = 0  # memory of unusually large headers
-    # An unfinished request message: its prefix as far as it came, the bytes behind it and how many more there are to be
-    # (-1: the prefix is not whole), the length of all that, and when its first byte came.
-    prefix = b""
-    pieces: list[bytes] | None = None  # None: only until the first DATA that is kept
-    missing_bytes = -1
-    partial_bytes = 0
-    partial_since = 0.0
-    content_length = -1
+    assembly: MessageAssembly | None = None  # request messages that do not come in one frame; None: none did yet
+    content_length = -1  # what is still to come of it; -1: it was not given
     queue: deque[memoryview] | None = None  # encoded messages that wait for the peer's windows
     queued_bytes = 0
     end_status: tuple[int, str] | None = None  # status to send behind the queue
@@ -115,24 +110,24 @@ class Stream:
     def send_bytes(self, data: bytes) -> None:
         """One response message."""
         if not self.is_finished:
-            self.connection.send_message(self, data)
+            self.connection.answers.send_message(self, data)
 
     def send_all_bytes(self, messages: list[bytes]) -> None:
         """Response messages, in their order."""
         if not self.is_finished:
-            self.connection.send_messages(self, messages)
+            self.connection.answers.send_messages(self, messages)
 
     def end(self, status: int = 0, detail: str = "") -> None:
         """Ends the call behind what was sent. `status` is gRPC's number."""
         if not self.is_finished:
             self.is_finished = True
-            self.connection.send_end(self, status, detail)
+            self.connection.answers.send_end(self, status, detail)
 
     def respond(self, data: bytes) -> None:
         """`send_bytes` and `end` with OK in one step, for the one response of a unary call."""
         if not self.is_finished:
             self.is_finished = True
-            self.connection.send_response(self, data)
+            self.connection.answers.send_response(self, data)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -249,10 +249,10 @@ def test_a_message_in_tiny_frames_takes_no_more_memory_than_is_counted() -> None
     for byte in whole[:-1]:
         rig.receive(data(1, bytes((byte,))))
     assert rig.connection.buffered_bytes == len(whole) - 1
-    kept = rig.calls[1].pieces
-    assert kept is not None
+    assembly = rig.calls[1].assembly
+    assert assembly is not None
     # An object has some 40 bytes of its own.
-    assert len(kept) <= 10
+    assert assembly.piece_count <= 10
     rig.receive(data(1, whole[-1:]))
     assert rig.calls[1].hooks[-1] == whole[5:]
     assert rig.connection.buffered_bytes == 0
@@ -323,7 +323,7 @@ def test_many_calls_blocked_by_their_windows_cost_other_calls_nothing() -> None:
     rig.receive(b"".join(unary_request(stream) for stream in range(1, 2_001, 2)))
     rig.output_bytes()
     # What the connection goes through whenever it may write.
-    sendable = rig.connection._sendable
+    sendable = rig.connection._calls.sendable
     assert not sendable
     rig.receive(frames.window_update(0, 1), frames.frame(frames.PING, 0, 0, bytes(8)))
     rig.output_bytes()
@@ -331,7 +331,7 @@ def test_many_calls_blocked_by_their_windows_cost_other_calls_nothing() -> None:
     rig.receive(frames.window_update(999, 100))
     rig.output_bytes()
     assert not sendable
-    assert len(rig.connection._blocked) == 999
+    assert len(rig.connection._calls.blocked) == 999
 
 
 def test_empty_data_on_a_call_that_was_answered_early_is_counted_too() -> None:

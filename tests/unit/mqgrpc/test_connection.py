@@ -414,7 +414,7 @@ def test_messages_sent_together_arrive_as_those_sent_one_by_one(
             rig.connection.pause_output(rig.now)
         rig.receive(unary_request(1))
         at_once = rig.output()
-        waiting, answers = rig.connection.buffered_bytes, rig.connection._answers
+        waiting, answers = rig.connection.buffered_bytes, rig.connection._budget.answers
         if is_paused:
             rig.connection.resume_output(rig.now)
         rig.receive(frames.window_update(0, 1 << 20) + frames.window_update(1, 1 << 20))
@@ -438,7 +438,7 @@ def test_nothing_is_sent_together_on_a_call_that_has_ended() -> None:
     rig.receive(unary_request(1))
     rig.output()
     rig.calls[1].send_all_bytes([b"one", b"two"])
-    rig.connection.send_messages(rig.calls[1], [b"one", b"two"])
+    rig.connection.answers.send_messages(rig.calls[1], [b"one", b"two"])
     assert rig.output() == []
 
 
