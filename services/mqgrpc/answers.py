@@ -144,7 +144,7 @@ class Answers:
 
     def send_message(self, stream: Stream, data: bytes) -> None:
         """One message of a call's answer; kept when the peer's windows are full."""
-        if stream.stream_id not in self._calls.open or stream.local_closed:
+        if stream.local_closed:
             return
         size = len(data) + MESSAGE_HEAD_BYTES
         self._send_head(stream)
@@ -199,7 +199,6 @@ class Answers:
             or self.is_paused
             or stream.queue is not None
             or stream.local_closed
-            or stream.stream_id not in self._calls.open
         ):
             for data in messages:
                 self.send_message(stream, data)
@@ -216,7 +215,7 @@ class Answers:
 
     def send_end(self, stream: Stream, code: int, detail: str) -> None:
         """Ends a call behind what was sent."""
-        if stream.stream_id not in self._calls.open or stream.local_closed:
+        if stream.local_closed:
             return
         stream.is_finished = True
         if stream.queue is not None:
@@ -258,7 +257,7 @@ class Answers:
     def refuse(self, stream: Stream, code: int, detail: str) -> None:
         """Ends one call with a status of the front itself."""
         self._calls.tell_gone(stream)
-        if stream.stream_id not in self._calls.open:
+        if stream.local_closed:
             return
         # It has heard that it is gone; how the trailers fare is of no interest.
         stream.confirms = False

@@ -24,8 +24,8 @@ _ABANDONED_MAX: Final = 4_000
 class Calls:
     """Which calls are in progress, which of them wait and for what, and how a call ends without an answer.
 
-    A call is in `open` from its head to its end on both sides. Its hooks may end it, or any other call of the
-    connection: who has called one looks into `open` again.
+    A call is in `open` from its head on, until `Stream.local_closed` is set. Its hooks may end it, or any other call of
+    the connection: who has called one looks at that again.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Calls:
         """The same for all of them."""
         for stream in list(self.open.values()):
             # A hook may have ended it.
-            if stream.stream_id in self.open:
+            if not stream.local_closed:
                 self.drop(stream)
 
     def tell_gone(self, stream: Stream) -> None:

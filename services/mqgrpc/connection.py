@@ -420,7 +420,7 @@ class Connection:
         streams = self._calls.open
         for stream in [stream for stream in streams.values() if stream.deadline <= now]:
             # A hook may have ended it.
-            if stream.stream_id in streams:
+            if not stream.local_closed:
                 self.answers.refuse(stream, status.DEADLINE_EXCEEDED, "deadline exceeded")
         # Scanned at most every 10 ms, however the deadlines of thousands of calls lie.
         next_deadline = min((stream.deadline for stream in streams.values()), default=inf)

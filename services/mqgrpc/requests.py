@@ -135,7 +135,7 @@ class Requests:
         if assembly is None:
             assembly = stream.assembly = MessageAssembly()
         self._take_messages(stream, assembly, data, start, stop)
-        if stream.stream_id not in self._calls.open:
+        if stream.local_closed:
             return
         if is_end:
             if assembly.kept_bytes and not stream.is_finished:
