@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from broker.replica_proof import ReplicaProof
 from mqcore.replication import LogExtent, LogRange
 from mqcore.storage import MessageStore
 from simulation.network import PeerUnavailable, ServiceKey
@@ -58,7 +58,7 @@ class SimReplicaService:
         self._store = store
         self._broker_id = broker_id
         self._serving = serving
-        self._verified = verified
+        self._proof = ReplicaProof(log=store, serving=serving, verified=verified)
 
     async def log(self) -> PeerLog:
         store = self._store
@@ -73,27 +73,15 @@ class SimReplicaService:
     async def digests(self, ranges: Sequence[LogRange]) -> list[bytes]:
         for item in ranges:
             self._check(item)
-        return [await self._digest(item) for item in ranges]
+        return [await self._proof.digest(item) for item in ranges]
 
     async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes, connection: str) -> bool:
-        if tail.start_offset == tail.end_offset == 0 and self._serving():
-            self._verified(broker_id, 0, connection)
-            return True
-        inside = self._store.min_offset <= tail.start_offset <= tail.end_offset <= self._store.end_offset
-        if not inside or not self._serving():
-            return False
-        equal = await self._digest(tail) == digest
-        if equal:
-            self._verified(broker_id, tail.end_offset, connection)
-        return equal
+        return await self._proof.verify(broker_id=broker_id, tail=tail, digest=digest, connection=connection)
 
     async def read_log(self, wanted: LogRange) -> bytes:
         self._check(wanted)
         return bytes(self._store.read_log(wanted.start_offset, wanted.end_offset - wanted.start_offset))
 
     def _check(self, item: LogRange) -> None:
-        if not self._store.min_offset <= item.start_offset <= item.end_offset <= self._store.end_offset:
+        if not self._proof.holds(item):
             raise PeerUnavailable(f"range [{item.start_offset}, {item.end_offset}) leaves the log")
-
-    async def _digest(self, item: LogRange) -> bytes:
-        return await asyncio.to_thread(self._store.digest, item.start_offset, item.end_offset)

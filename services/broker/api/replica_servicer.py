@@ -2,54 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 from tandemmq.broker.v1 import replica_service_pb2 as pb
 from tandemmq.broker.v1 import replica_service_pb2_grpc
 
+from broker.replica_proof import LocalLog, ReplicaProof
 from broker.tracing.traced_puts import TracedPuts
 from mqcore.replication import LogRange
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-__all__ = ["LocalLog", "ReplicaServicer"]
+__all__ = ["ReplicaServicer"]
 
 RANGES_MAX: Final = 1_024
 DIGEST_BYTES_MAX: Final = 256 << 20
 PIECE_BYTES: Final = 1 << 20
 
 
-class LocalLog(Protocol):
-    """The part of the store that replicas ask about."""
-
-    @property
-    def min_offset(self) -> int:
-        """First byte held."""
-
-    @property
-    def end_offset(self) -> int:
-        """One past the last byte."""
-
-    @property
-    def flushed_offset(self) -> int:
-        """One past the last byte on disk."""
-
-    @property
-    def segment_bytes(self) -> int:
-        """CommitLog file size."""
-
-    def read_log(self, offset: int, max_bytes: int) -> memoryview:
-        """Bytes within one file."""
-
-    def digest(self, start_offset: int, end_offset: int) -> bytes:
-        """SHA-256 of a range; safe on another thread."""
-
-
 class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
-    """Answers from the local log. Digests run on a worker thread: hashing releases the interpreter lock."""
+    """Answers from the local log."""
 
     def __init__(
         self,
@@ -63,7 +37,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         self._log = log
         self._broker_id = broker_id
         self._serving = serving
-        self._verified = verified
+        self._proof = ReplicaProof(log=log, serving=serving, verified=verified)
         self._traced_puts = traced_puts
 
     async def GetLogExtent(  # noqa: N802
@@ -92,24 +66,19 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"ranges: {len(ranges)} of {total} bytes; ask for at most {RANGES_MAX} of {DIGEST_BYTES_MAX} bytes",
             )
-        return pb.GetRangeDigestsResponse(digests=[await self._digest(item) for item in ranges])
+        return pb.GetRangeDigestsResponse(digests=[await self._proof.digest(item) for item in ranges])
 
     async def VerifyReplica(  # noqa: N802
         self,
         request: pb.VerifyReplicaRequest,
         context: _Context,
     ) -> pb.VerifyReplicaResponse:
-        tail = request.range
-        if tail.start_offset == tail.end_offset == 0 and self._serving():
-            # A slave that holds nothing: there is nothing to compare, but its connection has a name.
-            self._remember(request, 0)
-            return pb.VerifyReplicaResponse(equal=True)
-        inside = self._log.min_offset <= tail.start_offset <= tail.end_offset <= self._log.end_offset
-        if not inside or not self._serving():
-            return pb.VerifyReplicaResponse(equal=False)
-        equal = await self._digest(LogRange(tail.start_offset, tail.end_offset)) == request.digest
-        if equal:
-            self._remember(request, tail.end_offset)
+        equal = await self._proof.verify(
+            broker_id=request.broker_id,
+            tail=LogRange(request.range.start_offset, request.range.end_offset),
+            digest=request.digest,
+            connection=request.connection,
+        )
         return pb.VerifyReplicaResponse(equal=equal)
 
     async def ReadLog(  # noqa: N802
@@ -145,19 +114,12 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             )
         return response
 
-    def _remember(self, request: pb.VerifyReplicaRequest, end_offset: int) -> None:
-        """What was proven, for the connection it was proven for."""
-        if request.connection:
-            self._verified(request.broker_id, end_offset, request.connection)
-
     async def _checked(self, item: pb.LogRange, context: _Context) -> LogRange:
-        if not self._log.min_offset <= item.start_offset <= item.end_offset <= self._log.end_offset:
+        wanted = LogRange(item.start_offset, item.end_offset)
+        if not self._proof.holds(wanted):
             await context.abort(
                 grpc.StatusCode.OUT_OF_RANGE,
                 f"range: [{item.start_offset}, {item.end_offset}) leaves the log "
                 f"[{self._log.min_offset}, {self._log.end_offset})",
             )
-        return LogRange(item.start_offset, item.end_offset)
-
-    async def _digest(self, item: LogRange) -> bytes:
-        return await asyncio.to_thread(self._log.digest, item.start_offset, item.end_offset)
+        return wanted

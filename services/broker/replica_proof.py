@@ -1,0 +1,75 @@
+"""What members of a broker group tell each other about their CommitLogs, and when one has proven that it agrees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from mqcore.replication import LogRange
+
+__all__ = ["LocalLog", "ReplicaProof"]
+
+
+class LocalLog(Protocol):
+    """The part of the store that replicas ask about."""
+
+    @property
+    def min_offset(self) -> int:
+        """First byte held."""
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last byte."""
+
+    @property
+    def flushed_offset(self) -> int:
+        """One past the last byte on disk."""
+
+    @property
+    def segment_bytes(self) -> int:
+        """CommitLog file size."""
+
+    def read_log(self, offset: int, max_bytes: int) -> memoryview:
+        """Bytes within one file."""
+
+    def digest(self, start_offset: int, end_offset: int) -> bytes:
+        """SHA-256 of a range; safe on another thread."""
+
+
+class ReplicaProof:
+    """Compares what a member says of its log with the local one. It proves no more than what was asked about: the bytes
+    of its tail, while we serve.
+    """
+
+    def __init__(
+        self, *, log: LocalLog, serving: Callable[[], bool], verified: Callable[[int, int, str], None]
+    ) -> None:
+        """`verified` hears of each proof: broker id, one past the last byte that is equal, and the connection that it
+        was made for.
+        """
+        self._log = log
+        self._serving = serving
+        self._verified = verified
+
+    def holds(self, item: LogRange) -> bool:
+        """The local log has all of it."""
+        return self._log.min_offset <= item.start_offset <= item.end_offset <= self._log.end_offset
+
+    async def digest(self, item: LogRange) -> bytes:
+        """SHA-256 of what is held. On a worker thread: hashing releases the interpreter lock."""
+        return await asyncio.to_thread(self._log.digest, item.start_offset, item.end_offset)
+
+    async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes, connection: str) -> bool:
+        """Whether the member's tail is ours, by its digest. A proof counts for the connection it names; without one it
+        is an answer and no more.
+        """
+        if not self._serving():
+            return False
+        # A slave that holds nothing: there is nothing to compare, but its connection has a name.
+        is_equal = tail.start_offset == tail.end_offset == 0
+        if not is_equal:
+            is_equal = self.holds(tail) and await self.digest(tail) == digest
+        if is_equal and connection:
+            self._verified(broker_id, tail.end_offset, connection)
+        return is_equal

@@ -1,0 +1,83 @@
+"""When a member of the group has proven that its log is ours."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from broker.replica_proof import ReplicaProof
+from mqcore.replication import LogRange
+
+LOG = bytes(range(100))
+FIRST = 40
+
+
+class _Log:
+    """Bytes 40 to 140."""
+
+    min_offset = FIRST
+    end_offset = flushed_offset = FIRST + len(LOG)
+    segment_bytes = 1_000
+
+    def read_log(self, offset: int, max_bytes: int) -> memoryview:
+        return memoryview(LOG)[offset - FIRST :][:max_bytes]
+
+    def digest(self, start_offset: int, end_offset: int) -> bytes:
+        return _digest(start_offset, end_offset)
+
+
+def _digest(start_offset: int, end_offset: int) -> bytes:
+    return hashlib.sha256(LOG[start_offset - FIRST : end_offset - FIRST]).digest()
+
+
+class _Member:
+    """One that asks for a proof, and what became known of it."""
+
+    def __init__(self, *, serving: bool = True) -> None:
+        self.proven: list[tuple[int, int, str]] = []
+        self.proof = ReplicaProof(
+            log=_Log(), serving=lambda: serving, verified=lambda *proven: self.proven.append(proven)
+        )
+
+    async def verify(self, start: int, end: int, digest: bytes, connection: str = "10.0.0.7:4") -> bool:
+        return await self.proof.verify(broker_id=2, tail=LogRange(start, end), digest=digest, connection=connection)
+
+
+async def test_an_equal_tail_is_a_proof_for_its_connection() -> None:
+    member = _Member()
+    assert await member.verify(60, 120, _digest(60, 120))
+    assert member.proven == [(2, 120, "10.0.0.7:4")]
+
+
+async def test_without_a_connection_it_is_an_answer_and_no_proof() -> None:
+    member = _Member()
+    assert await member.verify(60, 120, _digest(60, 120), connection="")
+    assert member.proven == []
+
+
+async def test_another_tail_is_none() -> None:
+    member = _Member()
+    assert not await member.verify(60, 120, _digest(61, 120))
+    assert member.proven == []
+
+
+@pytest.mark.parametrize(("start", "end"), [(39, 60), (120, 141), (141, 141), (120, 60), (0, 39)])
+async def test_what_is_not_held_is_never_equal(start: int, end: int) -> None:
+    member = _Member()
+    assert not member.proof.holds(LogRange(start, end))
+    assert not await member.verify(start, end, hashlib.sha256(b"").digest())
+    assert member.proven == []
+
+
+async def test_who_holds_nothing_is_known_by_its_connection() -> None:
+    member = _Member()
+    assert await member.verify(0, 0, b"")
+    assert member.proven == [(2, 0, "10.0.0.7:4")]
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 0), (60, 120)])
+async def test_nothing_is_proven_to_a_broker_that_does_not_serve(start: int, end: int) -> None:
+    member = _Member(serving=False)
+    assert not await member.verify(start, end, _digest(60, 120))
+    assert member.proven == []
