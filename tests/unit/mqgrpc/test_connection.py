@@ -208,6 +208,39 @@ def test_http_that_is_no_grpc_gets_a_status_of_http(field: tuple[str, str], stat
     assert rig.connection.open_streams == 0
 
 
+# :method POST or GET, :scheme http, :path /; content-type as a new entry of the table, or as that entry.
+POST, GET, REST = b"\x83", b"\x82", b"\x86\x84"
+NEW_TYPE, SAME_TYPE, NEW_OTHER_TYPE = b"\x5f\x10application/grpc", b"\xbe", b"\x5f\x04text"
+
+
+@pytest.mark.parametrize(
+    ("second", "status"),
+    [(GET + REST + SAME_TYPE, "405"), (POST + REST + NEW_OTHER_TYPE, "415"), (POST + REST + SAME_TYPE, "200")],
+)
+def test_a_head_almost_like_the_one_before_is_judged_anew(second: bytes, status: str) -> None:
+    rig = ServerRig(on_half_closed=lambda call: call.end(5))
+    for stream_id, block, expected in ((1, POST + REST + NEW_TYPE, "200"), (3, second, status)):
+        rig.receive(frames.headers(stream_id, block, end_stream=True))
+        assert rig.headers_of(rig.output()[0])[":status"] == expected
+
+
+def test_a_head_like_one_that_was_refused_unseen_is_judged() -> None:
+    rig = ServerRig(limits=Limits(concurrent_streams=1))
+    rig.receive(frames.headers(1, POST + REST + NEW_TYPE, end_stream=False))
+    rig.receive(frames.headers(3, GET + REST + SAME_TYPE, end_stream=True))
+    rig.receive(frames.rst_stream(1, ErrorCode.CANCEL))
+    rig.output()
+    rig.receive(frames.headers(5, GET + REST + SAME_TYPE, end_stream=True))
+    assert rig.headers_of(rig.output()[0])[":status"] == "405"
+
+
+def test_a_head_like_one_that_was_found_bad_is_bad() -> None:
+    rig = ServerRig()
+    for stream_id, content_type in ((1, NEW_TYPE), (3, SAME_TYPE), (5, SAME_TYPE)):
+        rig.receive(frames.headers(stream_id, GET + REST + content_type, end_stream=True))
+        assert rig.headers_of(rig.output()[0])[":status"] == "405"
+
+
 # Ends of calls
 
 
