@@ -23,6 +23,8 @@ if str(ROOT / "tests") not in sys.path:
 
 from tandemmq.admin.v1 import broker_admin_service_pb2 as pb  # noqa: E402
 from tandemmq.admin.v1 import broker_admin_service_pb2_grpc  # noqa: E402
+from tandemmq.broker.v1 import replica_reader_service_pb2 as reader_pb  # noqa: E402
+from tandemmq.broker.v1.replica_reader_service_pb2_grpc import ReplicaReaderServiceStub  # noqa: E402
 
 from processes import MeasurementFailed, free_port, private_bytes, wait_for  # noqa: E402
 from support.cluster_processes import ServiceProcess  # noqa: E402
@@ -217,13 +219,16 @@ class TandemPair:
         """Below our folder."""
         return self.folder / f"store-{member}"
 
-    def _stub(self, member: Member) -> broker_admin_service_pb2_grpc.BrokerAdminServiceStub:
+    def _channel(self, member: Member) -> grpc.Channel:
         if member not in self._channels:
             self._channels[member] = grpc.insecure_channel(
                 f"127.0.0.1:{self._processes[member].ports['listenPort']}",
                 options=[("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 50)],
             )
-        return broker_admin_service_pb2_grpc.BrokerAdminServiceStub(self._channels[member])
+        return self._channels[member]
+
+    def _stub(self, member: Member) -> broker_admin_service_pb2_grpc.BrokerAdminServiceStub:
+        return broker_admin_service_pb2_grpc.BrokerAdminServiceStub(self._channel(member))
 
     def _status(self, member: Member) -> pb.GetBrokerStatusResponse | None:
         try:
@@ -252,3 +257,9 @@ class TandemPair:
         """From the broker's status."""
         status = self._status(member)
         return None if status is None else Progress(status.end_offset, status.dispatched_offset)
+
+    def is_saved(self, member: Member) -> bool:
+        """Whether every message of a broker has its ConsumeQueue entry in a file."""
+        stub = ReplicaReaderServiceStub(self._channel(member))
+        state = stub.DescribeReplica(reader_pb.DescribeReplicaRequest(), timeout=RPC_LIMIT_S)
+        return bool(state.queues_offset == state.end_offset)

@@ -1,7 +1,8 @@
 """Does a message cost more when there is more of everything? TandemMQ alone: server CPU per sync send, small against
 large, in turn.
 
-Topics: sends go round all queues of 1, 100 and 10,000 topics of 8 queues, every ConsumeQueue written to before.
+Topics: sends go round all queues of 1, 100 and 10,000 topics of 8 queues, whose files are all there before. The cost is
+the whole one: with what the pairs write after the answers, and at last when they are stopped. See whole_cost.
 Connections: 200 sends in flight over 1, 50 and 200 connections.
 Log: a store of 1 GB against one of 20 GB (master and slave: 40 GB of disk), and how long each takes to come back after
 kill -9 of its master.
@@ -22,6 +23,7 @@ from load_generators import BODY_BYTES, Generators, Target, Window
 from measurements.fill import fill
 from measurements.first_send import wait_first_send
 from measurements.rounds import Case, Contender, Rounds
+from measurements.whole_cost import WholeCost
 from mqcore.metadata import MetadataFile, MetadataStore, TopicConfig, TopicTable
 from plan import Plan
 from report import Row
@@ -117,18 +119,42 @@ class Growth:
         """1, 100, 10,000 topics."""
         counts = self.plan.growth_topics
         with self._pairs([f"topics_{count}" for count in counts]) as pairs:
+            costs = {pair.label: WholeCost(pair, self.say) for pair in pairs}
             contenders = []
             for pair, count in zip(pairs, counts, strict=True):
-                self.say(f"growth · {count} topics: start, and a message into each queue")
+                self.say(f"growth · {count} topics: start, a message into each queue, and their files made")
                 write_topics(pair.store_folder(Member.MASTER), count)
                 pair.start()
                 self._touch(pair, count)
-                contenders.append(self._contender(pair, pair.label, INFLIGHT, **_round(count)))
+                costs[pair.label].wait_saved()
+                contenders.append(self._topics_contender(costs[pair.label], count))
             self._play("topics", "growth: sync sends round all queues of many topics, 32 in flight", contenders)
-        return self._rows("topics")
+            for label, cost in costs.items():
+                cost.stop()
+                self.say(
+                    f"growth · {label}: {cost.us_per_message:.1f} µs a message with all that came after its answer, "
+                    f"{cost.stop_us_per_message:.1f} of them the stop's"
+                )
+        return [*_whole_rows(list(costs.values())), *self.rounds.absolute_rows("growth", "", "topics")]
+
+    def _topics_contender(self, cost: WholeCost, count: int) -> Contender:
+        pair = cost.pair
+
+        def run() -> list[Window]:
+            return self.generators.raw(
+                Target(pair.label, pair.endpoint, pair.pids()),
+                "send",
+                size=BODY_BYTES,
+                inflight=INFLIGHT,
+                windows=self.plan.windows + 1,
+                seconds=self.plan.window_s,
+                **_round(count),
+            )
+
+        return Contender(pair.label, pair, lambda: cost.turn(run))
 
     def _touch(self, pair: TandemPair, count: int) -> None:
-        """Writes into every queue, so that no file is made while we measure."""
+        """Writes into every queue: no file is to be made while we measure."""
         seconds = TOUCH_S * count / max(self.plan.growth_topics) + 1
         for _ in range(TOUCH_TRIES):
             options = {**_round(count), "size": 100, "inflight": CONNECTIONS_INFLIGHT, "windows": 1, "seconds": seconds}
@@ -179,3 +205,15 @@ class Growth:
                 recovered.append(Row.absolute(f"recovery_time_{pair.label}", seconds, "s"))
                 recovered.append(Row.absolute(f"recovery_time_per_gb_{pair.label}", seconds / (size / GB), "s/GB"))
         return [*self._rows("log"), *recovered, Row.absolute("growth_log_bytes", large, "bytes")]
+
+
+def _whole_rows(costs: Sequence[WholeCost]) -> list[Row]:
+    """Each pair's cost over the first one's, and what they are made of."""
+    first, *others = costs
+    rows = [
+        Row.at_most(f"growth_{cost.pair.label}", cost.us_per_message / first.us_per_message, FLAT) for cost in others
+    ]
+    for cost in costs:
+        rows.append(Row.absolute(f"growth_whole_cpu_{cost.pair.label}", cost.us_per_message, "us/msg"))
+        rows.append(Row.absolute(f"growth_stop_cpu_{cost.pair.label}", cost.stop_us_per_message, "us/msg"))
+    return rows
