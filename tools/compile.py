@@ -75,6 +75,7 @@ MODULES: Final = (
     "mqcore/storage/append_result",
     "mqcore/storage/commit_log",
     "mqcore/storage/consume_queue",
+    "mqcore/storage/consume_queue_files",
     "mqcore/storage/consume_queue_table",
     "mqcore/storage/index_table",
     "mqcore/storage/mapped_file_queue",

@@ -146,6 +146,18 @@ class TestBlockFile:
         assert file.zero_from(100) == 3
         assert file.read(96, 8) == b"\0\0ab\0\0\0\0"
 
+    def test_block_is_written_without_a_handle_of_ones_own(self, disk: Disk) -> None:
+        file = disk.open_block_file(QUEUE_FILE, 6000, create=True)
+        file.write(20, b"entry")
+        disk.write_block(QUEUE_FILE, 25, b"more")
+        assert file.read(18, 13) == b"\0\0entrymore\0\0"
+        assert disk.open_block_file(QUEUE_FILE, 6000, create=False).size == 6000
+
+    def test_block_of_a_missing_file_is_an_error(self, disk: Disk) -> None:
+        with pytest.raises(DiskError):
+            disk.write_block(QUEUE_FILE, 0, b"entry")
+        assert disk.list_folder(QUEUE_FILE.rpartition("/")[0]) == []
+
 
 class TestAppendFile:
     def test_grows_and_keeps_its_content_over_reopening(self, disk: Disk) -> None:

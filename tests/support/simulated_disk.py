@@ -141,6 +141,11 @@ class SimulatedDisk(Disk):
             self._files[path] = file
         return _SimulatedBlockFile(self, path, self._existing(path, size))
 
+    def write_block(self, path: str, offset: int, data: bytes) -> None:
+        if path not in self._files:
+            raise DiskError(f"{path}: no such file")
+        self.open_block_file(path, len(self._files[path].cached), create=False).write(offset, data)
+
     def open_append_file(self, path: str) -> AppendFile:
         if path not in self._files:
             self._step()
@@ -216,7 +221,7 @@ class SimulatedDisk(Disk):
             file.modified_ms = self._wall_ms()
         file.name_durable = True
 
-    def write_block(self, file: _File, offset: int, data: bytes) -> None:
+    def write_sparse(self, file: _File, offset: int, data: bytes) -> None:
         """Writes into a sparse file."""
         self._step()
         pages = set(range(offset // PAGE_BYTES, (offset + len(data) - 1) // PAGE_BYTES + 1)) if data else set()
@@ -407,7 +412,7 @@ class _SimulatedBlockFile(_Opened, BlockFile):
 
     def write(self, offset: int, data: bytes) -> None:
         assert 0 <= offset <= offset + len(data) <= self.size, f"{self._path}: {offset}+{len(data)} is outside"
-        self._disk.write_block(self._alive, offset, data)
+        self._disk.write_sparse(self._alive, offset, data)
 
     def zero_from(self, start: int) -> int:
         used_bytes = len(self._alive.cached[start:].rstrip(b"\0"))

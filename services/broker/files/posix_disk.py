@@ -104,6 +104,17 @@ class PosixDisk(Disk):
             self._make_folders(path)
             return _PosixBlockFile(self, path, size, create=create)
 
+    def write_block(self, path: str, offset: int, data: bytes) -> None:
+        # One file of ten thousands: three system calls, and nothing of ours around them that is not needed.
+        try:
+            fd = os.open(self.full_path(path), os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                _write_all_at(fd, data, offset)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _disk_error(path, error) from error
+
     def open_append_file(self, path: str) -> AppendFile:
         with _disk_errors(path):
             self._make_folders(path)

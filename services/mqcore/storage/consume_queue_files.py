@@ -20,7 +20,7 @@ _OPEN_FILES_MAX: Final = 256
 """Handles kept open: enough for the queues of a moment, few against a usual limit of 1024 per process."""
 _FEW_FILES: Final = 31
 """Up to so many are synced one by one, for 120 µs and more each (ext4): syncing all that there is takes some 20 ms, and
-longer where others write to the same file system. A job of new files has 32."""
+longer where others write to the same file system."""
 
 
 def queue_folder(topic: str, queue_id: int) -> str:
@@ -90,7 +90,11 @@ class ConsumeQueueFiles:
             within = (position + written) % self.file_bytes
             part = bytes(data[written : written + self.file_bytes - within])
             path = file_path(folder, position + written - within)
-            self._file(path, create=within == 0).write(within, part)
+            if within and self.unsynced_count > _OPEN_FILES_MAX and path not in self._open:
+                # So many are written in turn that no handle would be there the next time.
+                self.disk.write_block(path, within, part)
+            else:
+                self._file(path, create=within == 0).write(within, part)
             self._unsynced.add(path)
             written += len(part)
 
@@ -108,6 +112,11 @@ class ConsumeQueueFiles:
         path = file_path(folder, start)
         self._file(path, create=False).sync()
         self._unsynced.discard(path)
+
+    @property
+    def unsynced_count(self) -> int:
+        """How many files were written since the last sync was taken."""
+        return len(self._unsynced)
 
     def take_sync(self) -> ConsumeQueueSync | None:
         """What is to be made durable; None if everything is. The one taken before must have run."""

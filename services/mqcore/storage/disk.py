@@ -170,6 +170,10 @@ class Disk(Protocol):
         Without `create` a missing file is a DiskError.
         """
 
+    def write_block(self, path: str, offset: int, data: bytes) -> None:
+        """Writes into a block file that is there, as its `write` would, without a handle to keep. A missing file is a
+        DiskError; its length is not looked at."""
+
     def open_append_file(self, path: str) -> AppendFile:
         """Opens a file at its end; a missing one is made, and exists durably after its first `sync`."""
 

@@ -256,6 +256,21 @@ def test_eighty_thousand_queues_hold_no_file_open(disk: SimulatedDisk) -> None:
     assert len(table._files._open) <= 256
 
 
+def test_so_many_queues_that_no_handle_is_kept_are_written_as_well(
+    disk: SimulatedDisk, table: ConsumeQueueTable
+) -> None:
+    for end in (1, 3):
+        for number in range(300):
+            fill(table.get_or_create("t", number), start=end // 2, end=end)
+        table.write_out()
+    sync = table.take_sync()
+    assert sync is not None
+    sync.run()
+    disk.crash(power_loss=True)
+    again = reload(disk)
+    assert all(again.get_or_create("t", number).read(0, 9) == entries(end=3) for number in range(300))
+
+
 def test_rewritten_entries_are_those_of_file_and_memory(disk: SimulatedDisk, table: ConsumeQueueTable) -> None:
     queue = table.get_or_create("topic", 0)
     fill(queue, end=95)
