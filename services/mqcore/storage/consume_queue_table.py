@@ -40,6 +40,8 @@ class ConsumeQueueTable:
         """Shared with the queues, which enter themselves."""
         self._round: Final[list[ConsumeQueue]] = []
         """What is left of the queues that were dirty when the round began."""
+        self.new_count = 0
+        """Queues that got their first message since the last round began: each has a file to be made."""
 
     def load(self, stop: StopKind, *, durable_offset: int) -> None:
         """Finds every queue on disk; see consume_queue_loading for what is dropped after an unclean stop.
@@ -68,6 +70,7 @@ class ConsumeQueueTable:
         if queue is None:
             queue = self._new_queue(topic, queue_id)
             self._enter(queue)
+            self.new_count += 1
         return queue
 
     def ids_of(self, topic: str) -> list[int]:
@@ -100,6 +103,7 @@ class ConsumeQueueTable:
         """Takes up every queue that has something to write, for `write_out_some`; also what an earlier round left."""
         self._round.extend(self._dirty)
         self._dirty.clear()
+        self.new_count = 0
 
     def write_out_some(self, *, cost_max: int) -> bool:
         """Writes out queues of the round, at least one; True if none is left of it.
@@ -115,6 +119,11 @@ class ConsumeQueueTable:
             queue.write_out(kept_entries=kept_entries)
             self._round.pop()
         return not self._round
+
+    @property
+    def unsynced_count(self) -> int:
+        """How many files were written since the last sync was taken."""
+        return self._files.unsynced_count
 
     def take_sync(self) -> ConsumeQueueSync | None:
         """The files written since the last call, for a thread to sync; None if there are none.

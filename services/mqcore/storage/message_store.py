@@ -42,6 +42,7 @@ from mqcore.storage.append_result import AppendResult
 from mqcore.storage.checkpoint import StoreCheckpoint
 from mqcore.storage.commit_log import COMMIT_LOG_FOLDER, CommitLog
 from mqcore.storage.consume_queue import ConsumeQueue, QueueRun
+from mqcore.storage.consume_queue_files import ConsumeQueueSync
 from mqcore.storage.consume_queue_loading import StopKind
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
 from mqcore.storage.disk import Disk, DiskLock
@@ -611,7 +612,7 @@ class MessageStore:
         """What makes rewritten entries durable. No job of `queue_flush_job` may be out."""
         self._assert_no_job_is_out()
         self._queue_flush_is_out = True
-        return self._partial_flush_job()
+        return self._partial_flush_job(self._queues.take_sync())
 
     # Jobs
 
@@ -627,19 +628,21 @@ class MessageStore:
         is too soon: the more queues have something to write, the longer they wait for more of it.
 
         Many queues are a round of several jobs: each writes the new entries of some queues to the page cache here, as
-        many as `queue_flush_cost_max` allows, and syncs them in its `run`; the last one saves the checkpoint. See
-        `queue_flush_due`.
+        many as `queue_flush_cost_max` allows; every so many files its `run` syncs them, and else it does nothing but
+        give the event loop a turn. The last one saves the checkpoint. See `queue_flush_due`.
         """
         if self._queue_flush_round is None and self._queue_flush_is_too_soon():
             return None
         return self._next_queue_flush_job(cost_max=self._options.queue_flush_cost_max)
 
     def _queue_flush_is_too_soon(self) -> bool:
+        options = self._options
         wait_ms = (self._queues.dirty_count - _PROMPT_QUEUES) * _FLUSH_WAIT_MS_PER_QUEUE
-        if wait_ms <= 0 or self._dispatched_offset - self.saved_offset >= self._options.queue_flush_wait_max_bytes:
+        if wait_ms <= 0 or self._dispatched_offset - self.saved_offset >= options.queue_flush_wait_max_bytes:
             return False
-        waited_ms = self._clock.monotonic_ms() - self._queue_flush_began_ms
-        return waited_ms < min(wait_ms, self._options.queue_flush_wait_max_ms)
+        has_many_new = self._queues.new_count > _PROMPT_QUEUES
+        wait_max_ms = options.new_queue_flush_wait_max_ms if has_many_new else options.queue_flush_wait_max_ms
+        return self._clock.monotonic_ms() - self._queue_flush_began_ms < min(wait_ms, wait_max_ms)
 
     def _next_queue_flush_job(self, *, cost_max: int) -> FlushJob | None:
         if self._queue_flush_is_out:
@@ -666,21 +669,24 @@ class MessageStore:
             self._fail(error)
             raise
         self._queue_flush_is_out = True
-        return self._last_flush_job(self._queue_flush_round) if is_last else self._partial_flush_job()
+        if is_last:
+            return self._last_flush_job(self._queue_flush_round)
+        many = self._queues.unsynced_count >= self._options.queue_sync_files
+        return self._partial_flush_job(self._queues.take_sync() if many else None)
 
     @property
     def queue_flush_due(self) -> bool:
         """Whether a job that finished has left a round unfinished: `queue_flush_job` is to be called again at once."""
         return self._queue_flush_round is not None and not self._queue_flush_is_out
 
-    def _partial_flush_job(self) -> QueueFlushJob:
+    def _partial_flush_job(self, queue_sync: ConsumeQueueSync | None) -> QueueFlushJob:
         return QueueFlushJob(
             segments=(),
             end_offset=self._log.flushed_offset,
             cuts=self._log.cuts,
             on_failure=self._fail,
             disk=self._disk,
-            queue_sync=self._queues.take_sync(),
+            queue_sync=queue_sync,
             index_files=(),
             checkpoint=None,
         )

@@ -50,9 +50,15 @@ class StoreOptions:
     queue_flush_cost_max: int = 256
     """How much of the ConsumeQueues one flush job writes on the event loop: a queue counts 1, or 8 if it begins a file.
     About 10 ms; 80,000 new queues at once were 45 s."""
-    queue_flush_wait_max_ms: int = 60_000
-    """Longest that entries of many queues wait in memory for more of their queue's: RocketMQ's
-    `flushConsumeQueueThoroughInterval`. Those of few queues do not wait."""
+    queue_sync_files: int = 2048
+    """From so many written files on a flush job syncs them: one sync of all that there is takes 20 ms for 256 files as
+    well, and 8 MiB of pages are a moment of the disk, which the CommitLog's sync may have to wait for."""
+    queue_flush_wait_max_ms: int = 600_000
+    """Longest that entries of many queues wait in memory for more of their queue's; those of few queues do not wait.
+    What bounds a start after a kill is not this but `queue_flush_wait_max_bytes`."""
+    new_queue_flush_wait_max_ms: int = 60_000
+    """The same while many queues are without a file: making it costs twenty times a write, and an orderly stop has to
+    make all that are missing. RocketMQ's `flushConsumeQueueThoroughInterval`."""
     queue_flush_wait_max_bytes: int = 512 << 20
     """Most of the CommitLog whose entries may wait so: what a start after a kill reads again, in a second or two."""
     dispatch_batch_bytes_min: int = 64 << 10

@@ -20,6 +20,7 @@ from mqcore.storage import (
     StoreLocked,
 )
 from mqcore.storage.consume_queue import ENTRY
+from mqcore.storage.flush_jobs import QueueFlushJob
 from support.messages import changed, outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import (
@@ -407,13 +408,42 @@ class TestFlushing:
         assert store.queue_flush_job() is not None
 
     def test_no_queue_waits_longer_than_the_longest_wait(self, disk: SimulatedDisk, clock: ManualClock) -> None:
-        store = new_store(disk, clock, with_options(queue_flush_wait_max_ms=500))
+        store = new_store(disk, clock, with_options(queue_flush_wait_max_ms=500, new_queue_flush_wait_max_ms=0))
+        store.load()
+        put_into_queues(store, 300)
+        run_queue_flush_round(store)
+        put_into_queues(store, 300)
+        clock.now_ms += 499
+        assert store.queue_flush_job() is None
+        clock.now_ms += 1
+        assert store.queue_flush_job() is not None
+
+    def test_many_new_queues_wait_less(self, disk: SimulatedDisk, clock: ManualClock) -> None:
+        store = new_store(disk, clock, with_options(queue_flush_wait_max_ms=5_000, new_queue_flush_wait_max_ms=500))
         store.load()
         put_into_queues(store, 1)
         flush_all(store)
         put_into_queues(store, 300)
         clock.now_ms += 500
         assert store.queue_flush_job() is not None
+
+    def test_many_files_are_synced_together(self, disk: SimulatedDisk) -> None:
+        store = new_store(disk, options=with_options(queue_flush_cost_max=8, queue_sync_files=3))
+        store.load()
+        put_into_queues(store, 4)
+        jobs: list[QueueFlushJob] = []
+        while not jobs or store.queue_flush_due:
+            job = store.queue_flush_job()
+            assert isinstance(job, QueueFlushJob)
+            jobs.append(job)
+            job.run()
+            store.flush_finished(job)
+        assert [len(job.queue_sync.paths) if job.queue_sync else 0 for job in jobs] == [0, 0, 3, 1]
+        disk.crash(power_loss=True)
+        again = new_store(disk)
+        again.load()
+        assert len(queue_contents(again)) == 4
+        assert queue_contents(again) == derived_queues(again)
 
     def test_power_loss_after_a_flush_of_many_queues_costs_no_entry(
         self, disk: SimulatedDisk, store: MessageStore
