@@ -42,7 +42,6 @@ from mqcore.storage.append_result import AppendResult
 from mqcore.storage.checkpoint import StoreCheckpoint
 from mqcore.storage.commit_log import COMMIT_LOG_FOLDER, CommitLog
 from mqcore.storage.consume_queue import ConsumeQueue, QueueRun
-from mqcore.storage.consume_queue_files import ConsumeQueueSync
 from mqcore.storage.consume_queue_loading import StopKind
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
 from mqcore.storage.disk import Disk, DiskLock
@@ -61,6 +60,7 @@ from mqcore.storage.kept_tail import KeptTail, keep_tail
 from mqcore.storage.options import StoreOptions
 from mqcore.storage.pages_ahead import PagesAheadJob
 from mqcore.storage.put_status import PutStatus
+from mqcore.storage.queue_flush import QueueFlush
 from mqcore.storage.raw_write import RawWrite
 from mqcore.storage.recovery import RecoveryReport, recover
 from mqcore.storage.recovery_progress import RecoveryProgress
@@ -77,10 +77,6 @@ _RECORD_HEAD_ROOM_BYTES: Final = 8
 _INDEX_SECOND_MS: Final = 999
 """The index knows store times to the second, rounded down."""
 _NS_PER_MS: Final = 1_000_000
-_PROMPT_QUEUES: Final = 100
-"""So many queues are flushed whenever there is something to flush."""
-_FLUSH_WAIT_MS_PER_QUEUE: Final = 10
-"""For each queue beyond them a flush waits so much longer: a file is written for more than one entry."""
 _PUT_OK: Final = PutStatus.PUT_OK
 """Reading a member of an enum takes longer than making the result."""
 
@@ -122,17 +118,15 @@ class MessageStore:
             walk_bytes_max=options.dispatch_walk_bytes_max,
         )
         self._lock: DiskLock | None = None
-        self._checkpoint = StoreCheckpoint()
+        self._queue_flush: Final = QueueFlush(
+            disk, clock, options, log=self._log, queues=self._queues, index=self._index, on_failure=self._fail
+        )
         self._record_bytes_max: Final = options.commit_log_file_bytes - _RECORD_HEAD_ROOM_BYTES
         self._body_bytes_max = options.max_message_bytes
         self._dispatched_offset = 0
         self._last_record_offset = 0
         self._last_store_timestamp_ms = 0
-        self._queue_flush_is_out = False
-        self._queue_flush_round: QueueFlushRound | None = None
-        self._queue_flush_began_ms = 0
         self._preparation_is_out = False
-        self._saved_offset = -1
         # Why puts are refused. The first that is set counts; `_refusal` is their sum, read by every put.
         self._failure: DiskError | None = None
         self._unwritable_reason: str | None = "the store is not loaded"
@@ -172,10 +166,10 @@ class MessageStore:
             progress=self.recovery_progress,
         )
         scan = recovered.scan
-        self._checkpoint = recovered.checkpoint
+        self._queue_flush.checkpoint = recovered.checkpoint
         self._dispatched_offset = scan.end_offset
-        self._last_record_offset = self._checkpoint.logics_physical_offset
-        self._last_store_timestamp_ms = self._checkpoint.physic_message_timestamp_ms
+        self._last_record_offset = recovered.checkpoint.logics_physical_offset
+        self._last_store_timestamp_ms = recovered.checkpoint.physic_message_timestamp_ms
         if scan.last_record is not None:
             self._last_record_offset = scan.last_record.physical_offset
             self._last_store_timestamp_ms = max(self._last_store_timestamp_ms, scan.last_record.store_timestamp_ms)
@@ -226,7 +220,7 @@ class MessageStore:
         self._lock = None
 
     def _make_durable(self) -> None:
-        assert not self._queue_flush_is_out, "a flush job is still out"
+        assert not self._queue_flush.is_out, "a flush job is still out"
         self._cut_half_record()
         # Of queues as many as there are: nobody waits for this thread any more.
         for next_job in (self.log_flush_job, lambda: self._next_queue_flush_job(cost_max=sys.maxsize)):
@@ -234,11 +228,11 @@ class MessageStore:
                 job.run()
                 self.flush_finished(job)
         if self._index is not None:
-            self._checkpoint = replace(self._checkpoint, index_message_timestamp_ms=self._index.close())
-            self._checkpoint.save(self._disk)
+            checkpoint = self._queue_flush.checkpoint
+            self._queue_flush.save(replace(checkpoint, index_message_timestamp_ms=self._index.close()))
         # Without room for the ConsumeQueues the next start has to make them again, and a doubtful tail it has to
         # doubt again: it must not think this one clean.
-        if self._saved_offset == self._dispatched_offset and not self._tail_is_doubtful:
+        if self._queue_flush.saved_offset == self._dispatched_offset and not self._tail_is_doubtful:
             clear_run_marks(self._disk)
 
     def _cut_half_record(self) -> None:
@@ -281,7 +275,7 @@ class MessageStore:
     @property
     def saved_offset(self) -> int:
         """Every record that starts below has its ConsumeQueue entry and its index entries in their files."""
-        return max(self._saved_offset, self._log.min_offset)
+        return max(self._queue_flush.saved_offset, self._log.min_offset)
 
     @property
     def segment_bytes(self) -> int:
@@ -291,7 +285,7 @@ class MessageStore:
     @property
     def checkpoint(self) -> StoreCheckpoint:
         """As last written."""
-        return self._checkpoint
+        return self._queue_flush.checkpoint
 
     # Writing, as a master
 
@@ -509,13 +503,13 @@ class MessageStore:
         if end_offset == log.end_offset:
             return None
         kept = keep_tail(self._disk, log, start_offset=end_offset, wall_ms=self._clock.wall_ms())
-        self._lower_checkpoint(end_offset)
+        self._queue_flush.lower_checkpoint(end_offset)
         self._queues.truncate(end_offset)
         if self._index is not None:
             self._index.truncate(end_offset)
         log.set_end(end_offset)
         self._dispatched_offset = min(self._dispatched_offset, end_offset)
-        self._last_record_offset = self._checkpoint.logics_physical_offset
+        self._last_record_offset = self._queue_flush.checkpoint.logics_physical_offset
         return kept
 
     # Reading
@@ -611,8 +605,7 @@ class MessageStore:
     def queue_sync_job(self) -> FlushJob:
         """What makes rewritten entries durable. No job of `queue_flush_job` may be out."""
         self._assert_no_job_is_out()
-        self._queue_flush_is_out = True
-        return self._partial_flush_job(self._queues.take_sync())
+        return self._queue_flush.sync_job()
 
     # Jobs
 
@@ -627,40 +620,21 @@ class MessageStore:
         """What makes ConsumeQueues and checkpoint durable; None if they are, or one is out, or there is no room, or it
         is too soon: the more queues have something to write, the longer they wait for more of it.
 
-        Many queues are a round of several jobs: each writes the new entries of some queues to the page cache here, as
-        many as `queue_flush_cost_max` allows; every so many files its `run` syncs them, and else it does nothing but
-        give the event loop a turn. The last one saves the checkpoint. See `queue_flush_due`.
+        Many queues are a round of several jobs, see QueueFlush; each writes as much here as `queue_flush_cost_max`
+        allows. See `queue_flush_due`.
         """
-        if self._queue_flush_round is None and self._queue_flush_is_too_soon():
+        if self._queue_flush.is_too_soon(self._dispatched_offset):
             return None
         return self._next_queue_flush_job(cost_max=self._options.queue_flush_cost_max)
 
-    def _queue_flush_is_too_soon(self) -> bool:
-        options = self._options
-        wait_ms = (self._queues.dirty_count - _PROMPT_QUEUES) * _FLUSH_WAIT_MS_PER_QUEUE
-        if wait_ms <= 0 or self._dispatched_offset - self.saved_offset >= options.queue_flush_wait_max_bytes:
-            return False
-        has_many_new = self._queues.new_count > _PROMPT_QUEUES
-        wait_max_ms = options.new_queue_flush_wait_max_ms if has_many_new else options.queue_flush_wait_max_ms
-        return self._clock.monotonic_ms() - self._queue_flush_began_ms < min(wait_ms, wait_max_ms)
-
     def _next_queue_flush_job(self, *, cost_max: int) -> FlushJob | None:
-        if self._queue_flush_is_out:
-            return None
-        if self._queue_flush_round is None:
-            if self._saved_offset == self._dispatched_offset:
-                return None
-            self._queues.begin_round()
-            self._queue_flush_began_ms = self._clock.monotonic_ms()
-            self._queue_flush_round = QueueFlushRound(
-                dispatched_offset=self._dispatched_offset,
-                last_record_offset=self._last_record_offset,
-                last_store_timestamp_ms=self._last_store_timestamp_ms,
-            )
+        now = QueueFlushRound(
+            dispatched_offset=self._dispatched_offset,
+            last_record_offset=self._last_record_offset,
+            last_store_timestamp_ms=self._last_store_timestamp_ms,
+        )
         try:
-            if self._index is not None:
-                self._index.enter_waiting()
-            is_last = self._queues.write_out_some(cost_max=cost_max)
+            return self._queue_flush.next_job(now, cost_max=cost_max)
         except DiskFull:
             # Entries wait in memory and can be derived again: nothing is lost but the speed of the next recovery.
             self._no_room()
@@ -668,62 +642,17 @@ class MessageStore:
         except DiskError as error:
             self._fail(error)
             raise
-        self._queue_flush_is_out = True
-        if is_last:
-            return self._last_flush_job(self._queue_flush_round)
-        many = self._queues.unsynced_count >= self._options.queue_sync_files
-        return self._partial_flush_job(self._queues.take_sync() if many else None)
 
     @property
     def queue_flush_due(self) -> bool:
         """Whether a job that finished has left a round unfinished: `queue_flush_job` is to be called again at once."""
-        return self._queue_flush_round is not None and not self._queue_flush_is_out
-
-    def _partial_flush_job(self, queue_sync: ConsumeQueueSync | None) -> QueueFlushJob:
-        return QueueFlushJob(
-            segments=(),
-            end_offset=self._log.flushed_offset,
-            cuts=self._log.cuts,
-            on_failure=self._fail,
-            disk=self._disk,
-            queue_sync=queue_sync,
-            index_files=(),
-            checkpoint=None,
-        )
-
-    def _last_flush_job(self, flush_round: QueueFlushRound) -> QueueFlushJob:
-        index_files = self._index.take_full_files() if self._index is not None else []
-        segments, end_offset = self._log.unflushed()
-        checkpoint = replace(
-            self._checkpoint,
-            physic_message_timestamp_ms=flush_round.last_store_timestamp_ms,
-            logics_message_timestamp_ms=flush_round.last_store_timestamp_ms,
-            index_message_timestamp_ms=(
-                index_files[-1].end_timestamp_ms if index_files else self._checkpoint.index_message_timestamp_ms
-            ),
-            logics_physical_offset=flush_round.last_record_offset,
-        )
-        return QueueFlushJob(
-            segments=segments,
-            end_offset=end_offset,
-            cuts=self._log.cuts,
-            on_failure=self._fail,
-            disk=self._disk,
-            queue_sync=self._queues.take_sync(),
-            index_files=index_files,
-            checkpoint=checkpoint,
-        )
+        return self._queue_flush.is_due
 
     def flush_finished(self, job: FlushJob) -> None:
         """The job's `run` returned. Moves `flushed_offset`."""
         self._log.flushed(job.end_offset, cuts=job.cuts)
         if isinstance(job, QueueFlushJob):
-            self._queue_flush_is_out = False
-            if job.checkpoint is not None:
-                assert self._queue_flush_round is not None, "the round was given up under its last job"
-                self._checkpoint = job.checkpoint
-                self._saved_offset = self._queue_flush_round.dispatched_offset
-                self._queue_flush_round = None
+            self._queue_flush.finished(job)
 
     def preparation_job(self) -> PreparationJob | None:
         """What makes the next file of CommitLog or index, once the newest one is half full, or brings the pages that
@@ -895,40 +824,17 @@ class MessageStore:
     def _restart_at(self, start_offset: int) -> None:
         """The empty log goes on somewhere else: what was derived from the old one goes, the checkpoint first."""
         self._assert_no_job_is_out()
-        self._checkpoint = StoreCheckpoint()
-        self._checkpoint.save(self._disk)
+        self._queue_flush.save(StoreCheckpoint())
         self._queues.remove_all()
         if self._index is not None:
             self._index.remove_all()
         self._log.restart_at(start_offset)
         self._dispatched_offset = self._last_record_offset = start_offset
-        self._give_up_flush_round()
+        self._queue_flush.give_up_round()
 
     def _assert_no_job_is_out(self) -> None:
-        assert not self._queue_flush_is_out, "a running flush would vouch for what is cut off"
+        assert not self._queue_flush.is_out, "a running flush would vouch for what is cut off"
         assert not self._preparation_is_out, "a file would be made behind the new end"
-
-    def _lower_checkpoint(self, end_offset: int) -> None:
-        """Makes the checkpoint vouch for nothing at or beyond `end_offset`, before anything there is cut."""
-        self._give_up_flush_round()
-        # A full IndexFile that entries are taken back from is not what was synced any more.
-        lowered = replace(self._checkpoint, index_message_timestamp_ms=0)
-        if lowered.logics_physical_offset >= end_offset:
-            # A file's start is a record's start, and everything below what was vouched for stays vouched for.
-            file_start = self._log.files.file_start(end_offset - 1)
-            if file_start > 0 and file_start >= self.min_offset:
-                lowered = replace(lowered, logics_physical_offset=file_start)
-            else:
-                lowered = lowered.vouching_for_nothing()
-        elif lowered.logics_physical_offset == 0:
-            lowered = lowered.vouching_for_nothing()
-        self._checkpoint = lowered
-        self._checkpoint.save(self._disk)
-
-    def _give_up_flush_round(self) -> None:
-        """What an unfinished round would vouch for may be cut off. The next one takes over its queues."""
-        self._queue_flush_round = None
-        self._saved_offset = -1
 
     def _fail(self, error: DiskError) -> None:
         """May be called in a job's thread: sets plain attributes only, and never unsets one."""
