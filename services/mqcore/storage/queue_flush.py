@@ -1,7 +1,7 @@
 """What makes ConsumeQueues durable and then says so in the checkpoint: when that is due, and in which jobs.
 
 One pass over all queues that have something to write is a round of several jobs. Each writes the new entries of some
-queues to the page cache where it is made, on the event loop, and every so many files its `run` syncs them in a thread;
+queues to the page cache where it is made, on the event loop, and after every few jobs a `run` syncs them in a thread;
 the last one syncs CommitLog and full IndexFiles as well and saves the checkpoint.
 """
 
@@ -98,7 +98,7 @@ class QueueFlush:
         if self._queues.write_out_some(cost_max=cost_max):
             job = self._last_job(self._round)
         else:
-            many = self._queues.unsynced_count >= self._options.queue_sync_files
+            many = self._queues.unsynced_cost >= self._options.queue_sync_cost_min
             job = self._partial_job(self._queues.take_sync() if many else None)
         self.is_out = True
         return job

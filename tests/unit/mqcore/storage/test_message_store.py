@@ -428,7 +428,7 @@ class TestFlushing:
         assert store.queue_flush_job() is not None
 
     def test_many_files_are_synced_together(self, disk: SimulatedDisk) -> None:
-        store = new_store(disk, options=with_options(queue_flush_cost_max=8, queue_sync_files=3))
+        store = new_store(disk, options=with_options(queue_flush_cost_max=8, queue_sync_cost_min=24))
         store.load()
         put_into_queues(store, 4)
         jobs: list[QueueFlushJob] = []
