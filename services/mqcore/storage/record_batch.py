@@ -449,7 +449,8 @@ class _Terms:
         if not self._entries:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         ranks = max(rank for _, rank, _ in self._entries) + 1
-        if all(len(rows) == count for rows, _, _ in self._entries) and len(self._entries) == ranks:
+        # Every row of the batch, and none behind the end that a row which may not be in it made of the batch.
+        if all(len(rows) == count == rows[-1] + 1 for rows, _, _ in self._entries) and len(self._entries) == ranks:
             hashes = np.stack([hashes for _, _, hashes in self._entries], axis=1).ravel()
             return np.repeat(np.arange(count, dtype=np.int64), ranks), hashes
         places = np.concatenate([rows * ranks + rank for rows, rank, _ in self._entries])

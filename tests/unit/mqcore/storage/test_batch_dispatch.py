@@ -282,6 +282,12 @@ def test_recovery_of_a_damaged_log(data: st.DataObject) -> None:
     assert recovered(bytes(log), IN_BATCHES) == recovered(bytes(log), OPTIONS)
 
 
+def test_recovery_up_to_a_record_with_zeros_gives_none_the_terms_of_one_behind_it() -> None:
+    named = b"UNIQ_KEY\x017F00\x02KEYS\x01k0\x02"
+    log = raw_log([Message(properties=properties) for properties in (named, named, b"", b"KEYS\x01a\0b\x02", named)])
+    assert recovered(log, IN_BATCHES) == recovered(log, OPTIONS)
+
+
 def test_terms_are_found() -> None:
     """The property string of a usual record is read right, not only read the same way twice."""
     disk = SimulatedDisk(random.Random(1))
