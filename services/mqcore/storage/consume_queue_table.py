@@ -42,8 +42,6 @@ class ConsumeQueueTable:
         """What is left of the queues that were dirty when the round began."""
         self.new_count = 0
         """Queues that got their first message since the last round began: each has a file to be made."""
-        self.unsynced_cost = 0
-        """Of what `write_out_some` wrote since the last sync was taken, as it counts."""
 
     def load(self, stop: StopKind, *, durable_offset: int) -> None:
         """Finds every queue on disk; see consume_queue_loading for what is dropped after an unclean stop.
@@ -120,7 +118,6 @@ class ConsumeQueueTable:
             cost += _NEW_FILE_COST if queue.begins_file else 1
             queue.write_out(kept_entries=kept_entries)
             self._round.pop()
-        self.unsynced_cost += cost
         return not self._round
 
     def take_sync(self) -> ConsumeQueueSync | None:
@@ -129,7 +126,6 @@ class ConsumeQueueTable:
         After `write_out`, and once its `run` returned, every entry made before is durable, if what was taken before
         has run as well. One at a time.
         """
-        self.unsynced_cost = 0
         return self._files.take_sync()
 
     def truncate(self, physical_end: int) -> None:

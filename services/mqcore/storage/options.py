@@ -50,9 +50,6 @@ class StoreOptions:
     queue_flush_cost_max: int = 256
     """How much of the ConsumeQueues one flush job writes on the event loop: a queue counts 1, or 8 if it begins a file.
     About 10 ms; 80,000 new queues at once were 45 s."""
-    queue_sync_cost_min: int = 2048
-    """From so much on, counted alike, a flush job syncs what it and those before it wrote: one sync of everything takes
-    20 ms for 256 files as well, and 8 MiB of pages are a moment of the disk, which the CommitLog's may wait for."""
     queue_flush_wait_max_ms: int = 600_000
     """Longest that entries of many queues wait in memory for more of their queue's; those of few queues do not wait.
     What bounds a start after a kill is not this but `queue_flush_wait_max_bytes`."""

@@ -1,7 +1,8 @@
 """What makes ConsumeQueues durable and then says so in the checkpoint: when that is due, and in which jobs.
 
 One pass over all queues that have something to write is a round of several jobs. Each writes the new entries of some
-queues to the page cache where it is made, on the event loop, and after every few jobs a `run` syncs them in a thread;
+queues to the page cache where it is made, on the event loop, and syncs them in its `run`, in a thread, which gives the
+loop a pause;
 the last one syncs CommitLog and full IndexFiles as well and saves the checkpoint.
 """
 
@@ -14,7 +15,6 @@ from typing import Final
 from mqcore.clock import Clock
 from mqcore.storage.checkpoint import StoreCheckpoint
 from mqcore.storage.commit_log import CommitLog
-from mqcore.storage.consume_queue_files import ConsumeQueueSync
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
 from mqcore.storage.disk import Disk
 from mqcore.storage.errors import DiskError
@@ -98,8 +98,7 @@ class QueueFlush:
         if self._queues.write_out_some(cost_max=cost_max):
             job = self._last_job(self._round)
         else:
-            many = self._queues.unsynced_cost >= self._options.queue_sync_cost_min
-            job = self._partial_job(self._queues.take_sync() if many else None)
+            job = self._partial_job()
         self.is_out = True
         return job
 
@@ -107,7 +106,7 @@ class QueueFlush:
         """What makes entries durable that were written into files beside any round."""
         assert not self.is_out, "one job at a time"
         self.is_out = True
-        return self._partial_job(self._queues.take_sync())
+        return self._partial_job()
 
     def finished(self, job: QueueFlushJob) -> None:
         """The job's `run` returned."""
@@ -144,15 +143,14 @@ class QueueFlush:
             lowered = lowered.vouching_for_nothing()
         self.save(lowered)
 
-    def _partial_job(self, queue_sync: ConsumeQueueSync | None) -> QueueFlushJob:
-        """Without anything to sync it only gives the event loop a turn."""
+    def _partial_job(self) -> QueueFlushJob:
         return QueueFlushJob(
             segments=(),
             end_offset=self._log.flushed_offset,
             cuts=self._log.cuts,
             on_failure=self._on_failure,
             disk=self._disk,
-            queue_sync=queue_sync,
+            queue_sync=self._queues.take_sync(),
             index_files=(),
             checkpoint=None,
         )

@@ -20,7 +20,6 @@ from mqcore.storage import (
     StoreLocked,
 )
 from mqcore.storage.consume_queue import ENTRY
-from mqcore.storage.flush_jobs import QueueFlushJob
 from support.messages import changed, outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import (
@@ -426,24 +425,6 @@ class TestFlushing:
         put_into_queues(store, 300)
         clock.now_ms += 500
         assert store.queue_flush_job() is not None
-
-    def test_many_files_are_synced_together(self, disk: SimulatedDisk) -> None:
-        store = new_store(disk, options=with_options(queue_flush_cost_max=8, queue_sync_cost_min=24))
-        store.load()
-        put_into_queues(store, 4)
-        jobs: list[QueueFlushJob] = []
-        while not jobs or store.queue_flush_due:
-            job = store.queue_flush_job()
-            assert isinstance(job, QueueFlushJob)
-            jobs.append(job)
-            job.run()
-            store.flush_finished(job)
-        assert [len(job.queue_sync.paths) if job.queue_sync else 0 for job in jobs] == [0, 0, 3, 1]
-        disk.crash(power_loss=True)
-        again = new_store(disk)
-        again.load()
-        assert len(queue_contents(again)) == 4
-        assert queue_contents(again) == derived_queues(again)
 
     def test_power_loss_after_a_flush_of_many_queues_costs_no_entry(
         self, disk: SimulatedDisk, store: MessageStore

@@ -48,8 +48,8 @@ class _Machine:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        # Also flushes of several jobs, of one queue each or of two or three; those that sync two new files at once.
-        self.options = with_options(queue_flush_cost_max=(256, 1, 10)[seed % 3], queue_sync_cost_min=(1, 16)[seed % 2])
+        # Also flushes that take several jobs, of one queue each or of two or three.
+        self.options = with_options(queue_flush_cost_max=(256, 1, 10)[seed % 3])
         self.clock = ManualClock()
         self.disk = SimulatedDisk(self.chance, wall_ms=self.clock.wall_ms)
         self.model = _Model()
