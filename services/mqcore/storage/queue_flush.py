@@ -2,8 +2,7 @@
 
 One pass over all queues that have something to write is a round of several jobs. Each writes the new entries of some
 queues to the page cache where it is made, on the event loop, and syncs them in its `run`, in a thread, which gives the
-loop a pause;
-the last one syncs CommitLog and full IndexFiles as well and saves the checkpoint.
+loop a pause; the last one syncs CommitLog and full IndexFiles as well and saves the checkpoint.
 """
 
 from __future__ import annotations
