@@ -56,7 +56,7 @@ class StoreOptions:
     new_queue_flush_wait_max_ms: int = 60_000
     """The same while many queues are without a file: making it costs twenty times a write, and an orderly stop has to
     make all that are missing. RocketMQ's `flushConsumeQueueThoroughInterval`."""
-    queue_flush_wait_max_bytes: int = 512 << 20
+    queue_flush_wait_max_bytes: int = 1 << 30
     """Most of the CommitLog whose entries may wait so: what a start after a kill reads again, in a second or two."""
     dispatch_batch_bytes_min: int = 64 << 10
     """From so many bytes of waiting log on records are dispatched in batches: some hundred calls of numpy are spread
