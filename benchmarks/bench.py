@@ -1,6 +1,6 @@
 """TandemMQ and Apache RocketMQ side by side: one run, one machine, the same load generators, in turn.
 
-    make bench                                # everything, 3 rounds: about half an hour
+    make bench                                # everything, 3 rounds: about 45 minutes
     make bench ROUNDS=5                       # more rounds
     make bench ONLY=send,drain                # some of it: send clients batch drain memory start catch-up topics
                                               # connections log

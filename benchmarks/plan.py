@@ -1,4 +1,4 @@
-"""How long and how large every measurement is: the whole run in about half an hour, or a quick look."""
+"""How long and how large every measurement is: the whole run in about 45 minutes, or a quick look."""
 
 from __future__ import annotations
 
