@@ -436,5 +436,9 @@ func (c *connection) close() {
 	for _, one := range c.calls {
 		one.ended(errClosed)
 	}
+	for _, one := range c.waiting {
+		one.ended(errClosed)
+	}
 	clear(c.calls)
+	c.waiting = nil
 }
