@@ -75,13 +75,12 @@ class SideBySide:
                 system.create_topic(topic)
 
     def warm_up(self, say: Callable[[str], None], *, remoting: bool, drains: bool) -> None:
-        """Load on every server until its cost has stopped falling; the topic for drains is filled by the way."""
+        """Load on every server until its cost has stopped falling."""
         for system in self.systems:
             with alone(system, self.systems):
                 send = self._send(system, self.generators.raw, WARM_UP_INFLIGHT, 1)
                 self._until_steady(say, f"warming up {system.label}", send)
                 if drains:
-                    self._fill(self._target(system))
                     self._until_steady(say, f"warming up {system.label}, drain", self.drain(system))
         if remoting:
             with alone(self.cluster, self.systems):
@@ -199,6 +198,8 @@ class SideBySide:
         family = uuid.uuid4().hex[:8]
 
         def run() -> list[Window]:
+            # Anew, for on a disk that gets full a broker removes what was sent first.
+            self._fill(self._target(system))
             group = f"bench-{family}-{next(groups)}"
             system.create_group(group)
             return self.generators.raw(
