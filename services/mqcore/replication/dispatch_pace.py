@@ -1,8 +1,8 @@
 """When a slave dispatches what it has appended: often and little, or seldom and much.
 
 While a slave dispatches it reports nothing, so every send in flight waits. Up to some hundred records are walked one by
-one, for twice of what each costs in a batch of many; so a log that grows at a moderate rate is dispatched in turns of a
-fifth of a millisecond, and one that grows fast in batches (docs/adr/0023).
+one, for twice of what each costs in a batch of many; so a log that grows at a moderate rate is dispatched in turns of
+some 0.3 milliseconds, and one that grows fast in batches (docs/adr/0023).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ __all__ = ["DispatchPace"]
 
 GATHERED_BYTES: Final = 2 << 20
 """A batch that waits for no more: half of a full read, each record of which costs a tenth of what it would alone."""
-FEW_BYTES: Final = 64 << 10
-MODERATE_BYTES_PER_S: Final = 32 << 20
+FEW_BYTES: Final = 128 << 10
+MODERATE_BYTES_PER_S: Final = 64 << 20
 _NS_PER_S: Final = 1_000_000_000
 
 
