@@ -78,7 +78,7 @@ from mqcore.routing import (
     TopicRoute,
     host_port,
 )
-from mqcore.storage import DiskError, FlushDiskType, FlushJob, MessageStore, PreparationJob, PutStatus
+from mqcore.storage import DiskError, FlushDiskType, FlushJob, MessageStore, NextSegmentJob, PagesAheadJob, PutStatus
 from mqservice.event_memory import EventMemory
 from mqservice.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from mqservice.logging import LevelSwitch
@@ -156,14 +156,21 @@ class Broker:
             failed=self._disk_failed,
             interval_ms=settings.flush_interval_consume_queue,
         )
-        self._preparer = FlushWorker[PreparationJob](
+        self._preparer = FlushWorker[NextSegmentJob](
             "prepare",
             take=self._store.preparation_job,
             finished=self._store.preparation_finished,
             failed=self._disk_failed,
             interval_ms=200,
         )
-        self._workers = (self._flusher, self._queue_flusher, self._preparer)
+        self._pages_bringer = FlushWorker[PagesAheadJob](
+            "bring-pages",
+            take=self._store.pages_ahead_job,
+            finished=lambda _: None,
+            failed=self._disk_failed,
+            interval_ms=200,
+        )
+        self._workers = (self._flusher, self._queue_flusher, self._preparer, self._pages_bringer)
         self._write_path = WritePath(
             store=self._store,
             replica=self._replica,

@@ -16,7 +16,7 @@ from mqcore.storage import (
     FlushJob,
     KeptTail,
     MessageStore,
-    PreparationJob,
+    NextSegmentJob,
     RawWrite,
     RecoveryReport,
     StoreOptions,
@@ -113,7 +113,7 @@ class RunningStore:
             failed=failed,
             interval_ms=QUEUE_FLUSH_INTERVAL_MS,
         )
-        self._preparer = FlushWorker[PreparationJob](
+        self._preparer = FlushWorker[NextSegmentJob](
             "prepare",
             take=self.store.preparation_job,
             finished=self.store.preparation_finished,

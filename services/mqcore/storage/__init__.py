@@ -15,10 +15,11 @@ from mqcore.storage.errors import (
     StorageError,
     StoreLocked,
 )
-from mqcore.storage.flush_jobs import FlushJob, NextSegmentJob, PreparationJob
+from mqcore.storage.flush_jobs import FlushJob, NextSegmentJob
 from mqcore.storage.kept_tail import KeptTail
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import FlushDiskType, StoreOptions
+from mqcore.storage.pages_ahead import PagesAheadJob
 from mqcore.storage.put_status import PutStatus
 from mqcore.storage.raw_write import RawWrite
 from mqcore.storage.record_boundaries import record_boundaries, record_boundary_before
@@ -43,7 +44,7 @@ __all__ = [
     "MappedSegment",
     "MessageStore",
     "NextSegmentJob",
-    "PreparationJob",
+    "PagesAheadJob",
     "PutStatus",
     "QueueEntry",
     "RawWrite",

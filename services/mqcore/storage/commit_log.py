@@ -24,7 +24,7 @@ from typing import Final
 from mqcore.message import encode_blank
 from mqcore.storage.disk import Disk, MappedSegment
 from mqcore.storage.mapped_file_queue import MappedFileQueue
-from mqcore.storage.pages_ahead import PageRange, PagesAhead
+from mqcore.storage.pages_ahead import AHEAD_BYTES_MIN, PageRange, PagesAhead
 from mqcore.storage.raw_write import RawWrite
 
 __all__ = ["COMMIT_LOG_FOLDER", "CommitLog"]
@@ -55,7 +55,7 @@ class CommitLog:
         self._file_end = 0
         self._prepared: tuple[int, MappedSegment] | None = None
         self._pages = PagesAhead()
-        # End of the last write that brought its pages itself.
+        # End of the last write by a thread, which takes its pages itself.
         self._written_end = -1
         self._cuts = 0
 
@@ -125,7 +125,7 @@ class CommitLog:
                     self.append_raw(part)
             else:
                 write.run()
-                self.written(write)
+                self.end_offset += write.size
             first += len(write.parts)
 
     def raw_write(self, parts: Sequence[memoryview]) -> RawWrite | None:
@@ -226,7 +226,13 @@ class CommitLog:
         if self._prepared is not None or start_offset - self.end_offset > self._file_bytes // 2:
             return None
         path = self._files.path(start_offset)
-        return start_offset, lambda: self._disk.map_segment(path, self._file_bytes, create=True)
+        return start_offset, lambda: self._make_file(path)
+
+    def _make_file(self, path: str) -> MappedSegment:
+        """In a thread: with the pages that the log begins with, which nobody brings before it is there."""
+        segment = self._disk.map_segment(path, self._file_bytes, create=True)
+        segment.fetch_pages(0, min(AHEAD_BYTES_MIN, self._file_bytes))
+        return segment
 
     def pages_ahead(self) -> PageRange | None:
         """The pages that the log will soon come to; None: they are there, or it has no use for them."""

@@ -14,14 +14,11 @@ from mqcore.storage.consume_queue_files import ConsumeQueueSync
 from mqcore.storage.disk import Disk, MappedSegment
 from mqcore.storage.errors import DiskError
 from mqcore.storage.index_file import IndexFile
-from mqcore.storage.pages_ahead import PagesAheadJob
 
 __all__ = [
     "FlushJob",
     "LogFlushJob",
     "NextSegmentJob",
-    "PagesAheadJob",
-    "PreparationJob",
     "QueueFlushJob",
     "QueueFlushRound",
 ]
@@ -109,7 +106,3 @@ class NextSegmentJob:
             self.segment = self.make()
         except DiskError:
             self.segment = None
-
-
-PreparationJob = NextSegmentJob | PagesAheadJob
-"""What MessageStore.preparation_finished takes."""

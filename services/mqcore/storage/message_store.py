@@ -51,7 +51,6 @@ from mqcore.storage.flush_jobs import (
     FlushJob,
     LogFlushJob,
     NextSegmentJob,
-    PreparationJob,
     QueueFlushJob,
     QueueFlushRound,
 )
@@ -654,13 +653,13 @@ class MessageStore:
         if isinstance(job, QueueFlushJob):
             self._queue_flush.finished(job)
 
-    def preparation_job(self) -> PreparationJob | None:
-        """What makes the next file of CommitLog or index, once the newest one is half full, or brings the pages that
-        they come to next; None: nothing to do. To be asked a few times a second.
+    def preparation_job(self) -> NextSegmentJob | None:
+        """What makes the next file of CommitLog or index, once the newest one is half full; None: nothing to do. To be
+        asked a few times a second.
         """
         if self._preparation_is_out:
             return None
-        job = self._next_log_file_job() or self._next_index_file_job() or self._pages_job()
+        job = self._next_log_file_job() or self._next_index_file_job()
         self._preparation_is_out = job is not None
         return job
 
@@ -675,16 +674,19 @@ class MessageStore:
         make = self._index.next_file(wall_ms=self._clock.wall_ms()) if self._index is not None else None
         return NextSegmentJob(make, self._index.take_prepared) if self._index is not None and make is not None else None
 
-    def _pages_job(self) -> PagesAheadJob | None:
+    def preparation_finished(self, job: NextSegmentJob) -> None:
+        """The job's `run` returned."""
+        self._preparation_is_out = False
+        if job.segment is not None:
+            job.taken(job.segment)
+
+    def pages_ahead_job(self) -> PagesAheadJob | None:
+        """What brings the pages that CommitLog and index come to next; None: they are there. To be asked a few times a
+        second, also while a file is made, which may take one: by then a log has outrun its pages.
+        """
         found = (self._log.pages_ahead(), None if self._index is None else self._index.pages_ahead())
         ranges = [pages for pages in found if pages is not None]
         return PagesAheadJob(ranges) if ranges else None
-
-    def preparation_finished(self, job: PreparationJob) -> None:
-        """The job's `run` returned."""
-        self._preparation_is_out = False
-        if isinstance(job, NextSegmentJob) and job.segment is not None:
-            job.taken(job.segment)
 
     # Retention
 

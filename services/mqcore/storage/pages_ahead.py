@@ -8,9 +8,10 @@ from typing import Final
 
 from mqcore.storage.disk import MappedSegment
 
-__all__ = ["PageRange", "PagesAhead", "PagesAheadJob"]
+__all__ = ["AHEAD_BYTES_MIN", "PageRange", "PagesAhead", "PagesAheadJob"]
 
-_AHEAD_BYTES_MIN: Final = 8 << 20
+AHEAD_BYTES_MIN: Final = 32 << 20
+"""What 160 MB a second take from one call to the next: nobody knows yet how fast a log grows that begins to."""
 _AHEAD_BYTES_MAX: Final = 64 << 20
 _STEP_BYTES: Final = 1 << 20
 """For less nobody is woken."""
@@ -56,7 +57,7 @@ class PagesAhead:
         ahead = 4 * (position - self._position)
         self._position = position
         start = max(self._end, position)
-        end = min(position + min(max(ahead, _AHEAD_BYTES_MIN), _AHEAD_BYTES_MAX), segment.size)
+        end = min(position + min(max(ahead, AHEAD_BYTES_MIN), _AHEAD_BYTES_MAX), segment.size)
         if start == end or (end - start < _STEP_BYTES and end < segment.size):
             return None
         self._end = end

@@ -13,7 +13,6 @@ from mqcore.storage import (
     DiskError,
     LogGap,
     MessageStore,
-    NextSegmentJob,
     PutStatus,
     RecordCorrupt,
     SegmentSizeMismatch,
@@ -211,7 +210,7 @@ class TestRolling:
     def test_young_file_has_none_prepared_behind_it(self, store: MessageStore) -> None:
         store.put(outgoing_message(keys=("u1",)))
         assert messages_by_key(store, "topic", "u1", begin_ms=0, end_ms=1 << 62)
-        assert not isinstance(store.preparation_job(), NextSegmentJob)
+        assert store.preparation_job() is None
 
     def test_files_of_log_and_index_are_prepared_before_the_first_put(self, disk: SimulatedDisk) -> None:
         store = new_store(disk)

@@ -7,18 +7,17 @@ from typing import Final
 
 import pytest
 
-from mqcore.storage import NextSegmentJob
 from mqcore.storage.commit_log import CommitLog
 from mqcore.storage.index_file import index_file_bytes
 from mqcore.storage.index_table import IndexTable
-from mqcore.storage.pages_ahead import PagesAheadJob
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import flush_all, new_store
 
 MIB: Final = 1 << 20
-FILE: Final = 40 * MIB
-AHEAD: Final = 8 * MIB
+FILE: Final = 96 * MIB
+AHEAD: Final = 32 * MIB
+AHEAD_MAX: Final = 64 * MIB
 
 
 @pytest.fixture
@@ -69,8 +68,8 @@ def test_pages_are_brought_once_and_not_for_little(log: CommitLog) -> None:
 def test_faster_log_is_gone_further_ahead_of(log: CommitLog) -> None:
     grow(log, MIB)
     pages(log)
-    grow(log, 3 * MIB)
-    assert pages(log) == (MIB + AHEAD, 4 * MIB + 4 * 3 * MIB)
+    grow(log, 10 * MIB)
+    assert pages(log) == (MIB + AHEAD, 11 * MIB + 4 * 10 * MIB)
     grow(log, 1)
     assert pages(log) is None
 
@@ -93,7 +92,29 @@ def test_large_writes_bring_their_pages_themselves(log: CommitLog) -> None:
     log.written(write)
     assert pages(log) is None
     grow(log, 100)
-    assert pages(log) == (20 * MIB + 200, FILE)
+    assert pages(log) == (100 + AHEAD, 20 * MIB + 200 + AHEAD_MAX)
+
+
+def test_reads_that_the_loop_writes_leave_the_next_small_one_its_pages(log: CommitLog) -> None:
+    grow(log, 100)
+    pages(log)
+    log.append_parts([memoryview(bytes(MIB))])
+    assert pages(log) == (100 + AHEAD, 100 + MIB + AHEAD)
+
+
+def test_file_made_ahead_has_its_first_pages(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    grow(log, FILE - MIB)
+    written = log.files.segment(0)
+    brought: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(
+        type(written), "fetch_pages", lambda segment, start, end: brought.append((segment.path, start, end))
+    )
+    found = log.next_file()
+    assert found is not None
+    _, make = found
+    assert brought == []
+    next_segment = make()
+    assert brought == [(next_segment.path, 0, AHEAD)]
 
 
 def test_log_that_was_cut_asks_again(log: CommitLog) -> None:
@@ -104,7 +125,7 @@ def test_log_that_was_cut_asks_again(log: CommitLog) -> None:
 
 
 def test_index_is_gone_ahead_of_from_its_last_entry_on(disk: SimulatedDisk) -> None:
-    table = IndexTable(disk, slot_count=1_000, entry_count=1 << 20)
+    table = IndexTable(disk, slot_count=1_000, entry_count=1 << 21)
     assert table.pages_ahead() is None
     table.put("topic", ["key"], None, 0, 1_000, 1_000)
     first = table.pages_ahead()
@@ -117,16 +138,18 @@ def test_index_is_gone_ahead_of_from_its_last_entry_on(disk: SimulatedDisk) -> N
 def test_job_brings_what_log_and_index_need(disk: SimulatedDisk) -> None:
     store = new_store(disk)
     store.load()
-    while isinstance(job := store.preparation_job(), NextSegmentJob):
-        job.run()
-        store.preparation_finished(job)
-    assert job is None
     store.put(outgoing_message(keys=("k",)))
     flush_all(store)
-    job = store.preparation_job()
-    assert isinstance(job, PagesAheadJob)
+    job = store.pages_ahead_job()
+    assert job is not None
     assert [pages.segment.path.partition("/")[0] for pages in job.ranges] == ["commitlog", "index"]
-    assert store.preparation_job() is None, "one at a time"
     job.run()
-    store.preparation_finished(job)
-    assert store.preparation_job() is None, "the same again"
+    assert store.pages_ahead_job() is None, "the same again"
+
+
+def test_nothing_waits_for_a_file_that_is_made(disk: SimulatedDisk) -> None:
+    store = new_store(disk)
+    store.load()
+    assert store.preparation_job() is not None
+    store.put(outgoing_message())
+    assert store.pages_ahead_job() is not None
