@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
 
+from mqservice import loop_turns
 from mqservice.loop_meter import LoopMeter
-from mqservice.loop_turns import LoopTurns
+from mqservice.loop_turns import LoopTurns, TurnSelector
 
 
 def run(main: Callable[[LoopTurns], Awaitable[None]]) -> None:
@@ -133,3 +135,61 @@ async def test_a_timer_is_the_running_loop_s() -> None:
     turns.call_later(0.001, lambda: done.set_result("later"))
     turns.call_later(0, pytest.fail).cancel()
     assert await done == "later"
+
+
+class Kernel:
+    """Stands behind a TurnSelector: a look takes 10 us, and what is awaited comes at `ready_at_us`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_us = 0
+        self.ready_at_us = 0
+        self.asked: list[float | None] = []
+        monkeypatch.setattr(selectors.DefaultSelector, "select", lambda _, timeout=None: self._select(timeout))
+        monkeypatch.setattr(loop_turns, "monotonic", lambda: self.now_us / 1e6)
+
+    def _select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.asked.append(timeout)
+        left_us = self.ready_at_us - self.now_us
+        if timeout == 0:
+            self.now_us += 10
+            return [] if left_us > 10 else [(selectors.SelectorKey(0, 0, 0, None), 1)]
+        self.now_us += left_us
+        return [(selectors.SelectorKey(0, 0, 0, None), 1)]
+
+    def wait(self, selector: TurnSelector, ready_after_us: int) -> list[float | None]:
+        """What the kernel was asked until something was ready."""
+        self.asked.clear()
+        self.ready_at_us = self.now_us + ready_after_us
+        assert selector.select(1)
+        return list(self.asked)
+
+
+def test_loop_looks_before_it_sleeps_once_a_wait_was_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    selector = TurnSelector(LoopTurns())
+    kernel = Kernel(monkeypatch)
+    assert kernel.wait(selector, 80) == [1], "it has not waited yet"
+    assert kernel.wait(selector, 30) == [0, 0, 0]
+    assert kernel.wait(selector, 80) == [0, 0, 0, 0, 0, 1], "in vain, but a short wait"
+    assert kernel.wait(selector, 10) == [0]
+    selector.close()
+
+
+def test_loop_that_waited_long_sleeps_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    selector = TurnSelector(LoopTurns())
+    kernel = Kernel(monkeypatch)
+    kernel.wait(selector, 80)
+    assert kernel.wait(selector, 5_000)[-1] == 1
+    assert kernel.wait(selector, 5_000) == [1]
+    assert kernel.wait(selector, 20) == [1]
+    selector.close()
+
+
+def test_who_must_not_wait_looks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    selector = TurnSelector(LoopTurns())
+    kernel = Kernel(monkeypatch)
+    kernel.wait(selector, 80)
+    kernel.asked.clear()
+    kernel.ready_at_us = kernel.now_us + 30
+    assert selector.select(0) == []
+    assert kernel.asked == [0]
+    selector.close()
