@@ -206,7 +206,7 @@ class TandemPair:
             process.kill()
 
     def pause(self) -> None:
-        """Nothing: idle, both brokers together use less than 1 % of a CPU, and timeouts of theirs would run on."""
+        """Nothing: idle, both brokers together use some 1 % of a CPU, and timeouts of theirs would run on."""
 
     def resume(self) -> None:
         """Nothing."""
