@@ -199,6 +199,11 @@ class WritePath:
             self._waiting_count += 1
         else:
             self._settle(results, status)
+            try:
+                self._store.write_appended()
+            except DiskError as error:
+                self._failed(error)
+                self._settle(results, PutStatus.SERVICE_NOT_AVAILABLE)
             self._finish_at_once(put, now_ns)
 
     def flushed(self) -> None:
@@ -328,6 +333,11 @@ class WritePath:
 
     def _end_of_turn(self) -> None:
         self._turn_scheduled = False
+        try:
+            self._store.write_appended()
+        except DiskError as error:
+            self._failed(error)
+            return
         if self._sync_flush:
             self._kick_flush()
         if self._ha is not None:

@@ -388,7 +388,7 @@ class _SimulatedMappedSegment(_Opened, MappedSegment):
         assert not self._closed, f"{self._path} is closed"
         return self._view
 
-    def write_parts(self, start: int, parts: Sequence[memoryview]) -> None:
+    def write_parts(self, start: int, parts: Sequence[bytes | memoryview]) -> None:
         for part in parts:
             self.view[start : start + len(part)] = part
             start += len(part)

@@ -320,17 +320,20 @@ class _PosixMappedSegment(MappedSegment):
         assert self._view is not None, f"{self._path} is closed"
         return self._view
 
-    def write_parts(self, start: int, parts: Sequence[memoryview]) -> None:
-        # Through the descriptor: a large write takes its pages in one go, where the map faults for each of them.
-        assert 0 <= start <= start + sum(map(len, parts)) <= self._size, f"{self._path}: {start} is outside"
-        with _disk_errors(self._path):
-            for first in range(0, len(parts), _PARTS_MAX):
-                some = parts[first : first + _PARTS_MAX]
-                size = sum(map(len, some))
-                written = os.pwritev(self._open.number, some, start)
-                if written != size:
-                    _write_all_at(self._open.number, b"".join(some)[written:], start + written)
-                start += size
+    def write_parts(self, start: int, parts: Sequence[bytes | memoryview]) -> None:
+        # Through the descriptor: a write takes its pages in one go, where the map faults for each of them.
+        size = sum(map(len, parts))
+        assert 0 <= start <= start + size <= self._size, f"{self._path}: {start} is outside"
+        number = self._open.number
+        try:
+            if len(parts) == 1:
+                written = os.pwrite(number, parts[0], start)
+            else:
+                written = os.pwritev(number, parts[:_PARTS_MAX], start)
+            if written != size:
+                _write_all_at(number, b"".join(parts)[written:], start + written)
+        except OSError as error:
+            raise _disk_error(self._path, error) from error
 
     def fetch_pages(self, start: int, end: int) -> None:
         descriptor = self._descriptor

@@ -11,6 +11,8 @@ Invariants:
   written over it.
 - A record lies in one file. One of L bytes fits if L + 8 <= what is left; else the file is closed with a blank.
 - [min_offset, flushed_offset) is on the platter. `end_offset` is volatile: a start finds it by scanning.
+- What was appended is in its file, and outlives the process, after `write_gathered`; whoever reads or flushes sees to
+  that. Appends of a turn are one system call so, where stores into the map were a page fault each 4 KiB (docs/adr/0027).
 
 One thread writes (the event loop's), or has a thread write what comes next (`raw_write`). Flush jobs run beside it.
 """
@@ -24,7 +26,6 @@ from typing import Final
 from mqcore.message import encode_blank
 from mqcore.storage.disk import Disk, MappedSegment
 from mqcore.storage.mapped_file_queue import MappedFileQueue
-from mqcore.storage.pages_ahead import AHEAD_BYTES_MIN, PageRange, PagesAhead
 from mqcore.storage.raw_write import RawWrite
 
 __all__ = ["COMMIT_LOG_FOLDER", "CommitLog"]
@@ -33,8 +34,8 @@ COMMIT_LOG_FOLDER: Final = "commitlog"
 
 _BLANK_HEAD_BYTES: Final = 8
 """Room that must be left behind every record, for the blank that closes the file."""
-_WRITTEN_BYTES_MIN: Final = 64 << 10
-"""From so many bytes on a system call costs less than the page faults of a copy into the map."""
+_GATHERED_BYTES_MAX: Final = 256 << 10
+"""More than that is written at once: what a system call costs is nothing beside it."""
 _NOTHING: Final = memoryview(b"")
 _DIGEST_CHUNK_BYTES: Final = 1 << 20
 
@@ -50,13 +51,13 @@ class CommitLog:
         """Where the next record goes. Read by everyone, set here only; an attribute because every put reads it."""
         self.flushed_offset = 0
         # The file being written, unpacked for the hot path. Without one _file_start == _file_end == end_offset.
-        self._view = _NOTHING
+        self._segment: MappedSegment | None = None
         self._file_start = 0
         self._file_end = 0
+        # What was appended and is not yet in the file, and where that begins if there is something.
+        self._gathered: list[bytes] = []
+        self._gathered_start = 0
         self._prepared: tuple[int, MappedSegment] | None = None
-        self._pages = PagesAhead()
-        # End of the last write by a thread, which takes its pages itself.
-        self._written_end = -1
         self._cuts = 0
 
     @property
@@ -77,55 +78,59 @@ class CommitLog:
     # Appending
 
     def append(self, record: bytes) -> bool:
-        """Stores a record, or several joined ones.
+        """Takes a record, or several joined ones, to be written with those that follow: see `write_gathered`.
 
-        False, and nothing is stored, if they and the blank behind them have no room in the file being written.
+        False, and nothing is taken, if they and the blank behind them have no room in the file being written.
+        DiskError: many bytes were gathered, and could not be written.
         """
         end_offset = self.end_offset + len(record)
         if end_offset + _BLANK_HEAD_BYTES > self._file_end:
             return False
-        file_start = self._file_start
-        self._view[self.end_offset - file_start : end_offset - file_start] = record
+        if not self._gathered:
+            self._gathered_start = self.end_offset
+        self._gathered.append(record)
         self.end_offset = end_offset
+        if end_offset - self._gathered_start >= _GATHERED_BYTES_MAX:
+            self.write_gathered()
         return True
+
+    @property
+    def has_gathered(self) -> bool:
+        """Whether something was appended that is not yet in its file."""
+        return bool(self._gathered)
+
+    def write_gathered(self) -> None:
+        """Writes what was appended: it outlives the process. DiskError: some of it does; the next call tries again."""
+        if self._gathered:
+            assert self._segment is not None, "appended without a file"
+            self._segment.write_parts(self._gathered_start - self._file_start, self._gathered)
+            self._gathered = []
 
     def roll(self) -> None:
         """Closes the file being written with a blank and goes on in the next. DiskError: nothing changed."""
+        self.write_gathered()
         segment = self._next_segment(self._file_end)
         rest = self._file_end - self.end_offset
         if rest:
             assert rest >= _BLANK_HEAD_BYTES, f"no room for a blank at {self.end_offset}"
-            start = self.end_offset - self._file_start
-            self._view[start : start + _BLANK_HEAD_BYTES] = encode_blank(rest)
+            assert self._segment is not None, "room without a file"
+            self._segment.write_parts(self.end_offset - self._file_start, [encode_blank(rest)])
         self.end_offset = self._file_end
         self._enter(segment, self._file_end)
 
     def append_raw(self, data: bytes | memoryview) -> None:
-        """Stores bytes of a master's log, which lie within one file. DiskError: no next file, nothing changed."""
-        if self.end_offset == self._file_end:
-            self._enter(self._next_segment(self._file_end), self._file_end)
-        start = self.end_offset - self._file_start
-        end = start + len(data)
-        assert end <= self._file_bytes, f"{len(data)} bytes at {self.end_offset} span two files"
-        self._view[start:end] = data
-        self.end_offset = self._file_start + end
+        """`append_parts` of one."""
+        self.append_parts((memoryview(data),))
 
     def append_parts(self, parts: Sequence[memoryview]) -> None:
-        """Stores bytes of a master's log, each part of which lies within one file. DiskError: the rest is not there."""
-        if len(parts) == 1 and len(parts[0]) < _WRITTEN_BYTES_MIN:
-            self.append_raw(parts[0])  # What a slave reads that follows closely.
-            return
+        """Writes bytes of a master's log, each part of which lies within one file. DiskError: the rest is not there."""
         first = 0
         while first < len(parts):
             if self.end_offset == self._file_end:
                 self._enter(self._next_segment(self._file_end), self._file_end)
             write = self._raw_write(parts, first)
-            if write.size < _WRITTEN_BYTES_MIN:
-                for part in write.parts:
-                    self.append_raw(part)
-            else:
-                write.run()
-                self.end_offset += write.size
+            write.run()
+            self.written(write)
             first += len(write.parts)
 
     def raw_write(self, parts: Sequence[memoryview]) -> RawWrite | None:
@@ -140,7 +145,6 @@ class CommitLog:
         """The write has run: what it stored belongs to the log."""
         assert write.start == self.end_offset - self._file_start, "something was appended under a write"
         self.end_offset += write.size
-        self._written_end = self.end_offset
 
     def _raw_write(self, parts: Sequence[memoryview], first: int) -> RawWrite:
         """For as many of parts[first:] as lie in the file being written."""
@@ -150,9 +154,9 @@ class CommitLog:
             size += len(parts[end])
             end += 1
         assert end > first, f"{len(parts[first])} bytes at {self.end_offset} span two files"
-        segment = self._files.segment(self._file_start)
-        assert segment is not None, "the file being written is gone"
-        return RawWrite(segment, self.end_offset - self._file_start, parts[first:end], size)
+        assert not self._gathered, "behind puts there are no bytes of another's log"
+        assert self._segment is not None, "the log has no file"
+        return RawWrite(self._segment, self.end_offset - self._file_start, parts[first:end], size)
 
     def restart_at(self, start_offset: int) -> None:
         """Moves an empty log: its files go, the next one starts at `start_offset`."""
@@ -169,13 +173,17 @@ class CommitLog:
         """Bytes from `offset`, no copy: at most `max_bytes`, within one file, not beyond the end; empty if outside.
 
         The view stays readable when the file is removed. It must not be kept for long: it keeps the file's space.
+        In another thread than the one that appends only what was written. DiskError: what was gathered can't be.
         """
         if not self.min_offset <= offset < self.end_offset:
             return _NOTHING
         segment = self._files.segment(offset)
         assert segment is not None, f"no file holds {offset}"
         start = offset % self._file_bytes
-        return segment.view[start : start + min(max_bytes, self.end_offset - offset, self._file_bytes - start)]
+        length = min(max_bytes, self.end_offset - offset, self._file_bytes - start)
+        if self._gathered and offset + length > self._gathered_start:
+            self.write_gathered()
+        return segment.view[start : start + length]
 
     def digest(self, start_offset: int, end_offset: int) -> bytes:
         """SHA-256 of [start_offset, end_offset), which must be kept. Blocks for about 0.6 ms per MiB."""
@@ -201,7 +209,8 @@ class CommitLog:
     # Flushing
 
     def unflushed(self) -> tuple[list[MappedSegment], int]:
-        """Files to sync and the offset up to which everything is durable after that."""
+        """Files to sync and the offset up to which everything is durable after that. DiskError as of write_gathered."""
+        self.write_gathered()
         return self._files.segments(self.flushed_offset, self.end_offset), self.end_offset
 
     @property
@@ -226,20 +235,7 @@ class CommitLog:
         if self._prepared is not None or start_offset - self.end_offset > self._file_bytes // 2:
             return None
         path = self._files.path(start_offset)
-        return start_offset, lambda: self._make_file(path)
-
-    def _make_file(self, path: str) -> MappedSegment:
-        """In a thread: with the pages that the log begins with, which nobody brings before it is there."""
-        segment = self._disk.map_segment(path, self._file_bytes, create=True)
-        segment.fetch_pages(0, min(AHEAD_BYTES_MIN, self._file_bytes))
-        return segment
-
-    def pages_ahead(self) -> PageRange | None:
-        """The pages that the log will soon come to; None: they are there, or it has no use for them."""
-        segment = self._files.segment(self._file_start)
-        if segment is None or self.end_offset in (self._file_end, self._written_end):
-            return None
-        return self._pages.ahead_of(segment, self.end_offset - self._file_start)
+        return start_offset, lambda: self._disk.map_segment(path, self._file_bytes, create=True)
 
     def take_prepared(self, start_offset: int, segment: MappedSegment) -> None:
         """The next file was made ahead. If the log needed it meanwhile, it has mapped the same file itself."""
@@ -274,6 +270,7 @@ class CommitLog:
         Safe against a crash at every step: first the record at `end_offset` is made invalid, then files behind are
         removed from the last one on, then the rest is cleared. Recovery after any of these ends at `end_offset`.
         """
+        self.write_gathered()
         self._cuts += 1
         self._drop_prepared()
         self.flushed_offset = min(self.flushed_offset, end_offset)
@@ -298,7 +295,7 @@ class CommitLog:
         return cleared_bytes
 
     def close(self) -> None:
-        """Lets go of the files. Not a flush."""
+        """Lets go of the files. Not a flush; what was gathered and not written is forgotten."""
         self._leave(self.end_offset)
         self._files.close()
 
@@ -316,11 +313,12 @@ class CommitLog:
             self._prepared = None
 
     def _enter(self, segment: MappedSegment, file_start: int) -> None:
-        self._view = segment.view
+        self._segment = segment
         self._file_start = file_start
         self._file_end = file_start + self._file_bytes
 
     def _leave(self, offset: int) -> None:
         """No file is being written; the next one is made when it is needed."""
-        self._view = _NOTHING
+        self._segment = None
+        self._gathered = []
         self._file_start = self._file_end = offset

@@ -62,7 +62,7 @@ class MappedSegment(Protocol):
     def view(self) -> memoryview:
         """The whole file, writable. Not to be used after `close`; slices exported before stay readable."""
 
-    def write_parts(self, start: int, parts: Sequence[memoryview]) -> None:
+    def write_parts(self, start: int, parts: Sequence[bytes | memoryview]) -> None:
         """Stores `parts` one behind the other from `start` on, as slices of `view` do; for many bytes in less time.
 
         DiskError: a part of them may have been stored.

@@ -26,7 +26,7 @@ from mqcore.storage.index_file import (
     key_hash,
     tag_hash,
 )
-from mqcore.storage.pages_ahead import PageRange, PagesAhead
+from mqcore.storage.pages_ahead import PagesAhead, PagesAheadJob
 from mqcore.storage.term_hashes import HASH_BYTES, add_term_hashes, hashes_of, term_hashes
 
 if TYPE_CHECKING:  # It imports numpy, which only those pay who have many records to enter.
@@ -309,8 +309,8 @@ class IndexTable:
         segment.fetch_pages(0, index_file_bytes(slot_count=self._slot_count, entry_count=0))
         return segment
 
-    def pages_ahead(self) -> PageRange | None:
-        """The pages that the next entries go to; None: they are there, or there is no file."""
+    def pages_ahead_job(self) -> PagesAheadJob | None:
+        """What brings the pages that the next entries go to; None: they are there, or there is no file."""
         if not self._files or self._files[-1].is_full:
             return None
         return self._pages.ahead_of(self._files[-1].segment, self._files[-1].entries_end)

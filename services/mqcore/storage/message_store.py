@@ -253,7 +253,8 @@ class MessageStore:
 
     @property
     def end_offset(self) -> int:
-        """Where the next record goes."""
+        """Where the next record goes. Everything below is in its file. DiskError: see `write_appended`."""
+        self.write_appended()
         return self._log.end_offset
 
     @property
@@ -264,6 +265,7 @@ class MessageStore:
     @property
     def dispatched_offset(self) -> int:
         """Every whole record below is in its ConsumeQueue. On a master the end; a slave's log may end in a half one."""
+        self.write_appended()
         return self._dispatched_offset
 
     @property
@@ -302,7 +304,8 @@ class MessageStore:
         self._judge_refusal()
 
     def put(self, message: OutgoingMessage) -> AppendResult:
-        """Appends a message and makes it findable. Not durable yet: see `flushed_offset`.
+        """Appends a message and makes it findable. It outlives the process after `write_appended`, which whoever
+        acknowledges it has to call before, and the machine once `flushed_offset` is behind it.
 
         Every refusal is a status. DiskError: the message is in the log, its entry may not be; the broker must stop.
         """
@@ -365,6 +368,18 @@ class MessageStore:
         self._enter_batch(messages, runs, results)
         self._dispatched_offset = log.end_offset
         return results
+
+    def write_appended(self) -> None:
+        """Writes what was put since the last call, all of it at once: to be called when a turn's puts are appended.
+
+        Reads and flushes see to it as well. DiskError: the broker must stop.
+        """
+        if self._log.has_gathered:
+            try:
+                self._log.write_gathered()
+            except DiskError as error:
+                self._fail(error)
+                raise
 
     def _judge_batch(self, messages: Sequence[OutgoingMessage]) -> PutStatus | None:
         if self._refusal is not None or self._failure is not None:
@@ -681,12 +696,10 @@ class MessageStore:
             job.taken(job.segment)
 
     def pages_ahead_job(self) -> PagesAheadJob | None:
-        """What brings the pages that CommitLog and index come to next; None: they are there. To be asked a few times a
-        second, also while a file is made, which may take one: by then a log has outrun its pages.
+        """What brings the pages that the index comes to next; None: they are there. To be asked a few times a second,
+        also while a file is made, which may take one.
         """
-        found = (self._log.pages_ahead(), None if self._index is None else self._index.pages_ahead())
-        ranges = [pages for pages in found if pages is not None]
-        return PagesAheadJob(ranges) if ranges else None
+        return None if self._index is None else self._index.pages_ahead_job()
 
     # Retention
 

@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from mqcore.storage.disk import MappedSegment
 
-__all__ = ["AHEAD_BYTES_MIN", "PageRange", "PagesAhead", "PagesAheadJob"]
+__all__ = ["PagesAhead", "PagesAheadJob"]
 
-AHEAD_BYTES_MIN: Final = 32 << 20
-"""What 160 MB a second take from one call to the next: nobody knows yet how fast a log grows that begins to."""
-_AHEAD_BYTES_MAX: Final = 64 << 20
-_STEP_BYTES: Final = 1 << 20
-"""For less nobody is woken."""
+_AHEAD_BYTES: Final = 16 << 20
+_LEFT_BYTES_MIN: Final = _AHEAD_BYTES // 2
+"""While more than that is left of what was brought, nobody is woken. An index needs a second and more for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class PageRange:
-    """Bytes of a file."""
+class PagesAheadJob:
+    """Brings the pages of [start, end) of a file, in a thread."""
 
     segment: MappedSegment
     start: int
     end: int
 
-
-@dataclass(frozen=True, slots=True)
-class PagesAheadJob:
-    """Brings pages, in a thread."""
-
-    ranges: Sequence[PageRange]
-
     def run(self) -> None:
         """Blocks; never raises DiskError."""
-        for pages in self.ranges:
-            pages.segment.fetch_pages(pages.start, pages.end)
+        self.segment.fetch_pages(self.start, self.end)
 
 
 class PagesAhead:
@@ -43,22 +32,16 @@ class PagesAhead:
 
     def __init__(self) -> None:
         self._segment: MappedSegment | None = None
-        # Of that file: where the writer was when it was last asked for, and where the pages that were brought end.
-        self._position = 0
+        # Where the pages end that were brought of that file.
         self._end = 0
 
-    def ahead_of(self, segment: MappedSegment, position: int) -> PageRange | None:
-        """What is to be brought for a writer that is at `position`, and counts as brought now; None: nothing.
-
-        As far ahead as it gets in four such times between one call and the next.
-        """
-        if segment is not self._segment or position < self._position:
-            self._segment, self._position, self._end = segment, position, position
-        ahead = 4 * (position - self._position)
-        self._position = position
+    def ahead_of(self, segment: MappedSegment, position: int) -> PagesAheadJob | None:
+        """What is to be brought for a writer that is at `position`, and counts as brought now; None: nothing."""
+        if segment is not self._segment:
+            self._segment, self._end = segment, 0
         start = max(self._end, position)
-        end = min(position + min(max(ahead, AHEAD_BYTES_MIN), _AHEAD_BYTES_MAX), segment.size)
-        if start == end or (end - start < _STEP_BYTES and end < segment.size):
+        end = min(position + _AHEAD_BYTES, segment.size)
+        if start >= end or start - position > _LEFT_BYTES_MIN:
             return None
         self._end = end
-        return PageRange(segment, start, end)
+        return PagesAheadJob(segment, start, end)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import pytest
+
+from broker.put_answer import PutDone
 from broker.put_meter import PutMeter, TopicPuts
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.send_tracer import SendTracer
@@ -14,28 +18,47 @@ from broker.write_path import WritePath
 from mqcore.message import Host, OutgoingMessage
 from mqcore.replication import MasterOptions, MasterReplica
 from mqcore.routing import BrokerIdentity
-from mqcore.storage import AppendResult, FlushDiskType, PutStatus
+from mqcore.storage import AppendResult, DiskError, FlushDiskType, PutStatus
+from mqcore.storage.disk import MappedSegment
 from mqcore.tracing import HeadSampler, ResolvedSend, SpanData, TraceOptions
 from mqcore.tracing.send_spans import send_spans
 from mqcore.tracing.traced_send import AckPolicy
 from support.fake_call import FakeCall
 from support.simulated_disk import SimulatedDisk
-from support.stores import ManualClock, new_store
+from support.stores import SMALL_OPTIONS, ManualClock, new_store
 
 READ_NS = 5_000_000
 TRACED = ["00-000000000000000000000000000000aa-00000000000000bb-01"]
 
 
+class Links:
+    """Notes what was there when the slaves were sent what is new."""
+
+    def __init__(self, look: Callable[[], int]) -> None:
+        self.seen: list[int] = []
+        self._look = look
+
+    def pump(self) -> None:
+        """`ReplicationLinks`'."""
+        self.seen.append(self._look())
+
+    def close_link(self, link: int, reason: str) -> None:
+        """`ReplicationLinks`'."""
+        raise AssertionError(reason)
+
+
 class Rig:
     """A SYNC_MASTER whose slave reports when the test says so; the clock counts ms."""
 
-    def __init__(self, *, is_traced: bool) -> None:
+    def __init__(self, *, is_traced: bool, needed_slaves: int = 1) -> None:
         self.clock = ManualClock(6)
-        self.store = new_store(SimulatedDisk(random.Random(1), wall_ms=self.clock.wall_ms), self.clock)
+        self.disk = SimulatedDisk(random.Random(1), wall_ms=self.clock.wall_ms)
+        self.store = new_store(self.disk, self.clock)
         self.store.load()
-        self.replica = MasterReplica(self.store, MasterOptions(needed_slaves=1))
+        self.replica = MasterReplica(self.store, MasterOptions(needed_slaves=needed_slaves))
         self.meter = PutMeter()
         self.spans: list[SpanData] = []
+        self.failures: list[DiskError] = []
         ids = itertools.count(1)
         tracing = BrokerTracing(
             identity=BrokerIdentity("DefaultCluster", "broker-a", 0),
@@ -44,7 +67,7 @@ class Rig:
             sampler=HeadSampler(0.0, chance=lambda: 0.5, bits=lambda _: next(ids)),
             sink=self,
         )
-        policy = AckPolicy(needed_slaves=1, waits_for_slaves=True, sync_flush=False)
+        policy = AckPolicy(needed_slaves=needed_slaves, waits_for_slaves=needed_slaves > 0, sync_flush=False)
         self.tracer = SendTracer(tracing, self.meter, policy=policy) if is_traced else None
         self.refusal: str | None = None
         self.path = WritePath(
@@ -52,13 +75,13 @@ class Rig:
             replica=self.replica,
             clock=self.clock,
             flush_disk_type=FlushDiskType.ASYNC_FLUSH,
-            waits_for_slaves=True,
+            waits_for_slaves=needed_slaves > 0,
             kick_flush=lambda: None,
             appended=lambda topic: None,
             # Writing answers takes a while here.
             answered=lambda: self.advance(1),
             refusal=lambda: self.refusal,
-            failed=lambda error: None,
+            failed=self.failures.append,
             meter=self.meter,
             tracer=self.tracer,
         )
@@ -79,12 +102,32 @@ class Rig:
     def advance(self, duration_ms: int) -> None:
         self.clock.now_ms += duration_ms
 
+    def stored_bytes(self) -> int:
+        """Of the log, without the zeros behind it: what would be there if this process were killed now."""
+        segment = self.disk.map_segment(f"commitlog/{0:020}", SMALL_OPTIONS.commit_log_file_bytes, create=False)
+        return len(bytes(segment.view).rstrip(b"\0"))
+
+    def break_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No write of the log succeeds any more."""
+
+        def refuse(segment: MappedSegment, start: int, parts: object) -> None:
+            raise DiskError(f"{segment.path}: Input/output error")
+
+        segment = self.disk.map_segment(f"commitlog/{0:020}", SMALL_OPTIONS.commit_log_file_bytes, create=False)
+        monkeypatch.setattr(type(segment), "write_parts", refuse)
+
     def put(self, *, call: FakeCall | None, traceparents: Sequence[str] = ()) -> list[AppendResult]:
         """The results, once they are there."""
         answers: list[AppendResult] = []
-        message = OutgoingMessage("orders", 0, b"body", b"", 0, ("id-1",), None, 0, Host.parse("10.0.0.7", 50_000))
-        self.path.put([message], answers.extend, call, traceparents)
+        self.put_for(answers.extend, call, traceparents)
         return answers
+
+    def put_for(self, done: PutDone, call: FakeCall | None = None, traceparents: Sequence[str] = ()) -> None:
+        """Tells `done` the results."""
+        # With a property, so that the record does not end with a zero.
+        host = Host.parse("10.0.0.7", 50_000)
+        message = OutgoingMessage("orders", 0, b"body", b"a\1b\2", 0, ("id-1",), None, 0, host)
+        self.path.put([message], done, call, traceparents)
 
     def report(self, offset: int) -> None:
         """The slave has all below it."""
@@ -162,4 +205,50 @@ async def test_those_who_wait_at_the_end_are_answered_and_traced() -> None:
     rig.path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
     assert [answer.status for answer in answers] == [PutStatus.SERVICE_NOT_AVAILABLE]
     assert "SendMessage" in rig.times()
+    rig.close()
+
+
+async def test_puts_of_a_turn_are_written_together_before_slaves_are_sent_them() -> None:
+    rig = Rig(is_traced=False)
+    links = Links(rig.stored_bytes)
+    rig.path.attach(links)
+    for _ in range(3):
+        rig.put(call=None)
+    assert rig.stored_bytes() == 0
+    await asyncio.sleep(0)
+    assert links.seen == [rig.stored_bytes()]
+    assert rig.stored_bytes() == rig.store.end_offset
+    rig.close()
+
+
+async def test_answer_that_waits_for_nobody_comes_after_the_write() -> None:
+    rig = Rig(is_traced=False, needed_slaves=0)
+    answers: list[tuple[PutStatus, int, int]] = []
+    for _ in range(2):
+        rig.put_for(
+            lambda results: answers.extend((item.status, item.end_offset, rig.stored_bytes()) for item in results)
+        )
+    await asyncio.sleep(0)
+    assert [status for status, _, _ in answers] == [PutStatus.PUT_OK] * 2
+    assert all(end_offset <= stored_bytes for _, end_offset, stored_bytes in answers)
+    rig.close()
+
+
+@pytest.mark.parametrize("needed_slaves", [0, 1])
+async def test_put_that_cannot_be_written_is_not_acknowledged_nor_sent(
+    needed_slaves: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(is_traced=False, needed_slaves=needed_slaves)
+    links = Links(rig.stored_bytes)
+    rig.path.attach(links)
+    rig.put(call=None)
+    await asyncio.sleep(0)
+    links.seen.clear()
+    rig.break_disk(monkeypatch)
+    answers = rig.put(call=None)
+    await asyncio.sleep(0)
+    rig.path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
+    assert [answer.status for answer in answers] == [PutStatus.SERVICE_NOT_AVAILABLE]
+    assert rig.failures
+    assert links.seen == []
     rig.close()
