@@ -3,8 +3,9 @@
 All of it happens on the event loop, in the order *persist, then send, then acknowledge*:
 
 1. `put` appends to the CommitLog and its ConsumeQueue and asks the replica what the send waits for;
-2. at the end of each turn of the loop, after all requests of that turn were appended, `_end_of_turn` starts the flush
-   and sends the new bytes to every slave in one system call each: group commit without a timer;
+2. at the end of each turn of the loop, after all requests of that turn were appended, `_end_of_turn` writes them,
+   starts the flush and sends the new bytes to every slave, in one system call each: group commit without a timer; sends
+   that wait for nothing else are answered then;
 3. a slave's report or a finished flush releases every send it covers, and their answers go out together.
 
 No task, future or lock per message. What is measured of a put are three times, which the path needs anyway: when its
@@ -62,9 +63,9 @@ class ReplicationLinks(Protocol):
 class WritePath:
     """Owns the master's side of every put. Event loop only.
 
-    `appended` is told the topic after each append, so that long polls wake. `answered` is told when a report or a flush
-    has answered sends, so that the answers go out at once and together. `refusal` tells why puts are
-    refused now, or returns None; `failed` is told of a disk that broke under a put.
+    `appended` is told the topic after each append, so that long polls wake. `answered` is told when a report, a
+    flush or the end of a turn has answered sends, so that the answers go out at once and together. `refusal` tells why
+    puts are refused now, or returns None; `failed` is told of a disk that broke under a put.
     """
 
     def __init__(
@@ -101,6 +102,8 @@ class WritePath:
         self._turns = turns or LoopTurns()
         self._ha: ReplicationLinks | None = None
         self._waiting_count = 0
+        # Puts of this turn whose answers wait for nothing but its end.
+        self._unheld: list[Put] = []
         # When the last put was appended.
         self._appended_ns = 0
         self._turn_scheduled = False
@@ -119,7 +122,7 @@ class WritePath:
 
     @property
     def waiting_count(self) -> int:
-        """Requests that wait for a slave or the disk."""
+        """Requests that wait for a slave, the disk, or the end of the turn."""
         return self._waiting_count
 
     def attach(self, ha: ReplicationLinks) -> None:
@@ -194,17 +197,11 @@ class WritePath:
             self._schedule_turn()
         self._appended(message.topic)
         self._meter.stored(message.topic, len(messages), last.end_offset - first.physical_offset)
+        self._waiting_count += 1
         status = self._replica.submit(put, now_ns // _NS_PER_MS)
-        if status is None:
-            self._waiting_count += 1
-        else:
+        if status is not None:
             self._settle(results, status)
-            try:
-                self._store.write_appended()
-            except DiskError as error:
-                self._failed(error)
-                self._settle(results, PutStatus.SERVICE_NOT_AVAILABLE)
-            self._finish_at_once(put, now_ns)
+            self._unheld.append(put)
 
     def flushed(self) -> None:
         """The flush worker finished a job."""
@@ -273,6 +270,7 @@ class WritePath:
             self._waiting_count -= 1
             self._settle(put.results, status)
             self._finish(put, now_ns)
+        self._answer_unheld(status)
         self._note_written()
 
     def close(self) -> None:
@@ -337,12 +335,26 @@ class WritePath:
             self._store.write_appended()
         except DiskError as error:
             self._failed(error)
+            self._answer_unheld(PutStatus.SERVICE_NOT_AVAILABLE)
             return
         if self._sync_flush:
             self._kick_flush()
         if self._ha is not None:
             self._ha.pump()
+        if self._unheld:
+            self._answer_unheld(_PUT_OK)
+            self._answered()
+            self._note_written()
         self._arm_timer()
+
+    def _answer_unheld(self, status: PutStatus) -> None:
+        """`status`: _PUT_OK leaves each what it has."""
+        puts, self._unheld = self._unheld, []
+        now_ns = self._monotonic_ns()
+        for put in puts:
+            self._waiting_count -= 1
+            self._settle(put.results, status)
+            self._finish(put, now_ns)
 
     def _arm_timer(self) -> None:
         """Keeps one timer at or before the replica's next deadline; a deadline that moved later is met by re-arming."""

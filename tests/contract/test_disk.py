@@ -73,6 +73,19 @@ class TestMappedSegment:
         expected = b"abc" + b"".join(parts)
         assert bytes(segment.view[: len(expected) + 1]) == expected + b"\0"
 
+    def test_tail_view_shows_what_is_written(self, disk: Disk) -> None:
+        segment = disk.map_segment(SEGMENT, 1 << 20, create=True)
+        tail = segment.new_tail_view()
+        assert len(tail) == 1 << 20
+        assert tail.readonly
+        segment.write_parts(3, [b"abc"])
+        segment.view[:3] = b"xyz"
+        assert bytes(tail[:7]) == b"xyzabc\0"
+        held = tail[:6]
+        del tail
+        segment.close()
+        assert bytes(held) == b"xyzabc"
+
     def test_slices_outlive_close_and_removal(self, disk: Disk) -> None:
         segment = disk.map_segment(SEGMENT, 8192, create=True)
         segment.view[:5] = b"hello"

@@ -388,6 +388,9 @@ class _SimulatedMappedSegment(_Opened, MappedSegment):
         assert not self._closed, f"{self._path} is closed"
         return self._view
 
+    def new_tail_view(self) -> memoryview:
+        return self.view.toreadonly()
+
     def write_parts(self, start: int, parts: Sequence[bytes | memoryview]) -> None:
         for part in parts:
             self.view[start : start + len(part)] = part

@@ -320,6 +320,14 @@ class _PosixMappedSegment(MappedSegment):
         assert self._view is not None, f"{self._path} is closed"
         return self._view
 
+    def new_tail_view(self) -> memoryview:
+        # Ahead of a reader that follows the writer the kernel reads as far as the device's readahead says: it takes and
+        # clears megabytes of pages that nobody has written yet, and the reader waits for it.
+        with _disk_errors(self._path):
+            tail = mmap.mmap(self._open.number, self._size, prot=mmap.PROT_READ)
+            tail.madvise(mmap.MADV_RANDOM)
+        return memoryview(tail)
+
     def write_parts(self, start: int, parts: Sequence[bytes | memoryview]) -> None:
         # Through the descriptor: a write takes its pages in one go, where the map faults for each of them.
         size = sum(map(len, parts))

@@ -12,7 +12,7 @@ Invariants:
 - A record lies in one file. One of L bytes fits if L + 8 <= what is left; else the file is closed with a blank.
 - [min_offset, flushed_offset) is on the platter. `end_offset` is volatile: a start finds it by scanning.
 - What was appended is in its file, and outlives the process, after `write_gathered`; whoever reads or flushes sees to
-  that. Appends of a turn are one system call so, where stores into the map were a page fault each 4 KiB (docs/adr/0027).
+  that. Appends of a turn are one system call so, where stores into the map fault for each 4 KiB (docs/adr/0027).
 
 One thread writes (the event loop's), or has a thread write what comes next (`raw_write`). Flush jobs run beside it.
 """
@@ -36,6 +36,8 @@ _BLANK_HEAD_BYTES: Final = 8
 """Room that must be left behind every record, for the blank that closes the file."""
 _GATHERED_BYTES_MAX: Final = 256 << 10
 """More than that is written at once: what a system call costs is nothing beside it."""
+_TAIL_BYTES: Final = 16 << 20
+"""What was written last is read without readahead; twice of what devices usually read ahead."""
 _NOTHING: Final = memoryview(b"")
 _DIGEST_CHUNK_BYTES: Final = 1 << 20
 
@@ -52,6 +54,7 @@ class CommitLog:
         self.flushed_offset = 0
         # The file being written, unpacked for the hot path. Without one _file_start == _file_end == end_offset.
         self._segment: MappedSegment | None = None
+        self._tail_view = _NOTHING
         self._file_start = 0
         self._file_end = 0
         # What was appended and is not yet in the file, and where that begins if there is something.
@@ -177,12 +180,14 @@ class CommitLog:
         """
         if not self.min_offset <= offset < self.end_offset:
             return _NOTHING
-        segment = self._files.segment(offset)
-        assert segment is not None, f"no file holds {offset}"
         start = offset % self._file_bytes
         length = min(max_bytes, self.end_offset - offset, self._file_bytes - start)
         if self._gathered and offset + length > self._gathered_start:
             self.write_gathered()
+        if self._segment is not None and offset >= self._file_start and offset + _TAIL_BYTES >= self.end_offset:
+            return self._tail_view[start : start + length]
+        segment = self._files.segment(offset)
+        assert segment is not None, f"no file holds {offset}"
         return segment.view[start : start + length]
 
     def digest(self, start_offset: int, end_offset: int) -> bytes:
@@ -314,11 +319,13 @@ class CommitLog:
 
     def _enter(self, segment: MappedSegment, file_start: int) -> None:
         self._segment = segment
+        self._tail_view = segment.new_tail_view()
         self._file_start = file_start
         self._file_end = file_start + self._file_bytes
 
     def _leave(self, offset: int) -> None:
         """No file is being written; the next one is made when it is needed."""
         self._segment = None
+        self._tail_view = _NOTHING
         self._gathered = []
         self._file_start = self._file_end = offset

@@ -62,6 +62,12 @@ class MappedSegment(Protocol):
     def view(self) -> memoryview:
         """The whole file, writable. Not to be used after `close`; slices exported before stay readable."""
 
+    def new_tail_view(self) -> memoryview:
+        """`view` for readers close behind its writer: what they come to is in memory, and nothing is read around it.
+
+        DiskError: no memory to map it.
+        """
+
     def write_parts(self, start: int, parts: Sequence[bytes | memoryview]) -> None:
         """Stores `parts` one behind the other from `start` on, as slices of `view` do; for many bytes in less time.
 

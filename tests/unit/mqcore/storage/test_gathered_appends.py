@@ -96,6 +96,22 @@ def test_file_is_closed_behind_what_was_appended(log: CommitLog) -> None:
     assert bytes(log.read(FILE, 100)) == b"second"
 
 
+def test_only_readers_close_behind_the_writer_read_without_readahead(disk: SimulatedDisk) -> None:
+    log = CommitLog(disk, file_bytes=FILE)
+    log.load()
+    assert not log.read(0, 5)
+    log.roll()
+    log.append(b"first")
+    assert log.read(0, 5).readonly, "the tail's view"
+    log.roll()
+    assert not log.read(0, 5).readonly, "another file"
+    log = CommitLog(disk, file_bytes=FILE)
+    log.load()
+    assert bytes(log.read(0, 5)) == b"first", "before it is known where the log ends"
+    log.set_end(FILE)
+    assert bytes(log.read(0, 5)) == b"first"
+
+
 def test_what_could_not_be_written_is_tried_again_and_never_skipped(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
