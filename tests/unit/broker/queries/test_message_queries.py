@@ -233,8 +233,8 @@ async def test_a_damaged_body_is_told_of() -> None:
     store = QueryStore()
     result = store.put(b"0123456789")
     found = await store.queries.message_at(result.physical_offset, body_bytes=10)
-    view = store.store.read_log(found.outline.body_offset, 1)
-    view[:] = b"X"
+    flush_all(store.store)
+    store.store.replace_log(found.outline.body_offset, b"X")
     again = await store.queries.message_at(result.physical_offset, body_bytes=10)
     assert again.body.data == b"X123456789"
     assert "damaged" in again.body.problem
