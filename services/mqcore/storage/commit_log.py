@@ -127,6 +127,11 @@ class CommitLog:
 
     def append_parts(self, parts: Sequence[memoryview]) -> None:
         """Writes bytes of a master's log, each part of which lies within one file. DiskError: the rest is not there."""
+        if len(parts) == 1 and self._segment is not None and self.end_offset + len(parts[0]) <= self._file_end:
+            # What a slave reads that follows closely.
+            self._segment.write_parts(self.end_offset - self._file_start, parts)
+            self.end_offset += len(parts[0])
+            return
         first = 0
         while first < len(parts):
             if self.end_offset == self._file_end:
