@@ -54,9 +54,10 @@ class CommitLog:
         self.flushed_offset = 0
         # The file being written, unpacked for the hot path. Without one _file_start == _file_end == end_offset.
         self._segment: MappedSegment | None = None
-        self._tail_view = _NOTHING
         self._file_start = 0
         self._file_end = 0
+        # Where that file starts and how its end is read: together, since digests read in threads.
+        self._tail = (0, _NOTHING)
         # What was appended and is not yet in the file, and where that begins if there is something.
         self._gathered: list[bytes] = []
         self._gathered_start = 0
@@ -189,8 +190,9 @@ class CommitLog:
         length = min(max_bytes, self.end_offset - offset, self._file_bytes - start)
         if self._gathered and offset + length > self._gathered_start:
             self.write_gathered()
-        if self._segment is not None and offset >= self._file_start and offset + _TAIL_BYTES >= self.end_offset:
-            return self._tail_view[start : start + length]
+        tail_start, tail = self._tail
+        if tail and offset >= tail_start and offset + _TAIL_BYTES >= self.end_offset:
+            return tail[start : start + length]
         segment = self._files.segment(offset)
         assert segment is not None, f"no file holds {offset}"
         return segment.view[start : start + length]
@@ -324,13 +326,13 @@ class CommitLog:
 
     def _enter(self, segment: MappedSegment, file_start: int) -> None:
         self._segment = segment
-        self._tail_view = segment.new_tail_view()
+        self._tail = (file_start, segment.new_tail_view())
         self._file_start = file_start
         self._file_end = file_start + self._file_bytes
 
     def _leave(self, offset: int) -> None:
         """No file is being written; the next one is made when it is needed."""
         self._segment = None
-        self._tail_view = _NOTHING
+        self._tail = (0, _NOTHING)
         self._gathered = []
         self._file_start = self._file_end = offset
