@@ -122,10 +122,6 @@ class CommitLog:
         self.end_offset = self._file_end
         self._enter(segment, self._file_end)
 
-    def append_raw(self, data: bytes | memoryview) -> None:
-        """`append_parts` of one."""
-        self.append_parts((memoryview(data),))
-
     def append_parts(self, parts: Sequence[memoryview]) -> None:
         """Writes bytes of a master's log, each part of which lies within one file. DiskError: the rest is not there."""
         if len(parts) == 1 and self._segment is not None and self.end_offset + len(parts[0]) <= self._file_end:

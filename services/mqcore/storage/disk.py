@@ -48,7 +48,7 @@ class DiskUsage:
 
 
 class MappedSegment(Protocol):
-    """A file of fixed length in memory. A store into `view` survives the process at once, the machine after `sync`."""
+    """A file of fixed length in memory. What is stored there survives the process at once, the machine after `sync`."""
 
     @property
     def path(self) -> str:
@@ -69,7 +69,7 @@ class MappedSegment(Protocol):
         """
 
     def write_parts(self, start: int, parts: Sequence[bytes | memoryview]) -> None:
-        """Stores `parts` one behind the other from `start` on, as slices of `view` do; for many bytes in less time.
+        """Writes `parts` one behind the other from `start` on; what they replace in `view` is seen there at once.
 
         DiskError: a part of them may have been stored.
         """
