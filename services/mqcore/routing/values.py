@@ -18,6 +18,7 @@ __all__ = [
     "QueueData",
     "RegisteredBroker",
     "Registration",
+    "ReplicaMemory",
     "RouteSnapshot",
     "TopicQueues",
     "TopicRoute",
@@ -72,6 +73,28 @@ class TopicQueues:
     topic_system_flag: int = 0
     # RocketMQ's message.type attribute: NORMAL, FIFO, DELAY, TRANSACTION or MIXED; empty counts as NORMAL.
     message_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMemory:
+    """A replica of a broker group, live or not: what was last heard of one disk."""
+
+    broker_id: int
+    # A broker id has as many entries as it had disks.
+    disk_id: str
+    # Greatest number of starts of the disk, and greatest epoch, heard of.
+    run: int = 0
+    epoch: int = 0
+    # End of its log; exact when it left in order, else as of its last sign of life.
+    end_offset: int = 0
+    # host:port, empty if never told.
+    metadata_endpoint: str = ""
+    # By the wall clock of who heard it.
+    last_seen_wall_ms: int = 0
+    # It said goodbye with the exact end of its log, and was not heard of since.
+    left: bool = False
+    # Registered now with the NameServer that tells this.
+    live: bool = False
 
 
 @dataclass(frozen=True, slots=True)
