@@ -734,6 +734,16 @@ class Broker:
         """Version of the topic table."""
         return self._tables.topics.version
 
+    @property
+    def epoch(self) -> int:
+        """Greatest epoch of its history."""
+        return 0
+
+    @property
+    def end_offset(self) -> int:
+        """End of its log."""
+        return self._store.end_offset
+
     def registration(self) -> Registration:
         """What NameServers are told."""
         settings = self._settings
