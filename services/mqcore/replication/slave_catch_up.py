@@ -11,8 +11,8 @@ extents, the two histories, and from whether the master serves:
 
 What is cut off is kept as a file first. Nothing is ever cut against a master that does not serve yet: it may be about
 to fetch ours. And nothing is cut because a master holds less: it has to show a *newer history*, an epoch that began
-after all that we know of. Whoever begins an epoch has asked every replica before, or an operator gave up what could not be
-asked. Up to where the histories agree, both logs were written by the same masters: a difference there is damage, and
+after all that we know of. Whoever begins an epoch has asked every replica before, or an operator gave up what could not
+be asked. Up to where the histories agree, both logs were written by the same masters: a difference there is damage, and
 the only bytes of ours that may go are a record that is none any more.
 """
 
