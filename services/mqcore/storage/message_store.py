@@ -520,7 +520,7 @@ class MessageStore:
         self._queue_flush.lower_checkpoint(end_offset)
         self._queues.truncate(end_offset)
         if self._index is not None:
-            self._index.truncate(end_offset)
+            self._index.truncate(end_offset, log.stored_ms)
         log.set_end(end_offset)
         self._dispatched_offset = min(self._dispatched_offset, end_offset)
         self._last_record_offset = self._queue_flush.checkpoint.logics_physical_offset

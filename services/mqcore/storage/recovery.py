@@ -105,6 +105,9 @@ def recover(
         if stop is not StopKind.CLEAN:
             # Nothing vouches for these entries. All of them are made again by the walk.
             queues.truncate(start_offset)
+    if index is not None and stop is StopKind.KILLED:
+        # What a killed process was just entering may be there in part. The walk enters it anew.
+        index.truncate(dispatch_from, log.stored_ms)
     progress.bytes_to_read = log.files.end_offset - start_offset
     if index_lost_from is not None:
         _rebuild_index(log, dispatcher, index_lost_from, dispatch_from, progress)
@@ -134,7 +137,7 @@ def recover(
     )
     queues.truncate(scan.end_offset)
     if index is not None:
-        index.truncate(scan.end_offset)
+        index.truncate(scan.end_offset, log.stored_ms)
     if stop is not StopKind.CLEAN:
         log.store_again(scan.start_offset, scan.end_offset)
     for segment in log.files.segments(scan.start_offset, scan.end_offset):
