@@ -458,6 +458,9 @@ class Broker:
             stop_reason=report.stop_reason,
             duration_ms=report.duration_ms,
         )
+        if report.damage:
+            kept = report.kept_tail
+            log.error("log_damaged", damage=report.damage, kept=kept.path if kept is not None else "")
         self._recovery_wait_ms = recovery_wait_ms(
             log_is_empty=self._store.end_offset == self._store.min_offset,
             clean_stop=report.clean,
