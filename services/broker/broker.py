@@ -491,6 +491,9 @@ class Broker:
             stop_reason=report.stop_reason,
             duration_ms=report.duration_ms,
         )
+        if report.damage:
+            kept = report.kept_tail
+            log.error("log_damaged", damage=report.damage, kept=kept.path if kept is not None else "")
         self._is_whole = not report.may_have_lost
         if not self._settings.is_master:
             self._store.set_writable(False, "a slave takes messages from its master only")
