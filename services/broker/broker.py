@@ -472,6 +472,8 @@ class Broker:
             broker_name=self._settings.broker_name,
             auto_create_topic=self._settings.auto_create_topic_enable,
         )
+        if self._settings.is_master and self._settings.total_replicas == 1:
+            self._tables.refuse_damage()
         self._lease_storage.load()
 
     def _metadata_server_of(self, settings: BrokerSettings) -> GrpcServer:
@@ -488,7 +490,10 @@ class Broker:
         )
         MetadataPlane(
             metadata=MetadataServicer(
-                tables=self._tables.by_file, changes=self._tables.changes, is_master=settings.is_master
+                tables=self._tables.by_file,
+                changes=self._tables.changes,
+                is_master=settings.is_master,
+                damaged=self._tables.damaged.keys(),
             ),
             replica=ReplicaServicer(
                 log=self._store,
@@ -621,6 +626,7 @@ class Broker:
                 )
             if self._stopping.is_set():
                 return  # The tail stays in doubt: the next start asks again.
+        self._tables.refuse_damage()
         await asyncio.to_thread(self._store.trust_tail)
         self._ha.start(host=self._settings.bind_address, port=self._settings.ha_listen_port)
         self._ports["haListenPort"] = self._ha.port

@@ -1,9 +1,9 @@
-"""MetadataService: a master's tables for its slaves, in RocketMQ's JSON. The edge: protobuf stops here."""
+"""MetadataService: tables for the other replicas of the group, in RocketMQ's JSON. The edge: protobuf stops here."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
@@ -52,12 +52,19 @@ class ChangeSignal:
 
 
 class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
-    """Serves the tables of a master; a slave refuses, since its tables are copies."""
+    """Serves the tables of a master. A slave's are copies, and it gives them to who asks for copies: its master, before
+    that serves. `damaged` names tables that this broker could not read itself."""
 
     def __init__(
-        self, *, tables: Mapping[MetadataFile, VersionedTable], changes: ChangeSignal, is_master: bool
+        self,
+        *,
+        tables: Mapping[MetadataFile, VersionedTable],
+        changes: ChangeSignal,
+        is_master: bool,
+        damaged: Collection[MetadataFile] = (),
     ) -> None:
         self._tables = tables
+        self._damaged = damaged
         self._changes = changes
         self._is_master = is_master
 
@@ -66,14 +73,21 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         request: pb.GetMetadataTableRequest,
         context: _Context,
     ) -> pb.GetMetadataTableResponse:
-        await self._refuse_on_slave(context)
+        if not request.accept_copy:
+            await self._refuse_on_slave(context)
         if request.table not in _FILES:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "table: name one of the METADATA_TABLE_ values")
-        table = self._tables[_FILES[request.table]]
-        version = _version(request.table, table.version)
-        if request.HasField("known_version") and _known(request.known_version) == table.version:
-            return pb.GetMetadataTableResponse(version=version)
-        return pb.GetMetadataTableResponse(version=version, json=table.to_json())
+        file = _FILES[request.table]
+        table = self._tables[file]
+        answer = pb.GetMetadataTableResponse(
+            version=_version(request.table, table.version),
+            is_copy=not self._is_master,
+            is_damaged=file in self._damaged,
+        )
+        is_known = request.HasField("known_version") and _known(request.known_version) == table.version
+        if not is_known and not answer.is_damaged:
+            answer.json = table.to_json()
+        return answer
 
     async def WatchMetadata(  # noqa: N802
         self,
@@ -89,7 +103,9 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
 
     async def _refuse_on_slave(self, context: _Context) -> None:
         if not self._is_master:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this broker is a slave; ask its master")
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, "this broker is a slave; ask its master, or set accept_copy"
+            )
 
 
 def _version(kind: pb.MetadataTable, version: DataVersion) -> pb.TableVersion:

@@ -155,9 +155,12 @@ class PeerClient:
             ],
         )
 
-    async def metadata_table(self, file: MetadataFile, known: DataVersion | None) -> tuple[DataVersion, str | None]:
-        """One table of the master; the text is None when its version is the known one."""
-        request = metadata_service_pb2.GetMetadataTableRequest(table=_TABLES[file])
+    async def metadata_table(
+        self, file: MetadataFile, known: DataVersion | None, *, accept_copy: bool = False
+    ) -> tuple[DataVersion, str | None]:
+        """One table of the master, or with `accept_copy` of whoever it is. The text is None when its version is the
+        known one, or when the peer cannot read its own file."""
+        request = metadata_service_pb2.GetMetadataTableRequest(table=_TABLES[file], accept_copy=accept_copy)
         if known is not None:
             request.known_version.state_version = known.state_version
             request.known_version.timestamp_ms = known.timestamp_ms

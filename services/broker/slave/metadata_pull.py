@@ -19,6 +19,10 @@ log = structlog.get_logger(__name__)
 PULL_INTERVAL_S: Final = 10.0
 # RocketMQ 5's tick, here the pause after a failure.
 RETRY_PAUSE_S: Final = 3.0
+# Until there is a master to pull from.
+NOT_ACCEPTED_PAUSE_S: Final = 0.2
+# In one line of the log.
+NOTICES_MAX: Final = 20
 
 
 class FollowedTable(Protocol):
@@ -33,16 +37,23 @@ class FollowedTable(Protocol):
 
 
 class MetadataPull:
-    """One task of a slave. `master` gives the metadata endpoint or None; `applied` persists after a change."""
+    """One task of a slave. `master` gives the metadata endpoint or None; `applied` persists after a change, and is told
+    what was kept although the master lacks it.
+
+    Nothing is taken unless `accepted` says that the slave follows the log of that master: one with an older history, or
+    a new disk, has nothing to say about topics and offsets either.
+    """
 
     def __init__(
         self,
         *,
         tables: Mapping[MetadataFile, FollowedTable],
         master: Callable[[], str | None],
-        applied: Callable[[MetadataFile], None],
+        applied: Callable[[MetadataFile, list[str]], None],
+        accepted: Callable[[], bool] = lambda: True,
     ) -> None:
         self._tables = tables
+        self._accepted = accepted
         self._master = master
         self._applied = applied
         self._changed = asyncio.Event()
@@ -51,21 +62,24 @@ class MetadataPull:
         """Pulls until cancelled."""
         while True:
             endpoint = self._master()
-            if endpoint is None:
-                await asyncio.sleep(0.2)
+            if endpoint is None or not self._accepted():
+                await asyncio.sleep(NOT_ACCEPTED_PAUSE_S)
                 continue
             try:
                 await self._follow(endpoint)
             except* PeerUnavailable as group:
                 log.info("metadata_pull_paused", master=endpoint, reason=str(group.exceptions[0]))
-            await asyncio.sleep(RETRY_PAUSE_S if self._master() == endpoint else 0.2)
+            await asyncio.sleep(RETRY_PAUSE_S if self._follows(endpoint) else NOT_ACCEPTED_PAUSE_S)
+
+    def _follows(self, endpoint: str) -> bool:
+        return self._master() == endpoint and self._accepted()
 
     async def _follow(self, endpoint: str) -> None:
         """Pulls from one master until it fails or another takes its place."""
         async with PeerClient(endpoint) as peer, asyncio.TaskGroup() as group:
             watch = group.create_task(self._watch(peer))
-            while self._master() == endpoint:
-                await self._pull(peer)
+            while self._follows(endpoint):
+                await self.pull(peer)
                 try:
                     async with asyncio.timeout(PULL_INTERVAL_S):
                         await self._changed.wait()
@@ -78,10 +92,12 @@ class MetadataPull:
         async for _ in peer.metadata_changes():
             self._changed.set()
 
-    async def _pull(self, peer: PeerClient) -> None:
-        """Each table by itself: one that fails to parse must not hold up the others."""
+    async def pull(self, peer: PeerClient) -> None:
+        """Once. Each table by itself: one that fails to parse must not hold up the others."""
         for file, table in self._tables.items():
             version, text = await peer.metadata_table(file, table.version)
+            if not self._accepted():
+                return
             if text is None:
                 continue
             try:
@@ -89,6 +105,8 @@ class MetadataPull:
             except ValueError as error:
                 log.error("metadata_unreadable", table=file.value, error=str(error))
                 continue
-            for notice in notices:
-                log.warning("metadata_kept", table=file.value, notice=notice)
-            self._applied(file)
+            if notices:
+                # The offsets' are many and harmless; a topic or group that the master lacks is neither.
+                level = log.warning if file is MetadataFile.CONSUMER_OFFSETS else log.error
+                level("metadata_kept", table=file.value, notices=notices[:NOTICES_MAX], count=len(notices))
+            self._applied(file, notices)
