@@ -1,8 +1,8 @@
 """One broker: puts the parts together, starts them in order, and stops them in order.
 
-Start: lock and recover the store, load metadata and leases, open the metadata plane, (a SYNC_MASTER that may have lost
-its tail fetches it from a slave,) open the HA and client planes, register. Stop: deregister, refuse sends, answer those
-that wait, flush, write metadata, close the store, which takes the abort file away.
+Start: lock and recover the store, load metadata, open the metadata plane, (a SYNC_MASTER that may have lost its tail
+fetches it from a slave,) load leases, open the HA and client planes, register. Stop: deregister, refuse sends, answer
+those that wait, flush, write metadata, close the store, which takes the abort file away.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from broker.files import PosixDisk
 from broker.flush_worker import FlushWorker
 from broker.group_members import GroupMembers
 from broker.lag_age import LagAge
+from broker.lease_copy import LeaseCopy
 from broker.lease_storage import LeaseStorage
 from broker.master.ha_listener import HaListener
 from broker.master.tail_recovery import TailRecovery
@@ -134,6 +135,7 @@ class Broker:
             stored_offset=self._tables.consumer_offsets.offset,
         )
         self._lease_storage = LeaseStorage(self._disk, self._leases)
+        self._lease_copy = LeaseCopy(self._disk)
         self._sessions = ClientSessions(self._client_gone)
         self._options = ApiOptions(
             max_message_bytes=settings.max_message_size,
@@ -474,7 +476,6 @@ class Broker:
         )
         if self._settings.is_master and self._settings.total_replicas == 1:
             self._tables.refuse_damage()
-        self._lease_storage.load()
 
     def _metadata_server_of(self, settings: BrokerSettings) -> GrpcServer:
         metadata_server = GrpcServer(
@@ -494,6 +495,7 @@ class Broker:
                 changes=self._tables.changes,
                 is_master=settings.is_master,
                 damaged=self._tables.damaged.keys(),
+                leases=self._lease_storage if settings.is_master else self._lease_copy,
             ),
             replica=ReplicaServicer(
                 log=self._store,
@@ -605,6 +607,7 @@ class Broker:
                 tables=self._tables.by_file,
                 master=self._members.master_metadata,
                 applied=self._tables.applied_from_master,
+                leases=self._lease_copy,
             )
             tasks += [group.create_task(self._follower.run()), group.create_task(pull.run())]
             tasks += self._start_tracing_copies(group)
@@ -627,6 +630,8 @@ class Broker:
             if self._stopping.is_set():
                 return  # The tail stays in doubt: the next start asks again.
         self._tables.refuse_damage()
+        # Not before the log is whole: what lies beyond its end goes back to it.
+        self._lease_storage.load()
         await asyncio.to_thread(self._store.trust_tail)
         self._ha.start(host=self._settings.bind_address, port=self._settings.ha_listen_port)
         self._ports["haListenPort"] = self._ha.port
@@ -724,6 +729,7 @@ class Broker:
             self._tables.collect_progress(self._leases)
         self._tables.persist_all()
         self._lease_storage.close()
+        self._lease_copy.close()
         self._store.close()
         log.info("broker_stopped", end_offset=self._store.end_offset)
         return 0

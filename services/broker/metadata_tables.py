@@ -8,7 +8,6 @@ from typing import Final, Protocol
 import structlog
 
 from broker.api.metadata_servicer import ChangeSignal, VersionedTable
-from broker.api.peer_client import PeerClient
 from broker.slave.metadata_pull import FollowedTable
 from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable
@@ -29,7 +28,7 @@ from mqcore.metadata import (
 )
 from mqcore.storage import Disk
 
-__all__ = ["KeptTable", "MetadataTables", "recover_metadata"]
+__all__ = ["KeptTable", "MetadataTables"]
 
 log = structlog.get_logger(__name__)
 
@@ -209,26 +208,3 @@ class MetadataTables:
         """Writes every file that changed."""
         for file in self.by_file:
             self.persist(file)
-
-
-async def recover_metadata(peer: PeerClient, tables: MetadataTables) -> list[str]:
-    """Fetches the tables of one replica into a starting master's, durably; one line for each entry that came of it.
-
-    To be called for each replica that answered. PeerUnavailable when it went away meanwhile: ask it again, what came
-    stays.
-    """
-    came: list[str] = []
-    for file in tables.by_file:
-        _, text = await peer.metadata_table(file, None, accept_copy=True)
-        if text is None:
-            log.warning("metadata_damaged_at_replica", table=file.value, replica=peer.endpoint)
-            continue
-        try:
-            lines = tables.merge_replica(file, text)
-        except MetadataCorrupt as error:
-            log.error("metadata_unreadable", table=file.value, replica=peer.endpoint, error=str(error))
-            continue
-        if lines:
-            log.warning("metadata_recovered", table=file.value, replica=peer.endpoint, entries=len(lines))
-        came += lines
-    return came

@@ -10,6 +10,7 @@ import grpc
 from tandemmq.broker.v1 import metadata_service_pb2 as pb
 from tandemmq.broker.v1 import metadata_service_pb2_grpc
 
+from broker.lease_copy import LeasePosition, LeaseSource
 from mqcore.metadata import DataVersion, MetadataFile
 
 _FILES: Final = {
@@ -18,6 +19,10 @@ _FILES: Final = {
     pb.METADATA_TABLE_CONSUMER_OFFSETS: MetadataFile.CONSUMER_OFFSETS,
     pb.METADATA_TABLE_DELAY_OFFSETS: MetadataFile.DELAY_OFFSETS,
 }
+
+LEASES_BYTES_MAX: Final = 256 << 20
+"""Some million leases; a slave holds them in memory while it takes them."""
+_PIECE_BYTES: Final = 1 << 20
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -62,8 +67,10 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         changes: ChangeSignal,
         is_master: bool,
         damaged: Collection[MetadataFile] = (),
+        leases: LeaseSource | None = None,
     ) -> None:
         self._tables = tables
+        self._leases = leases
         self._damaged = damaged
         self._changes = changes
         self._is_master = is_master
@@ -100,6 +107,35 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
                 versions=[_version(kind, self._tables[file].version) for kind, file in _FILES.items()]
             )
             await self._changes.wait()
+
+    async def GetLeases(  # noqa: N802
+        self,
+        request: pb.GetLeasesRequest,
+        context: _Context,
+    ) -> AsyncIterator[pb.GetLeasesResponse]:
+        if not request.accept_copy:
+            await self._refuse_on_slave(context)
+        if self._leases is None or not self._leases.is_open:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no leases are loaded here; ask again later")
+            return
+        known = LeasePosition(request.known.source, request.known.generation, request.known.journal_bytes)
+        change = await self._leases.changes_since(known)
+        if change is None:
+            await context.abort(grpc.StatusCode.ABORTED, "a snapshot was made meanwhile; ask again")
+            return
+        snapshot = change.snapshot or b""
+        if len(snapshot) + len(change.journal) > LEASES_BYTES_MAX:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"leases of more than {LEASES_BYTES_MAX} bytes")
+        position = pb.LeasePosition(
+            source=change.position.source,
+            generation=change.position.generation,
+            journal_bytes=change.position.journal_bytes,
+        )
+        yield pb.GetLeasesResponse(position=position, starts_anew=change.snapshot is not None)
+        for start in range(0, len(snapshot), _PIECE_BYTES):
+            yield pb.GetLeasesResponse(snapshot=snapshot[start : start + _PIECE_BYTES])
+        for start in range(0, len(change.journal), _PIECE_BYTES):
+            yield pb.GetLeasesResponse(journal=change.journal[start : start + _PIECE_BYTES])
 
     async def _refuse_on_slave(self, context: _Context) -> None:
         if not self._is_master:

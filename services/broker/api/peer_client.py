@@ -18,6 +18,7 @@ from tandemmq.broker.v1 import (
     replica_service_pb2_grpc,
 )
 
+from broker.lease_copy import LeaseChange, LeasePosition
 from broker.tracing.traced_puts import TracedPutsPage
 from mqcore.metadata import DataVersion, MetadataFile
 from mqcore.replication import LogExtent, LogRange
@@ -36,6 +37,7 @@ __all__ = ["PeerClient", "PeerLog", "PeerUnavailable"]
 CALL_TIMEOUT_S: Final = 3.0
 VERIFY_TIMEOUT_S: Final = 10.0
 DIGEST_TIMEOUT_S: Final = 30.0
+LEASES_TIMEOUT_S: Final = 30.0
 READ_TIMEOUT_S: Final = 3_600.0
 
 CHANNEL_OPTIONS: Final = (
@@ -175,6 +177,27 @@ class PeerClient:
             counter=answer.version.counter,
         )
         return version, answer.json or None
+
+    async def leases(self, known: LeasePosition, *, accept_copy: bool = False) -> LeaseChange:
+        """What leads a copy of the master's leases, or with `accept_copy` of whoever it is, from `known` to now."""
+        request = metadata_service_pb2.GetLeasesRequest(accept_copy=accept_copy)
+        request.known.source = known.source
+        request.known.generation = known.generation
+        request.known.journal_bytes = known.journal_bytes
+        position, starts_anew = known, False
+        snapshot, journal = bytearray(), bytearray()
+        try:
+            async for piece in self._metadata.GetLeases(request, timeout=LEASES_TIMEOUT_S):
+                if piece.HasField("position"):
+                    position = LeasePosition(
+                        piece.position.source, piece.position.generation, piece.position.journal_bytes
+                    )
+                    starts_anew = piece.starts_anew
+                snapshot += piece.snapshot
+                journal += piece.journal
+        except grpc.aio.AioRpcError as error:
+            raise PeerUnavailable(self.endpoint, "GetLeases", error) from error
+        return LeaseChange(position, bytes(snapshot) if starts_anew else None, bytes(journal))
 
     async def metadata_changes(self) -> AsyncIterator[None]:
         """Yields at once and after every change of any table, until the peer goes."""

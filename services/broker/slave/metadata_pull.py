@@ -1,4 +1,7 @@
-"""Keeps a slave's topics, groups and offsets equal to its master's: RocketMQ's schedule, and at once on change."""
+"""Keeps a slave's topics, groups and offsets equal to its master's: RocketMQ's schedule, and at once on change.
+
+And a copy of the leases, some seconds old.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from typing import Final, Protocol
 import structlog
 
 from broker.api.peer_client import PeerClient, PeerUnavailable
+from broker.lease_copy import LeaseCopy
 from mqcore.metadata import DataVersion, MetadataFile
+from mqcore.storage import DiskError
 
 __all__ = ["FollowedTable", "MetadataPull"]
 
@@ -19,6 +24,8 @@ log = structlog.get_logger(__name__)
 PULL_INTERVAL_S: Final = 10.0
 # RocketMQ 5's tick, here the pause after a failure.
 RETRY_PAUSE_S: Final = 3.0
+# What a message that is in flight may lose of its lease when the master's disk is lost.
+LEASES_INTERVAL_S: Final = 2.0
 # Until there is a master to pull from.
 NOT_ACCEPTED_PAUSE_S: Final = 0.2
 # In one line of the log.
@@ -51,7 +58,9 @@ class MetadataPull:
         master: Callable[[], str | None],
         applied: Callable[[MetadataFile, list[str]], None],
         accepted: Callable[[], bool] = lambda: True,
+        leases: LeaseCopy | None = None,
     ) -> None:
+        self._leases = leases
         self._tables = tables
         self._accepted = accepted
         self._master = master
@@ -77,7 +86,9 @@ class MetadataPull:
     async def _follow(self, endpoint: str) -> None:
         """Pulls from one master until it fails or another takes its place."""
         async with PeerClient(endpoint) as peer, asyncio.TaskGroup() as group:
-            watch = group.create_task(self._watch(peer))
+            tasks = [group.create_task(self._watch(peer))]
+            if self._leases is not None:
+                tasks.append(group.create_task(self._copy_leases(peer, self._leases)))
             while self._follows(endpoint):
                 await self.pull(peer)
                 try:
@@ -86,11 +97,31 @@ class MetadataPull:
                 except TimeoutError:
                     pass
                 self._changed.clear()
-            watch.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def _watch(self, peer: PeerClient) -> None:
         async for _ in peer.metadata_changes():
             self._changed.set()
+
+    async def _copy_leases(self, peer: PeerClient, leases: LeaseCopy) -> None:
+        """A master of an older version has none to give, and one that compacts has none just now."""
+        is_told = False
+        while True:
+            await asyncio.sleep(LEASES_INTERVAL_S)
+            try:
+                change = await peer.leases(leases.known)
+            except PeerUnavailable as error:
+                if not is_told:
+                    log.info("leases_not_copied", master=peer.endpoint, reason=str(error))
+                is_told = True
+                continue
+            is_told = False
+            if self._accepted() and not change.is_empty:
+                try:
+                    await asyncio.to_thread(leases.take, change)
+                except DiskError as error:
+                    log.error("leases_not_stored", error=str(error))
 
     async def pull(self, peer: PeerClient) -> None:
         """Once. Each table by itself: one that fails to parse must not hold up the others."""

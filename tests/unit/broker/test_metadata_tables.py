@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.metadata_tables import MetadataTables, recover_metadata
+from broker.master.metadata_recovery import recover_metadata
+from broker.metadata_tables import MetadataTables
 from broker.slave.metadata_pull import MetadataPull
 from mqcore.delivery import DeliveryOptions, LeaseTable, TagFilter
 from mqcore.metadata import DataVersion, MetadataCorrupt, MetadataFile, SubscriptionGroupConfig, TopicConfig
