@@ -165,6 +165,7 @@ class BrokerReport:
                 lag_seconds=self._lag_age.lag_s(slave.acked_offset),
                 connected_seconds=(now_ms - traffic.connected_at_ms) // 1_000 if traffic is not None else 0,
                 sent_bytes=traffic.sent_bytes if traffic is not None else 0,
+                silent_ms=traffic.silent_ms if traffic is not None else None,
             )
         for departure in self._ha.departures:
             status.slave_departures.add(
@@ -180,6 +181,9 @@ class BrokerReport:
         link.address = follower.master_address
         link.state = follower.state
         link.lag_bytes = follower.lag_bytes
+        silent_ms = follower.silent_ms
+        if silent_ms is not None:
+            link.silent_ms = silent_ms
         link.master_end_offset = self._store.end_offset + follower.lag_bytes
 
     async def probe_peers(self) -> pb.ProbePeersResponse:

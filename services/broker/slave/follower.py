@@ -118,6 +118,11 @@ class Follower:
         return max(0, ahead - self._store.end_offset)
 
     @property
+    def silent_ms(self) -> int | None:
+        """Since anything came from the master's machine; None: not connected, or not known."""
+        return self._connection.silent_ms
+
+    @property
     def is_following(self) -> bool:
         """True while the master's log flows to us: proven, connected, not repairing."""
         return self.state == "transfer" and self._connection.is_open
