@@ -27,7 +27,7 @@ from mqcore.metrics import HistogramReading
 from mqcore.replication import MasterReplica
 from mqcore.routing import BrokerIdentity
 from mqcore.storage import Disk, DiskError, DiskUsage, MessageStore
-from mqcore.storage.kept_tail import KEPT_TAILS_FOLDER
+from mqcore.storage.kept_tail import kept_tails
 from mqservice.loop_meter import LoopMeter
 from mqservice.memory import resident_bytes
 from mqservice.name_server_link import NameServerLinks
@@ -102,8 +102,7 @@ class BrokerReport:
                 await asyncio.sleep(_TICK_S)
 
     def _look_at_disk(self) -> tuple[DiskUsage, list[str]]:
-        folder = KEPT_TAILS_FOLDER
-        return self._disk.usage(), [f"{folder}/{entry.name}" for entry in self._disk.list_folder(folder)]
+        return self._disk.usage(), [tail.path for tail in kept_tails(self._disk)]
 
     def status(self) -> pb.GetBrokerStatusResponse:
         """The answer of GetBrokerStatus: of a slave with its link, of a master with its slaves'."""

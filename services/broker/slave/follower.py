@@ -292,7 +292,7 @@ class Follower:
         before = self._store.end_offset
         async with self._flushes_paused():
             # On the loop on purpose: nothing may dispatch or append meanwhile, and a slave in this state serves nobody.
-            kept = self._store.truncate(end_offset)
+            kept = self._store.truncate(end_offset, reason=reason)
         log.warning(
             "tail_kept",
             reason=reason,
