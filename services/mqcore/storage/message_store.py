@@ -507,9 +507,9 @@ class MessageStore:
     def truncate(self, end_offset: int, *, reason: str = "") -> KeptTail | None:
         """Cuts the log at a record's boundary and drops what was derived from the rest. None: nothing was behind it.
 
-        The bytes are kept aside durably first, with the `reason` in words. A crash at any step leaves a log that ends at
-        the new end, the old one, or a record's end in between, and agrees with what is derived from it. Blocks. No job
-        of `queue_flush_job` or `preparation_job` may be out.
+        The bytes are kept aside durably first, with the `reason` in words. A crash at any step leaves a log that ends
+        at the new end, the old one, or a record's end in between, and agrees with what is derived from it. Blocks. No
+        job of `queue_flush_job` or `preparation_job` may be out.
         """
         log = self._log
         self._assert_no_job_is_out()
