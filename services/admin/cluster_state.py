@@ -336,7 +336,7 @@ def _broker_findings(broker: BrokerState, registrations_known: bool) -> Iterator
             Severity.NOTE,
             broker.key,
             f"keeps {len(status.kept_tails)} cut-off CommitLog tail(s), newest {status.kept_tails[-1]}",
-            "read what is in it, then delete the file; nothing else uses it",
+            "`tandemmq restore-kept-tail` says what of it is missing and brings it back; delete the file only then",
         )
 
 

@@ -45,7 +45,9 @@ __all__ = [
     "UnreadableRange",
     "keep_tail",
     "kept_tail_named",
+    "kept_tail_of",
     "kept_tails",
+    "reason_path",
 ]
 
 KEPT_TAILS_FOLDER: Final = "kept-tails"
@@ -85,7 +87,7 @@ def keep_tail(disk: Disk, log: CommitLog, *, start_offset: int, wall_ms: int, re
     path = f"{KEPT_TAILS_FOLDER}/{file_name(start_offset)}-{wall_ms}.log"
     if reason:
         document = {"reason": reason[:_REASON_CHARACTERS_MAX], "startOffset": start_offset, "endOffset": log.end_offset}
-        disk.write_file(_reason_path(path), json.dumps(document, indent=2).encode())
+        disk.write_file(reason_path(path), json.dumps(document, indent=2).encode())
     unfinished = f"{path}.unfinished"
     disk.remove(unfinished)  # Of a crash in the same millisecond's attempt: it would be appended to.
     file = disk.open_append_file(unfinished)
@@ -114,17 +116,25 @@ def kept_tail_named(disk: Disk, name: str) -> KeptTail | None:
     return next((tail for tail in kept_tails(disk) if tail.name == name), None)
 
 
-def _of_entry(disk: Disk, entry: FolderEntry) -> KeptTail | None:
-    match = _NAME.fullmatch(entry.name)
-    if match is None or entry.is_folder:
+def kept_tail_of(path: str, size: int, reason_document: bytes | None) -> KeptTail | None:
+    """What a file of that path and size keeps; None: its name is none of a tail's."""
+    match = _NAME.fullmatch(path.rpartition("/")[2])
+    if match is None:
         return None
-    start_offset, wall_ms = int(match[1]), int(match[2])
-    path = f"{KEPT_TAILS_FOLDER}/{entry.name}"
-    return KeptTail(path, start_offset, start_offset + entry.size, wall_ms, _reason(disk.read_file(_reason_path(path))))
+    start_offset = int(match[1])
+    return KeptTail(path, start_offset, start_offset + size, int(match[2]), _reason(reason_document))
 
 
-def _reason_path(path: str) -> str:
+def reason_path(path: str) -> str:
+    """The file beside a tail that says why it was cut off."""
     return path.removesuffix(".log") + ".json"
+
+
+def _of_entry(disk: Disk, entry: FolderEntry) -> KeptTail | None:
+    if entry.is_folder or _NAME.fullmatch(entry.name) is None:
+        return None
+    path = f"{KEPT_TAILS_FOLDER}/{entry.name}"
+    return kept_tail_of(path, entry.size, disk.read_file(reason_path(path)))
 
 
 def _reason(data: bytes | None) -> str:
