@@ -738,6 +738,9 @@ class Broker:
         self._serving = False
         self._ha.stop()
         self._write_path.close()
+        if self._failure is None:
+            # Nothing is appended any more: this end is exact, and the next start of a master need not ask about it.
+            await self._links.unregister(is_log_closed=True)
         await self._audit.close_helper()
         await self._metadata_server.stop(limit_ms=500)
         await self._audit.repairs_ended()
@@ -789,8 +792,8 @@ class Broker:
 
     @property
     def end_offset(self) -> int:
-        """End of its log."""
-        return self._store.end_offset
+        """End of its log's last whole record."""
+        return self._store.dispatched_offset
 
     def registration(self) -> Registration:
         """What NameServers are told."""
