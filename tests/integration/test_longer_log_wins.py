@@ -46,12 +46,14 @@ def one_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_OneGroup]:
         group.end()
 
 
+def _kind(fault: Fault) -> str:
+    return str(fault.kind)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    "fault",
-    sorted((fault for fault in FAULTS if fault.is_short), key=lambda fault: str(fault.kind)),
-    ids=lambda fault: fault.name,
+    "fault", sorted((fault for fault in FAULTS if fault.is_short), key=_kind), ids=lambda fault: str(fault.name)
 )
 def test_nothing_acknowledged_is_lost(fault: Fault, one_group: _OneGroup) -> None:
     group = one_group.of(fault)
