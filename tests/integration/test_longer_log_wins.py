@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -46,15 +47,13 @@ def one_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_OneGroup]:
         group.end()
 
 
-def _kind(fault: Fault) -> str:
-    return str(fault.kind)
+# Those of a kind one after the other.
+_SHORT: Final = sorted((fault for fault in FAULTS if fault.is_short), key=lambda fault: str(fault.kind))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    "fault", sorted((fault for fault in FAULTS if fault.is_short), key=_kind), ids=lambda fault: str(fault.name)
-)
+@pytest.mark.parametrize("fault", _SHORT, ids=lambda fault: str(fault.name))
 def test_nothing_acknowledged_is_lost(fault: Fault, one_group: _OneGroup) -> None:
     group = one_group.of(fault)
     goes_on = False
