@@ -26,6 +26,8 @@ from support.group_under_fault import BrokerGroup, Verdict
 __all__ = ["FAULTS", "Fault", "play_round"]
 
 PAGE_BYTES: Final = 4096
+# Of a body in a record of a host with an IPv4 address.
+BODY_START: Final = 88
 # A disk or NameServer that is late comes this much later, and a very late one so much.
 LATE_S, VERY_LATE_S = 6.0, 20.0
 # How long two masters go on side by side, and how long one without anybody to ask is watched.
@@ -180,7 +182,8 @@ def _damaged_tail(
     # One of the last forty that were acknowledged.
     acknowledged = [place for place in records if place.message_id in group.acknowledged]
     place = chance.choice(acknowledged[-40:])
-    damage(folder / place.file, place.start + chance.randrange(100, place.size))
+    # Its size, magic number, checksum or body: what a record's checksum tells. The rest is the audit's to find.
+    damage(folder / place.file, place.start + chance.choice((*range(12), *range(BODY_START, BODY_START + 300))))
     group.master.start(wait=False)
     _come_late(group, slave_late_s, [])
 
