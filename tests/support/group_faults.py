@@ -30,6 +30,7 @@ PAGE_BYTES: Final = 4096
 BODY_START: Final = 88
 # A disk or NameServer that is late comes this much later, and a very late one so much.
 LATE_S, VERY_LATE_S = 6.0, 20.0
+HEARTBEATS_S: Final = 2.5
 # How long two masters go on side by side, and how long one without anybody to ask is watched.
 BESIDE_S: Final = 4.0
 ALONE_S: Final = 12.0
@@ -119,7 +120,7 @@ def _master_alone(group: BrokerGroup, _: random.Random) -> None:
 
 def _older_copy_alone(group: BrokerGroup, _: random.Random) -> None:
     copy = group.copy_of(group.master)
-    group.wait_acknowledged(100)
+    _grow_older(group)
     group.rest()
     group.kill(group.master, *group.slaves)
     group.put_back(copy, group.master)
@@ -150,6 +151,12 @@ def _slave_empty(group: BrokerGroup, _: random.Random) -> None:
 # A master whose disk was rolled back
 
 
+def _grow_older(group: BrokerGroup) -> None:
+    """What NameServers remember of a disk is as old as its last heartbeat: a copy younger than that looks like it."""
+    group.wait_acknowledged(100)
+    time.sleep(HEARTBEATS_S)
+
+
 def _older_copy(group: BrokerGroup, _: random.Random, *, live: bool, slave_late_s: float | None) -> None:
     if live:
         copy = group.copy_of(group.master)
@@ -157,7 +164,7 @@ def _older_copy(group: BrokerGroup, _: random.Random, *, live: bool, slave_late_
         group.master.stop()
         copy = group.copy_of(group.master)
         group.master.start()
-    group.wait_acknowledged(100)
+    _grow_older(group)
     group.rest()
     if live:
         group.kill(group.master)
