@@ -1,7 +1,7 @@
 """One broker: puts the parts together, starts them in order, and stops them in order.
 
-Start: lock and recover the store, load metadata and leases, open the metadata plane, (a master hears its whole group,
-and fetches what another replica has more,) open the HA and client planes, register. Stop: deregister, refuse sends,
+Start: lock and recover the store, load metadata, open the metadata plane, (a master hears its whole group, and fetches
+what another replica has more,) load leases, open the HA and client planes, register. Stop: deregister, refuse sends,
 answer those that wait, flush, write metadata, close the store, which takes the abort file away.
 """
 
@@ -28,6 +28,7 @@ from broker.api.dead_letter_resend import DeadLetterResend
 from broker.api.message_query_servicer import MessageQueryServicer
 from broker.api.metadata_plane import SERVICE_NAMES, MetadataPlane
 from broker.api.metadata_servicer import MetadataServicer
+from broker.api.peer_client import PeerClient, PeerUnavailable
 from broker.api.replica_servicer import ReplicaServicer
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
@@ -39,9 +40,11 @@ from broker.files import PosixDisk
 from broker.flush_worker import FlushWorker
 from broker.group_members import GroupMembers
 from broker.lag_age import LagAge
+from broker.lease_copy import LeaseCopy
 from broker.lease_storage import LeaseStorage
 from broker.master.group_recovery import GroupRecovery, GroupView
 from broker.master.ha_listener import HaListener
+from broker.master.metadata_recovery import recover_leases, recover_metadata
 from broker.message_lookup import MessageLookup
 from broker.metadata_tables import MetadataTables
 from broker.metrics import BrokerMetrics
@@ -141,6 +144,7 @@ class Broker:
             stored_offset=self._tables.consumer_offsets.offset,
         )
         self._lease_storage = LeaseStorage(self._disk, self._leases)
+        self._lease_copy = LeaseCopy(self._disk)
         self._sessions = ClientSessions(self._client_gone)
         self._options = ApiOptions(
             max_message_bytes=settings.max_message_size,
@@ -491,6 +495,9 @@ class Broker:
             stop_reason=report.stop_reason,
             duration_ms=report.duration_ms,
         )
+        if report.damage:
+            kept = report.kept_tail
+            log.error("log_damaged", damage=report.damage, kept=kept.path if kept is not None else "")
         self._is_whole = not report.may_have_lost
         if not self._settings.is_master:
             self._store.set_writable(False, "a slave takes messages from its master only")
@@ -499,7 +506,8 @@ class Broker:
             broker_name=self._settings.broker_name,
             auto_create_topic=self._settings.auto_create_topic_enable,
         )
-        self._lease_storage.load()
+        if self._settings.is_master and self._settings.total_replicas == 1:
+            self._tables.refuse_damage()
 
     def _metadata_server_of(self, settings: BrokerSettings) -> GrpcServer:
         metadata_server = GrpcServer(
@@ -515,7 +523,11 @@ class Broker:
         )
         MetadataPlane(
             metadata=MetadataServicer(
-                tables=self._tables.by_file, changes=self._tables.changes, is_master=settings.is_master
+                tables=self._tables.by_file,
+                changes=self._tables.changes,
+                is_master=settings.is_master,
+                damaged=self._tables.damaged.keys(),
+                leases=self._lease_storage if settings.is_master else self._lease_copy,
             ),
             replica=ReplicaServicer(
                 log=self._store,
@@ -635,6 +647,7 @@ class Broker:
                 tables=self._tables.by_file,
                 master=self._members.master_metadata,
                 applied=self._tables.applied_from_master,
+                leases=self._lease_copy,
             )
             tasks += [group.create_task(self._follower.run()), group.create_task(pull.run())]
             tasks += self._start_tracing_copies(group)
@@ -644,6 +657,9 @@ class Broker:
         self._links.announce()
         if not await self._recovery.run(is_whole=self._is_whole):
             return  # The tail stays in doubt: the next start asks again.
+        self._tables.refuse_damage()
+        # Not before the log is whole: what lies beyond its end goes back to it.
+        self._lease_storage.load()
         await asyncio.to_thread(self._store.trust_tail)
         self._ha.start(host=self._settings.bind_address, port=self._settings.ha_listen_port)
         self._ports["haListenPort"] = self._ha.port
@@ -741,6 +757,7 @@ class Broker:
             self._tables.collect_progress(self._leases)
         self._tables.persist_all()
         self._lease_storage.close()
+        self._lease_copy.close()
         self._store.close()
         log.info("broker_stopped", end_offset=self._store.end_offset)
         return 0
@@ -821,8 +838,22 @@ class Broker:
         answers = await self._links.group_memory()
         return {address: None if answer is None else answer.replicas for address, answer in answers.items()}
 
-    async def _fetch_metadata(self, endpoints: Sequence[str]) -> None:
-        """Takes over what the replicas know better than we do."""
+    async def _fetch_metadata(self, endpoints: Sequence[str], is_behind: bool) -> None:
+        """Takes over what the replicas know better than we do. PeerUnavailable: what is needed cannot be had yet."""
+        has_leases = False
+        for endpoint in endpoints:
+            try:
+                async with PeerClient(endpoint) as peer:
+                    await recover_metadata(peer, self._tables)
+            except PeerUnavailable as error:
+                if is_behind or self._tables.damaged:
+                    raise
+                log.warning("metadata_not_compared", replica=endpoint, reason=str(error))
+            try:
+                async with PeerClient(endpoint) as peer:
+                    has_leases = has_leases or await recover_leases(peer, self._lease_storage, replace=is_behind)
+            except PeerUnavailable as error:
+                log.warning("leases_not_fetched", replica=endpoint, reason=str(error), effect="messages come again")
 
     def _topics_changed(self) -> None:
         self._links.registration_changed()

@@ -15,6 +15,7 @@ from mqcore.metadata import (
     ConsumerOffsetTable,
     DelayOffsetTable,
     LoadedFrom,
+    MetadataCorrupt,
     MetadataFile,
     MetadataStore,
     MetadataTable,
@@ -31,9 +32,20 @@ __all__ = ["KeptTable", "MetadataTables"]
 
 log = structlog.get_logger(__name__)
 
+_DAMAGE_REMEDY: Final = (
+    "start the other replicas of this broker group, so that the table is fetched from one of them; or restore the file "
+    "from a backup; do not remove it: with an empty table topics, groups and progress are forgotten"
+)
+
 
 class KeptTable(MetadataTable, VersionedTable, FollowedTable, Protocol):
-    """What each table offers: to be kept in a file, served to slaves, and taken from a master."""
+    """What each table offers: to be kept in a file, served to slaves, taken from a master, and from a replica."""
+
+    def __len__(self) -> int:
+        """Its entries."""
+
+    def merge_replica(self, text: str) -> list[str]:
+        """Takes what a replica holds beside ours; one line for each entry that came of it."""
 
 
 class MetadataTables:
@@ -57,20 +69,64 @@ class MetadataTables:
             MetadataFile.DELAY_OFFSETS: self.delay_offsets,
         }
         self.changes = ChangeSignal()
+        self.damaged: Final[dict[MetadataFile, str]] = {}
+        """Tables whose files are there and unreadable, with what is wrong; not written before another replica gave
+        them."""
+        self.kept: Final[dict[MetadataFile, list[str]]] = {}
+        """What a slave kept although its master's table lacks it, one line each."""
+        self._entries_written: dict[MetadataFile, int] = {}
 
     def load(self, *, cluster: str, broker_name: str, auto_create_topic: bool) -> None:
-        """Reads the files and adds what every broker has from its first boot. MetadataCorrupt: nothing was changed."""
+        """Reads the files and adds what every broker has from its first boot; see `damaged`."""
+        missing: list[str] = []
         for file, table in self.by_file.items():
-            if self._files.load(file, table) is LoadedFrom.BACKUP:
+            try:
+                source = self._files.load(file, table)
+            except MetadataCorrupt as error:
+                self.damaged[file] = str(error)
+                log.error("metadata_damaged", file=file.value, error=str(error), remedy=_DAMAGE_REMEDY)
+                continue
+            if source is LoadedFrom.BACKUP:
                 log.warning("metadata_from_backup", file=file.value)
-        now_ms = self._clock.wall_ms()
-        for topic in system_topics(cluster=cluster, broker_name=broker_name, auto_create_topic=auto_create_topic):
-            if self.topics.get(topic.topic_name) is None:
-                self.topics.put(topic, now_ms=now_ms)
-        for group in system_subscription_groups():
-            if self.groups.get(group.group_name) is None:
-                self.groups.put(group, now_ms=now_ms)
+            elif source is LoadedFrom.NOWHERE:
+                missing.append(file.value)
+            self._entries_written[file] = len(table)
+        if 0 < len(missing) < len(self.by_file):
+            log.warning("metadata_missing", files=missing)
+        self.topics.add_system_topics(
+            system_topics(cluster=cluster, broker_name=broker_name, auto_create_topic=auto_create_topic)
+        )
+        self.groups.add_system_groups(system_subscription_groups())
         self.persist_all()
+
+    def refuse_damage(self) -> None:
+        """Before a master serves: MetadataCorrupt when a table is still damaged."""
+        if self.damaged:
+            raise MetadataCorrupt("; ".join(self.damaged.values()) + "; " + _DAMAGE_REMEDY)
+
+    def accept_damage(self) -> list[str]:
+        """An operator goes on without what is damaged; what that was, one line each. Files are kept: `.damaged`."""
+        given_up = list(self.damaged.values())
+        self.damaged.clear()
+        self.persist_all()
+        return given_up
+
+    def merge_replica(self, file: MetadataFile, text: str) -> list[str]:
+        """Takes, durably, what a replica holds beside ours, before a master serves; one line for each entry that came
+        of it. MetadataCorrupt: the text is none; nothing was changed.
+
+        Again, or in another order of the replicas, it comes to the same. A table that nobody ever changed says nothing
+        about a damaged one: the replica's disk may be new.
+        """
+        table = self.by_file[file]
+        came = table.merge_replica(text)
+        if file is MetadataFile.DELAY_OFFSETS or table.version.timestamp_ms > 0:
+            self.damaged.pop(file, None)
+        self.persist(file)
+        if file is MetadataFile.TOPICS and came:
+            self._topics_changed()
+        self.changes.notify()
+        return came
 
     def put_topic(self, config: TopicConfig) -> None:
         """Adds or changes a topic of the broker's own accord, durably. Raises InvalidTopic."""
@@ -95,8 +151,14 @@ class MetadataTables:
         self.persist(MetadataFile.SUBSCRIPTION_GROUPS)
         self.changes.notify()
 
-    def applied_from_master(self, file: MetadataFile) -> None:
-        """A slave took its master's table."""
+    def applied_from_master(self, file: MetadataFile, kept: list[str]) -> None:
+        """A slave took its master's table, and `kept` what its master lacks. The table that was more than twice as
+        long is kept aside: an operator may have removed more than was meant."""
+        self.damaged.pop(file, None)
+        self.kept[file] = kept
+        if len(self.by_file[file]) * 2 < self._entries_written.get(file, 0):
+            aside = self._files.keep_aside(file)
+            log.warning("metadata_table_shrank", table=file.value, before=self._entries_written[file], kept=aside)
         self.persist(file)
         if file is MetadataFile.TOPICS:
             self._topics_changed()
@@ -136,7 +198,10 @@ class MetadataTables:
             self.changes.notify()
 
     def persist(self, file: MetadataFile) -> bool:
-        """Writes one table's file; False when it is unchanged."""
+        """Writes one table's file; False when it is unchanged, or damaged and not recovered yet."""
+        if file in self.damaged:
+            return False
+        self._entries_written[file] = len(self.by_file[file])
         return self._files.persist(file, self.by_file[file].to_json())
 
     def persist_all(self) -> None:

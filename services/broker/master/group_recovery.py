@@ -62,7 +62,8 @@ class GroupRecovery:
 
     `alone_with_store` keeps every job away while the log is cut or moved; `given_up` tells that the broker is to stop
     instead; `state_changed` is called when `waiting` changes. `fetch_metadata` brings tables and leases from the
-    replicas at the given endpoints, the best first; PeerUnavailable: a table that is needed cannot be had.
+    replicas at the given endpoints, the best first, and is told whether our disk was behind the best of them;
+    PeerUnavailable: what is needed cannot be had now.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class GroupRecovery:
         recovery_timeout_ms: int,
         accepts_loss: bool,
         alone_with_store: Callable[[], AbstractAsyncContextManager[None]],
-        fetch_metadata: Callable[[Sequence[str]], Awaitable[None]],
+        fetch_metadata: Callable[[Sequence[str], bool], Awaitable[None]],
         given_up: Callable[[], bool] = lambda: False,
         state_changed: Callable[[], None] = lambda: None,
         tail_bytes: int = TAIL_BYTES,
@@ -96,7 +97,7 @@ class GroupRecovery:
         self._state_changed = state_changed
         self._tail_bytes = tail_bytes
         self._is_whole = False
-        self._start: MasterStart | None = None
+        self._was_behind = False
         self._told_waiting_ms = 0
         self.waiting: Wait | None = None
         """What this start waits for; None while it works, and once it is over."""
@@ -123,7 +124,7 @@ class GroupRecovery:
         `is_whole`: the last run of this disk lost nothing that its log held, as far as the disk knows.
         """
         self._is_whole = is_whole
-        self._start = start = MasterStart(
+        start = MasterStart(
             own=self._own(),
             total_replicas=self._total_replicas,
             name_servers=self._group.name_servers,
@@ -229,6 +230,7 @@ class GroupRecovery:
         )
         # A log that was being fetched when the process dies is not whole, however it is stopped.
         self._is_whole = False
+        self._was_behind = True
         await asyncio.to_thread(self._store.doubt_tail)
         history = self._replica.history
         try:
@@ -290,7 +292,7 @@ class GroupRecovery:
 
     async def _metadata_fetched(self, start: MasterStart) -> bool:
         try:
-            await self._fetch_metadata([answer.endpoint for answer in start.answers])
+            await self._fetch_metadata([answer.endpoint for answer in start.answers], self._was_behind)
         except PeerUnavailable as error:
             log.error("metadata_fetch_failed", reason=str(error))
             return False
