@@ -242,6 +242,7 @@ class Broker:
             clock=clock,
             group=GroupView(
                 name_servers=frozenset(settings.name_servers),
+                own_endpoint=self._metadata_endpoint,
                 members=self._members.registered,
                 told=self._told_by_name_servers,
                 forget=self._links.forget_replica,
