@@ -137,6 +137,9 @@ def _waits_alone(group: BrokerGroup) -> None:
             group.problems.append("a master that lacks something was ready with nobody in reach")
             break
         time.sleep(0.2)
+    said = {event.get("event") for event in group.master.events()}
+    if not {"master_waits", "name_server_registered"} <= said:
+        group.problems.append("it did not say that it waits, or the NameServer does not know")
     for slave in group.slaves:
         slave.start()
 
