@@ -25,6 +25,7 @@ from broker.api.broker_operations_servicer import BrokerOperationsServicer
 from broker.api.broker_report import BrokerReport
 from broker.api.client_api import ClientApi
 from broker.api.dead_letter_resend import DeadLetterResend
+from broker.api.kept_tails import KeptTails
 from broker.api.message_query_servicer import MessageQueryServicer
 from broker.api.metadata_plane import SERVICE_NAMES, MetadataPlane
 from broker.api.metadata_servicer import MetadataServicer
@@ -576,6 +577,12 @@ class Broker:
                 settings=self._runtime_settings,
                 events=self._events,
                 resend_dead_letters=DeadLetterResend(self, self._queries).resend,
+                kept_tails=KeptTails(
+                    disk=self._disk,
+                    services=self,
+                    queries=self._queries,
+                    is_system_topic=self._is_system_topic,
+                ),
                 process_start_ms=self._incarnation,
                 refusal=lambda: self.refusal,
                 clock=self._clock,
@@ -649,6 +656,7 @@ class Broker:
                 master=self._members.master_metadata,
                 applied=self._tables.applied_from_master,
                 leases=self._lease_copy,
+                accepted=lambda: self._follower.has_accepted_master,
             )
             tasks += [group.create_task(self._follower.run()), group.create_task(pull.run())]
             tasks += self._start_tracing_copies(group)

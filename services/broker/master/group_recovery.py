@@ -282,7 +282,7 @@ class GroupRecovery:
         if refusal:
             return refusal
         async with self._alone_with_store():
-            kept = self._store.truncate(common.offset)
+            kept = self._store.truncate(common.offset, reason="a replica had a better log")
         log.warning(
             "tail_kept",
             reason="a replica has a better log",
@@ -296,7 +296,7 @@ class GroupRecovery:
         """A slave's log, or what we got of it, may end inside a record; such a record was never acknowledged."""
         if self._store.dispatched_offset < self._store.end_offset:
             async with self._alone_with_store():
-                self._store.truncate(self._store.dispatched_offset)
+                self._store.truncate(self._store.dispatched_offset, reason="a half record")
 
     async def _metadata_fetched(self, start: MasterStart) -> bool:
         try:

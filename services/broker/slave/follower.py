@@ -132,6 +132,11 @@ class Follower:
         return max(0, ahead - self._store.end_offset)
 
     @property
+    def silent_ms(self) -> int | None:
+        """Since anything came from the master's machine; None: not connected, or not known."""
+        return self._connection.silent_ms
+
+    @property
     def is_following(self) -> bool:
         """True while the master's log flows to us: proven, connected, not repairing."""
         return self.state == "transfer" and self._connection.is_open
@@ -361,7 +366,7 @@ class Follower:
         before = self._store.end_offset
         async with self._flushes_paused():
             # On the loop on purpose: nothing may dispatch or append meanwhile, and a slave in this state serves nobody.
-            kept = self._store.truncate(end_offset)
+            kept = self._store.truncate(end_offset, reason=reason)
         log.warning(
             "tail_kept",
             reason=reason,

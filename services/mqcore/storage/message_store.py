@@ -509,12 +509,12 @@ class MessageStore:
                 raise RecordCorrupt(self._dispatched_offset, reason)
         return done
 
-    def truncate(self, end_offset: int) -> KeptTail | None:
+    def truncate(self, end_offset: int, *, reason: str = "") -> KeptTail | None:
         """Cuts the log at a record's boundary and drops what was derived from the rest. None: nothing was behind it.
 
-        The bytes are kept aside durably first. A crash at any step leaves a log that ends at the new end, the old one,
-        or a record's end in between, and agrees with what is derived from it. Blocks. No job of `queue_flush_job` or
-        `preparation_job` may be out.
+        The bytes are kept aside durably first, with the `reason` in words. A crash at any step leaves a log that ends
+        at the new end, the old one, or a record's end in between, and agrees with what is derived from it. Blocks. No
+        job of `queue_flush_job` or `preparation_job` may be out.
         """
         log = self._log
         self._assert_no_job_is_out()
@@ -522,7 +522,12 @@ class MessageStore:
         if end_offset == log.end_offset:
             return None
         kept = keep_tail(
-            self._disk, log, start_offset=end_offset, end_offset=log.end_offset, wall_ms=self._clock.wall_ms()
+            self._disk,
+            log,
+            start_offset=end_offset,
+            end_offset=log.end_offset,
+            wall_ms=self._clock.wall_ms(),
+            reason=reason,
         )
         self._queue_flush.lower_checkpoint(end_offset)
         self._queues.truncate(end_offset)
