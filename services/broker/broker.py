@@ -243,6 +243,7 @@ class Broker:
             clock=clock,
             group=GroupView(
                 name_servers=frozenset(settings.name_servers),
+                own_endpoint=self._metadata_endpoint,
                 members=self._members.registered,
                 told=self._told_by_name_servers,
                 forget=self._links.forget_replica,
@@ -798,14 +799,16 @@ class Broker:
     def registration(self) -> Registration:
         """What NameServers are told."""
         settings = self._settings
-        client_port = settings.advertised_grpc_port or self._ports["grpcServerPort"]
-        ha = host_port(settings.ha_host, self._ports["haListenPort"]) if settings.is_master else ""
+        # While a master waits for its group these doors are closed; any port of theirs may not even be known yet.
+        client_port, ha_port = self._ports["grpcServerPort"], self._ports["haListenPort"]
+        client = host_port(settings.broker_ip1, settings.advertised_grpc_port or client_port) if client_port else ""
+        ha = host_port(settings.ha_host, ha_port) if settings.is_master and ha_port else ""
         external_port = settings.external_advertised_port or settings.external_listen_port
         external = host_port(settings.external_advertised_host, external_port) if external_port else ""
         return Registration(
             identity=self._identity,
             endpoints=BrokerEndpoints(
-                client=host_port(settings.broker_ip1, client_port),
+                client=client,
                 metadata=self._metadata_endpoint(),
                 ha=ha,
                 client_external=external,
