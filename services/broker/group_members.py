@@ -45,6 +45,14 @@ class GroupMembers:
             if broker_id != MASTER_ID and member.metadata
         }
 
+    def other_endpoints(self) -> list[str]:
+        """The metadata planes of all members but ourselves."""
+        return [
+            member.metadata
+            for broker_id, member in self._registered().items()
+            if broker_id != self._identity.broker_id and member.metadata
+        ]
+
     def _registered(self) -> dict[int, BrokerEndpoints]:
         group = (self._identity.cluster, self._identity.broker_name)
         return {
