@@ -33,6 +33,7 @@ from broker.api.peer_client import PeerClient, PeerUnavailable
 from broker.api.replica_servicer import ReplicaServicer
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
+from broker.api.source_log import MemberLogs
 from broker.api.trace_servicer import TraceServicer
 from broker.audit.replica_state import ReplicaState
 from broker.client_plane import ClientPlane
@@ -55,7 +56,7 @@ from broker.operations.group_progress import GroupProgressView
 from broker.operations.runtime_settings import RuntimeSettings
 from broker.operations.setting_appliers import setting_appliers
 from broker.queries import CommitLogPages, MessageQueries
-from broker.queue_reader import StoreQueueReader
+from broker.queue_reader import DamagedEntries, StoreQueueReader
 from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import ReplicaProof
 from broker.retention import Retention
@@ -137,8 +138,9 @@ class Broker:
         )
         self._member = ReplicaIdentity(self._disk, self._identity, new_disk_id=lambda: uuid.uuid4().hex)
         self._tables = MetadataTables(self._disk, clock, topics_changed=self._topics_changed)
+        self._damaged_entries = DamagedEntries()
         self._leases = LeaseTable(
-            StoreQueueReader(self._store),
+            StoreQueueReader(self._store, self._damaged_entries),
             options=settings.delivery_options(),
             broker_name=settings.broker_name,
             nonce=lambda: secrets.randbits(64),
@@ -321,6 +323,9 @@ class Broker:
             member_metadata=self._members.member_metadata,
             flushes_paused=self._alone_with_store,
             failed=self._disk_failed,
+            damaged=self._damaged_entries,
+            read_from_replica=MemberLogs(self._members.other_endpoints, are_expected=settings.total_replicas > 1).read,
+            mended=self._client_api.message_arrived,
         )
         self._runtime_settings = RuntimeSettings(
             settings,
@@ -628,6 +633,7 @@ class Broker:
             flush_seconds={"log": self._flusher.durations_s, "queues": self._queue_flusher.durations_s},
             refusal=lambda: self.refusal,
             span_counts=self._observability.span_counts,
+            damaged_entries=self._damaged_entries,
         )
 
     def _start_background(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
@@ -640,6 +646,7 @@ class Broker:
             group.create_task(self._retention.run()),
             group.create_task(self._departure.run()),
             group.create_task(self._report.run()),
+            group.create_task(self._audit.mending.run()),
         ]
         if self.send_tracer is not None:
             tasks.append(group.create_task(self.send_tracer.run()))
