@@ -47,7 +47,7 @@ _DAMAGE_REMEDY: Final = (
 )
 
 
-class KeptTable(MetadataTable, VersionedTable, FollowedTable, Protocol):
+class KeptTable(MetadataTable, VersionedTable, FollowedTable, PrintedTable, Protocol):
     """What each table offers: to be kept in a file, served to slaves, taken from a master, and from a replica."""
 
     def __len__(self) -> int:
