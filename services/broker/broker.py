@@ -1,8 +1,8 @@
 """One broker: puts the parts together, starts them in order, and stops them in order.
 
-Start: lock and recover the store, load metadata, open the metadata plane, (a SYNC_MASTER that may have lost its tail
-fetches it from a slave,) load leases, open the HA and client planes, register. Stop: deregister, refuse sends, answer
-those that wait, flush, write metadata, close the store, which takes the abort file away.
+Start: lock and recover the store, load metadata, open the metadata plane, (a master hears its whole group, and fetches
+what another replica has more,) load leases, open the HA and client planes, register. Stop: deregister, refuse sends,
+answer those that wait, flush, write metadata, close the store, which takes the abort file away.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import asyncio
 import os
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -24,9 +25,11 @@ from broker.api.broker_operations_servicer import BrokerOperationsServicer
 from broker.api.broker_report import BrokerReport
 from broker.api.client_api import ClientApi
 from broker.api.dead_letter_resend import DeadLetterResend
+from broker.api.kept_tails import KeptTails
 from broker.api.message_query_servicer import MessageQueryServicer
 from broker.api.metadata_plane import SERVICE_NAMES, MetadataPlane
 from broker.api.metadata_servicer import MetadataServicer
+from broker.api.peer_client import PeerClient, PeerUnavailable
 from broker.api.replica_servicer import ReplicaServicer
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
@@ -40,8 +43,9 @@ from broker.group_members import GroupMembers
 from broker.lag_age import LagAge
 from broker.lease_copy import LeaseCopy
 from broker.lease_storage import LeaseStorage
+from broker.master.group_recovery import GroupRecovery, GroupView
 from broker.master.ha_listener import HaListener
-from broker.master.tail_recovery import TailRecovery
+from broker.master.metadata_recovery import recover_leases, recover_metadata
 from broker.message_lookup import MessageLookup
 from broker.metadata_tables import MetadataTables, MetadataWrite
 from broker.metrics import BrokerMetrics
@@ -52,6 +56,8 @@ from broker.operations.runtime_settings import RuntimeSettings
 from broker.operations.setting_appliers import setting_appliers
 from broker.queries import CommitLogPages, MessageQueries
 from broker.queue_reader import StoreQueueReader
+from broker.replica_identity import ReplicaIdentity
+from broker.replica_proof import ReplicaProof
 from broker.retention import Retention
 from broker.settings import BrokerRole, BrokerSettings
 from broker.slave.follower import Follower
@@ -71,11 +77,12 @@ from mqcore.metadata import (
     TopicTable,
     is_system_topic,
 )
-from mqcore.replication import MasterReplica, recovery_wait_ms
+from mqcore.replication import MasterReplica
 from mqcore.routing import (
     BrokerEndpoints,
     BrokerIdentity,
     Registration,
+    ReplicaMemory,
     TopicQueues,
     TopicRoute,
     host_port,
@@ -113,8 +120,10 @@ class Broker:
         loop_meter: LoopMeter | None = None,
         events: EventMemory | None = None,
         log_level: LevelSwitch | None = None,
+        accepts_loss: bool = False,
     ) -> None:
-        """`events` is where the process' log lines are remembered, `log_level` decides which are written."""
+        """`events` is where the process' log lines are remembered, `log_level` decides which are written. With
+        `accepts_loss` a master does not wait for replicas that it cannot reach, whatever they hold."""
         self._events = events or EventMemory()
         self._loop_meter = loop_meter or LoopMeter()
         self._settings = settings
@@ -127,6 +136,7 @@ class Broker:
         self._store = MessageStore(
             self._disk, clock, settings.store_options(), store_host=store_host, process_id=os.getpid()
         )
+        self._member = ReplicaIdentity(self._disk, self._identity, new_disk_id=lambda: uuid.uuid4().hex)
         self._tables = MetadataTables(self._disk, clock, topics_changed=self._topics_changed)
         self._leases = LeaseTable(
             StoreQueueReader(self._store),
@@ -223,7 +233,9 @@ class Broker:
             store=self._store,
             clock=clock,
             options=settings.slave_options(),
-            broker_id=settings.broker_id,
+            identity=self._identity,
+            replica=self._member,
+            metadata_endpoint=self._metadata_endpoint,
             master=self._members.master_address,
             reports_flushed_only=self._sync_flush,
             kick_flush=self._flusher.kick,
@@ -232,6 +244,7 @@ class Broker:
             failed=self._disk_failed,
             timelines=self._observability.replica_timelines,
         )
+        self._stopping = asyncio.Event()
         self._links: NameServerLinks = NameServerLinks(
             settings.name_servers,
             clock=clock,
@@ -239,6 +252,27 @@ class Broker:
             chance=random.Random(),
             registrant=self,
             heartbeat_interval_ms=settings.broker_heartbeat_interval,
+            on_superseded=self._superseded,
+        )
+        self._recovery = GroupRecovery(
+            store=self._store,
+            replica=self._member,
+            identity=self._identity,
+            clock=clock,
+            group=GroupView(
+                name_servers=frozenset(settings.name_servers),
+                members=self._members.registered,
+                told=self._told_by_name_servers,
+                forget=self._links.forget_replica,
+            ),
+            total_replicas=settings.total_replicas,
+            recovery_timeout_ms=settings.master_recovery_timeout,
+            accepts_loss=accepts_loss,
+            alone_with_store=self._alone_with_store,
+            fetch_metadata=self._fetch_metadata,
+            given_up=lambda: self._stopping.is_set(),
+            state_changed=self._recovery_changed,
+            tail_bytes=2 * (settings.max_message_size + RECORD_HEAD_ROOM_BYTES),
         )
         self._retention = Retention(self._store, clock=clock, is_master=settings.is_master)
         self._departure = Departure(
@@ -328,7 +362,6 @@ class Broker:
         self._serving = False
         self._is_open = False
         self._failure: str | None = None
-        self._stopping = asyncio.Event()
         self._ports = {"listenPort": 0, "grpcServerPort": 0, "haListenPort": 0}
 
     @property
@@ -470,12 +503,15 @@ class Broker:
         self._ports |= await self._client_plane.start()
         self._is_open = True
         self._links.announce()
+        self._links.registration_changed()
         self.refusal = None if self._settings.is_master else _SLAVE_REFUSAL
         await self._tell_readiness()
         log.info("broker_serving", role=str(self._settings.broker_role), **self._ports)
 
     async def _recover(self) -> None:
+        await asyncio.to_thread(self._member.read)
         report = await asyncio.to_thread(self._store.load)
+        await asyncio.to_thread(self._member.count_start)
         await asyncio.to_thread(self._audit.remove_leftover)
         log.info(
             "store_recovered",
@@ -488,13 +524,10 @@ class Broker:
             stop_reason=report.stop_reason,
             duration_ms=report.duration_ms,
         )
-        self._recovery_wait_ms = recovery_wait_ms(
-            log_is_empty=self._store.end_offset == self._store.min_offset,
-            clean_stop=report.clean,
-            same_boot=report.same_boot,
-            needed_slaves=self._settings.needed_replicas - 1,
-            recovery_timeout_ms=self._settings.master_recovery_timeout,
-        )
+        if report.damage:
+            kept = report.kept_tail
+            log.error("log_damaged", damage=report.damage, kept=kept.path if kept is not None else "")
+        self._is_whole = not report.may_have_lost
         if not self._settings.is_master:
             self._store.set_writable(False, "a slave takes messages from its master only")
         self._tables.load(
@@ -527,9 +560,17 @@ class Broker:
             ),
             replica=ReplicaServicer(
                 log=self._store,
-                broker_id=settings.broker_id,
+                identity=self._identity,
+                replica=self._member,
+                proof=ReplicaProof(
+                    log=self._store,
+                    replica=self._member,
+                    serving=lambda: self._serving,
+                    verified=self._slave_verified,
+                    superseded=self._superseded,
+                ),
                 serving=lambda: self._serving,
-                verified=self._slave_verified,
+                recovery=self._recovery if settings.is_master else None,
                 traced_puts=self.send_tracer.traced_puts if self.send_tracer is not None else None,
             ),
             reader=self._audit.reader,
@@ -564,6 +605,12 @@ class Broker:
                 settings=self._runtime_settings,
                 events=self._events,
                 resend_dead_letters=DeadLetterResend(self, self._queries).resend,
+                kept_tails=KeptTails(
+                    disk=self._disk,
+                    services=self,
+                    queries=self._queries,
+                    is_system_topic=self._is_system_topic,
+                ),
                 process_start_ms=self._incarnation,
                 refusal=lambda: self.refusal,
                 clock=self._clock,
@@ -638,27 +685,16 @@ class Broker:
                 master=self._members.master_metadata,
                 applied=self._tables.applied_from_master,
                 leases=self._lease_copy,
+                accepted=lambda: self._follower.has_accepted_master,
             )
             tasks += [group.create_task(self._follower.run()), group.create_task(pull.run())]
             tasks += self._start_tracing_copies(group)
             self._serving = True
             return
-        if self._recovery_wait_ms:
-            recovery = TailRecovery(
-                store=self._store,
-                clock=self._clock,
-                slave_count=self._settings.total_replicas - 1,
-                slaves=self._members.slave_endpoints,
-                flushes_paused=self._jobs_paused,
-                given_up=self._stopping.is_set,
-            )
-            await asyncio.to_thread(self._store.doubt_tail)
-            async with self._alone_with_store():
-                await recovery.run(
-                    wait_ms=self._recovery_wait_ms, registered_wait_ms=self._settings.master_recovery_timeout
-                )
-            if self._stopping.is_set():
-                return  # The tail stays in doubt: the next start asks again.
+        # Listed, in no route: operators see what it waits for, and its replicas that it is there.
+        self._links.announce()
+        if not await self._recovery.run(is_whole=self._is_whole):
+            return  # The tail stays in doubt: the next start asks again.
         self._tables.refuse_damage()
         # Not before the log is whole: what lies beyond its end goes back to it.
         self._lease_storage.load()
@@ -776,6 +812,16 @@ class Broker:
         """Version of the topic table."""
         return self._tables.topics.version
 
+    @property
+    def epoch(self) -> int:
+        """Greatest epoch of its history."""
+        return self._member.history.last_epoch
+
+    @property
+    def end_offset(self) -> int:
+        """End of its log."""
+        return self._store.end_offset
+
     def registration(self) -> Registration:
         """What NameServers are told."""
         settings = self._settings
@@ -787,7 +833,7 @@ class Broker:
             identity=self._identity,
             endpoints=BrokerEndpoints(
                 client=host_port(settings.broker_ip1, client_port),
-                metadata=host_port(settings.ha_host, self._ports["listenPort"]),
+                metadata=self._metadata_endpoint(),
                 ha=ha,
                 client_external=external,
             ),
@@ -805,7 +851,47 @@ class Broker:
                 )
                 for topic in self._tables.topics
             ),
+            disk_id=self._member.disk_id,
+            run=self._member.run,
+            epoch=self.epoch,
+            end_offset=self.end_offset,
+            known_replicas=self._member.replicas,
+            recovering=self._recovering(),
         )
+
+    def _metadata_endpoint(self) -> str:
+        return host_port(self._settings.ha_host, self._ports["listenPort"])
+
+    def _recovering(self) -> str:
+        """What a starting master waits for; empty for one that serves, and for a slave."""
+        if not self._settings.is_master or self._serving:
+            return ""
+        waiting = self._recovery.waiting
+        return waiting.reason if waiting is not None else "it asks the replicas of its group"
+
+    def _recovery_changed(self) -> None:
+        self._links.registration_changed()
+
+    async def _told_by_name_servers(self) -> Mapping[str, Sequence[ReplicaMemory] | None]:
+        answers = await self._links.group_memory()
+        return {address: None if answer is None else answer.replicas for address, answer in answers.items()}
+
+    async def _fetch_metadata(self, endpoints: Sequence[str], is_behind: bool) -> None:
+        """Takes over what the replicas know better than we do. PeerUnavailable: what is needed cannot be had yet."""
+        has_leases = False
+        for endpoint in endpoints:
+            try:
+                async with PeerClient(endpoint) as peer:
+                    await recover_metadata(peer, self._tables)
+            except PeerUnavailable as error:
+                if is_behind or self._tables.damaged:
+                    raise
+                log.warning("metadata_not_compared", replica=endpoint, reason=str(error))
+            try:
+                async with PeerClient(endpoint) as peer:
+                    has_leases = has_leases or await recover_leases(peer, self._lease_storage, replace=is_behind)
+            except PeerUnavailable as error:
+                log.warning("leases_not_fetched", replica=endpoint, reason=str(error), effect="messages come again")
 
     def _topics_changed(self) -> None:
         self._links.registration_changed()
@@ -840,6 +926,12 @@ class Broker:
 
     def _slave_verified(self, broker_id: int, end_offset: int, connection: str) -> None:
         self._replica.verified(broker_id, end_offset, peer=connection, now_ms=self._clock.monotonic_ms())
+
+    def _superseded(self, reason: str) -> None:
+        """Another master took our place. One that starts has to hear that, too, but it asks for itself."""
+        if self._settings.is_master and self._serving:
+            log.critical("master_superseded", reason=reason, remedy="none: this broker stops, and asks when it starts")
+            self._stop_on(f"another master took our place: {reason}")
 
     def _disk_failed(self, error: DiskError) -> None:
         self._stop_on(f"the disk failed: {error}")
