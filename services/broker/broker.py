@@ -12,7 +12,7 @@ import os
 import random
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -48,7 +48,7 @@ from broker.master.group_recovery import GroupRecovery, GroupView
 from broker.master.ha_listener import HaListener
 from broker.master.metadata_recovery import recover_leases, recover_metadata
 from broker.message_lookup import MessageLookup
-from broker.metadata_tables import MetadataTables
+from broker.metadata_tables import MetadataTables, MetadataWrite
 from broker.metrics import BrokerMetrics
 from broker.observability import BrokerObservability
 from broker.operations.group_changes import GroupChanges
@@ -70,6 +70,7 @@ from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable
 from mqcore.message import Host
 from mqcore.metadata import (
+    CreationLimit,
     DataVersion,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
@@ -184,7 +185,24 @@ class Broker:
             failed=self._disk_failed,
             interval_ms=200,
         )
-        self._workers = (self._flusher, self._queue_flusher, self._preparer, self._pages_bringer)
+        self._metadata_writer = FlushWorker[MetadataWrite](
+            "write-metadata",
+            take=self._tables.take_write,
+            finished=self._tables.write_finished,
+            failed=self._disk_failed,
+        )
+        self._group_creations = CreationLimit(
+            per_second=settings.new_groups_per_second,
+            per_client_per_second=settings.new_groups_per_client_per_second,
+            count_max=settings.subscription_groups_max,
+        )
+        self._workers = (
+            self._flusher,
+            self._queue_flusher,
+            self._preparer,
+            self._pages_bringer,
+            self._metadata_writer,
+        )
         self._write_path = WritePath(
             store=self._store,
             replica=self._replica,
@@ -415,13 +433,23 @@ class Broker:
         """Makes traces of sends."""
         return self._observability.send_tracer
 
-    def create_topic(self, topic: str, *, queue_count: int) -> None:
-        """Creates a topic, durably."""
+    def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
+        """Creates a topic, and calls `done` when it is durable."""
         self._tables.put_topic(TopicConfig(topic, queue_count, queue_count))
+        self._tables.when_written(done)
 
-    def create_group(self, group: str) -> None:
-        """Creates a consumer group, durably."""
-        self._tables.put_group(SubscriptionGroupConfig(group_name=group))
+    def create_group(self, group: str, *, client_id: str) -> str | None:
+        """Creates a consumer group because a client named it; or says why not."""
+        refusal = self._group_creations.refusal(
+            client_id, count=len(self._tables.groups), now_ms=self._clock.monotonic_ms()
+        )
+        if refusal is None:
+            self._tables.put_group(SubscriptionGroupConfig(group_name=group))
+        return refusal
+
+    def when_group_written(self, group: str, done: Callable[[], object]) -> None:
+        """Calls `done` when the group is durable."""
+        self._tables.when_group_written(group, done)
 
     def persist_leases(self) -> None:
         """Writes what changed in the lease table. A disk that refuses stops the broker."""
@@ -570,6 +598,7 @@ class Broker:
                 departure=self._departure,
                 probe_peers=self._report.probe_peers,
                 is_system_topic=self._is_system_topic,
+                written=self._tables.written,
                 topics_changed=self._tables.topics_edited,
                 groups_changed=self._tables.groups_edited,
                 is_master=settings.is_master,
@@ -639,6 +668,7 @@ class Broker:
     def _start_background(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         # The next files are made ahead from the start, not from the first pause of a second on.
         self._preparer.kick()
+        self._tables.attach(self._metadata_writer.kick)
         for worker in self._workers:
             group.create_task(worker.run())
         tasks = [

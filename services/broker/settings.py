@@ -295,6 +295,22 @@ class BrokerSettings(ServiceSettings):
     auto_create_subscription_group: bool = Field(
         True, alias="autoCreateSubscriptionGroup", description="Create a consumer group at its first receive."
     )
+    new_groups_per_second: int = Field(
+        50,
+        ge=1,
+        alias="newGroupsPerSecond",
+        description="Consumer groups that clients' first receives may create in a second; more are told to wait. "
+        "Each is a part of a file that is written whole.",
+    )
+    new_groups_per_client_per_second: int = Field(
+        10, ge=1, alias="newGroupsPerClientPerSecond", description="The same for one client."
+    )
+    subscription_groups_max: int = Field(
+        10_000,
+        ge=1,
+        alias="subscriptionGroupsMax",
+        description="Consumer groups up to which clients may create more by naming them; operators may go beyond.",
+    )
     consume_from_earliest: bool = Field(
         False, alias="consumeFromEarliest", description="A new group starts at the oldest message, not at the newest."
     )
