@@ -574,6 +574,7 @@ class Broker:
                     serving=lambda: self._serving,
                     verified=self._slave_verified,
                     superseded=self._superseded,
+                    leave_master=self._follower.leave_master,
                 ),
                 serving=lambda: self._serving,
                 recovery=self._recovery if settings.is_master else None,

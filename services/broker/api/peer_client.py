@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import grpc
 from tandemmq.broker.v1 import (
@@ -34,7 +34,7 @@ _TABLES: Final = {
     MetadataFile.DELAY_OFFSETS: metadata_service_pb2.METADATA_TABLE_DELAY_OFFSETS,
 }
 
-__all__ = ["PeerClient", "PeerLog", "PeerUnavailable", "ReplicaClaim", "history_messages"]
+__all__ = ["EpochPromise", "PeerClient", "PeerLog", "PeerUnavailable", "ReplicaClaim", "history_messages"]
 
 CALL_TIMEOUT_S: Final = 3.0
 VERIFY_TIMEOUT_S: Final = 10.0
@@ -77,6 +77,7 @@ class PeerLog:
         "extent",
         "flushed_offset",
         "history",
+        "promised_epoch",
         "replicas",
         "run",
         "segment_bytes",
@@ -92,6 +93,7 @@ class PeerLog:
         self.disk_id = answer.disk_id
         self.run = answer.run
         self.history = _history(answer.history)
+        self.promised_epoch = answer.promised_epoch
         self.cluster = answer.cluster
         self.broker_name = answer.broker_name
         self.replicas = tuple(
@@ -118,6 +120,16 @@ class ReplicaClaim:
     epoch: int
     # Where it is asked when its master starts again, host:port.
     metadata_endpoint: str
+
+
+class EpochPromise(NamedTuple):
+    """What a replica answers a master that is about to begin an epoch."""
+
+    is_promised: bool
+    # The greatest that it knows of.
+    epoch: int
+    # Of its log, to which nothing of an earlier epoch comes any more.
+    end_offset: int
 
 
 class PeerClient:
@@ -175,6 +187,19 @@ class PeerClient:
         except grpc.aio.AioRpcError as error:
             raise PeerUnavailable(self.endpoint, "VerifyReplica", error) from error
         return _history(answer.history) if answer.equal else None
+
+    async def promise_epoch(self, epoch: int, *, disk_id: str, identity: BrokerIdentity) -> EpochPromise | None:
+        """Has the peer take no byte of an earlier epoch from now on. None: a version that knows no epochs."""
+        request = replica_service_pb2.PromiseEpochRequest(
+            epoch=epoch, disk_id=disk_id, cluster=identity.cluster, broker_name=identity.broker_name
+        )
+        try:
+            answer = await self._replica.PromiseEpoch(request, timeout=CALL_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return None
+            raise PeerUnavailable(self.endpoint, "PromiseEpoch", error) from error
+        return EpochPromise(answer.promised, answer.epoch, answer.end_offset)
 
     async def read_log(self, wanted: LogRange) -> AsyncIterator[tuple[int, bytes]]:
         """The peer's bytes in pieces of at most 1 MiB: (start offset, bytes), in order."""

@@ -53,6 +53,7 @@ CORRUPT_PAUSE_MAX_S: Final = 60.0
 # Records dispatched one by one in a turn of the loop: about 10 ms. A batch counts as a turn of its own.
 # How soon a slave notices that another master is registered.
 MASTER_LOOK_S: Final = 1.0
+LEAVE_POLL_S: Final = 0.005
 DISPATCH_SLICE: Final = 2_048
 # Records gather for so long, unless they are due before: in a batch each costs a tenth. Nobody reads a slave's
 # ConsumeQueues within that time, and what ends its life as a slave dispatches the rest.
@@ -151,6 +152,12 @@ class Follower:
             self._timelines.flushed.note(self._store.flushed_offset, self._clock.monotonic_ns())
         if self._reports_flushed_only:
             self._connection.acknowledge()
+
+    async def leave_master(self) -> None:
+        """Ends the connection to the master that is followed; when it returns no byte of it comes any more."""
+        while self.state == "transfer":
+            self._connection.drop("another master begins an epoch")
+            await asyncio.sleep(LEAVE_POLL_S)
 
     async def run(self) -> None:
         """Follows until cancelled."""
@@ -253,14 +260,14 @@ class Follower:
                 )
                 return None
             self.master_end_offset = theirs.extent.end_offset
-            ours, our_history = self._extent(), self._replica.history
+            ours, our_epoch = self._extent(), self._replica.greatest_epoch
             step = catch_up_step(
                 ours=ours,
                 theirs=theirs.extent,
                 our_segment_bytes=self._store.segment_bytes,
                 their_segment_bytes=theirs.segment_bytes,
                 serving=theirs.serving,
-                our_history=our_history,
+                our_epoch=our_epoch,
                 their_history=theirs.history,
             )
             match step:
@@ -279,7 +286,7 @@ class Follower:
                     self._refuse(
                         master.ha,
                         stale_reason(
-                            ours=ours, theirs=theirs.extent, our_history=our_history, their_history=theirs.history
+                            ours=ours, theirs=theirs.extent, our_epoch=our_epoch, their_history=theirs.history
                         ),
                         remedy="restart that master: it asks us before it serves, and fetches what it lacks",
                     )
@@ -312,7 +319,7 @@ class Follower:
             identity=self._identity,
             disk_id=self._replica.disk_id,
             run=self._replica.run,
-            epoch=self._replica.history.last_epoch,
+            epoch=self._replica.greatest_epoch,
             metadata_endpoint=self._metadata_endpoint(),
         )
 
@@ -338,7 +345,9 @@ class Follower:
                         metadata_endpoint=peer.endpoint,
                     )
                 )
-                is_proven = True
+                # Another master may have been promised a later epoch meanwhile. Nothing is awaited from here until the
+                # state says that we follow.
+                is_proven = history.last_epoch >= self._replica.greatest_epoch
         finally:
             if not is_proven:
                 sock.close()
