@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
@@ -320,6 +321,7 @@ class BrokerGroup:
             settings=settings,
             log_path=self.folder / "logs" / f"{folder.name}.log",
             port_keys=self.master.port_keys,
+            ports={key: _free_port() for key in self.master.port_keys},
             start_limit_s=START_LIMIT_S,
         )
         self.cluster.brokers[folder.name] = second
@@ -466,6 +468,11 @@ def _lost(before: Tables, after: Tables) -> list[str]:
             if after.offsets.get(key, 0) < offset
         ),
     ]
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def _runs(member: ServiceProcess) -> bool:
