@@ -12,7 +12,7 @@ import os
 import random
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +33,7 @@ from broker.api.peer_client import PeerClient, PeerUnavailable
 from broker.api.replica_servicer import ReplicaServicer
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
+from broker.api.source_log import MemberLogs
 from broker.api.trace_servicer import TraceServicer
 from broker.audit.replica_state import ReplicaState
 from broker.client_plane import ClientPlane
@@ -47,7 +48,7 @@ from broker.master.group_recovery import GroupRecovery, GroupView
 from broker.master.ha_listener import HaListener
 from broker.master.metadata_recovery import recover_leases, recover_metadata
 from broker.message_lookup import MessageLookup
-from broker.metadata_tables import MetadataTables
+from broker.metadata_tables import MetadataTables, MetadataWrite
 from broker.metrics import BrokerMetrics
 from broker.observability import BrokerObservability
 from broker.operations.group_changes import GroupChanges
@@ -55,7 +56,7 @@ from broker.operations.group_progress import GroupProgressView
 from broker.operations.runtime_settings import RuntimeSettings
 from broker.operations.setting_appliers import setting_appliers
 from broker.queries import CommitLogPages, MessageQueries
-from broker.queue_reader import StoreQueueReader
+from broker.queue_reader import DamagedEntries, StoreQueueReader
 from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import ReplicaProof
 from broker.retention import Retention
@@ -69,6 +70,7 @@ from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable
 from mqcore.message import Host
 from mqcore.metadata import (
+    CreationLimit,
     DataVersion,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
@@ -137,8 +139,9 @@ class Broker:
         )
         self._member = ReplicaIdentity(self._disk, self._identity, new_disk_id=lambda: uuid.uuid4().hex)
         self._tables = MetadataTables(self._disk, clock, topics_changed=self._topics_changed)
+        self._damaged_entries = DamagedEntries()
         self._leases = LeaseTable(
-            StoreQueueReader(self._store),
+            StoreQueueReader(self._store, self._damaged_entries),
             options=settings.delivery_options(),
             broker_name=settings.broker_name,
             nonce=lambda: secrets.randbits(64),
@@ -182,7 +185,24 @@ class Broker:
             failed=self._disk_failed,
             interval_ms=200,
         )
-        self._workers = (self._flusher, self._queue_flusher, self._preparer, self._pages_bringer)
+        self._metadata_writer = FlushWorker[MetadataWrite](
+            "write-metadata",
+            take=self._tables.take_write,
+            finished=self._tables.write_finished,
+            failed=self._disk_failed,
+        )
+        self._group_creations = CreationLimit(
+            per_second=settings.new_groups_per_second,
+            per_client_per_second=settings.new_groups_per_client_per_second,
+            count_max=settings.subscription_groups_max,
+        )
+        self._workers = (
+            self._flusher,
+            self._queue_flusher,
+            self._preparer,
+            self._pages_bringer,
+            self._metadata_writer,
+        )
         self._write_path = WritePath(
             store=self._store,
             replica=self._replica,
@@ -321,6 +341,9 @@ class Broker:
             member_metadata=self._members.member_metadata,
             flushes_paused=self._alone_with_store,
             failed=self._disk_failed,
+            damaged=self._damaged_entries,
+            read_from_replica=MemberLogs(self._members.other_endpoints, are_expected=settings.total_replicas > 1).read,
+            mended=self._client_api.message_arrived,
         )
         self._runtime_settings = RuntimeSettings(
             settings,
@@ -410,13 +433,23 @@ class Broker:
         """Makes traces of sends."""
         return self._observability.send_tracer
 
-    def create_topic(self, topic: str, *, queue_count: int) -> None:
-        """Creates a topic, durably."""
+    def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
+        """Creates a topic, and calls `done` when it is durable."""
         self._tables.put_topic(TopicConfig(topic, queue_count, queue_count))
+        self._tables.when_written(done)
 
-    def create_group(self, group: str) -> None:
-        """Creates a consumer group, durably."""
-        self._tables.put_group(SubscriptionGroupConfig(group_name=group))
+    def create_group(self, group: str, *, client_id: str) -> str | None:
+        """Creates a consumer group because a client named it; or says why not."""
+        refusal = self._group_creations.refusal(
+            client_id, count=len(self._tables.groups), now_ms=self._clock.monotonic_ms()
+        )
+        if refusal is None:
+            self._tables.put_group(SubscriptionGroupConfig(group_name=group))
+        return refusal
+
+    def when_group_written(self, group: str, done: Callable[[], object]) -> None:
+        """Calls `done` when the group is durable."""
+        self._tables.when_group_written(group, done)
 
     def persist_leases(self) -> None:
         """Writes what changed in the lease table. A disk that refuses stops the broker."""
@@ -565,6 +598,7 @@ class Broker:
                 departure=self._departure,
                 probe_peers=self._report.probe_peers,
                 is_system_topic=self._is_system_topic,
+                written=self._tables.written,
                 topics_changed=self._tables.topics_edited,
                 groups_changed=self._tables.groups_edited,
                 is_master=settings.is_master,
@@ -628,11 +662,13 @@ class Broker:
             flush_seconds={"log": self._flusher.durations_s, "queues": self._queue_flusher.durations_s},
             refusal=lambda: self.refusal,
             span_counts=self._observability.span_counts,
+            damaged_entries=self._damaged_entries,
         )
 
     def _start_background(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         # The next files are made ahead from the start, not from the first pause of a second on.
         self._preparer.kick()
+        self._tables.attach(self._metadata_writer.kick)
         for worker in self._workers:
             group.create_task(worker.run())
         tasks = [
@@ -640,6 +676,7 @@ class Broker:
             group.create_task(self._retention.run()),
             group.create_task(self._departure.run()),
             group.create_task(self._report.run()),
+            group.create_task(self._audit.mending.run()),
         ]
         if self.send_tracer is not None:
             tasks.append(group.create_task(self.send_tracer.run()))
@@ -739,6 +776,9 @@ class Broker:
         self._serving = False
         self._ha.stop()
         self._write_path.close()
+        if self._failure is None:
+            # Nothing is appended any more: this end is exact, and the next start of a master need not ask about it.
+            await self._links.unregister(is_log_closed=True)
         await self._audit.close_helper()
         await self._metadata_server.stop(limit_ms=500)
         await self._audit.repairs_ended()
@@ -790,8 +830,8 @@ class Broker:
 
     @property
     def end_offset(self) -> int:
-        """End of its log."""
-        return self._store.end_offset
+        """End of its log's last whole record."""
+        return self._store.dispatched_offset
 
     def registration(self) -> Registration:
         """What NameServers are told."""

@@ -193,6 +193,8 @@ class ProcessCluster:
                 "bindAddress": "127.0.0.1",
                 "brokerIP1": "127.0.0.1",
                 "storePathRootDir": str(self.folder / key),
+                # A master that is started alone does not look long for members that nobody ever heard of.
+                "masterRecoveryTimeout": "2000",
                 **SMALL_STORE,
                 **role,
                 **(settings or {}),
