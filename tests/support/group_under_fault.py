@@ -108,6 +108,7 @@ class BrokerGroup:
         sync: bool = True,
         slaves: int = 1,
         name_servers: int = 1,
+        name_servers_have_disks: bool = False,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
@@ -121,6 +122,7 @@ class BrokerGroup:
         self._sync = sync
         self._slaves = slaves
         self._name_servers = name_servers
+        self._name_servers_have_disks = name_servers_have_disks
         self._ledger = _Ledger()
         self._before = Tables({}, frozenset(), {})
         self._senders: list[AcknowledgedSender] = []
@@ -143,7 +145,7 @@ class BrokerGroup:
 
     def _start(self) -> None:
         for _ in range(self._name_servers):
-            self.cluster.add_name_server()
+            self.cluster.add_name_server(with_disk=self._name_servers_have_disks)
         for broker_id in range(self._slaves + 1):
             self.members[broker_id] = self.cluster.add_broker(
                 NAME, broker_id=broker_id, settings=self.settings_of(broker_id), wait=False
