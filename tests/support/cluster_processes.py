@@ -154,13 +154,16 @@ class ProcessCluster:
         """All NameServers as RocketMQ writes them."""
         return ";".join(f"127.0.0.1:{server.ports['listenPort']}" for server in self.name_servers)
 
-    def add_name_server(self) -> ServiceProcess:
-        """Starts one more NameServer."""
+    def add_name_server(self, *, with_disk: bool = False) -> ServiceProcess:
+        """Starts one more NameServer; `with_disk`: what it remembers outlives it."""
         number = len(self.name_servers)
         server = ServiceProcess(
             name=f"namesrv-{number}",
             module="nameserver",
-            settings={"bindAddress": "127.0.0.1"},
+            settings={
+                "bindAddress": "127.0.0.1",
+                **({"storePathRootDir": str(self.folder / f"namesrv-{number}")} if with_disk else {}),
+            },
             log_path=self.folder / "logs" / f"namesrv-{number}.log",
             port_keys=("listenPort",),
         )

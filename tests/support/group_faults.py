@@ -47,6 +47,7 @@ class Fault:
     sync: bool = True
     slaves: int = 1
     name_servers: int = 1
+    name_servers_have_disks: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
     # False: too long for a test; `make loss-rounds` plays it.
     is_short: bool = True
@@ -56,12 +57,18 @@ class Fault:
     @property
     def kind(self) -> object:
         """Equal for faults that the same group can go through one after the other."""
-        return (self.slaves, self.name_servers, not self.sync, *sorted(self.settings.items()))
+        processes = (self.slaves, self.name_servers, self.name_servers_have_disks, not self.sync)
+        return (*processes, *sorted(self.settings.items()))
 
     def group(self, folder: Path) -> BrokerGroup:
         """A new group to play it on."""
         return BrokerGroup(
-            folder, sync=self.sync, slaves=self.slaves, name_servers=self.name_servers, settings=self.settings
+            folder,
+            sync=self.sync,
+            slaves=self.slaves,
+            name_servers=self.name_servers,
+            name_servers_have_disks=self.name_servers_have_disks,
+            settings=self.settings,
         )
 
 
@@ -144,11 +151,37 @@ def _waits_alone(group: BrokerGroup) -> None:
         slave.start()
 
 
-def _slave_empty(group: BrokerGroup, _: random.Random) -> None:
+def _name_servers_anew(group: BrokerGroup, _: random.Random) -> None:
+    """The NameServers are started again as well, and only their files know that there was a group."""
+    group.rest()
+    group.kill(group.master, *group.slaves, *group.cluster.name_servers)
+    group.wipe(group.master)
+    for server in group.cluster.name_servers:
+        server.start()
+    group.master.start(wait=False)
+    _come_late(group, VERY_LATE_S, [])
+
+
+def _slave_empty(group: BrokerGroup, _: random.Random, *, then_master: bool = False) -> None:
     slave = group.slaves[0]
     group.kill(slave)
     group.wipe(slave)
     slave.start()
+    if then_master:
+        # One member after the other, as an operator replaces machines.
+        group.stop_sending()
+        group.wait_settled()
+        group.kill(group.master)
+        group.wipe(group.master)
+        group.master.start(wait=False)
+
+
+def _slave_empty_both_killed(group: BrokerGroup, _: random.Random) -> None:
+    slave = group.slaves[0]
+    group.kill(group.master, slave)
+    group.wipe(slave)
+    for member in (slave, group.master):
+        member.start(wait=False)
 
 
 # A master whose disk was rolled back
@@ -444,7 +477,16 @@ def _faults() -> Iterator[Fault]:
             # Unflushed until a flush is due.
             settings={"totalReplicas": "2", "flushIntervalCommitLog": "60000"},
         )
+    yield Fault(
+        "sync: master's disk empty, NameServers started anew, slave 20 s late",
+        _name_servers_anew,
+        name_servers=2,
+        name_servers_have_disks=True,
+        is_short=False,
+    )
     yield Fault("sync: slave's disk empty", _slave_empty)
+    yield Fault("sync: slave's disk empty, then the master's", partial(_slave_empty, then_master=True))
+    yield Fault("sync: slave's disk empty, both killed", _slave_empty_both_killed)
     yield Fault("sync: master's tables of zero length", partial(_config_damaged, names=_TABLES, remove=False))
     yield Fault("sync: master's topics.json gone", partial(_config_damaged, names=("topics.json",), remove=True))
     yield Fault("sync: master's config folder gone", _config_folder_gone)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
@@ -107,6 +108,7 @@ class BrokerGroup:
         sync: bool = True,
         slaves: int = 1,
         name_servers: int = 1,
+        name_servers_have_disks: bool = False,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
@@ -120,6 +122,7 @@ class BrokerGroup:
         self._sync = sync
         self._slaves = slaves
         self._name_servers = name_servers
+        self._name_servers_have_disks = name_servers_have_disks
         self._ledger = _Ledger()
         self._before = Tables({}, frozenset(), {})
         self._senders: list[AcknowledgedSender] = []
@@ -142,7 +145,7 @@ class BrokerGroup:
 
     def _start(self) -> None:
         for _ in range(self._name_servers):
-            self.cluster.add_name_server()
+            self.cluster.add_name_server(with_disk=self._name_servers_have_disks)
         for broker_id in range(self._slaves + 1):
             self.members[broker_id] = self.cluster.add_broker(
                 NAME, broker_id=broker_id, settings=self.settings_of(broker_id), wait=False
@@ -320,6 +323,7 @@ class BrokerGroup:
             settings=settings,
             log_path=self.folder / "logs" / f"{folder.name}.log",
             port_keys=self.master.port_keys,
+            ports={key: _free_port() for key in self.master.port_keys},
             start_limit_s=START_LIMIT_S,
         )
         self.cluster.brokers[folder.name] = second
@@ -466,6 +470,11 @@ def _lost(before: Tables, after: Tables) -> list[str]:
             if after.offsets.get(key, 0) < offset
         ),
     ]
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def _runs(member: ServiceProcess) -> bool:
