@@ -227,6 +227,16 @@ class NameServerLinks:
             asked = [tasks.create_task(link.group_memory(request, limit_s=limit_s)) for link in self._links]
         return {link.address: task.result() for link, task in zip(self._links, asked, strict=True)}
 
+    async def forget_replica(self, disk_id: str) -> None:
+        """Has each NameServer forget a disk of the registrant's group, by an operator's word. One that does not answer
+        may tell of the disk once more."""
+        assert self._registrant is not None, "no group to forget a disk of"
+        identity = self._registrant.identity
+        request = pb.ForgetReplicasRequest(cluster=identity.cluster, broker_name=identity.broker_name, disk_id=disk_id)
+        async with asyncio.TaskGroup() as tasks:
+            for link in self._links:
+                tasks.create_task(link.forget_replica(request))
+
     def announce(self) -> None:
         """Registers the registrant, and keeps it registered until `unregister`."""
         self._announced.set()
@@ -440,6 +450,14 @@ class _Link:
                 return GroupMemoryAnswer((), 0)
             self.log.info("group_memory_not_told", error=f"{failure.code().name}: {failure.details()}")
             return None
+
+    async def forget_replica(self, request: pb.ForgetReplicasRequest) -> None:
+        """Has the NameServer forget a disk."""
+        try:
+            with cancellation_wins():
+                await self.stub.ForgetReplicas(request, timeout=_MEMORY_TIMEOUT_S)
+        except grpc.aio.AioRpcError as failure:
+            self.log.warning("replica_not_forgotten", error=f"{failure.code().name}: {failure.details()}")
 
     def registered(self, *, now_ms: int) -> None:
         """The NameServer accepted us, or answered a heartbeat."""

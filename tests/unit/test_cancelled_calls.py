@@ -17,8 +17,9 @@ from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as client_pb
 
 from admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, serving
-from broker.api.peer_client import PeerClient
+from broker.api.peer_client import PeerClient, ReplicaClaim
 from broker.api.source_log import SourceLog
+from broker.lease_copy import LeasePosition
 from broker.slave.metadata_pull import MetadataPull
 from mqclient.client_session import ClientSession
 from mqclient.connection import Connection
@@ -37,6 +38,7 @@ LIMIT_S = 1.0
 ADDRESS = "127.0.0.1:1"
 RANGE = LogRange(0, 10)
 MASTER = BrokerIdentity("DefaultCluster", "broker-a", 0)
+CLAIM = ReplicaClaim(MASTER, "disk-1", 1, 1, ADDRESS)
 
 
 class HangingCall:
@@ -142,7 +144,7 @@ async def exhaust(items: AsyncIterator[object]) -> None:
 
 
 async def follow_metadata() -> None:
-    pull = MetadataPull(tables={MetadataFile.TOPICS: TopicTable()}, master=lambda: ADDRESS, applied=lambda _: None)
+    pull = MetadataPull(tables={MetadataFile.TOPICS: TopicTable()}, master=lambda: ADDRESS, applied=lambda *_: None)
     await pull.run()
 
 
@@ -155,13 +157,15 @@ async def keep_settings() -> None:
 PLACES: dict[str, Callable[[], Awaitable[object]]] = {
     "NameServerLinks.run": lambda: links().run(),
     "NameServerLinks.group_memory": lambda: links().group_memory(),
+    "NameServerLinks.forget_replica": lambda: links().forget_replica("disk-1"),
     "NameServerLinks.unregister": lambda: links().unregister(),
     "PeerClient.log": lambda: peer().log(),
     "PeerClient.digests": lambda: peer().digests([RANGE]),
-    "PeerClient.verify": lambda: peer().verify(broker_id=1, tail=RANGE, digest=b"", connection=""),
+    "PeerClient.verify": lambda: peer().verify(CLAIM, tail=RANGE, digest=b"", connection=""),
     "PeerClient.read_log": lambda: exhaust(peer().read_log(RANGE)),
     "PeerClient.traced_puts": lambda: peer().traced_puts(incarnation=1, after_sequence=0),
     "PeerClient.metadata_table": lambda: peer().metadata_table(MetadataFile.TOPICS, None),
+    "PeerClient.leases": lambda: peer().leases(LeasePosition(0, 0, 0)),
     "PeerClient.metadata_changes": lambda: exhaust(peer().metadata_changes()),
     "MetadataPull.run": follow_metadata,
     "SourceLog.read": lambda: exhaust(SourceLog(MASTER, endpoint=lambda _: ADDRESS).read(1, RANGE)),

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from broker.metrics.store_time import read_stored_at_ms
+from broker.queue_reader import DamagedEntries
 from mqcore.clock import Clock
 from mqcore.metrics import Histogram
 from mqcore.storage import Disk, DiskUsage, MessageStore
-from mqcore.storage.kept_tail import KEPT_TAILS_FOLDER
+from mqcore.storage.kept_tail import kept_tails
 from mqservice.metrics import MetricSamples
 
 __all__ = ["StoreMetrics"]
@@ -26,12 +27,14 @@ class StoreMetrics:
         clock: Clock,
         flush_seconds: Mapping[str, Histogram],
         disk_warning_ratio: Callable[[], float],
+        damaged_entries: DamagedEntries,
     ) -> None:
         self._store = store
         self._disk = disk
         self._clock = clock
         self._flush_seconds = flush_seconds
         self._disk_warning_ratio = disk_warning_ratio
+        self._damaged_entries = damaged_entries
 
     def tell_recovery(self, samples: MetricSamples) -> None:
         """Adds what is known from the first moment on."""
@@ -42,7 +45,7 @@ class StoreMetrics:
 
     async def tell(self, samples: MetricSamples) -> None:
         """Adds the other samples, of a store that is recovered."""
-        usage, kept_tails = await asyncio.to_thread(self._ask_disk)
+        usage, tail_count = await asyncio.to_thread(self._ask_disk)
         store = self._store
         end_offset = store.end_offset
         samples.add("rocketmq_storage_size", end_offset - store.min_offset)
@@ -51,14 +54,18 @@ class StoreMetrics:
         samples.add("rocketmq_storage_message_reserve_time", self._oldest_age_ms())
         samples.add("rocketmq_store_commitlog_min_offset", store.min_offset)
         samples.add("rocketmq_store_commitlog_end_offset", end_offset)
-        samples.add("rocketmq_store_kept_tails", kept_tails)
+        damaged = self._damaged_entries
+        samples.add("rocketmq_store_queue_entries_damaged_total", damaged.count)
+        samples.add("rocketmq_store_queue_entries_mended_total", damaged.mended_count)
+        samples.add("rocketmq_store_messages_unreadable_total", damaged.lost_count)
+        samples.add("rocketmq_store_kept_tails", tail_count)
         for file, histogram in self._flush_seconds.items():
             samples.add_histogram("rocketmq_store_flush_seconds", histogram.reading(), file)
         samples.add("rocketmq_disk_used_ratio", usage.used_ratio)
         samples.add("rocketmq_disk_warning_ratio", self._disk_warning_ratio())
 
     def _ask_disk(self) -> tuple[DiskUsage, int]:
-        return self._disk.usage(), len(self._disk.list_folder(KEPT_TAILS_FOLDER))
+        return self._disk.usage(), len(kept_tails(self._disk))
 
     def _oldest_age_ms(self) -> int:
         oldest_ms = read_stored_at_ms(self._store, self._store.min_offset)
