@@ -53,7 +53,8 @@ class HangingCall:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             pass
-        raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "it fell")
+        headers = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, headers, headers, "it fell", None)
 
     def __await__(self) -> Generator[object, None, NoReturn]:
         return self.fail_when_cancelled().__await__()
@@ -62,10 +63,10 @@ class HangingCall:
         return self
 
     async def __anext__(self) -> NoReturn:
-        return await self.fail_when_cancelled()
+        await self.fail_when_cancelled()
 
     async def read(self) -> NoReturn:
-        return await self.fail_when_cancelled()
+        await self.fail_when_cancelled()
 
     async def write(self, _request: object) -> None:
         pass
