@@ -101,6 +101,8 @@ __all__ = ["Broker"]
 log = structlog.get_logger(__name__)
 
 LEASE_TICK_S: Final = 1.0
+# The event names each; a disk that lost them all says so in as many lines.
+DAMAGED_QUEUES_TOLD: Final = 100
 # Topic, properties and fixed fields of a record beside its body.
 RECORD_HEAD_ROOM_BYTES: Final = 64 << 10
 _SLAVE_REFUSAL: Final = "this broker is a slave; its master takes and gives messages"
@@ -530,6 +532,8 @@ class Broker:
             stop_reason=report.stop_reason,
             duration_ms=report.duration_ms,
         )
+        for topic, queue_id, queue_offset in report.damaged_queues[:DAMAGED_QUEUES_TOLD]:
+            log.error("consume_queue_damaged", topic=topic, queue_id=queue_id, rebuilt_from=queue_offset)
         if report.damage:
             kept = report.kept_tail
             log.error("log_damaged", damage=report.damage, kept=kept.path if kept is not None else "")

@@ -420,6 +420,10 @@ class _PosixBlockFile(BlockFile):
         with _disk_errors(self._path):
             _write_all_at(self._open.number, data, offset)
 
+    def used_bytes_from(self, start: int) -> int:
+        with _disk_errors(self._path):
+            return _used_bytes(self._open.number, start, self._size)
+
     def zero_from(self, start: int) -> int:
         with _disk_errors(self._path):
             return _zero(self._open.number, start, self._size)

@@ -191,6 +191,7 @@ class MessageStore:
             redispatched_records=scan.record_count,
             truncated_bytes=recovered.truncated_bytes,
             damage=recovered.damage,
+            damaged_queues=tuple(self._queues.damaged),
             kept_tail=recovered.kept_tail,
             stop_reason=scan.stop_reason,
             duration_ms=self.recovery_progress.elapsed_ms(now_ms=self._clock.monotonic_ms()),
@@ -239,6 +240,7 @@ class MessageStore:
         # Without room for the ConsumeQueues the next start has to make them again, and a doubtful tail it has to
         # doubt again: it must not think this one clean.
         if self._queue_flush.saved_offset == self._dispatched_offset and not self._tail_is_doubtful:
+            self._queues.save_ends(self._queue_flush.checkpoint.logics_physical_offset)
             clear_run_marks(self._disk)
 
     def _cut_half_record(self) -> None:
