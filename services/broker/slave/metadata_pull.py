@@ -10,6 +10,7 @@ import structlog
 
 from broker.api.peer_client import PeerClient, PeerUnavailable
 from mqcore.metadata import DataVersion, MetadataFile
+from mqcore.storage import DiskFull
 
 __all__ = ["FollowedTable", "MetadataPull"]
 
@@ -46,6 +47,8 @@ class MetadataPull:
         self._master = master
         self._applied = applied
         self._changed = asyncio.Event()
+        self._unsaved: set[MetadataFile] = set()
+        """Applied, and the disk had no room for them."""
 
     async def run(self) -> None:
         """Pulls until cancelled."""
@@ -83,6 +86,8 @@ class MetadataPull:
         for file, table in self._tables.items():
             version, text = await peer.metadata_table(file, table.version)
             if text is None:
+                if file in self._unsaved:
+                    self._save(file)
                 continue
             try:
                 notices = table.apply_from_master(text, version)
@@ -91,4 +96,20 @@ class MetadataPull:
                 continue
             for notice in notices:
                 log.warning("metadata_kept", table=file.value, notice=notice)
+            self._save(file)
+
+    def _save(self, file: MetadataFile) -> None:
+        """A full disk holds the old table, whole; the new one is tried again at the next pull."""
+        try:
             self._applied(file)
+        except DiskFull as error:
+            if file not in self._unsaved:
+                log.error(
+                    "slave_disk_full",
+                    reason=str(error),
+                    table=file.value,
+                    remedy="make room on that disk or give it more; this slave stays up and goes on by itself",
+                )
+            self._unsaved.add(file)
+        else:
+            self._unsaved.discard(file)

@@ -524,7 +524,7 @@ class MessageStore:
         while done < max_records and offset < log.end_offset:
             piece = log.read(offset, log.file_bytes)
             sound = sound_records(piece, 0, len(piece), offset, max_records - done)
-            done += sound.count
+            done += sound.record_count
             offset = self._checked_offset = offset + sound.end
             if sound.end == len(piece) or done >= max_records:
                 continue
@@ -707,6 +707,8 @@ class MessageStore:
         self._log.flushed(job.end_offset, cuts=job.cuts)
         if isinstance(job, QueueFlushJob):
             self._queue_flush.finished(job)
+            if job.no_room:
+                self._no_room()
 
     def preparation_job(self) -> NextSegmentJob | None:
         """What makes the next file of CommitLog or index, once the newest one is half full; None: nothing to do. To be

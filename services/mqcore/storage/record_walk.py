@@ -102,7 +102,7 @@ class _Topic:
 class SoundRecords(NamedTuple):
     """Records that were checked."""
 
-    count: int
+    record_count: int
     end: int
     """Where the last of them ends."""
 
