@@ -52,7 +52,8 @@ def test_a_slave_with_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_pat
         def told() -> list[str]:
             assert slave.process is not None
             assert slave.process.poll() is None, f"it ended:\n{slave.log_text()}"
-            return [str(event["reason"]) for event in slave.events() if event.get("event") == "slave_disk_full"]
+            names = ("slave_disk_full", "disk_full")
+            return [str(event["reason"]) for event in slave.events() if event.get("event") in names]
 
         with AcknowledgedSender(master, "orders", body_bytes=16_000):
             wait_until(lambda: told() != [], limit_s=60, what="the slave says that its disk is full")

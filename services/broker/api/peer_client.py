@@ -19,6 +19,7 @@ from tandemmq.broker.v1 import (
     replica_service_pb2_grpc,
 )
 
+from broker.lease_copy import LeaseChange, LeasePosition
 from broker.tracing.traced_puts import TracedPutsPage
 from mqcore.metadata import DataVersion, MetadataFile
 from mqcore.replication import HistoryCorrupt, LogExtent, LogHistory, LogRange, RemoteProtocolError
@@ -38,6 +39,7 @@ __all__ = ["PeerClient", "PeerLog", "PeerUnavailable", "ReplicaClaim", "history_
 CALL_TIMEOUT_S: Final = 3.0
 VERIFY_TIMEOUT_S: Final = 10.0
 DIGEST_TIMEOUT_S: Final = 30.0
+LEASES_TIMEOUT_S: Final = 30.0
 READ_TIMEOUT_S: Final = 3_600.0
 
 CHANNEL_OPTIONS: Final = (
@@ -208,9 +210,12 @@ class PeerClient:
             ],
         )
 
-    async def metadata_table(self, file: MetadataFile, known: DataVersion | None) -> tuple[DataVersion, str | None]:
-        """One table of the master; the text is None when its version is the known one."""
-        request = metadata_service_pb2.GetMetadataTableRequest(table=_TABLES[file])
+    async def metadata_table(
+        self, file: MetadataFile, known: DataVersion | None, *, accept_copy: bool = False
+    ) -> tuple[DataVersion, str | None]:
+        """One table of the master, or with `accept_copy` of whoever it is. The text is None when its version is the
+        known one, or when the peer cannot read its own file."""
+        request = metadata_service_pb2.GetMetadataTableRequest(table=_TABLES[file], accept_copy=accept_copy)
         if known is not None:
             request.known_version.state_version = known.state_version
             request.known_version.timestamp_ms = known.timestamp_ms
@@ -225,6 +230,27 @@ class PeerClient:
             counter=answer.version.counter,
         )
         return version, answer.json or None
+
+    async def leases(self, known: LeasePosition, *, accept_copy: bool = False) -> LeaseChange:
+        """What leads a copy of the master's leases, or with `accept_copy` of whoever it is, from `known` to now."""
+        request = metadata_service_pb2.GetLeasesRequest(accept_copy=accept_copy)
+        request.known.source = known.source
+        request.known.generation = known.generation
+        request.known.journal_bytes = known.journal_bytes
+        position, starts_anew = known, False
+        snapshot, journal = bytearray(), bytearray()
+        try:
+            async for piece in self._metadata.GetLeases(request, timeout=LEASES_TIMEOUT_S):
+                if piece.HasField("position"):
+                    position = LeasePosition(
+                        piece.position.source, piece.position.generation, piece.position.journal_bytes
+                    )
+                    starts_anew = piece.starts_anew
+                snapshot += piece.snapshot
+                journal += piece.journal
+        except grpc.aio.AioRpcError as error:
+            raise PeerUnavailable(self.endpoint, "GetLeases", error) from error
+        return LeaseChange(position, bytes(snapshot) if starts_anew else None, bytes(journal))
 
     async def metadata_changes(self) -> AsyncIterator[None]:
         """Yields at once and after every change of any table, until the peer goes."""

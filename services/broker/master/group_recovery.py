@@ -50,6 +50,8 @@ class GroupView:
     """Where to ask. `told` asks every NameServer what it remembers of the group; None of one that did not answer."""
 
     name_servers: frozenset[str]
+    own_endpoint: Callable[[], str]
+    """Our metadata plane, as we are registered."""
     members: Callable[[], Sequence[RegisteredBroker]]
     """Those registered now, ourselves perhaps included."""
     told: Callable[[], Awaitable[Mapping[str, Sequence[ReplicaMemory] | None]]]
@@ -62,7 +64,8 @@ class GroupRecovery:
 
     `alone_with_store` keeps every job away while the log is cut or moved; `given_up` tells that the broker is to stop
     instead; `state_changed` is called when `waiting` changes. `fetch_metadata` brings tables and leases from the
-    replicas at the given endpoints, the best first; PeerUnavailable: a table that is needed cannot be had.
+    replicas at the given endpoints, the best first, and is told whether our disk was behind the best of them;
+    PeerUnavailable: what is needed cannot be had now.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class GroupRecovery:
         recovery_timeout_ms: int,
         accepts_loss: bool,
         alone_with_store: Callable[[], AbstractAsyncContextManager[None]],
-        fetch_metadata: Callable[[Sequence[str]], Awaitable[None]],
+        fetch_metadata: Callable[[Sequence[str], bool], Awaitable[None]],
         given_up: Callable[[], bool] = lambda: False,
         state_changed: Callable[[], None] = lambda: None,
         tail_bytes: int = TAIL_BYTES,
@@ -96,7 +99,7 @@ class GroupRecovery:
         self._state_changed = state_changed
         self._tail_bytes = tail_bytes
         self._is_whole = False
-        self._start: MasterStart | None = None
+        self._was_behind = False
         self._told_waiting_ms = 0
         self.waiting: Wait | None = None
         """What this start waits for; None while it works, and once it is over."""
@@ -123,7 +126,7 @@ class GroupRecovery:
         `is_whole`: the last run of this disk lost nothing that its log held, as far as the disk knows.
         """
         self._is_whole = is_whole
-        self._start = start = MasterStart(
+        start = MasterStart(
             own=self._own(),
             total_replicas=self._total_replicas,
             name_servers=self._group.name_servers,
@@ -173,17 +176,23 @@ class GroupRecovery:
                 start.name_server_told(address, memories, now_ms=self._clock.monotonic_ms())
         registered: set[str] = set()
         rivals: dict[str, str] = {}
+        copies: set[str] = set()
         for member in self._group.members():
             endpoint = member.endpoints.metadata
-            if not endpoint or (member.disk_id == self._replica.disk_id and member.disk_id):
+            if not endpoint or endpoint == self._group.own_endpoint():
                 continue
             registered.add(endpoint)
-            if member.identity.broker_id == self._identity.broker_id and member.disk_id:
+            if member.disk_id == self._replica.disk_id and member.disk_id:
+                copies.add(endpoint)
+            elif member.identity.broker_id == self._identity.broker_id and member.disk_id:
                 rivals[member.disk_id] = endpoint
         endpoints = registered | set(start.endpoints_remembered())
         unheard = sorted(endpoint for endpoint in endpoints if not start.has_answered(endpoint))
         ourselves = [endpoint for endpoint in unheard if await self._ask(start, endpoint)]
-        start.rivals_are({disk_id: endpoint for disk_id, endpoint in rivals.items() if endpoint not in ourselves})
+        start.rivals_are(
+            {disk_id: endpoint for disk_id, endpoint in rivals.items() if endpoint not in ourselves},
+            copies=copies.difference(ourselves),
+        )
 
     async def _ask(self, start: MasterStart, endpoint: str) -> bool:
         """True when it was ourselves that answered: the address of a member that is no more."""
@@ -191,7 +200,7 @@ class GroupRecovery:
             async with PeerClient(endpoint) as peer:
                 theirs = await peer.log()
                 if theirs.disk_id == self._replica.disk_id and theirs.disk_id:
-                    return True
+                    return theirs.run == self._replica.run
                 if theirs.broker_name and (theirs.cluster, theirs.broker_name) != (
                     self._identity.cluster,
                     self._identity.broker_name,
@@ -229,6 +238,7 @@ class GroupRecovery:
         )
         # A log that was being fetched when the process dies is not whole, however it is stopped.
         self._is_whole = False
+        self._was_behind = True
         await asyncio.to_thread(self._store.doubt_tail)
         history = self._replica.history
         try:
@@ -272,7 +282,7 @@ class GroupRecovery:
         if refusal:
             return refusal
         async with self._alone_with_store():
-            kept = self._store.truncate(common.offset)
+            kept = self._store.truncate(common.offset, reason="a replica had a better log")
         log.warning(
             "tail_kept",
             reason="a replica has a better log",
@@ -286,11 +296,11 @@ class GroupRecovery:
         """A slave's log, or what we got of it, may end inside a record; such a record was never acknowledged."""
         if self._store.dispatched_offset < self._store.end_offset:
             async with self._alone_with_store():
-                self._store.truncate(self._store.dispatched_offset)
+                self._store.truncate(self._store.dispatched_offset, reason="a half record")
 
     async def _metadata_fetched(self, start: MasterStart) -> bool:
         try:
-            await self._fetch_metadata([answer.endpoint for answer in start.answers])
+            await self._fetch_metadata([answer.endpoint for answer in start.answers], self._was_behind)
         except PeerUnavailable as error:
             log.error("metadata_fetch_failed", reason=str(error))
             return False

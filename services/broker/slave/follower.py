@@ -21,6 +21,7 @@ import structlog
 
 from broker.api.peer_client import PeerClient, PeerLog, PeerUnavailable, ReplicaClaim
 from broker.common_end import digest_of, find_common_end
+from broker.flush_worker import ROOM_PAUSE_S, ROOM_REMEDY, ROOM_TOLD_EVERY_S
 from broker.replica_identity import ReplicaIdentity
 from broker.slave.ha_connection import HaConnection
 from mqcore.clock import Clock
@@ -48,9 +49,6 @@ log = structlog.get_logger(__name__)
 # RocketMQ waits 5 s after an error; a master that restarts is back sooner than that.
 RETRY_PAUSE_S: Final = 0.5
 FLUSH_POLL_S: Final = 0.005
-# Room comes by an operator's hand or by files that expire.
-NO_ROOM_PAUSE_S: Final = 2.0
-NO_ROOM_TOLD_EVERY_MS: Final = 60_000
 # Between two attempts at a record that is corrupt each time it comes.
 CORRUPT_PAUSE_MAX_S: Final = 60.0
 # Records dispatched one by one in a turn of the loop: about 10 ms. A batch counts as a turn of its own.
@@ -466,16 +464,16 @@ class Follower:
         """
         self.state, self.problem = "disk full", str(error)
         now_ms = self._clock.monotonic_ms()
-        if self._no_room_told_ms is None or now_ms - self._no_room_told_ms >= NO_ROOM_TOLD_EVERY_MS:
+        if self._no_room_told_ms is None or now_ms - self._no_room_told_ms >= 1_000 * ROOM_TOLD_EVERY_S:
             self._no_room_told_ms = now_ms
             log.error(
                 "slave_disk_full",
                 reason=str(error),
                 end_offset=self._store.end_offset,
                 lag_bytes=self.lag_bytes,
-                remedy="make room on that disk or give it more; this slave stays up and goes on by itself",
+                remedy=ROOM_REMEDY,
             )
-        await asyncio.sleep(NO_ROOM_PAUSE_S)
+        await asyncio.sleep(ROOM_PAUSE_S)
 
     def _found_corrupt(self, error: RecordCorrupt) -> None:
         """The bytes were damaged on their way, on our disk, or at the master: they are dropped, and asked for again.

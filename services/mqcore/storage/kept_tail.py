@@ -43,6 +43,7 @@ __all__ = [
     "TailPart",
     "TailWalk",
     "UnreadableRange",
+    "is_cut_kept",
     "keep_tail",
     "kept_tail_named",
     "kept_tail_of",
@@ -55,6 +56,8 @@ TAIL_RECORD_BYTES_MAX: Final = 32 << 20
 """A record that says it is larger is damaged: the largest `maxMessageSize` has room in it."""
 
 _CHUNK_BYTES: Final = 1 << 20
+_CUT_MARK_BYTES: Final = 8
+"""CommitLog.set_end makes them zero first of all."""
 _READ_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"(\d{20})-(\d{1,20})\.log", re.ASCII)
 _REASON_CHARACTERS_MAX: Final = 500
@@ -82,19 +85,21 @@ class KeptTail:
         return self.path.rpartition("/")[2]
 
 
-def keep_tail(disk: Disk, log: CommitLog, *, start_offset: int, wall_ms: int, reason: str = "") -> KeptTail:
-    """Copies everything from `start_offset` to the end of the log. Durable when it returns; DiskError: nothing kept."""
+def keep_tail(
+    disk: Disk, log: CommitLog, *, start_offset: int, end_offset: int, wall_ms: int, reason: str = ""
+) -> KeptTail:
+    """Copies [start_offset, end_offset) of the log. Durable when it returns; DiskError: nothing kept."""
     path = f"{KEPT_TAILS_FOLDER}/{file_name(start_offset)}-{wall_ms}.log"
     if reason:
-        document = {"reason": reason[:_REASON_CHARACTERS_MAX], "startOffset": start_offset, "endOffset": log.end_offset}
+        document = {"reason": reason[:_REASON_CHARACTERS_MAX], "startOffset": start_offset, "endOffset": end_offset}
         disk.write_file(reason_path(path), json.dumps(document, indent=2).encode())
     unfinished = f"{path}.unfinished"
     disk.remove(unfinished)  # Of a crash in the same millisecond's attempt: it would be appended to.
     file = disk.open_append_file(unfinished)
     try:
         offset = start_offset
-        while offset < log.end_offset:
-            chunk = log.read(offset, _CHUNK_BYTES)
+        while offset < end_offset:
+            chunk = log.read(offset, min(_CHUNK_BYTES, end_offset - offset))
             file.append(bytes(chunk))
             offset += len(chunk)
         file.sync()
@@ -102,6 +107,15 @@ def keep_tail(disk: Disk, log: CommitLog, *, start_offset: int, wall_ms: int, re
         file.close()
     disk.rename(unfinished, path)
     return KeptTail(path, start_offset, offset, wall_ms, reason)
+
+
+def is_cut_kept(disk: Disk, log: CommitLog, *, start_offset: int, end_offset: int) -> bool:
+    """Whether a crash in the middle of a cut has left [start_offset, end_offset): its bytes were kept before."""
+    prefix = f"{file_name(start_offset)}-"
+    return not any(log.read(start_offset, _CUT_MARK_BYTES)) and any(
+        kept.name.startswith(prefix) and kept.name.endswith(".log") and kept.size >= end_offset - start_offset
+        for kept in disk.list_folder(KEPT_TAILS_FOLDER)
+    )
 
 
 def kept_tails(disk: Disk) -> list[KeptTail]:

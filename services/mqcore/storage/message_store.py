@@ -169,6 +169,8 @@ class MessageStore:
             checkpoint=StoreCheckpoint.load(self._disk),
             stop=stop,
             progress=self.recovery_progress,
+            wall_ms=self._clock.wall_ms(),
+            doubt_tail=self.doubt_tail,
         )
         scan = recovered.scan
         self._queue_flush.checkpoint = recovered.checkpoint
@@ -178,7 +180,7 @@ class MessageStore:
         if scan.last_record is not None:
             self._last_record_offset = scan.last_record.physical_offset
             self._last_store_timestamp_ms = max(self._last_store_timestamp_ms, scan.last_record.store_timestamp_ms)
-        if stop is StopKind.POWER_LOST:
+        if stop is StopKind.POWER_LOST or recovered.damage:
             self.doubt_tail()
         else:
             self.trust_tail()
@@ -192,6 +194,8 @@ class MessageStore:
             end_offset=scan.end_offset,
             redispatched_records=scan.record_count,
             truncated_bytes=recovered.truncated_bytes,
+            damage=recovered.damage,
+            kept_tail=recovered.kept_tail,
             stop_reason=scan.stop_reason,
             duration_ms=self.recovery_progress.elapsed_ms(now_ms=self._clock.monotonic_ms()),
         )
@@ -199,7 +203,8 @@ class MessageStore:
     def doubt_tail(self) -> None:
         """Records may be missing at the end: until `trust_tail`, every next start reports that it may have lost some.
 
-        `load` does so itself after a power loss; the owner does before it fetches into an empty store. Blocks.
+        `load` does so itself after a power loss, and where the log was damaged; the owner does before it fetches into
+        an empty store. Blocks.
         """
         set_doubtful_run_marks(self._disk, process_id=self._process_id)
         self._tail_is_doubtful = True
@@ -569,11 +574,18 @@ class MessageStore:
         assert log.min_offset <= end_offset <= log.end_offset, f"{end_offset} is outside the log"
         if end_offset == log.end_offset:
             return None
-        kept = keep_tail(self._disk, log, start_offset=end_offset, wall_ms=self._clock.wall_ms(), reason=reason)
+        kept = keep_tail(
+            self._disk,
+            log,
+            start_offset=end_offset,
+            end_offset=log.end_offset,
+            wall_ms=self._clock.wall_ms(),
+            reason=reason,
+        )
         self._queue_flush.lower_checkpoint(end_offset)
         self._queues.truncate(end_offset)
         if self._index is not None:
-            self._index.truncate(end_offset)
+            self._index.truncate(end_offset, log.stored_ms)
         log.set_end(end_offset)
         self._dispatched_offset = min(self._dispatched_offset, end_offset)
         self._checked_offset = min(self._checked_offset, end_offset)

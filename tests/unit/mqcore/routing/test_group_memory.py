@@ -130,7 +130,7 @@ def test_what_left_longest_ago_makes_room_then_what_was_not_heard_of_then_what_l
         memory.gone(MASTER, f"disk-{number}")
     for number in (3, 2):
         memory.left(MASTER, f"disk-{number}", run=1, end_offset=100)
-    dropped = []
+    dropped: list[str] = []
     for number in range(DISKS_MAX - 1):
         before = {each.disk_id for each in memory.replicas(GROUP)}
         told(memory, replica(f"new-{number}"))
