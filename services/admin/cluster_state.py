@@ -381,6 +381,12 @@ def _master_link_findings(broker: BrokerState, link: MasterLinkState) -> Iterato
             f"is copying what it lacks from {link.address}, {link.lag_bytes:,} bytes to go",
             "wait; it is not a full copy until this is over",
         )
+    elif link.state == "disk full":
+        yield _problem(
+            broker.key,
+            f"does not follow its master: its disk is full, {link.lag_bytes:,} bytes are missing",
+            "make room on that disk or give it more; the slave goes on by itself",
+        )
     else:
         yield _problem(
             broker.key,

@@ -192,6 +192,7 @@ class Broker:
             take=self._tables.take_write,
             finished=self._tables.write_finished,
             failed=self._disk_failed,
+            waits_for_room=True,
         )
         self._group_creations = CreationLimit(
             per_second=settings.new_groups_per_second,

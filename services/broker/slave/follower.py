@@ -21,6 +21,7 @@ import structlog
 
 from broker.api.peer_client import PeerClient, PeerLog, PeerUnavailable, ReplicaClaim
 from broker.common_end import digest_of, find_common_end
+from broker.flush_worker import ROOM_PAUSE_S, ROOM_REMEDY, ROOM_TOLD_EVERY_S
 from broker.replica_identity import ReplicaIdentity
 from broker.slave.ha_connection import HaConnection
 from mqcore.clock import Clock
@@ -38,7 +39,7 @@ from mqcore.replication import (
     tail_range,
 )
 from mqcore.routing import Address, BrokerIdentity, ReplicaMemory, connection_end, parse_address
-from mqcore.storage import DiskError, MessageStore, RecordCorrupt
+from mqcore.storage import DiskError, DiskFull, MessageStore, RecordCorrupt
 from mqcore.tracing.replica_spans import ReplicaTimelines
 
 __all__ = ["Follower", "MasterAddress"]
@@ -106,6 +107,7 @@ class Follower:
         self._corrupt_at: int | None = None
         self._last_corrupt_at: int | None = None
         self._corrupt_pause_s = RETRY_PAUSE_S
+        self._no_room_told_ms: int | None = None
         self._bytes_came = asyncio.Event()
         self._tail_bytes = tail_bytes
         self._dispatch_handle: asyncio.Handle | None = None
@@ -185,8 +187,12 @@ class Follower:
                 if sock is not None:
                     self.problem, self.has_accepted_master = "", True
                     await self._follow(sock, master)
+                    if self._connection.no_room is not None:
+                        await self._wait_for_room(self._connection.no_room)
             except (OSError, TimeoutError, PeerUnavailable, RemoteProtocolError) as error:
                 log.info("master_unreachable", master=master.ha, reason=str(error) or type(error).__name__)
+            except DiskFull as error:
+                await self._wait_for_room(error)
             except DiskError as error:
                 self._failed(error)
                 return
@@ -459,6 +465,24 @@ class Follower:
                 self._schedule_dispatch()
             elif not self._has_caught_up:
                 self._note_catching_up()
+
+    async def _wait_for_room(self, error: DiskFull) -> None:
+        """What is here stays and is served; what is missing is asked for again. An operator hears of it, once a minute.
+
+        Nothing that was promised is at stake: what had no room was never reported.
+        """
+        self.state, self.problem = "disk full", str(error)
+        now_ms = self._clock.monotonic_ms()
+        if self._no_room_told_ms is None or now_ms - self._no_room_told_ms >= 1_000 * ROOM_TOLD_EVERY_S:
+            self._no_room_told_ms = now_ms
+            log.error(
+                "slave_disk_full",
+                reason=str(error),
+                end_offset=self._store.end_offset,
+                lag_bytes=self.lag_bytes,
+                remedy=ROOM_REMEDY,
+            )
+        await asyncio.sleep(ROOM_PAUSE_S)
 
     def _found_corrupt(self, error: RecordCorrupt) -> None:
         """The bytes were damaged on their way, on our disk, or at the master: they are dropped, and asked for again.

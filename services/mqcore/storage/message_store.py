@@ -61,7 +61,7 @@ from mqcore.storage.pages_ahead import PagesAheadJob
 from mqcore.storage.put_status import PutStatus
 from mqcore.storage.queue_flush import QueueFlush
 from mqcore.storage.raw_write import RawWrite
-from mqcore.storage.record_walk import sound_records
+from mqcore.storage.record_walk import sound_end
 from mqcore.storage.recovery import RecoveryReport, recover
 from mqcore.storage.recovery_progress import RecoveryProgress
 from mqcore.storage.retention import Retention, RetentionJob
@@ -79,6 +79,10 @@ _INDEX_SECOND_MS: Final = 999
 _NS_PER_MS: Final = 1_000_000
 _PUT_OK: Final = PutStatus.PUT_OK
 """Reading a member of an enum takes longer than making the result."""
+
+
+_CHECKED_BYTES_MAX: Final = 1 << 20
+"""Of a slave's log in front of one acknowledgement: some 200 us. Who is farther behind than that is read in batches."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # the simulator watches a store from a subclass
@@ -455,6 +459,8 @@ class MessageStore:
                 raise LogGap(COMMIT_LOG_FOLDER, expected_offset=log.end_offset, found_offset=start_offset)
             self._restart_at(start_offset)
         log.append_parts(parts)
+        if start_offset == self._checked_offset or start_offset == self._dispatched_offset:
+            self._check_parts(start_offset, parts)
 
     def replicated_write(self, start_offset: int, parts: Sequence[memoryview]) -> RawWrite | None:
         """What does the work of `append_replicated` in a thread; None: that has to do it, for it is not mere writing.
@@ -519,26 +525,25 @@ class MessageStore:
         """Raw bytes below it are whole records whose parts add up and whose bodies have their CRC, or a file's rest."""
         return max(self._checked_offset, self._dispatched_offset)
 
-    def check_appended(self, *, max_records: int = 512) -> int:
+    def check_appended(self, *, max_bytes: int = _CHECKED_BYTES_MAX) -> int:
         """Checks whole records that were appended raw, as `dispatch` will; returns the new `checked_offset`.
 
-        In front of the acknowledgement of a copy, which must not be one of other bytes. RecordCorrupt: as there. What
-        was checked stays so.
+        In front of the acknowledgement of a copy, which must not be one of other bytes. Mostly `append_replicated` has
+        done so already. No record is begun behind `max_bytes`. RecordCorrupt: as for `dispatch`; what was checked stays
+        so.
         """
         log = self._log
         offset = self.checked_offset
-        done = 0
-        while done < max_records and offset < log.end_offset:
+        stop = offset + max_bytes
+        while offset < log.end_offset and offset < stop:
             piece = log.read(offset, log.file_bytes)
-            sound = sound_records(piece, 0, len(piece), offset, max_records - done)
-            done += sound.count
-            offset = self._checked_offset = offset + sound.end
-            if sound.end == len(piece) or done >= max_records:
+            sound = sound_end(piece, 0, len(piece), offset, stop - offset)
+            offset = self._checked_offset = offset + sound
+            if sound == len(piece) or offset >= stop:
                 continue
-            found = scan_record(piece, sound.end, len(piece), physical_offset=offset)
+            found = scan_record(piece, sound, len(piece), physical_offset=offset)
             if isinstance(found, RecordFound):
                 offset += found.size
-                done += 1
             elif isinstance(found, Blank) and found.size == log.file_bytes - offset % log.file_bytes:
                 if log.end_offset < offset + found.size:
                     break
@@ -549,6 +554,15 @@ class MessageStore:
                 raise RecordCorrupt(offset, found.reason if isinstance(found, Corrupt) else str(found))
             self._checked_offset = offset
         return offset
+
+    def _check_parts(self, offset: int, parts: Sequence[memoryview]) -> None:
+        """The same with what was just appended at `offset`, while the processor has it at hand."""
+        for part in parts:
+            size = len(part)
+            sound = sound_end(part, 0, size, offset, _CHECKED_BYTES_MAX)
+            self._checked_offset = offset = offset + sound
+            if sound != size:
+                break
 
     def truncate(self, end_offset: int, *, reason: str = "") -> KeptTail | None:
         """Cuts the log at a record's boundary and drops what was derived from the rest. None: nothing was behind it.
@@ -721,6 +735,8 @@ class MessageStore:
         self._log.flushed(job.end_offset, cuts=job.cuts)
         if isinstance(job, QueueFlushJob):
             self._queue_flush.finished(job)
+            if job.no_room:
+                self._no_room()
 
     def preparation_job(self) -> NextSegmentJob | None:
         """What makes the next file of CommitLog or index, once the newest one is half full; None: nothing to do. To be

@@ -84,6 +84,11 @@ def test_a_peer_that_is_silent_for_longer_than_its_kernel_ever_is_is_a_problem()
     assert "from its master at 10.0.0.1:10912" in _only(with_broker(_HEALTHY, slave(master_link=link))).problem
 
 
+def test_a_slave_whose_disk_is_full_says_that() -> None:
+    link = MasterLinkState(address="10.0.0.1:10912", state="disk full", master_end_offset=9, lag_bytes=4_096)
+    assert "its disk is full, 4,096 bytes" in _only(with_broker(_HEALTHY, slave(master_link=link))).problem
+
+
 def test_write_refusal_is_shown_with_its_reason() -> None:
     assert "disk is full" in _only(with_broker(_HEALTHY, master(write_refusal="disk is full"))).problem
 
