@@ -33,6 +33,7 @@ from broker.api.peer_client import PeerClient, PeerUnavailable
 from broker.api.replica_servicer import ReplicaServicer
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
+from broker.api.source_log import MemberLogs
 from broker.api.trace_servicer import TraceServicer
 from broker.audit.replica_state import ReplicaState
 from broker.client_plane import ClientPlane
@@ -55,7 +56,7 @@ from broker.operations.group_progress import GroupProgressView
 from broker.operations.runtime_settings import RuntimeSettings
 from broker.operations.setting_appliers import setting_appliers
 from broker.queries import CommitLogPages, MessageQueries
-from broker.queue_reader import StoreQueueReader
+from broker.queue_reader import DamagedEntries, StoreQueueReader
 from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import ReplicaProof
 from broker.retention import Retention
@@ -138,8 +139,9 @@ class Broker:
         )
         self._member = ReplicaIdentity(self._disk, self._identity, new_disk_id=lambda: uuid.uuid4().hex)
         self._tables = MetadataTables(self._disk, clock, topics_changed=self._topics_changed)
+        self._damaged_entries = DamagedEntries()
         self._leases = LeaseTable(
-            StoreQueueReader(self._store),
+            StoreQueueReader(self._store, self._damaged_entries),
             options=settings.delivery_options(),
             broker_name=settings.broker_name,
             nonce=lambda: secrets.randbits(64),
@@ -261,6 +263,7 @@ class Broker:
             clock=clock,
             group=GroupView(
                 name_servers=frozenset(settings.name_servers),
+                own_endpoint=self._metadata_endpoint,
                 members=self._members.registered,
                 told=self._told_by_name_servers,
                 forget=self._links.forget_replica,
@@ -338,6 +341,9 @@ class Broker:
             member_metadata=self._members.member_metadata,
             flushes_paused=self._alone_with_store,
             failed=self._disk_failed,
+            damaged=self._damaged_entries,
+            read_from_replica=MemberLogs(self._members.other_endpoints, are_expected=settings.total_replicas > 1).read,
+            mended=self._client_api.message_arrived,
         )
         self._runtime_settings = RuntimeSettings(
             settings,
@@ -656,6 +662,7 @@ class Broker:
             flush_seconds={"log": self._flusher.durations_s, "queues": self._queue_flusher.durations_s},
             refusal=lambda: self.refusal,
             span_counts=self._observability.span_counts,
+            damaged_entries=self._damaged_entries,
         )
 
     def _start_background(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
@@ -669,6 +676,7 @@ class Broker:
             group.create_task(self._retention.run()),
             group.create_task(self._departure.run()),
             group.create_task(self._report.run()),
+            group.create_task(self._audit.mending.run()),
         ]
         if self.send_tracer is not None:
             tasks.append(group.create_task(self.send_tracer.run()))
@@ -768,6 +776,9 @@ class Broker:
         self._serving = False
         self._ha.stop()
         self._write_path.close()
+        if self._failure is None:
+            # Nothing is appended any more: this end is exact, and the next start of a master need not ask about it.
+            await self._links.unregister(is_log_closed=True)
         await self._audit.close_helper()
         await self._metadata_server.stop(limit_ms=500)
         await self._audit.repairs_ended()
@@ -819,20 +830,22 @@ class Broker:
 
     @property
     def end_offset(self) -> int:
-        """End of its log."""
-        return self._store.end_offset
+        """End of its log's last whole record."""
+        return self._store.dispatched_offset
 
     def registration(self) -> Registration:
         """What NameServers are told."""
         settings = self._settings
-        client_port = settings.advertised_grpc_port or self._ports["grpcServerPort"]
-        ha = host_port(settings.ha_host, self._ports["haListenPort"]) if settings.is_master else ""
+        # While a master waits for its group these doors are closed; any port of theirs may not even be known yet.
+        client_port, ha_port = self._ports["grpcServerPort"], self._ports["haListenPort"]
+        client = host_port(settings.broker_ip1, settings.advertised_grpc_port or client_port) if client_port else ""
+        ha = host_port(settings.ha_host, ha_port) if settings.is_master and ha_port else ""
         external_port = settings.external_advertised_port or settings.external_listen_port
         external = host_port(settings.external_advertised_host, external_port) if external_port else ""
         return Registration(
             identity=self._identity,
             endpoints=BrokerEndpoints(
-                client=host_port(settings.broker_ip1, client_port),
+                client=client,
                 metadata=self._metadata_endpoint(),
                 ha=ha,
                 client_external=external,

@@ -185,7 +185,10 @@ class BrokerSettings(ServiceSettings):
         "which therefore really waits (RocketMQ 5 defaults to 1 and does not), else 1.",
     )
     total_replicas: int = Field(
-        2, ge=1, alias="totalReplicas", description="Members of the group; who must be heard after a power loss."
+        2,
+        ge=1,
+        alias="totalReplicas",
+        description="Members of the group that a new one waits for. Members that were ever heard of count in any case.",
     )
     slave_timeout: Milliseconds = Field(
         3_000, alias="slaveTimeout", description="A send waits this long for slaves, in ms."
@@ -211,7 +214,8 @@ class BrokerSettings(ServiceSettings):
     master_recovery_timeout: Milliseconds = Field(
         60_000,
         alias="masterRecoveryTimeout",
-        description="How long a SYNC_MASTER that lost unflushed pages waits for its slaves' copies, in ms.",
+        description="How long a starting master looks for NameServers that do not answer and, up to 10 s, for members "
+        "that nobody ever heard of, in ms. For a replica that may hold more it waits without a limit.",
     )
 
     # Proof and repair of replicas

@@ -50,6 +50,8 @@ class GroupView:
     """Where to ask. `told` asks every NameServer what it remembers of the group; None of one that did not answer."""
 
     name_servers: frozenset[str]
+    own_endpoint: Callable[[], str]
+    """Our metadata plane, as we are registered."""
     members: Callable[[], Sequence[RegisteredBroker]]
     """Those registered now, ourselves perhaps included."""
     told: Callable[[], Awaitable[Mapping[str, Sequence[ReplicaMemory] | None]]]
@@ -174,17 +176,23 @@ class GroupRecovery:
                 start.name_server_told(address, memories, now_ms=self._clock.monotonic_ms())
         registered: set[str] = set()
         rivals: dict[str, str] = {}
+        copies: set[str] = set()
         for member in self._group.members():
             endpoint = member.endpoints.metadata
-            if not endpoint or (member.disk_id == self._replica.disk_id and member.disk_id):
+            if not endpoint or endpoint == self._group.own_endpoint():
                 continue
             registered.add(endpoint)
-            if member.identity.broker_id == self._identity.broker_id and member.disk_id:
+            if member.disk_id == self._replica.disk_id and member.disk_id:
+                copies.add(endpoint)
+            elif member.identity.broker_id == self._identity.broker_id and member.disk_id:
                 rivals[member.disk_id] = endpoint
         endpoints = registered | set(start.endpoints_remembered())
         unheard = sorted(endpoint for endpoint in endpoints if not start.has_answered(endpoint))
         ourselves = [endpoint for endpoint in unheard if await self._ask(start, endpoint)]
-        start.rivals_are({disk_id: endpoint for disk_id, endpoint in rivals.items() if endpoint not in ourselves})
+        start.rivals_are(
+            {disk_id: endpoint for disk_id, endpoint in rivals.items() if endpoint not in ourselves},
+            copies=copies.difference(ourselves),
+        )
 
     async def _ask(self, start: MasterStart, endpoint: str) -> bool:
         """True when it was ourselves that answered: the address of a member that is no more."""
@@ -192,7 +200,7 @@ class GroupRecovery:
             async with PeerClient(endpoint) as peer:
                 theirs = await peer.log()
                 if theirs.disk_id == self._replica.disk_id and theirs.disk_id:
-                    return True
+                    return theirs.run == self._replica.run
                 if theirs.broker_name and (theirs.cluster, theirs.broker_name) != (
                     self._identity.cluster,
                     self._identity.broker_name,

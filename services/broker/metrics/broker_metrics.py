@@ -21,6 +21,7 @@ from broker.metrics.replication_metrics import MasterMetrics, SlaveMetrics
 from broker.metrics.store_metrics import StoreMetrics
 from broker.metrics.turn_limit import TurnLimit
 from broker.put_meter import PutMeter
+from broker.queue_reader import DamagedEntries
 from broker.settings import BrokerSettings
 from broker.slave.follower import Follower
 from broker.write_path import WritePath
@@ -73,6 +74,7 @@ class BrokerMetrics:
         flush_seconds: Mapping[str, Histogram],
         refusal: Callable[[], str | None],
         span_counts: Callable[[], Mapping[str, int]],
+        damaged_entries: DamagedEntries,
     ) -> None:
         """`flush_seconds` by what is flushed; `span_counts` by what became of spans."""
         self._settings = settings
@@ -121,6 +123,7 @@ class BrokerMetrics:
             clock=clock,
             flush_seconds=flush_seconds,
             disk_warning_ratio=lambda: current_settings().disk_space_warning_level_ratio,
+            damaged_entries=damaged_entries,
         )
         self._clients = ClientMetrics(
             sessions=sessions,

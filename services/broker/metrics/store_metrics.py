@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from broker.metrics.store_time import read_stored_at_ms
+from broker.queue_reader import DamagedEntries
 from mqcore.clock import Clock
 from mqcore.metrics import Histogram
 from mqcore.storage import Disk, DiskUsage, MessageStore
@@ -26,12 +27,14 @@ class StoreMetrics:
         clock: Clock,
         flush_seconds: Mapping[str, Histogram],
         disk_warning_ratio: Callable[[], float],
+        damaged_entries: DamagedEntries,
     ) -> None:
         self._store = store
         self._disk = disk
         self._clock = clock
         self._flush_seconds = flush_seconds
         self._disk_warning_ratio = disk_warning_ratio
+        self._damaged_entries = damaged_entries
 
     def tell_recovery(self, samples: MetricSamples) -> None:
         """Adds what is known from the first moment on."""
@@ -51,6 +54,10 @@ class StoreMetrics:
         samples.add("rocketmq_storage_message_reserve_time", self._oldest_age_ms())
         samples.add("rocketmq_store_commitlog_min_offset", store.min_offset)
         samples.add("rocketmq_store_commitlog_end_offset", end_offset)
+        damaged = self._damaged_entries
+        samples.add("rocketmq_store_queue_entries_damaged_total", damaged.count)
+        samples.add("rocketmq_store_queue_entries_mended_total", damaged.mended_count)
+        samples.add("rocketmq_store_messages_unreadable_total", damaged.lost_count)
         samples.add("rocketmq_store_kept_tails", tail_count)
         for file, histogram in self._flush_seconds.items():
             samples.add_histogram("rocketmq_store_flush_seconds", histogram.reading(), file)

@@ -48,6 +48,8 @@ log = structlog.get_logger(__name__)
 # RocketMQ waits 5 s after an error; a master that restarts is back sooner than that.
 RETRY_PAUSE_S: Final = 0.5
 FLUSH_POLL_S: Final = 0.005
+# Between two attempts at a record that is corrupt each time it comes.
+CORRUPT_PAUSE_MAX_S: Final = 60.0
 # Records dispatched one by one in a turn of the loop: about 10 ms. A batch counts as a turn of its own.
 # How soon a slave notices that another master is registered.
 MASTER_LOOK_S: Final = 1.0
@@ -101,6 +103,8 @@ class Follower:
         self._flushes_paused = flushes_paused
         self._failed = failed
         self._corrupt_at: int | None = None
+        self._last_corrupt_at: int | None = None
+        self._corrupt_pause_s = RETRY_PAUSE_S
         self._bytes_came = asyncio.Event()
         self._tail_bytes = tail_bytes
         self._dispatch_handle: asyncio.Handle | None = None
@@ -165,7 +169,9 @@ class Follower:
             if master.ha != self.master_address:
                 self.master_address, self.has_accepted_master = master.ha, False
             try:
+                self._check_rest()
                 if self._corrupt_at is not None:
+                    await asyncio.sleep(self._corrupt_pause_s - RETRY_PAUSE_S)
                     await self._cut(self._corrupt_at, reason="a record in it is corrupt")
                     self._corrupt_at = None
                 sock = await self._connected(master)
@@ -378,8 +384,23 @@ class Follower:
     def _extent(self) -> LogExtent:
         return LogExtent(min_offset=self._store.min_offset, end_offset=self._store.end_offset)
 
+    def _check_rest(self) -> None:
+        """The first report on a connection vouches for all that came on the last one."""
+        try:
+            checked = self._store.checked_offset
+            while (now_checked := self._store.check_appended()) > checked:
+                checked = now_checked
+        except RecordCorrupt as error:
+            self._found_corrupt(error)
+
     def _acknowledged_end(self) -> int:
-        return self._store.flushed_offset if self._reports_flushed_only else self._store.end_offset
+        """What a report may vouch for: only whole records that are what their sender wrote."""
+        try:
+            sound = self._store.check_appended()
+        except RecordCorrupt as error:
+            self._found_corrupt(error)
+            sound = self._store.checked_offset
+        return min(self._store.flushed_offset, sound) if self._reports_flushed_only else sound
 
     def _appended(self) -> None:
         self._bytes_came.set()
@@ -419,14 +440,33 @@ class Follower:
         try:
             dispatched = self._store.dispatch(max_records=DISPATCH_SLICE)
         except RecordCorrupt as error:
-            # The bytes were damaged on their way or on our disk: drop them and ask again from the last sound record.
-            log.error("replicated_record_corrupt", offset=error.offset, error=str(error))
-            self._corrupt_at = self._store.dispatched_offset
-            self._connection.drop("a replicated record is corrupt")
+            self._found_corrupt(error)
         except DiskError as error:
             self._failed(error)
         else:
+            # A read may have brought more records than are checked before its report.
+            self._connection.acknowledge()
             if dispatched >= DISPATCH_SLICE:
                 self._schedule_dispatch()
             elif not self._has_caught_up:
                 self._note_catching_up()
+
+    def _found_corrupt(self, error: RecordCorrupt) -> None:
+        """The bytes were damaged on their way, on our disk, or at the master: they are dropped, and asked for again.
+
+        Nothing of them was acknowledged.
+        """
+        if self._corrupt_at is not None:
+            return
+        # Once is chance. Where it comes again the master's own bytes are bad, and asking without pause mends nothing.
+        is_again = error.offset == self._last_corrupt_at
+        self._corrupt_pause_s = min(2 * self._corrupt_pause_s, CORRUPT_PAUSE_MAX_S) if is_again else RETRY_PAUSE_S
+        self._corrupt_at = self._last_corrupt_at = error.offset
+        log.error(
+            "replicated_record_corrupt",
+            offset=error.offset,
+            error=str(error),
+            again=is_again,
+            remedy="look at the master's memory and disk: tandemmq verify names the record" if is_again else "",
+        )
+        self._connection.drop("a replicated record is corrupt")

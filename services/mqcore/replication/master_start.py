@@ -138,6 +138,7 @@ class MasterStart:
     _last_name_server_ms: int = 0
     _answers: dict[str, ReplicaAnswer] = field(default_factory=dict)
     _rivals: dict[str, str] = field(default_factory=dict)
+    _copies: tuple[str, ...] = ()
     _unusable: dict[str, str] = field(default_factory=dict)
 
     # What the shell hears
@@ -148,12 +149,14 @@ class MasterStart:
             self._last_name_server_ms = now_ms
         self._told[address] = tuple(memories)
 
-    def rivals_are(self, rivals: Mapping[str, str]) -> None:
-        """Live brokers registered under our id with another disk: disk id -> metadata endpoint.
+    def rivals_are(self, rivals: Mapping[str, str], *, copies: Iterable[str] = ()) -> None:
+        """Live brokers registered under our id with another disk: disk id -> metadata endpoint. And `copies`: metadata
+        endpoints of those registered with our very disk, of which only one can be the disk.
 
         A registration of our own last disk may be alive for a while, at an address that is ours by now: it is left out
         by whoever asked there and heard himself.
         """
+        self._copies = tuple(sorted(copies))
         self._rivals = {disk_id: endpoint for disk_id, endpoint in rivals.items() if disk_id != self.own.disk_id}
         for disk_id in [disk_id for disk_id, answer in self._answers.items() if self._is_rival(answer)]:
             if disk_id not in self._rivals:
@@ -280,7 +283,15 @@ class MasterStart:
         return answer.broker_id == self.own.broker_id
 
     def _rival_reason(self) -> str | None:
-        """Another process has our broker id: of two that start, the one with the worse log waits."""
+        """Another process has our broker id: of two that start, the one with the worse log waits.
+
+        Of two on copies of one disk both wait, unless one serves: nobody can tell which is the disk.
+        """
+        if self._copies:
+            return (
+                f"another process runs on a copy of this very disk, at {', '.join(self._copies)}; stop one of the two, "
+                "and keep the disk that was used last"
+            )
         for disk_id, endpoint in sorted(self._rivals.items()):
             answer = self._answers.get(disk_id)
             if answer is None or answer.serving or (answer.rank, answer.disk_id) > (self.own.rank, self.own.disk_id):
