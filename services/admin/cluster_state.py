@@ -163,6 +163,8 @@ class BrokerStatus:
     # With those of the system.
     topic_count: int = 0
     group_count: int = 0
+    # What the broker itself says is to be mended, and how.
+    problems: tuple[tuple[str, str], ...] = ()
 
     @property
     def put_count(self) -> int:
@@ -328,6 +330,8 @@ def _broker_findings(broker: BrokerState, registrations_known: bool) -> Iterator
         yield _problem(
             broker.key, f"refuses writes: {status.write_refusal}", "remove the cause named here; reads go on"
         )
+    for problem, remedy in status.problems:
+        yield _problem(broker.key, problem, remedy)
     yield from _slaves_of(broker, status)
     if status.master_link is not None:
         yield from _master_link_findings(broker, status.master_link)

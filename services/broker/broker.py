@@ -981,6 +981,14 @@ class Broker:
             await asyncio.sleep(LEASE_TICK_S)
             try:
                 self._client_api.housekeep()
+                for skipped in self._leases.take_new_skips():
+                    log.warning(
+                        "group_began_at_newest",
+                        group=skipped.group,
+                        topic=skipped.topic,
+                        older_messages=skipped.message_count,
+                        remedy="reset its offsets to earliest if it should have them; see consumeFromEarliest",
+                    )
                 self._lease_storage.persist()
                 await self._lease_storage.compact_if_due()
             except DiskError as error:

@@ -25,7 +25,7 @@ from typing import Final
 from mqcore.delivery.handout import Handout
 from mqcore.delivery.journal import read_frames
 from mqcore.delivery.lease_state import LeaseState
-from mqcore.delivery.lease_values import Backlog, LeasedRecord, QueueState, Received, RestoreReport
+from mqcore.delivery.lease_values import Backlog, LeasedRecord, QueueState, Received, RestoreReport, SkippedBacklog
 from mqcore.delivery.options import DeliveryOptions
 from mqcore.delivery.queue_progress import ENDED, Lease, QueueProgress
 from mqcore.delivery.queue_reader import QueueReader
@@ -308,6 +308,22 @@ class LeaseTable:
         resets, self._resets = self._resets, []
         return resets
 
+    def skipped_backlogs(self) -> list[SkippedBacklog]:
+        """Groups that began at the newest message beside older ones, while these are there and no operator has set
+        the group. Of this run."""
+        min_offset = self._state.reader.min_offset
+        skipped = []
+        for (group, topic), starts in self._state.skipped.items():
+            count = sum(max(start - min_offset(topic, queue_id), 0) for queue_id, start in starts.items())
+            if count:
+                skipped.append(SkippedBacklog(group, topic, count))
+        return skipped
+
+    def take_new_skips(self) -> list[SkippedBacklog]:
+        """Those that came since the last call; cheap without any."""
+        new_skips, self._state.new_skips = self._state.new_skips, set()
+        return [one for one in self.skipped_backlogs() if (one.group, one.topic) in new_skips] if new_skips else []
+
     def topics_of(self, group: str) -> list[str]:
         """Topics the group consumes."""
         return [topic for name, topic in self._state.subscriptions if name == group]
@@ -326,6 +342,10 @@ class LeaseTable:
         if queue is not None:
             self._state.drop(queue, queue.trim(queue.next_offset))
         self._state.open_queue(subscription, queue_id, offset)
+        skipped = self._state.skipped.get((group, topic))
+        if skipped is not None:
+            # Wherever it goes on now is what an operator wants.
+            skipped.pop(queue_id, None)
         self._state.visible.add(subscription)
         self._resets.append(GroupOffset(group, topic, queue_id, offset))
 

@@ -47,6 +47,14 @@ def test_cluster_without_brokers_is_a_problem() -> None:
     assert _only(ClusterState(name_servers=servers, brokers=())).problem == "no broker is registered"
 
 
+def test_what_a_broker_says_of_itself_is_a_problem() -> None:
+    healthy = master()
+    assert healthy.status is not None
+    status = replace(healthy.status, problems=(("cannot read its config/topics.json", "start its slave"),))
+    finding = _only(with_broker(_HEALTHY, replace(healthy, status=status)))
+    assert finding == Finding(Severity.PROBLEM, "broker-a:0", "cannot read its config/topics.json", "start its slave")
+
+
 def test_dead_master_leaves_its_group_without_one() -> None:
     dead = replace(master(), status=None, error="UNAVAILABLE", registered=False)
     subjects = [finding.subject for finding in diagnose(with_broker(_HEALTHY, dead))]
