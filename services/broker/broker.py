@@ -133,7 +133,7 @@ class Broker:
             nonce=lambda: secrets.randbits(64),
             stored_offset=self._tables.consumer_offsets.offset,
         )
-        self._lease_storage = LeaseStorage(self._disk, self._leases)
+        self._lease_storage = LeaseStorage(self._disk, self._leases, clock)
         self._sessions = ClientSessions(self._client_gone)
         self._options = ApiOptions(
             max_message_bytes=settings.max_message_size,
@@ -817,7 +817,7 @@ class Broker:
         self._stop_on(f"callback failed: {error}")
 
     def _client_gone(self, client_id: str) -> None:
-        self._leases.client_gone(client_id, now_ms=self._clock.wall_ms())
+        self._leases.client_gone(client_id, now_ms=self._clock.monotonic_ms())
 
     def _is_system_topic(self, name: str) -> bool:
         return is_system_topic(name, cluster=self._settings.broker_cluster_name, broker_name=self._settings.broker_name)
