@@ -51,7 +51,7 @@ from broker.operations.runtime_settings import RuntimeSettings
 from broker.operations.setting_appliers import setting_appliers
 from broker.queries import CommitLogPages, MessageQueries
 from broker.queue_reader import StoreQueueReader
-from broker.retention import Retention
+from broker.retention import MasterFloor, Retention, SlaveFloor
 from broker.settings import BrokerRole, BrokerSettings
 from broker.slave.follower import Follower
 from broker.slave.metadata_pull import MetadataPull
@@ -220,7 +220,24 @@ class Broker:
             registrant=self,
             heartbeat_interval_ms=settings.broker_heartbeat_interval,
         )
-        self._retention = Retention(self._store, clock=clock, is_master=settings.is_master)
+        self._retention = Retention(
+            self._store,
+            disk=self._disk,
+            clock=clock,
+            floor=MasterFloor(
+                self._store,
+                clock=clock,
+                leases=self._leases,
+                stored=self._tables.consumer_offsets,
+                topics=self._tables.topics,
+                is_system_topic=self._is_system_topic,
+                slaves=self._replica.slaves,
+                slave_count=settings.total_replicas - 1,
+            )
+            if settings.is_master
+            else SlaveFloor(self._members.master_address),
+            is_master=settings.is_master,
+        )
         self._departure = Departure(
             clock=clock,
             grace_ms=settings.drain_grace_period if settings.is_master else 0,
@@ -571,6 +588,7 @@ class Broker:
             lag_age=self._lag_age,
             current_settings=self._current_settings,
             flush_seconds={"log": self._flusher.durations_s, "queues": self._queue_flusher.durations_s},
+            retention=self._retention,
             refusal=lambda: self.refusal,
             span_counts=self._observability.span_counts,
         )
