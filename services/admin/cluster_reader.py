@@ -117,6 +117,7 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
             state=link.state,
             master_end_offset=link.master_end_offset,
             lag_bytes=link.lag_bytes,
+            silent_ms=link.silent_ms if link.HasField("silent_ms") else None,
         )
         if reply.HasField("master_link")
         else None,
@@ -155,6 +156,7 @@ def _slave(slave: admin_pb.SlaveStatus) -> SlaveState:
         lag_seconds=slave.lag_seconds,
         connected_seconds=slave.connected_seconds,
         sent_bytes=slave.sent_bytes,
+        silent_ms=slave.silent_ms if slave.HasField("silent_ms") else None,
     )
 
 

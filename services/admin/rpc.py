@@ -231,6 +231,24 @@ class BrokerOperationsCalls:
         request = operations_pb.ListEventsRequest(limit=limit)
         return await self._call("ListEvents", request, operations_pb.ListEventsResponse, _READ_TIMEOUT_S)
 
+    async def kept_tails(self, request: operations_pb.ListKeptTailsRequest) -> operations_pb.ListKeptTailsResponse:
+        """Tails that were cut off its log."""
+        return await self._call("ListKeptTails", request, operations_pb.ListKeptTailsResponse, _READ_TIMEOUT_S)
+
+    async def read_kept_tail(self, request: operations_pb.ReadKeptTailRequest) -> operations_pb.ReadKeptTailResponse:
+        """Bytes of one."""
+        return await self._call("ReadKeptTail", request, operations_pb.ReadKeptTailResponse, _READ_TIMEOUT_S)
+
+    async def check_messages(self, request: operations_pb.CheckMessagesRequest) -> operations_pb.CheckMessagesResponse:
+        """Which of these messages it holds."""
+        return await self._call("CheckMessages", request, operations_pb.CheckMessagesResponse, _SEARCH_TIMEOUT_S)
+
+    async def restore_messages(
+        self, request: operations_pb.RestoreMessagesRequest
+    ) -> operations_pb.RestoreMessagesResponse:
+        """Stores those that it does not hold; masters only."""
+        return await self._call("RestoreMessages", request, operations_pb.RestoreMessagesResponse, _SEARCH_TIMEOUT_S)
+
     async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
         path = f"/tandemmq.admin.v1.BrokerOperationsService/{method}"
         return await _unary(self._channel, path, request, reply_type, timeout_s)

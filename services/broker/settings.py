@@ -214,7 +214,10 @@ class BrokerSettings(ServiceSettings):
         "which therefore really waits (RocketMQ 5 defaults to 1 and does not), else 1.",
     )
     total_replicas: int = Field(
-        2, ge=1, alias="totalReplicas", description="Members of the group; who must be heard after a power loss."
+        2,
+        ge=1,
+        alias="totalReplicas",
+        description="Members of the group that a new one waits for. Members that were ever heard of count in any case.",
     )
     slave_timeout: Milliseconds = Field(
         3_000, alias="slaveTimeout", description="A send waits this long for slaves, in ms."
@@ -240,7 +243,8 @@ class BrokerSettings(ServiceSettings):
     master_recovery_timeout: Milliseconds = Field(
         60_000,
         alias="masterRecoveryTimeout",
-        description="How long a SYNC_MASTER that lost unflushed pages waits for its slaves' copies, in ms.",
+        description="How long a starting master looks for NameServers that do not answer and, up to 10 s, for members "
+        "that nobody ever heard of, in ms. For a replica that may hold more it waits without a limit.",
     )
 
     # Proof and repair of replicas
@@ -319,6 +323,22 @@ class BrokerSettings(ServiceSettings):
     )
     auto_create_subscription_group: bool = Field(
         True, alias="autoCreateSubscriptionGroup", description="Create a consumer group at its first receive."
+    )
+    new_groups_per_second: int = Field(
+        50,
+        ge=1,
+        alias="newGroupsPerSecond",
+        description="Consumer groups that clients' first receives may create in a second; more are told to wait. "
+        "Each is a part of a file that is written whole.",
+    )
+    new_groups_per_client_per_second: int = Field(
+        10, ge=1, alias="newGroupsPerClientPerSecond", description="The same for one client."
+    )
+    subscription_groups_max: int = Field(
+        10_000,
+        ge=1,
+        alias="subscriptionGroupsMax",
+        description="Consumer groups up to which clients may create more by naming them; operators may go beyond.",
     )
     consume_from_earliest: bool = Field(
         False, alias="consumeFromEarliest", description="A new group starts at the oldest message, not at the newest."

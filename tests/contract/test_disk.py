@@ -105,6 +105,15 @@ class TestMappedSegment:
         assert segment.zero_from(100) == 0
         assert segment.zero_from(3 << 20) == 0
 
+    def test_used_bytes_end_with_the_last_that_is_not_zero(self, disk: Disk) -> None:
+        segment = disk.map_segment(SEGMENT, 3 << 20, create=True)
+        assert segment.used_bytes_from(0) == 0
+        segment.view[100] = segment.view[2 << 20] = 7
+        assert segment.used_bytes_from(50) == (2 << 20) + 1 - 50
+        assert segment.used_bytes_from((2 << 20) + 1) == segment.used_bytes_from(3 << 20) == 0
+        segment.view[2 << 20] = 0
+        assert segment.used_bytes_from(100) == 1
+
     def test_pages_that_are_fetched_hold_what_they_held(self, disk: Disk) -> None:
         segment = disk.map_segment(SEGMENT, 3 << 20, create=True)
         segment.view[100:105] = b"abcde"

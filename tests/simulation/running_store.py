@@ -42,9 +42,9 @@ class _WatchedStore(MessageStore):
     cut_from = 0
     written_to = 0
 
-    def truncate(self, end_offset: int) -> KeptTail | None:
+    def truncate(self, end_offset: int, *, reason: str = "") -> KeptTail | None:
         self.cut_from = self.end_offset
-        kept = super().truncate(end_offset)
+        kept = super().truncate(end_offset, reason=reason)
         self.cut_from = self.written_to = 0
         return kept
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
 from broker.api.client_api import ClientApi
@@ -92,6 +92,9 @@ class BrokerAssembly:
         # Status of every put; None for the store's own. Set before the put.
         self.put_status: PutStatus | None = None
         self.puts_held = False
+        # Why no group is created, and who waits for one to be durable; None: nobody has to.
+        self.group_refusal: str | None = None
+        self.group_writes: list[Callable[[], object]] | None = None
         self._held: list[tuple[list[AppendResult], PutAnswer]] = []
         self.tracing = tracing
         self.send_tracer: SendTracer | None = None
@@ -139,13 +142,23 @@ class BrokerAssembly:
         for results, answer in held:
             answer.answer(results)
 
-    def create_topic(self, topic: str, *, queue_count: int) -> None:
+    def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
         """In memory."""
         self.add_topic(topic, queue_count=queue_count)
+        done()
 
-    def create_group(self, group: str) -> None:
-        """In memory."""
-        self.add_group(group)
+    def create_group(self, group: str, *, client_id: str) -> str | None:
+        """In memory; with `group_refusal` not at all."""
+        if self.group_refusal is None:
+            self.add_group(group)
+        return self.group_refusal
+
+    def when_group_written(self, group: str, done: Callable[[], object]) -> None:
+        """At once, unless the test holds writes."""
+        if self.group_writes is None:
+            done()
+        else:
+            self.group_writes.append(done)
 
     def persist_leases(self) -> None:
         """Nothing survives the test."""

@@ -170,9 +170,17 @@ class ProcessCluster:
         return server
 
     def add_broker(
-        self, name: str = "broker-a", *, broker_id: int = 0, settings: Mapping[str, str] | None = None
+        self,
+        name: str = "broker-a",
+        *,
+        broker_id: int = 0,
+        settings: Mapping[str, str] | None = None,
+        wait: bool = True,
     ) -> ServiceProcess:
-        """Starts a broker of group `name`: a SYNC_MASTER for id 0, else a SLAVE, unless `settings` say otherwise."""
+        """Starts a broker of group `name`: a SYNC_MASTER for id 0, else a SLAVE, unless `settings` say otherwise.
+
+        With `wait`, returns once it serves.
+        """
         key = f"{name}-{broker_id}"
         role = {"brokerRole": "SYNC_MASTER" if broker_id == 0 else "SLAVE"}
         broker = ServiceProcess(
@@ -185,6 +193,8 @@ class ProcessCluster:
                 "bindAddress": "127.0.0.1",
                 "brokerIP1": "127.0.0.1",
                 "storePathRootDir": str(self.folder / key),
+                # A master that is started alone does not look long for members that nobody ever heard of.
+                "masterRecoveryTimeout": "2000",
                 **SMALL_STORE,
                 **role,
                 **(settings or {}),
@@ -193,7 +203,7 @@ class ProcessCluster:
             port_keys=("listenPort", "haListenPort", "grpcServerPort", "metricsPromExporterPort"),
         )
         self.brokers[key] = broker
-        broker.start()
+        broker.start(wait=wait)
         return broker
 
     def store_folder(self, key: str) -> Path:

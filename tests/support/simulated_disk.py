@@ -402,8 +402,11 @@ class _SimulatedMappedSegment(_Opened, MappedSegment):
     def store_again(self, start: int, end: int) -> None:
         self._alive.stored_again(start, end)
 
+    def used_bytes_from(self, start: int) -> int:
+        return len(self._alive.cached[start:].rstrip(b"\0"))
+
     def zero_from(self, start: int) -> int:
-        used_bytes = len(self._alive.cached[start:].rstrip(b"\0"))
+        used_bytes = self.used_bytes_from(start)
         self._view[start : start + used_bytes] = bytes(used_bytes)
         return used_bytes
 

@@ -82,6 +82,7 @@ def _status(broker: BrokerState, status: BrokerStatus) -> broker_pb.GetBrokerSta
                 lag_bytes=slave.lag_bytes,
                 in_sync=slave.in_sync,
                 verified=slave.verified,
+                silent_ms=slave.silent_ms,
             )
             for slave in status.slaves
         ],
@@ -90,6 +91,7 @@ def _status(broker: BrokerState, status: BrokerStatus) -> broker_pb.GetBrokerSta
             state=link.state,
             master_end_offset=link.master_end_offset,
             lag_bytes=link.lag_bytes,
+            silent_ms=link.silent_ms,
         )
         if link is not None
         else None,

@@ -27,7 +27,7 @@ from mqcore.metrics import HistogramReading
 from mqcore.replication import MasterReplica
 from mqcore.routing import BrokerIdentity
 from mqcore.storage import Disk, DiskError, DiskUsage, MessageStore
-from mqcore.storage.kept_tail import KEPT_TAILS_FOLDER
+from mqcore.storage.kept_tail import kept_tails
 from mqservice.loop_meter import LoopMeter
 from mqservice.memory import resident_bytes
 from mqservice.name_server_link import NameServerLinks
@@ -102,8 +102,7 @@ class BrokerReport:
                 await asyncio.sleep(_TICK_S)
 
     def _look_at_disk(self) -> tuple[DiskUsage, list[str]]:
-        folder = KEPT_TAILS_FOLDER
-        return self._disk.usage(), [f"{folder}/{entry.name}" for entry in self._disk.list_folder(folder)]
+        return self._disk.usage(), [tail.path for tail in kept_tails(self._disk)]
 
     def status(self) -> pb.GetBrokerStatusResponse:
         """The answer of GetBrokerStatus: of a slave with its link, of a master with its slaves'."""
@@ -165,6 +164,7 @@ class BrokerReport:
                 lag_seconds=self._lag_age.lag_s(slave.acked_offset),
                 connected_seconds=(now_ms - traffic.connected_at_ms) // 1_000 if traffic is not None else 0,
                 sent_bytes=traffic.sent_bytes if traffic is not None else 0,
+                silent_ms=traffic.silent_ms if traffic is not None else None,
             )
         for departure in self._ha.departures:
             status.slave_departures.add(
@@ -180,6 +180,9 @@ class BrokerReport:
         link.address = follower.master_address
         link.state = follower.state
         link.lag_bytes = follower.lag_bytes
+        silent_ms = follower.silent_ms
+        if silent_ms is not None:
+            link.silent_ms = silent_ms
         link.master_end_offset = self._store.end_offset + follower.lag_bytes
 
     async def probe_peers(self) -> pb.ProbePeersResponse:

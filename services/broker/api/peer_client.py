@@ -6,7 +6,8 @@ The edge where protobuf ends: callers see extents, digests and JSON. Every call 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
@@ -18,9 +19,11 @@ from tandemmq.broker.v1 import (
     replica_service_pb2_grpc,
 )
 
+from broker.lease_copy import LeaseChange, LeasePosition
 from broker.tracing.traced_puts import TracedPutsPage
 from mqcore.metadata import DataVersion, MetadataFile
-from mqcore.replication import LogExtent, LogRange
+from mqcore.replication import HistoryCorrupt, LogExtent, LogHistory, LogRange, RemoteProtocolError
+from mqcore.routing import BrokerIdentity, ReplicaMemory
 from mqcore.tracing import parse_traceparent
 from mqcore.tracing.replica_spans import TracedPut
 
@@ -31,11 +34,12 @@ _TABLES: Final = {
     MetadataFile.DELAY_OFFSETS: metadata_service_pb2.METADATA_TABLE_DELAY_OFFSETS,
 }
 
-__all__ = ["PeerClient", "PeerLog", "PeerUnavailable"]
+__all__ = ["PeerClient", "PeerLog", "PeerUnavailable", "ReplicaClaim", "history_messages"]
 
 CALL_TIMEOUT_S: Final = 3.0
 VERIFY_TIMEOUT_S: Final = 10.0
 DIGEST_TIMEOUT_S: Final = 30.0
+LEASES_TIMEOUT_S: Final = 30.0
 READ_TIMEOUT_S: Final = 3_600.0
 
 CHANNEL_OPTIONS: Final = (
@@ -63,9 +67,21 @@ class PeerUnavailable(Exception):
 
 
 class PeerLog:
-    """A peer's CommitLog as it describes it."""
+    """A peer's CommitLog as it describes it, and what it remembers of its group."""
 
-    __slots__ = ("broker_id", "extent", "flushed_offset", "segment_bytes", "serving")
+    __slots__ = (
+        "broker_id",
+        "broker_name",
+        "cluster",
+        "disk_id",
+        "extent",
+        "flushed_offset",
+        "history",
+        "replicas",
+        "run",
+        "segment_bytes",
+        "serving",
+    )
 
     def __init__(self, answer: replica_service_pb2.GetLogExtentResponse) -> None:
         self.extent = LogExtent(min_offset=answer.min_offset, end_offset=answer.end_offset)
@@ -73,6 +89,35 @@ class PeerLog:
         self.serving = answer.serving
         self.broker_id = answer.broker_id
         self.flushed_offset = answer.flushed_offset
+        self.disk_id = answer.disk_id
+        self.run = answer.run
+        self.history = _history(answer.history)
+        self.cluster = answer.cluster
+        self.broker_name = answer.broker_name
+        self.replicas = tuple(
+            ReplicaMemory(
+                broker_id=replica.broker_id,
+                disk_id=replica.disk_id,
+                run=replica.run,
+                epoch=replica.epoch,
+                end_offset=replica.end_offset,
+                metadata_endpoint=replica.metadata_endpoint,
+            )
+            for replica in answer.replicas
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaClaim:
+    """Who a slave says it is when it proves its log."""
+
+    identity: BrokerIdentity
+    disk_id: str
+    run: int
+    # The greatest that it has followed.
+    epoch: int
+    # Where it is asked when its master starts again, host:port.
+    metadata_endpoint: str
 
 
 class PeerClient:
@@ -110,16 +155,26 @@ class PeerClient:
             raise PeerUnavailable(self.endpoint, "GetRangeDigests", error) from error
         return list(answer.digests)
 
-    async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes, connection: str) -> bool:
-        """States our tail to the master; True when it holds the same. `connection` is our end of the replication
-        connection that will report the tail's end."""
+    async def verify(self, claim: ReplicaClaim, *, tail: LogRange, digest: bytes, connection: str) -> LogHistory | None:
+        """States our tail to the master; its history when it holds the same, None when it does not. `connection` is our
+        end of the replication connection that will report the tail's end."""
         request = replica_service_pb2.VerifyReplicaRequest(
-            broker_id=broker_id, range=_range(tail), digest=digest, connection=connection
+            broker_id=claim.identity.broker_id,
+            range=_range(tail),
+            digest=digest,
+            connection=connection,
+            cluster=claim.identity.cluster,
+            broker_name=claim.identity.broker_name,
+            disk_id=claim.disk_id,
+            run=claim.run,
+            epoch=claim.epoch,
+            metadata_endpoint=claim.metadata_endpoint,
         )
         try:
-            return bool((await self._replica.VerifyReplica(request, timeout=VERIFY_TIMEOUT_S)).equal)
+            answer = await self._replica.VerifyReplica(request, timeout=VERIFY_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise PeerUnavailable(self.endpoint, "VerifyReplica", error) from error
+        return _history(answer.history) if answer.equal else None
 
     async def read_log(self, wanted: LogRange) -> AsyncIterator[tuple[int, bytes]]:
         """The peer's bytes in pieces of at most 1 MiB: (start offset, bytes), in order."""
@@ -155,9 +210,12 @@ class PeerClient:
             ],
         )
 
-    async def metadata_table(self, file: MetadataFile, known: DataVersion | None) -> tuple[DataVersion, str | None]:
-        """One table of the master; the text is None when its version is the known one."""
-        request = metadata_service_pb2.GetMetadataTableRequest(table=_TABLES[file])
+    async def metadata_table(
+        self, file: MetadataFile, known: DataVersion | None, *, accept_copy: bool = False
+    ) -> tuple[DataVersion, str | None]:
+        """One table of the master, or with `accept_copy` of whoever it is. The text is None when its version is the
+        known one, or when the peer cannot read its own file."""
+        request = metadata_service_pb2.GetMetadataTableRequest(table=_TABLES[file], accept_copy=accept_copy)
         if known is not None:
             request.known_version.state_version = known.state_version
             request.known_version.timestamp_ms = known.timestamp_ms
@@ -173,6 +231,27 @@ class PeerClient:
         )
         return version, answer.json or None
 
+    async def leases(self, known: LeasePosition, *, accept_copy: bool = False) -> LeaseChange:
+        """What leads a copy of the master's leases, or with `accept_copy` of whoever it is, from `known` to now."""
+        request = metadata_service_pb2.GetLeasesRequest(accept_copy=accept_copy)
+        request.known.source = known.source
+        request.known.generation = known.generation
+        request.known.journal_bytes = known.journal_bytes
+        position, starts_anew = known, False
+        snapshot, journal = bytearray(), bytearray()
+        try:
+            async for piece in self._metadata.GetLeases(request, timeout=LEASES_TIMEOUT_S):
+                if piece.HasField("position"):
+                    position = LeasePosition(
+                        piece.position.source, piece.position.generation, piece.position.journal_bytes
+                    )
+                    starts_anew = piece.starts_anew
+                snapshot += piece.snapshot
+                journal += piece.journal
+        except grpc.aio.AioRpcError as error:
+            raise PeerUnavailable(self.endpoint, "GetLeases", error) from error
+        return LeaseChange(position, bytes(snapshot) if starts_anew else None, bytes(journal))
+
     async def metadata_changes(self) -> AsyncIterator[None]:
         """Yields at once and after every change of any table, until the peer goes."""
         try:
@@ -180,6 +259,19 @@ class PeerClient:
                 yield None
         except grpc.aio.AioRpcError as error:
             raise PeerUnavailable(self.endpoint, "WatchMetadata", error) from error
+
+
+def history_messages(history: LogHistory) -> list[replica_service_pb2.Epoch]:
+    """A history as it is sent."""
+    return [replica_service_pb2.Epoch(epoch=epoch, start_offset=start) for epoch, start in history.epochs]
+
+
+def _history(epochs: Iterable[replica_service_pb2.Epoch]) -> LogHistory:
+    """RemoteProtocolError: the peer's epochs do not ascend."""
+    try:
+        return LogHistory.of((epoch.epoch, epoch.start_offset) for epoch in epochs)
+    except HistoryCorrupt as error:
+        raise RemoteProtocolError("bad_history", str(error)) from error
 
 
 def _range(item: LogRange) -> replica_service_pb2.LogRange:

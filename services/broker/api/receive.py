@@ -112,6 +112,15 @@ class ReceiveHandler:
             return
         receive.trace = trace
         call.on_cancel(partial(self._cancelled, receive))
+        self._services.when_group_written(receive.group, partial(self._begin, receive))
+
+    def _begin(self, receive: _Receive) -> None:
+        """Its group is durable."""
+        if receive.cancelled:
+            return
+        if self._services.refusal is not None:
+            self._end_each([receive], _STOPPING)
+            return
         self._serve([receive])
         self.wake_visible()
 
@@ -156,9 +165,9 @@ class ReceiveHandler:
         poll_until_ms = poll_end_ms(request, call.deadline_ms, now_ms)
         if isinstance(poll_until_ms, Outcome):
             return poll_until_ms
-        if refused := self._check_topic_readable(topic) or admit_group(services, group):
-            return refused
         client_id = call.header(CLIENT_ID_HEADER)
+        if refused := self._check_topic_readable(topic) or admit_group(services, group, client_id=client_id):
+            return refused
         session = services.sessions.seen(client_id, now_ms=now_ms)
         if not session.group:
             # After a restart of the broker clients go on for minutes before they introduce themselves again.

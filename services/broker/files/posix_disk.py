@@ -357,6 +357,10 @@ class _PosixMappedSegment(MappedSegment):
             chunk = self.view[chunk_start : min(chunk_start + len(_ZEROS), end)]
             chunk[:] = bytes(chunk)
 
+    def used_bytes_from(self, start: int) -> int:
+        with _disk_errors(self._path):
+            return _used_bytes(self._open.number, start, self._size)
+
     def zero_from(self, start: int) -> int:
         # Through the descriptor: the map shows what is written there at once.
         with _disk_errors(self._path):
@@ -546,6 +550,18 @@ def _zero(fd: int, start: int, end: int) -> int:
                 _write_all_at(fd, _ZEROS[:used_bytes], chunk_start)
                 cleared_end = chunk_start + used_bytes
     return cleared_end - start
+
+
+def _used_bytes(fd: int, start: int, end: int) -> int:
+    """The distance from `start` to the end of what is not zero in [start, end)."""
+    for data_start, data_end in reversed(list(_written_ranges(fd, start, end))):
+        while data_start < data_end:
+            chunk_start = max(data_start, data_end - len(_ZEROS))
+            used_bytes = len(os.pread(fd, data_end - chunk_start, chunk_start).rstrip(b"\0"))
+            if used_bytes:
+                return chunk_start + used_bytes - start
+            data_end = chunk_start
+    return 0
 
 
 def _written_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -21,6 +21,7 @@ from broker.metrics.replication_metrics import MasterMetrics, SlaveMetrics
 from broker.metrics.store_metrics import RetentionFigures, StoreMetrics
 from broker.metrics.turn_limit import TurnLimit
 from broker.put_meter import PutMeter
+from broker.queue_reader import DamagedEntries
 from broker.settings import BrokerSettings
 from broker.slave.follower import Follower
 from broker.write_path import WritePath
@@ -74,6 +75,7 @@ class BrokerMetrics:
         retention: RetentionFigures,
         refusal: Callable[[], str | None],
         span_counts: Callable[[], Mapping[str, int]],
+        damaged_entries: DamagedEntries,
     ) -> None:
         """`flush_seconds` by what is flushed; `span_counts` by what became of spans."""
         self._settings = settings
@@ -123,6 +125,7 @@ class BrokerMetrics:
             flush_seconds=flush_seconds,
             retention=retention,
             disk_warning_ratio=lambda: current_settings().disk_space_warning_level_ratio,
+            damaged_entries=damaged_entries,
         )
         self._clients = ClientMetrics(
             sessions=sessions,

@@ -144,6 +144,19 @@ _STORE: Final = (
     _gauge("rocketmq_storage_message_reserve_time", "ms", "Age of the oldest message still held."),
     _gauge("rocketmq_store_commitlog_min_offset", "By", "First byte of the CommitLog still held."),
     _gauge("rocketmq_store_commitlog_end_offset", "By", "One past the last byte of the CommitLog."),
+    _counter(
+        "rocketmq_store_queue_entries_damaged_total",
+        "{entry}",
+        "ConsumeQueue entries that did not lead to their records when somebody read them.",
+    ),
+    _counter(
+        "rocketmq_store_queue_entries_mended_total", "{entry}", "ConsumeQueue entries made again from the CommitLog."
+    ),
+    _counter(
+        "rocketmq_store_messages_unreadable_total",
+        "{message}",
+        "Places of queues that consumers pass over: no replica in reach holds a sound record.",
+    ),
     _gauge("rocketmq_store_kept_tails", "{file}", "Cut-off CommitLog tails kept aside."),
     _histogram(
         "rocketmq_store_flush_seconds", "s", "How long a flush took, by what is flushed: `log` or `queues`.", "file"

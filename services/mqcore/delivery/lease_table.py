@@ -208,7 +208,7 @@ class LeaseTable:
         if lease is None:
             return None
         entries = self._state.reader.entries(topic, lease.queue.queue_id, offset, 1)
-        record = self._state.reader.record(entries[0]) if entries else None
+        record = self._state.reader.record(topic, lease.queue.queue_id, offset, entries[0]) if entries else None
         return None if record is None else LeasedRecord(record, handle, lease.attempt, lease.queue.queue_id, offset)
 
     def client_gone(self, client_id: str, now_ms: int) -> None:

@@ -23,7 +23,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from mqcore.message import encode_blank
+from mqcore.message import encode_blank, read_store_timestamp_ms
+from mqcore.message.record_outline import RECORD_HEAD_BYTES_MAX
 from mqcore.storage.disk import Disk, MappedSegment
 from mqcore.storage.mapped_file_queue import MappedFileQueue
 from mqcore.storage.raw_write import RawWrite
@@ -192,6 +193,10 @@ class CommitLog:
         segment = self._files.segment(offset)
         assert segment is not None, f"no file holds {offset}"
         return segment.view[start : start + length]
+
+    def stored_ms(self, offset: int) -> int | None:
+        """When the record that begins at `offset` was stored; None if none does."""
+        return read_store_timestamp_ms(self.read(offset, RECORD_HEAD_BYTES_MAX), offset)
 
     def digest(self, start_offset: int, end_offset: int) -> bytes:
         """SHA-256 of [start_offset, end_offset), which must be kept. Blocks for about 0.6 ms per MiB."""

@@ -179,6 +179,11 @@ class ConsumeQueue:
         return self.last_physical_end == 0
 
     @property
+    def memory_offset(self) -> int:
+        """Entries from here on are read from memory, as this process made them; those before from files."""
+        return self._tail_offset
+
+    @property
     def written_offset(self) -> int:
         """Entries below are in files; the others wait in memory."""
         return self._written_offset

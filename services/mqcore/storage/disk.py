@@ -80,6 +80,9 @@ class MappedSegment(Protocol):
         Blocks, beside stores by other threads. Help and no more: the pages may go again, and nothing is said of errors.
         """
 
+    def used_bytes_from(self, start: int) -> int:
+        """The distance from `start` to the end of what is not zero, 0 if nothing is. Quick as `zero_from`."""
+
     def zero_from(self, start: int) -> int:
         """Stores zeros from `start` to the end where something else stands; durable after the next `sync`.
 

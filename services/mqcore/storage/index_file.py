@@ -26,7 +26,7 @@ between leaves entries that cannot be found, never a slot that leads astray. A m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -50,6 +50,8 @@ _HEADER: Final = Struct(">qqqqii")
 _SLOT: Final = Struct(">i")
 _ENTRY: Final = Struct(">iqii")
 _MOST_SECONDS: Final = 0x7FFF_FFFF
+_SLOTS_PIECE: Final = 1 << 16
+"""Counted at once: half a megabyte of numbers."""
 _HASH_BITS: Final = 0xFFFF_FFFF
 _USED_SLOTS_AT: Final = 32
 _SLOTS_START: Final = _HEADER.size
@@ -252,24 +254,51 @@ class IndexFile:
             yield PhysicalOffset(physical_offset) if found == hashed and stored_ms <= end_ms else None
             newer, entry = entry, previous
 
-    def truncate(self, physical_end: int) -> None:
-        """Takes back the entries of records that start at or beyond `physical_end`, newest first.
+    def truncate(self, physical_end: int, stored_ms: Callable[[int], int | None]) -> None:
+        """Takes back the entries of records that start at or beyond `physical_end`, newest first, and those a killed
+        process had only counted. The file is then what entering the others alone would have left.
 
-        Undoing them in this order restores every slot exactly. The next record may then be entered again.
+        `stored_ms` knows the store time of a record. Undoing the entries in this order restores every slot exactly:
+        one that a kill kept from its slot is not found there.
         """
         view = self._view
+        end = self.next_entry
         while not self.is_empty:
             entry = self.next_entry - 1
-            hashed, physical_offset, _, previous = _ENTRY.unpack_from(view, self._entries_start + entry * _ENTRY_BYTES)
-            if physical_offset < physical_end:
-                self.end_physical_offset = min(self.end_physical_offset, physical_offset)
+            position = self._entries_start + entry * _ENTRY_BYTES
+            hashed, physical_offset, _, previous = _ENTRY.unpack_from(view, position)
+            is_written = physical_offset > 0 or (self.begin_physical_offset == 0 and hashed != 0)
+            if is_written and physical_offset < physical_end:
                 break
             slot = _SLOTS_START + hashed % self._slot_count * _SLOT_BYTES
             if _read_slot(view, slot)[0] == entry:
                 _write_slot(view, slot, previous)
-                self._used_slots -= previous == 0
+            view[position : position + _ENTRY_BYTES] = bytes(_ENTRY_BYTES)
             self.next_entry = entry
+        if not self.is_empty:
+            if self.next_entry == end and self.end_physical_offset == physical_offset:
+                return
+            self.end_physical_offset = physical_offset
+            self.end_timestamp_ms = stored_ms(physical_offset) or self.end_timestamp_ms
+            self._used_slots = self._count_used_slots()
         self._write_header()
+
+    def _count_used_slots(self) -> int:
+        """A killed process may not have come to write down how many they are."""
+        slots = self._view[_SLOTS_START : self._entries_start].cast("i")
+        pieces = range(0, self._slot_count, _SLOTS_PIECE)
+        return self._slot_count - sum(slots[start : start + _SLOTS_PIECE].tolist().count(0) for start in pieces)
+
+    @property
+    def last_record_entries(self) -> int:
+        """How many entries the last record has here: a file may have become full in the middle of it."""
+        entry = self.next_entry
+        while entry > 1:
+            position = self._entries_start + (entry - 1) * _ENTRY_BYTES
+            if _ENTRY.unpack_from(self._view, position)[1] != self.end_physical_offset:
+                break
+            entry -= 1
+        return self.next_entry - entry
 
     def overlaps(self, *, begin_ms: int, end_ms: int) -> bool:
         """Whether some record of the file may have been stored in [begin_ms, end_ms]."""

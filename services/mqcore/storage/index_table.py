@@ -124,7 +124,7 @@ class IndexTable:
     ) -> None:
         """Enters a record under each key and then under its tag. `wall_ms` names a new file, if one is needed.
 
-        A record that starts before the last one entered is left alone, so dispatching twice does little harm.
+        A record that was entered before is left alone, so dispatching twice does no harm.
         """
         self.enter_waiting()
         hashes = term_hashes(topic, keys, tag)
@@ -205,12 +205,14 @@ class IndexTable:
             end = row
             if file is not None and not file.is_empty:
                 row = max(row, columns.first_from(file.end_physical_offset))
-                end = columns.record_start(min(len(columns), row + file.room))
+                if row == len(columns) or int(columns.physical_offsets[row]) > file.end_physical_offset:
+                    end = columns.record_start(min(len(columns), row + file.room))
             if file is not None and end > row:
                 file.add_columns(columns.part(row, end))
                 row = end
             elif row < len(columns):
-                # The first record of a file, or the one that does not fit whole into what is left of one.
+                # The first record of a file, or the one that does not fit whole into what is left of one, or the last
+                # one that was entered, perhaps not whole.
                 end = columns.record_end(row)
                 store_timestamp_ms = int(columns.store_timestamps_ms[row])
                 self._put_hashes(
@@ -225,8 +227,12 @@ class IndexTable:
         if not self._files:
             self._files.append(self._new_file(wall_ms))
         file = self._files[-1]
-        if physical_offset < file.end_physical_offset:
-            return
+        if physical_offset <= file.end_physical_offset and not file.is_empty:
+            if physical_offset < file.end_physical_offset:
+                return
+            hashes = hashes[file.last_record_entries :]
+            if not hashes:
+                return
         added = file.add(hashes, physical_offset, store_timestamp_ms)
         while added < len(hashes):
             file = self._roll(wall_ms)
@@ -252,8 +258,9 @@ class IndexTable:
         """The same for a tag; records entered by RocketMQ before 5.5 are not found."""
         return self._query(tag_hash(topic, tag), begin_ms=begin_ms, end_ms=end_ms, max_count=max_count)
 
-    def truncate(self, physical_end: int) -> None:
-        """Takes back the entries of records that start at or beyond `physical_end`, where the CommitLog is cut."""
+    def truncate(self, physical_end: int, stored_ms: Callable[[int], int | None]) -> None:
+        """Takes back the entries of records that start at or beyond `physical_end`, where the CommitLog is cut, or from
+        where on they are entered anew. `stored_ms` knows the store time of a record."""
         kept = kept_hashes = 0
         for count, physical_offset, _ in _WAITING.iter_unpack(self._waiting_records.getvalue()):
             if physical_offset >= physical_end:
@@ -266,7 +273,7 @@ class IndexTable:
             file = self._files[-1]
             if file.end_physical_offset < physical_end and not file.is_empty:
                 return
-            file.truncate(physical_end)
+            file.truncate(physical_end, stored_ms)
             if file in self._full_files:
                 self._full_files.remove(file)
             if not file.is_empty:

@@ -62,6 +62,7 @@ from mqcore.storage.pages_ahead import PagesAheadJob
 from mqcore.storage.put_status import PutStatus
 from mqcore.storage.queue_flush import QueueFlush
 from mqcore.storage.raw_write import RawWrite
+from mqcore.storage.record_walk import sound_records
 from mqcore.storage.recovery import RecoveryReport, recover
 from mqcore.storage.recovery_progress import RecoveryProgress
 from mqcore.storage.retention import ExpiryWish, Retention, RetentionFloor, RetentionJob, held_words
@@ -125,6 +126,7 @@ class MessageStore:
         self._record_bytes_max: Final = options.commit_log_file_bytes - _RECORD_HEAD_ROOM_BYTES
         self._body_bytes_max = options.max_message_bytes
         self._dispatched_offset = 0
+        self._checked_offset = 0
         self._last_record_offset = 0
         self._last_store_timestamp_ms = 0
         self._preparation_is_out = False
@@ -166,6 +168,8 @@ class MessageStore:
             checkpoint=StoreCheckpoint.load(self._disk),
             stop=stop,
             progress=self.recovery_progress,
+            wall_ms=self._clock.wall_ms(),
+            doubt_tail=self.doubt_tail,
         )
         scan = recovered.scan
         self._queue_flush.checkpoint = recovered.checkpoint
@@ -175,7 +179,7 @@ class MessageStore:
         if scan.last_record is not None:
             self._last_record_offset = scan.last_record.physical_offset
             self._last_store_timestamp_ms = max(self._last_store_timestamp_ms, scan.last_record.store_timestamp_ms)
-        if stop is StopKind.POWER_LOST:
+        if stop is StopKind.POWER_LOST or recovered.damage:
             self.doubt_tail()
         else:
             self.trust_tail()
@@ -189,6 +193,8 @@ class MessageStore:
             end_offset=scan.end_offset,
             redispatched_records=scan.record_count,
             truncated_bytes=recovered.truncated_bytes,
+            damage=recovered.damage,
+            kept_tail=recovered.kept_tail,
             stop_reason=scan.stop_reason,
             duration_ms=self.recovery_progress.elapsed_ms(now_ms=self._clock.monotonic_ms()),
         )
@@ -196,7 +202,8 @@ class MessageStore:
     def doubt_tail(self) -> None:
         """Records may be missing at the end: until `trust_tail`, every next start reports that it may have lost some.
 
-        `load` does so itself after a power loss; the owner does before it fetches into an empty store. Blocks.
+        `load` does so itself after a power loss, and where the log was damaged; the owner does before it fetches into
+        an empty store. Blocks.
         """
         set_doubtful_run_marks(self._disk, process_id=self._process_id)
         self._tail_is_doubtful = True
@@ -474,6 +481,7 @@ class MessageStore:
         """
         log = self._log
         done = 0
+        self._dispatcher.checked_up_to(self._checked_offset)
         while done < max_records and self._dispatched_offset < log.end_offset:
             file_start = self._dispatched_offset - self._dispatched_offset % log.file_bytes
             piece = log.read(self._dispatched_offset, log.file_bytes)
@@ -507,25 +515,69 @@ class MessageStore:
                 raise RecordCorrupt(self._dispatched_offset, reason)
         return done
 
-    def truncate(self, end_offset: int) -> KeptTail | None:
+    @property
+    def checked_offset(self) -> int:
+        """Raw bytes below it are whole records whose parts add up and whose bodies have their CRC, or a file's rest."""
+        return max(self._checked_offset, self._dispatched_offset)
+
+    def check_appended(self, *, max_records: int = 512) -> int:
+        """Checks whole records that were appended raw, as `dispatch` will; returns the new `checked_offset`.
+
+        In front of the acknowledgement of a copy, which must not be one of other bytes. RecordCorrupt: as there. What
+        was checked stays so.
+        """
+        log = self._log
+        offset = self.checked_offset
+        done = 0
+        while done < max_records and offset < log.end_offset:
+            piece = log.read(offset, log.file_bytes)
+            sound = sound_records(piece, 0, len(piece), offset, max_records - done)
+            done += sound.count
+            offset = self._checked_offset = offset + sound.end
+            if sound.end == len(piece) or done >= max_records:
+                continue
+            found = scan_record(piece, sound.end, len(piece), physical_offset=offset)
+            if isinstance(found, RecordFound):
+                offset += found.size
+                done += 1
+            elif isinstance(found, Blank) and found.size == log.file_bytes - offset % log.file_bytes:
+                if log.end_offset < offset + found.size:
+                    break
+                offset += found.size
+            elif found is ScanStop.INCOMPLETE:
+                break
+            else:
+                raise RecordCorrupt(offset, found.reason if isinstance(found, Corrupt) else str(found))
+            self._checked_offset = offset
+        return offset
+
+    def truncate(self, end_offset: int, *, reason: str = "") -> KeptTail | None:
         """Cuts the log at a record's boundary and drops what was derived from the rest. None: nothing was behind it.
 
-        The bytes are kept aside durably first. A crash at any step leaves a log that ends at the new end, the old one,
-        or a record's end in between, and agrees with what is derived from it. Blocks. No job of `queue_flush_job` or
-        `preparation_job` may be out.
+        The bytes are kept aside durably first, with the `reason` in words. A crash at any step leaves a log that ends
+        at the new end, the old one, or a record's end in between, and agrees with what is derived from it. Blocks. No
+        job of `queue_flush_job` or `preparation_job` may be out.
         """
         log = self._log
         self._assert_no_job_is_out()
         assert log.min_offset <= end_offset <= log.end_offset, f"{end_offset} is outside the log"
         if end_offset == log.end_offset:
             return None
-        kept = keep_tail(self._disk, log, start_offset=end_offset, wall_ms=self._clock.wall_ms())
+        kept = keep_tail(
+            self._disk,
+            log,
+            start_offset=end_offset,
+            end_offset=log.end_offset,
+            wall_ms=self._clock.wall_ms(),
+            reason=reason,
+        )
         self._queue_flush.lower_checkpoint(end_offset)
         self._queues.truncate(end_offset)
         if self._index is not None:
-            self._index.truncate(end_offset)
+            self._index.truncate(end_offset, log.stored_ms)
         log.set_end(end_offset)
         self._dispatched_offset = min(self._dispatched_offset, end_offset)
+        self._checked_offset = min(self._checked_offset, end_offset)
         self._last_record_offset = self._queue_flush.checkpoint.logics_physical_offset
         return kept
 
@@ -876,7 +928,7 @@ class MessageStore:
         if self._index is not None:
             self._index.remove_all()
         self._log.restart_at(start_offset)
-        self._dispatched_offset = self._last_record_offset = start_offset
+        self._dispatched_offset = self._last_record_offset = self._checked_offset = start_offset
         self._queue_flush.give_up_round()
 
     def _assert_no_job_is_out(self) -> None:

@@ -12,12 +12,13 @@ to agree with it. Steps, in an order that may be interrupted anywhere and begun 
 5. Sync the records that were walked over and their entries, and say so in the checkpoint. Unless the stop was clean
    they are stored again first: after an fsync that failed, the kernel calls pages clean that never reached the disk,
    and a sync would vouch for them without writing any. Entries are written anew by the walk.
-6. Cut the log: everything behind the end is cleared, durably. Only then may anything be appended, or a stale record
-   could come back under a torn new one.
+6. Cut the log: everything behind the end is cleared, durably; what is more than a torn record is kept aside before.
+   Only then may anything be appended, or a stale record could come back under a torn new one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -30,7 +31,9 @@ from mqcore.storage.disk import Disk
 from mqcore.storage.dispatch import BatchDone, Dispatcher
 from mqcore.storage.errors import DiskFull
 from mqcore.storage.index_table import IndexTable
+from mqcore.storage.kept_tail import KeptTail, is_cut_kept, keep_tail
 from mqcore.storage.log_scan import LogScan, first_record, record_at, scan_log
+from mqcore.storage.log_tail import LogTail, describe_damage, read_log_tail
 from mqcore.storage.recovery_progress import RecoveryProgress
 
 __all__ = ["Recovered", "RecoveryReport", "recover"]
@@ -55,14 +58,19 @@ class RecoveryReport:
     """Records walked over."""
     truncated_bytes: int
     """Distance from the end of the log to the end of what was behind it and is gone now."""
+    damage: str
+    """What was lost by something else than the stop (see log_tail), in words with offsets; "" if nothing was.
+    A log that just ends early after a kill is not told: only who knows how far it went can say so."""
+    kept_tail: KeptTail | None
+    """What was cut, if it was more than a torn record."""
     stop_reason: str
     """Why the log ends where it does."""
     duration_ms: int
 
     @property
     def may_have_lost(self) -> bool:
-        """Whether records that were appended, and not flushed, may be missing."""
-        return not self.clean and not self.same_boot
+        """Whether records that were appended may be missing: not flushed before a power loss, or damaged."""
+        return bool(self.damage) or (not self.clean and not self.same_boot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,8 @@ class Recovered:
     scan: LogScan
     checkpoint: StoreCheckpoint
     truncated_bytes: int
+    damage: str
+    kept_tail: KeptTail | None
 
 
 def recover(
@@ -84,11 +94,18 @@ def recover(
     checkpoint: StoreCheckpoint,
     stop: StopKind,
     progress: RecoveryProgress,
+    wall_ms: int,
+    doubt_tail: Callable[[], None],
 ) -> Recovered:
-    """Brings log, ConsumeQueues and index, none of which is loaded yet, to one consistent, durable end."""
+    """Brings log, ConsumeQueues and index, none of which is loaded yet, to one consistent, durable end.
+
+    `doubt_tail` makes every start from now on a doubtful one: called where the log is damaged, before the damage is out
+    of sight. `wall_ms` names what is kept of it.
+    """
     log.load()
     if not log.files.file_count:
-        return _start_empty(disk, log, queues, index, checkpoint)
+        return _start_empty(disk, log, queues, index, checkpoint, stop=stop, doubt_tail=doubt_tail)
+    vouched_offset = checkpoint.logics_physical_offset
     durable = _durable_record(log, checkpoint)
     queues.load(stop, durable_offset=durable.physical_offset if durable is not None else 0)
     index_lost_from = None
@@ -105,6 +122,9 @@ def recover(
         if stop is not StopKind.CLEAN:
             # Nothing vouches for these entries. All of them are made again by the walk.
             queues.truncate(start_offset)
+    if index is not None and stop is StopKind.KILLED:
+        # What a killed process was just entering may be there in part. The walk enters it anew.
+        index.truncate(dispatch_from, log.stored_ms)
     progress.bytes_to_read = log.files.end_offset - start_offset
     if index_lost_from is not None:
         _rebuild_index(log, dispatcher, index_lost_from, dispatch_from, progress)
@@ -132,9 +152,25 @@ def recover(
         on_record=dispatch,
         on_many=dispatch_many,
     )
+    tail = read_log_tail(log.files, scan.end_offset, file_bytes=log.file_bytes)
+    if tail.size and is_cut_kept(disk, log, start_offset=tail.start_offset, end_offset=tail.end_offset):
+        tail = LogTail(tail.start_offset, tail.start_offset, is_torn_record=False)
+    damage = describe_damage(tail, stop, reason=scan.stop_reason, vouched_offset=vouched_offset)
+    if damage:
+        doubt_tail()
+    kept_tail = None
+    if tail.size and (damage or not tail.is_torn_record):
+        kept_tail = keep_tail(
+            disk,
+            log,
+            start_offset=tail.start_offset,
+            end_offset=tail.end_offset,
+            wall_ms=wall_ms,
+            reason=damage or scan.stop_reason,
+        )
     queues.truncate(scan.end_offset)
     if index is not None:
-        index.truncate(scan.end_offset)
+        index.truncate(scan.end_offset, log.stored_ms)
     if stop is not StopKind.CLEAN:
         log.store_again(scan.start_offset, scan.end_offset)
     for segment in log.files.segments(scan.start_offset, scan.end_offset):
@@ -149,7 +185,7 @@ def recover(
     log.flushed_offset = scan.end_offset
     if log.min_offset:
         queues.correct_min_offsets(log.min_offset)
-    return Recovered(scan, checkpoint, truncated_bytes)
+    return Recovered(scan, checkpoint, truncated_bytes, damage, kept_tail)
 
 
 def _checkpoint_at(scan: LogScan, checkpoint: StoreCheckpoint) -> StoreCheckpoint:
@@ -168,9 +204,21 @@ def _checkpoint_at(scan: LogScan, checkpoint: StoreCheckpoint) -> StoreCheckpoin
 
 
 def _start_empty(
-    disk: Disk, log: CommitLog, queues: ConsumeQueueTable, index: IndexTable | None, checkpoint: StoreCheckpoint
+    disk: Disk,
+    log: CommitLog,
+    queues: ConsumeQueueTable,
+    index: IndexTable | None,
+    checkpoint: StoreCheckpoint,
+    *,
+    stop: StopKind,
+    doubt_tail: Callable[[], None],
 ) -> Recovered:
     """Without a log, whatever was derived from one is wrong."""
+    scan = LogScan(0, 0, 0, None, "no files")
+    nothing = LogTail(0, 0, is_torn_record=False)
+    damage = describe_damage(nothing, stop, reason=scan.stop_reason, vouched_offset=checkpoint.logics_physical_offset)
+    if damage:
+        doubt_tail()
     queues.remove_all()
     if index is not None:
         index.load(StopKind.CLEAN, durable_timestamp_ms=0)
@@ -179,7 +227,7 @@ def _start_empty(
         checkpoint = StoreCheckpoint()
         checkpoint.save(disk)
     log.set_end(0)
-    return Recovered(LogScan(0, 0, 0, None, "no files"), checkpoint, 0)
+    return Recovered(scan, checkpoint, 0, damage, None)
 
 
 def _durable_record(log: CommitLog, checkpoint: StoreCheckpoint) -> RecordFound | None:

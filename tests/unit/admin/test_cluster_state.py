@@ -75,6 +75,15 @@ def test_slave_that_does_not_follow_is_a_problem() -> None:
     assert "connecting, master unknown" in _only(with_broker(_HEALTHY, slave(master_link=link))).problem
 
 
+def test_a_peer_that_is_silent_for_longer_than_its_kernel_ever_is_is_a_problem() -> None:
+    [one] = master().status.slaves  # type: ignore[union-attr]
+    state = with_broker(_HEALTHY, master(slaves=(replace(one, silent_ms=3_900),)))
+    assert "nothing came from slave 127.0.0.1:40000 for 4 s" in _only(state).problem
+    assert diagnose(with_broker(_HEALTHY, master(slaves=(replace(one, silent_ms=3_100),)))) == []
+    link = MasterLinkState("10.0.0.1:10912", "transfer", master_end_offset=0, lag_bytes=0, silent_ms=4_000)
+    assert "from its master at 10.0.0.1:10912" in _only(with_broker(_HEALTHY, slave(master_link=link))).problem
+
+
 def test_write_refusal_is_shown_with_its_reason() -> None:
     assert "disk is full" in _only(with_broker(_HEALTHY, master(write_refusal="disk is full"))).problem
 

@@ -6,6 +6,7 @@ import random
 
 from broker.metrics.catalogue import BROKER_METRICS
 from broker.metrics.store_metrics import StoreMetrics
+from broker.queue_reader import DamagedEntries
 from mqcore.metrics import Histogram
 from mqservice.metrics import MetricSamples
 from support.messages import outgoing_message
@@ -34,6 +35,7 @@ class Store:
             flush_seconds={"log": Histogram((0.1,))},
             retention=Figures(),
             disk_warning_ratio=lambda: 0.9,
+            damaged_entries=DamagedEntries(),
         )
 
     def samples(self) -> MetricSamples:

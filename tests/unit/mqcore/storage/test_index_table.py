@@ -64,6 +64,17 @@ def found(table: IndexTable, key: str, *, begin_ms: int = 0, end_ms: int = 1 << 
     ]
 
 
+def stored_ms(physical_offset: int) -> int:
+    return Indexed(physical_offset // 100, ()).stored_ms
+
+
+def files_of(messages: list[Indexed]) -> dict[str, bytes | None]:
+    """What a fresh slave's index holds."""
+    disk = SimulatedDisk(random.Random(3))
+    put(new_table(disk), *messages)
+    return files(disk)
+
+
 def files(disk: SimulatedDisk) -> dict[str, bytes | None]:
     return {path: disk.read_file(path) for path in disk.paths()}
 
@@ -144,7 +155,7 @@ def test_files_are_named_by_time_and_never_fall_back(disk: SimulatedDisk) -> Non
 def test_truncation_restores_the_bytes_of_every_slot(disk: SimulatedDisk, kept: int) -> None:
     table, never_longer = new_table(disk), SimulatedDisk(random.Random(0))
     put(table, *numbered(30))
-    table.truncate(kept * 100)
+    table.truncate(kept * 100, stored_ms)
     put(new_table(never_longer), *numbered(kept))
     for path, content in files(never_longer).items():
         truncated = disk.read_file(path)
@@ -176,10 +187,8 @@ def test_a_killed_process_leaves_its_index_whole(disk: SimulatedDisk) -> None:
     table = new_table(disk)
     assert table.load(StopKind.KILLED, durable_timestamp_ms=0) is None
     put(table, *numbered(40))
-    # The last record may have been entered in part, so it alone is entered again.
-    assert [found(table, f"id-{number}") for number in range(40)] == [
-        [number, number] if number == 19 else [number] for number in range(40)
-    ]
+    assert [found(table, f"id-{number}") for number in range(40)] == [[number] for number in range(40)]
+    assert files(disk) == files_of(numbered(40))
 
 
 def test_after_a_power_loss_only_synced_full_files_are_kept(disk: SimulatedDisk) -> None:
@@ -329,7 +338,7 @@ def test_what_waits_beyond_a_cut_is_forgotten(disk: SimulatedDisk) -> None:
     table = new_table(disk)
     put(table, *numbered(2))
     put_later(table, *numbered(6)[2:])
-    table.truncate(400)
+    table.truncate(400, stored_ms)
     table.enter_waiting()
     assert [found(table, f"id-{number}") for number in range(6)] == [[0], [1], [2], [3], [], []]
 
@@ -398,3 +407,74 @@ def test_close_enters_what_waits(disk: SimulatedDisk) -> None:
     again = new_table(disk)
     again.load(StopKind.CLEAN, durable_timestamp_ms=0)
     assert found(again, "id-1") == [1]
+
+
+@pytest.mark.parametrize("in_columns", [False, True])
+@pytest.mark.parametrize("seed", range(150))
+def test_a_kill_at_any_store_leaves_what_a_fresh_slave_has_once_the_rest_is_entered(
+    seed: int, in_columns: bool
+) -> None:
+    """The killed process had stored a part of what `enter_waiting` stores: header, entries, slots."""
+    chance = random.Random(seed)
+    messages = [
+        Indexed(n, tuple(f"k{chance.randrange(9)}" for _ in range(chance.randint(0, 4))), chance.choice((None, "T")))
+        for n in range(1, 120)
+    ]
+    disk = SimulatedDisk(random.Random(3))
+    table = new_table(disk)
+    if in_columns:
+        table.load_columns()
+    known = chance.randrange(len(messages) - 64)
+    put(table, *messages[:known])
+    before = files(disk)
+    put_later(table, *messages[known:])
+    table.enter_waiting()
+    after = files(disk)
+    # Files become full one after the other: all of the earlier ones is stored before the first byte of the next.
+    changed = [path for path in after if after[path] != before.get(path, bytes(FILE_BYTES))]
+    torn = chance.choice(changed)
+    disk.crash(power_loss=False)
+    for path in after:
+        view = disk.map_segment(path, FILE_BYTES, create=False).view
+        if path < torn:
+            continue
+        old, new = before.get(path) or bytes(FILE_BYTES), after[path] or b""
+        view[:] = bytes(FILE_BYTES) if path > torn else torn_file(old, new, chance, in_columns=in_columns)
+    again = new_table(disk)
+    again.load(StopKind.KILLED, durable_timestamp_ms=0)
+    again.truncate(messages[known].physical_offset, stored_ms)
+    put(again, *messages[known:])
+    assert files(disk) == files_of(messages) == after
+
+
+def torn_file(old: bytes, new: bytes, chance: random.Random, *, in_columns: bool) -> bytes:
+    """`new` as far as a process came that was killed while it made it of `old`."""
+    first, end = max(1, int.from_bytes(old[36:40], "big")), int.from_bytes(new[36:40], "big")
+    entries = 40 + SLOT_COUNT * 4
+    stores: list[tuple[int, int]] = [(0, 32), (36, 40)]
+    if in_columns:
+        fields = ((0, 4), (4, 12), (12, 16), (16, 20))
+        stores += [(entries + n * 20 + a, entries + n * 20 + b) for a, b in fields for n in range(first, end)]
+    else:
+        stores += [(entries + n * 20, entries + n * 20 + 20) for n in range(first, end)]
+    stores += chance.sample([(40 + n * 4, 44 + n * 4) for n in range(SLOT_COUNT)], SLOT_COUNT)
+    torn = bytearray(old)
+    for start, stop in stores[: chance.randint(1, len(stores))]:
+        torn[start:stop] = new[start:stop]
+    return bytes(torn)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_dispatching_any_part_again_changes_nothing(seed: int) -> None:
+    chance = random.Random(seed)
+    messages = numbered(chance.randint(1, 150))
+    disk = SimulatedDisk(random.Random(3))
+    table = new_table(disk)
+    if chance.random() < 0.5:
+        table.load_columns()
+    known = chance.randint(1, len(messages))
+    put(table, *messages[:known])
+    put_later(table, *messages[chance.randint(0, known) :])
+    table.enter_waiting()
+    put(table, *messages[chance.randint(0, len(messages)) :])
+    assert files(disk) == files_of(messages)

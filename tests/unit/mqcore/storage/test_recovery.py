@@ -134,6 +134,39 @@ class TestWhereItStarts:
         assert again.put(outgoing_message()).queue_offset == 0
 
 
+class TestIndexAfterAKill:
+    @pytest.mark.parametrize("seed", range(60))
+    def test_it_is_byte_for_byte_that_of_a_fresh_slave(self, seed: int) -> None:
+        chance = random.Random(seed)
+        disk = SimulatedDisk(random.Random(1))
+        store = new_store(disk)
+        store.load()
+        for n in range(chance.randint(1, 60)):
+            store.put(outgoing_message(queue_id=n % 3, tag=chance.choice((None, "T")), keys=(f"u{n}", f"k{n % 4}")))
+            if chance.random() < 0.1:
+                flush_all(store)
+            if chance.random() < 0.1:
+                list(store.index_walk("topic", "u1", begin_ms=0, end_ms=1))
+        disk.crash(power_loss=False)
+        again = new_store(disk)
+        again.load()
+        flush_all(again)
+        slave_disk = SimulatedDisk(random.Random(2))
+        slave = new_store(slave_disk)
+        slave.load()
+        file_bytes = again.segment_bytes
+        for start in range(0, again.end_offset, file_bytes):
+            slave.append_raw(start, bytes(again.read_log(start, file_bytes)))
+        while slave.dispatch():
+            pass
+        flush_all(slave)
+        assert _index_files(disk) == _index_files(slave_disk)
+
+
+def _index_files(disk: SimulatedDisk) -> list[bytes | None]:
+    return [disk.read_file(path) for path in disk.paths() if path.startswith("index/")]
+
+
 class TestTornTail:
     @pytest.mark.parametrize("kept_share", [0.1, 0.5, 0.9])
     def test_record_cut_in_the_middle_of_its_store_is_dropped(self, kept_share: float) -> None:
