@@ -59,7 +59,7 @@ from broker.queries import CommitLogPages, MessageQueries
 from broker.queue_reader import DamagedEntries, StoreQueueReader
 from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import ReplicaProof
-from broker.retention import Retention
+from broker.retention import MasterFloor, Retention, SlaveFloor
 from broker.settings import BrokerRole, BrokerSettings
 from broker.slave.follower import Follower
 from broker.slave.metadata_pull import MetadataPull
@@ -149,7 +149,7 @@ class Broker:
             nonce=lambda: secrets.randbits(64),
             stored_offset=self._tables.consumer_offsets.offset,
         )
-        self._lease_storage = LeaseStorage(self._disk, self._leases)
+        self._lease_storage = LeaseStorage(self._disk, self._leases, clock)
         self._lease_copy = LeaseCopy(self._disk)
         self._sessions = ClientSessions(self._client_gone)
         self._options = ApiOptions(
@@ -280,7 +280,24 @@ class Broker:
             state_changed=self._recovery_changed,
             tail_bytes=2 * (settings.max_message_size + RECORD_HEAD_ROOM_BYTES),
         )
-        self._retention = Retention(self._store, clock=clock, is_master=settings.is_master)
+        self._retention = Retention(
+            self._store,
+            disk=self._disk,
+            clock=clock,
+            floor=MasterFloor(
+                self._store,
+                clock=clock,
+                leases=self._leases,
+                stored=self._tables.consumer_offsets,
+                topics=self._tables.topics,
+                is_system_topic=self._is_system_topic,
+                slaves=self._replica.slaves,
+                slave_count=settings.total_replicas - 1,
+            )
+            if settings.is_master
+            else SlaveFloor(self._members.master_address),
+            is_master=settings.is_master,
+        )
         self._departure = Departure(
             clock=clock,
             grace_ms=settings.drain_grace_period if settings.is_master else 0,
@@ -666,6 +683,7 @@ class Broker:
             lag_age=self._lag_age,
             current_settings=self._current_settings,
             flush_seconds={"log": self._flusher.durations_s, "queues": self._queue_flusher.durations_s},
+            retention=self._retention,
             refusal=lambda: self.refusal,
             span_counts=self._observability.span_counts,
             damaged_entries=self._damaged_entries,
@@ -970,7 +988,7 @@ class Broker:
         self._stop_on(f"callback failed: {error}")
 
     def _client_gone(self, client_id: str) -> None:
-        self._leases.client_gone(client_id, now_ms=self._clock.wall_ms())
+        self._leases.client_gone(client_id, now_ms=self._clock.monotonic_ms())
 
     def _is_system_topic(self, name: str) -> bool:
         return is_system_topic(name, cluster=self._settings.broker_cluster_name, broker_name=self._settings.broker_name)

@@ -39,12 +39,13 @@ from mqcore.message import (
 )
 from mqcore.message.sys_flag import enters_consume_queue, enters_index
 from mqcore.storage.append_result import AppendResult
+from mqcore.storage.believed_time import BelievedTime
 from mqcore.storage.checkpoint import StoreCheckpoint
 from mqcore.storage.commit_log import COMMIT_LOG_FOLDER, CommitLog
 from mqcore.storage.consume_queue import ConsumeQueue, QueueRun
 from mqcore.storage.consume_queue_loading import StopKind
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
-from mqcore.storage.disk import Disk, DiskLock
+from mqcore.storage.disk import Disk, DiskLock, DiskUsage
 from mqcore.storage.dispatch import BatchDone, Dispatcher
 from mqcore.storage.errors import DiskError, DiskFull, LogGap, RecordCorrupt, StorageError
 from mqcore.storage.flush_jobs import (
@@ -64,7 +65,7 @@ from mqcore.storage.raw_write import RawWrite
 from mqcore.storage.record_walk import sound_end
 from mqcore.storage.recovery import RecoveryReport, recover
 from mqcore.storage.recovery_progress import RecoveryProgress
-from mqcore.storage.retention import Retention, RetentionJob
+from mqcore.storage.retention import ExpiryWish, Retention, RetentionFloor, RetentionJob, held_words
 from mqcore.storage.run_marks import clear_run_marks, read_stop_kind, set_doubtful_run_marks, set_run_marks
 
 __all__ = ["MessageStore"]
@@ -74,6 +75,7 @@ _TOPIC_BYTES_MAX: Final = 255
 _TOPIC_CHARACTERS_MAX: Final = _TOPIC_BYTES_MAX // 4
 """A topic of so many characters has no more bytes than allowed, whatever they are."""
 _RECORD_HEAD_ROOM_BYTES: Final = 8
+_DISK_FULL: Final = "the disk is full"
 _INDEX_SECOND_MS: Final = 999
 """The index knows store times to the second, rounded down."""
 _NS_PER_MS: Final = 1_000_000
@@ -136,6 +138,7 @@ class MessageStore:
         self._failure: DiskError | None = None
         self._unwritable_reason: str | None = "the store is not loaded"
         self._disk_is_full = False
+        self._held_words: str | None = None
         self._refusal: str | None = self._unwritable_reason
         self._tail_is_doubtful = False
         self.recovery_progress: Final = RecoveryProgress()
@@ -775,7 +778,10 @@ class MessageStore:
 
     def check_disk(self) -> None:
         """Allows or refuses puts by how full the disk is."""
-        self._disk_is_full = self._disk.usage().used_ratio > self._options.disk_warning_ratio
+        self._judge_disk(self._disk.usage())
+
+    def _judge_disk(self, usage: DiskUsage) -> None:
+        self._disk_is_full = usage.used_ratio > self._options.disk_warning_ratio
         self._judge_refusal()
 
     def change_options(self, options: StoreOptions) -> None:
@@ -784,6 +790,10 @@ class MessageStore:
             self._options,
             max_message_bytes=options.max_message_bytes,
             file_reserved_hours=options.file_reserved_hours,
+            unread_reserved_hours=options.unread_reserved_hours,
+            unreplicated_reserved_hours=options.unreplicated_reserved_hours,
+            delete_unread_when_full=options.delete_unread_when_full,
+            clock_jump_max_hours=options.clock_jump_max_hours,
             delete_when_hours=options.delete_when_hours,
             disk_max_used_ratio=options.disk_max_used_ratio,
             disk_clean_forcibly_ratio=options.disk_clean_forcibly_ratio,
@@ -793,13 +803,35 @@ class MessageStore:
         self._retention.options = self._options
         self.check_disk()
 
-    def expire(self, *, now_wall_ms: int) -> RetentionJob | None:
-        """Gives up the oldest files as the rules of retention.py say; the job removes them. To be called every 10 s.
+    @property
+    def clock_jump_max_ms(self) -> int:
+        """How far the wall clock may jump and still be believed."""
+        return self._options.clock_jump_max_ms
+
+    def newest_file_ms(self) -> int:
+        """When a file of the log was last changed, as the file system tells; 0 for an empty store. Blocks."""
+        return max((entry.modified_ms for entry in self._disk.list_folder(COMMIT_LOG_FOLDER)), default=0)
+
+    def expiry_wish(self, time: BelievedTime) -> ExpiryWish:
+        """Which files should go by age and disk alone, see retention.py. To be called every 10 s, then `expire`."""
+        usage = self._disk.usage()
+        self._judge_disk(usage)
+        return self._retention.wish(time, usage=usage, dispatched_offset=self._dispatched_offset)
+
+    def expire(self, wish: ExpiryWish, floor: RetentionFloor) -> RetentionJob | None:
+        """Gives up the oldest files, as many of the wish as `floor` lets go; the job removes them.
 
         Then call `trim_queues` until it has nothing left to do.
         """
-        self.check_disk()
-        return self._retention.expire(dispatched_offset=self._dispatched_offset, now_wall_ms=now_wall_ms)
+        job = self._retention.expire(wish, floor, dispatched_offset=self._dispatched_offset)
+        self._held_words = held_words(wish, floor, end_offset=self._log.end_offset, options=self._options)
+        self._judge_refusal()
+        return job
+
+    @property
+    def retention_problem(self) -> str | None:
+        """For whom files are kept on a disk that is short of room, said before puts are refused; None: for nobody."""
+        return self._held_words
 
     def trim_queues(self, *, max_queues: int = 32) -> bool:
         """Moves queues' min_offset behind files that expired and removes their own files; True if more are waiting."""
@@ -932,6 +964,6 @@ class MessageStore:
         elif self._unwritable_reason is not None:
             self._refusal = self._unwritable_reason
         elif self._disk_is_full:
-            self._refusal = "the disk is full"
+            self._refusal = self._held_words or _DISK_FULL
         else:
             self._refusal = None
