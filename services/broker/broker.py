@@ -730,7 +730,7 @@ class Broker:
             return  # The tail stays in doubt: the next start asks again.
         self._tables.refuse_damage()
         # Not before the log is whole: what lies beyond its end goes back to it.
-        self._lease_storage.load()
+        await asyncio.to_thread(self._lease_storage.load)
         await asyncio.to_thread(self._store.trust_tail)
         self._ha.start(host=self._settings.bind_address, port=self._settings.ha_listen_port)
         self._ports["haListenPort"] = self._ha.port
