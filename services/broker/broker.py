@@ -293,6 +293,7 @@ class Broker:
                 is_system_topic=self._is_system_topic,
                 slaves=self._replica.slaves,
                 slave_count=settings.total_replicas - 1,
+                absent_replicas=lambda: {memory.broker_id: memory.end_offset for memory in self._member.replicas},
             )
             if settings.is_master
             else SlaveFloor(self._members.master_address),

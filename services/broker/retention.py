@@ -273,7 +273,7 @@ class MasterFloor:
                 self._nameless.pop(host, None)
             else:
                 self._nameless[host] = slave.acked_offset
-        ends = self._heard | dict(self._absent_replicas())
+        ends = dict(self._absent_replicas()) | self._heard
         ends |= {slave.broker_id: slave.acked_offset for slave in connected if slave.broker_id is not None}
         here = {slave.peer.rpartition(":")[0] for slave in connected if slave.broker_id is None}
         if len(ends) >= self._slave_count:

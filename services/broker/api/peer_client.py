@@ -189,12 +189,13 @@ class PeerClient:
         request = replica_service_pb2.PromiseEpochRequest(
             epoch=epoch, disk_id=disk_id, cluster=identity.cluster, broker_name=identity.broker_name
         )
-        try:
-            answer = await self._replica.PromiseEpoch(request, timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                return None
-            raise PeerUnavailable(self.endpoint, "PromiseEpoch", error) from error
+        with self._asking("PromiseEpoch"):
+            try:
+                answer = await self._replica.PromiseEpoch(request, timeout=CALL_TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    return None
+                raise
         return EpochPromise(answer.promised, answer.epoch, answer.end_offset)
 
     async def read_log(self, wanted: LogRange) -> AsyncIterator[tuple[int, bytes]]:
