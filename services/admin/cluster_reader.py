@@ -142,6 +142,7 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
         slave_departures=tuple(_departure(departure) for departure in reply.slave_departures),
         topic_count=reply.topic_count,
         group_count=reply.group_count,
+        problems=tuple((problem.problem, problem.remedy) for problem in reply.problems),
     )
 
 

@@ -163,6 +163,8 @@ class BrokerStatus:
     # With those of the system.
     topic_count: int = 0
     group_count: int = 0
+    # What the broker itself says is to be mended, and how.
+    problems: tuple[tuple[str, str], ...] = ()
 
     @property
     def put_count(self) -> int:
@@ -328,6 +330,8 @@ def _broker_findings(broker: BrokerState, registrations_known: bool) -> Iterator
         yield _problem(
             broker.key, f"refuses writes: {status.write_refusal}", "remove the cause named here; reads go on"
         )
+    for problem, remedy in status.problems:
+        yield _problem(broker.key, problem, remedy)
     yield from _slaves_of(broker, status)
     if status.master_link is not None:
         yield from _master_link_findings(broker, status.master_link)
@@ -380,6 +384,12 @@ def _master_link_findings(broker: BrokerState, link: MasterLinkState) -> Iterato
             broker.key,
             f"is copying what it lacks from {link.address}, {link.lag_bytes:,} bytes to go",
             "wait; it is not a full copy until this is over",
+        )
+    elif link.state == "disk full":
+        yield _problem(
+            broker.key,
+            f"does not follow its master: its disk is full, {link.lag_bytes:,} bytes are missing",
+            "make room on that disk or give it more; the slave goes on by itself",
         )
     else:
         yield _problem(

@@ -59,7 +59,7 @@ from broker.queries import CommitLogPages, MessageQueries
 from broker.queue_reader import DamagedEntries, StoreQueueReader
 from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import ReplicaProof
-from broker.retention import Retention
+from broker.retention import MasterFloor, Retention, SlaveFloor
 from broker.settings import BrokerRole, BrokerSettings
 from broker.slave.follower import Follower
 from broker.slave.metadata_pull import MetadataPull
@@ -101,6 +101,8 @@ __all__ = ["Broker"]
 log = structlog.get_logger(__name__)
 
 LEASE_TICK_S: Final = 1.0
+# The event names each; a disk that lost them all says so in as many lines.
+DAMAGED_QUEUES_TOLD: Final = 100
 # Topic, properties and fixed fields of a record beside its body.
 RECORD_HEAD_ROOM_BYTES: Final = 64 << 10
 _SLAVE_REFUSAL: Final = "this broker is a slave; its master takes and gives messages"
@@ -147,7 +149,7 @@ class Broker:
             nonce=lambda: secrets.randbits(64),
             stored_offset=self._tables.consumer_offsets.offset,
         )
-        self._lease_storage = LeaseStorage(self._disk, self._leases)
+        self._lease_storage = LeaseStorage(self._disk, self._leases, clock)
         self._lease_copy = LeaseCopy(self._disk)
         self._sessions = ClientSessions(self._client_gone)
         self._options = ApiOptions(
@@ -190,6 +192,7 @@ class Broker:
             take=self._tables.take_write,
             finished=self._tables.write_finished,
             failed=self._disk_failed,
+            waits_for_room=True,
         )
         self._group_creations = CreationLimit(
             per_second=settings.new_groups_per_second,
@@ -277,7 +280,25 @@ class Broker:
             state_changed=self._recovery_changed,
             tail_bytes=2 * (settings.max_message_size + RECORD_HEAD_ROOM_BYTES),
         )
-        self._retention = Retention(self._store, clock=clock, is_master=settings.is_master)
+        self._retention = Retention(
+            self._store,
+            disk=self._disk,
+            clock=clock,
+            floor=MasterFloor(
+                self._store,
+                clock=clock,
+                leases=self._leases,
+                stored=self._tables.consumer_offsets,
+                topics=self._tables.topics,
+                is_system_topic=self._is_system_topic,
+                slaves=self._replica.slaves,
+                slave_count=settings.total_replicas - 1,
+                absent_replicas=lambda: {memory.broker_id: memory.end_offset for memory in self._member.replicas},
+            )
+            if settings.is_master
+            else SlaveFloor(self._members.master_address),
+            is_master=settings.is_master,
+        )
         self._departure = Departure(
             clock=clock,
             grace_ms=settings.drain_grace_period if settings.is_master else 0,
@@ -530,6 +551,8 @@ class Broker:
             stop_reason=report.stop_reason,
             duration_ms=report.duration_ms,
         )
+        for topic, queue_id, queue_offset in report.damaged_queues[:DAMAGED_QUEUES_TOLD]:
+            log.error("consume_queue_damaged", topic=topic, queue_id=queue_id, rebuilt_from=queue_offset)
         if report.damage:
             kept = report.kept_tail
             log.error("log_damaged", damage=report.damage, kept=kept.path if kept is not None else "")
@@ -574,6 +597,7 @@ class Broker:
                     serving=lambda: self._serving,
                     verified=self._slave_verified,
                     superseded=self._superseded,
+                    leave_master=self._follower.leave_master,
                 ),
                 serving=lambda: self._serving,
                 recovery=self._recovery if settings.is_master else None,
@@ -660,6 +684,7 @@ class Broker:
             lag_age=self._lag_age,
             current_settings=self._current_settings,
             flush_seconds={"log": self._flusher.durations_s, "queues": self._queue_flusher.durations_s},
+            retention=self._retention,
             refusal=lambda: self.refusal,
             span_counts=self._observability.span_counts,
             damaged_entries=self._damaged_entries,
@@ -964,7 +989,7 @@ class Broker:
         self._stop_on(f"callback failed: {error}")
 
     def _client_gone(self, client_id: str) -> None:
-        self._leases.client_gone(client_id, now_ms=self._clock.wall_ms())
+        self._leases.client_gone(client_id, now_ms=self._clock.monotonic_ms())
 
     def _is_system_topic(self, name: str) -> bool:
         return is_system_topic(name, cluster=self._settings.broker_cluster_name, broker_name=self._settings.broker_name)
@@ -975,6 +1000,14 @@ class Broker:
             await asyncio.sleep(LEASE_TICK_S)
             try:
                 self._client_api.housekeep()
+                for skipped in self._leases.take_new_skips():
+                    log.warning(
+                        "group_began_at_newest",
+                        group=skipped.group,
+                        topic=skipped.topic,
+                        older_messages=skipped.message_count,
+                        remedy="reset its offsets to earliest if it should have them; see consumeFromEarliest",
+                    )
                 self._lease_storage.persist()
                 await self._lease_storage.compact_if_due()
             except DiskError as error:

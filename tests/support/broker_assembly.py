@@ -81,6 +81,8 @@ class BrokerAssembly:
             broker_name=broker_name,
             nonce=lambda: next(nonces),
         )
+        now_ms = clock.monotonic_ms()
+        self.leases.restore(b"", b"", now_ms=now_ms, clock_offset_ms=clock.wall_ms() - now_ms)
         self.sessions = ClientSessions(self._client_gone)
         # Clients that said goodbye or fell silent, in their order.
         self.gone_client_ids: list[str] = []
@@ -181,7 +183,7 @@ class BrokerAssembly:
         self.timers.end_turn()
 
     def _client_gone(self, client_id: str) -> None:
-        self.leases.client_gone(client_id, self.clock.wall_ms())
+        self.leases.client_gone(client_id, self.clock.monotonic_ms())
         self.gone_client_ids.append(client_id)
 
     def close(self) -> None:

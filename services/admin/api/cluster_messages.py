@@ -102,6 +102,7 @@ def _status(broker: BrokerState, status: BrokerStatus) -> broker_pb.GetBrokerSta
         client_count=status.client_count,
         write_refusal=status.write_refusal,
         kept_tails=status.kept_tails,
+        problems=[broker_pb.BrokerProblem(problem=problem, remedy=remedy) for problem, remedy in status.problems],
         needed_slave_count=status.needed_slave_count,
         client_plane_counts=status.client_plane_counts,
         client_connection_count=status.client_connection_count,

@@ -141,7 +141,7 @@ class GroupRecovery:
             start.accepts_loss = self._accepts_loss
             step = start.next_step(now_ms=self._clock.monotonic_ms())
             if isinstance(step, Serve):
-                if not await self._metadata_fetched(start):
+                if not await self._is_promised(start, step.epoch) or not await self._metadata_fetched(start):
                     await asyncio.sleep(ASK_PAUSE_S)
                     continue
                 await self._begin(start, step)
@@ -188,7 +188,10 @@ class GroupRecovery:
                 rivals[member.disk_id] = endpoint
         endpoints = registered | set(start.endpoints_remembered())
         unheard = sorted(endpoint for endpoint in endpoints if not start.has_answered(endpoint))
-        ourselves = [endpoint for endpoint in unheard if await self._ask(start, endpoint)]
+        # All at once: one that is gone for good takes its time to say nothing.
+        async with asyncio.TaskGroup() as tasks:
+            asked = {endpoint: tasks.create_task(self._ask(start, endpoint)) for endpoint in unheard}
+        ourselves = [endpoint for endpoint, task in asked.items() if task.result()]
         start.rivals_are(
             {disk_id: endpoint for disk_id, endpoint in rivals.items() if endpoint not in ourselves},
             copies=copies.difference(ourselves),
@@ -298,6 +301,26 @@ class GroupRecovery:
             async with self._alone_with_store():
                 self._store.truncate(self._store.dispatched_offset, reason="a half record")
 
+    async def _is_promised(self, start: MasterStart, epoch: int) -> bool:
+        """Every member that answered takes no byte of an earlier epoch any more: not from a master that we know nothing
+        of, either. False: one of them went away, knows of a later epoch, or has got more log meanwhile; ask again.
+        """
+        for answer in start.answers:
+            try:
+                async with PeerClient(answer.endpoint) as peer:
+                    promise = await peer.promise_epoch(epoch, disk_id=self._replica.disk_id, identity=self._identity)
+            except PeerUnavailable as error:
+                log.warning("epoch_not_promised", replica=answer.endpoint, reason=str(error))
+                start.promise_refused(answer, 0)
+                return False
+            if promise is None:
+                continue
+            if not promise.is_promised or promise.end_offset > answer.extent.end_offset:
+                log.info("epoch_promised_before", replica=answer.endpoint, epoch=promise.epoch, wanted=epoch)
+                start.promise_refused(answer, promise.epoch)
+                return False
+        return True
+
     async def _metadata_fetched(self, start: MasterStart) -> bool:
         try:
             await self._fetch_metadata([answer.endpoint for answer in start.answers], self._was_behind)
@@ -358,6 +381,7 @@ def _answer_of(endpoint: str, theirs: PeerLog, relation: Relation) -> ReplicaAns
         relation=relation,
         serving=theirs.serving,
         remembers=theirs.replicas,
+        promised_epoch=theirs.promised_epoch,
     )
 
 

@@ -84,6 +84,8 @@ class ReplicaAnswer:
     relation: Relation
     serving: bool = False
     remembers: tuple[ReplicaMemory, ...] = ()
+    promised_epoch: int = 0
+    """The greatest that it knows of, or promised to a master that starts."""
 
     @property
     def rank(self) -> _Rank:
@@ -140,6 +142,7 @@ class MasterStart:
     _rivals: dict[str, str] = field(default_factory=dict)
     _copies: tuple[str, ...] = ()
     _unusable: dict[str, str] = field(default_factory=dict)
+    _heard_epoch: int = 0
 
     # What the shell hears
 
@@ -166,13 +169,18 @@ class MasterStart:
         """A member answered. The newest answer of a disk counts."""
         if answer.disk_id == self.own.disk_id and answer.disk_id:
             return
-        self._answers[answer.disk_id or f"broker {answer.broker_id}"] = answer
+        self._answers[_key(answer)] = answer
 
     def log_changed(self, own: OwnReplica) -> None:
         """Our log is another one now: what was said of it is void."""
         self.own = own
         self._answers.clear()
         self._unusable.clear()
+
+    def promise_refused(self, answer: ReplicaAnswer, epoch: int) -> None:
+        """The member knows of `epoch`: a later one has to be begun. What it said of its log may be old news."""
+        self._answers.pop(_key(answer), None)
+        self._heard_epoch = max(self._heard_epoch, epoch)
 
     def cannot_fetch(self, answer: ReplicaAnswer, reason: str) -> None:
         """The answer's log is better, and cannot be taken over: somebody has to look."""
@@ -273,7 +281,8 @@ class MasterStart:
     def _greatest_epoch(self) -> int:
         return max(
             self.own.history.last_epoch,
-            *(answer.history.last_epoch for answer in self._answers.values()),
+            self._heard_epoch,
+            *(max(answer.history.last_epoch, answer.promised_epoch) for answer in self._answers.values()),
             *(memory.epoch for memory in self._memories().values()),
             *(memory.epoch for told in self._told.values() for memory in told),
             0,
@@ -338,6 +347,10 @@ class MasterStart:
         if self._answers:
             return "every member that anybody remembers was heard"
         return "nobody ever heard of another member of this group"
+
+
+def _key(answer: ReplicaAnswer) -> str:
+    return answer.disk_id or f"broker {answer.broker_id}"
 
 
 def _rank(extent: LogExtent, history: LogHistory) -> _Rank:

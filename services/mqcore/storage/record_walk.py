@@ -12,7 +12,7 @@ Plain Python does the same, slowly, so it is not used there.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -27,7 +27,7 @@ from mqcore.storage.index_file import tag_hash
 from mqcore.storage.index_table import IndexTable
 from mqcore.storage.term_hashes import ascii_extended, without_sign
 
-__all__ = ["IS_COMPILED", "RecordWalk", "SoundRecords", "sound_records"]
+__all__ = ["IS_COMPILED", "RecordWalk", "sound_end"]
 
 IS_COMPILED: Final = not __file__.endswith(".py")
 
@@ -99,39 +99,30 @@ class _Topic:
         return tag
 
 
-class SoundRecords(NamedTuple):
-    """Records that were checked."""
-
-    count: int
-    end: int
-    """Where the last of them ends."""
-
-
-def sound_records(view: memoryview, position: int, limit: int, physical_offset: int, count_max: int) -> SoundRecords:
-    """The common records that view[position:limit] begins with, checked as `RecordWalk.enter` does, and not entered."""
-    count = 0
-    while limit - position >= _SMALLEST_BYTES and count < count_max:
+def sound_end(view: memoryview, position: int, limit: int, physical_offset: int, stop: int) -> int:
+    """Where the common records end that view[position:limit] begins with: checked as `RecordWalk.enter` does, and not
+    entered. None that begins at `stop` or behind is looked at."""
+    while position < stop and limit - position >= _SMALLEST_BYTES:
         peeked: tuple[int, int, int] = _unpack_peek(view, position)
         size, magic, sys_flag = peeked
         if magic != _MAGIC or sys_flag & _UNCOMMON_FLAGS or size > limit - position:
             break
         data = bytes(view[position : min(limit, position + max(size, _PIECE_BYTES))])
-        found, end = _sound_in(data, physical_offset, count_max - count)
-        if not found:
+        length = _sound_bytes(data, physical_offset, stop - position)
+        if not length:
             break
-        count += found
-        position += end
-        physical_offset += end
-    return SoundRecords(count, position)
+        position += length
+        physical_offset += length
+    return position
 
 
-def _sound_in(data: bytes, physical_offset: int, count_max: int) -> tuple[int, int]:
-    """How many common records lie whole in `data`, one behind the other, and their length."""
+def _sound_bytes(data: bytes, physical_offset: int, stop: int) -> int:
+    """Length of the common records that lie whole in `data`, one behind the other."""
     base: i64 = physical_offset
     limit: i64 = len(data)
+    begin_limit: i64 = min(stop, limit - _SMALLEST_BYTES + 1)
     position: i64 = 0
-    count: i64 = 0
-    while position + _SMALLEST_BYTES <= limit and count < count_max:
+    while position < begin_limit:
         head: tuple[int, int, int, int, int, int, int, int, int] = _unpack_head(data, position)
         size: i64 = head[0]
         own_offset: i64 = head[5]
@@ -155,8 +146,7 @@ def _sound_in(data: bytes, physical_offset: int, count_max: int) -> tuple[int, i
         if crc32(data[body_start:body_end]) & _CRC_MASK != head[2]:
             break
         position = end
-        count += 1
-    return count, position
+    return position
 
 
 class RecordWalk:

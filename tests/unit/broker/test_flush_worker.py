@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
 from broker.flush_worker import FlushWorker
-from mqcore.storage import DiskError
+from mqcore.storage import DiskError, DiskFull
 
 
 class Job:
@@ -104,3 +106,36 @@ async def test_close_finishes_the_job_that_is_out() -> None:
     await asyncio.wait_for(closing, 10)
     assert harness.finished == [job]
     await asyncio.wait_for(task, 10)
+
+
+class Full:
+    """A disk that has room the third time."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    def run(self) -> None:
+        self.tries += 1
+        if self.tries < 3:
+            raise DiskFull("disk full: config/topics.json")
+
+
+async def test_a_job_without_room_is_run_again_where_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.flush_worker.ROOM_PAUSE_S", 0)
+    for waits in (True, False):
+        job, finished, failures = Full(), list[Full](), list[DiskError]()
+        jobs = [job]
+        done = asyncio.Event()
+        worker = FlushWorker(
+            "test",
+            take=lambda jobs=jobs: jobs.pop() if jobs else None,
+            finished=lambda one, finished=finished, done=done: (finished.append(one), done.set()),
+            failed=lambda error, failures=failures, done=done: (failures.append(error), done.set()),
+            waits_for_room=waits,
+        )
+        task = asyncio.create_task(worker.run())
+        worker.kick()
+        await asyncio.wait_for(done.wait(), 10)
+        assert (job.tries, len(finished), len(failures)) == ((3, 1, 0) if waits else (1, 0, 1))
+        await worker.close()
+        await asyncio.wait_for(task, 10)

@@ -74,9 +74,14 @@ class _Shelf:
         store.load()
         return store
 
-    def restart(self) -> None:
-        """An orderly one: what was in memory is read from the files from now on."""
+    def restart(self, stop: str = "clean") -> None:
+        """What was in memory is read from the files from now on."""
+        if stop == "killed":
+            marks = {name: (self.folder / name).read_bytes() for name in ("abort", "boot", "checkpoint")}
         self.store.close()
+        if stop == "killed":
+            for name, data in marks.items():
+                (self.folder / name).write_bytes(data)
         self.store = self._open()
 
     def write(self, queue_id: int, position: int, data: bytes) -> None:
@@ -92,10 +97,13 @@ class _Shelf:
         assert queue is not None
         return ENTRY.pack(*queue.entry(place))
 
-    def plant(self, kind: str) -> None:
+    def plant(self, kind: str, stop: str = "clean") -> None:
         """One damage of a kind, anywhere."""
         chance = self.chance
         queue_id, place = chance.choice(list(self.sent))
+        if kind in REST:
+            self.plant_in_files(kind, queue_id, stop)
+            return
         entry = bytearray(self.entry_bytes(queue_id, place))
         if kind == "zeros":
             entry[:] = bytes(20)
@@ -113,10 +121,26 @@ class _Shelf:
             entry[8:] = (0x7FFFFFFF).to_bytes(4, "big") + bytes(8)
         elif kind == "page":
             last = max(n for q, n in self.sent if q == queue_id)
-            entry[:] = bytes(20 * min(chance.randint(2, 80), last + 1 - place))
+            entry[:] = bytes(20 * max(1, min(chance.randint(2, 80), last + (stop == "clean") - place)))
         else:
             entry[:] = chance.randbytes(20)
         self.write(queue_id, place * 20, bytes(entry))
+
+    def plant_in_files(self, kind: str, queue_id: int, stop: str) -> None:
+        """The same of a queue's files as such."""
+        folder = self.folder / f"consumequeue/topic/{queue_id}"
+        names = sorted(os.listdir(folder))
+        if kind == "behind the end":
+            end = max(n for q, n in self.sent if q == queue_id) + 1
+            if 0 < end % 100 < 90:
+                self.write(queue_id, (end + self.chance.randint(0, 3)) * 20, self.chance.randbytes(20))
+        elif len(names) > 2:
+            # Only an orderly stop knows where the last file was.
+            path = folder / self.chance.choice(names if stop == "clean" else names[1:-1])
+            if kind == "file gone":
+                path.unlink()
+            else:
+                os.truncate(path, self.chance.randrange(1, 2000))
 
     async def read_from_replica(self, wanted: LogRange) -> bytes | None:
         return None if self.replica is None else self.replica[wanted.start_offset : wanted.end_offset]
@@ -223,6 +247,46 @@ async def test_damage_that_comes_while_the_broker_runs_hides_no_message(
     assert await shelf.received(expression) == shelf.wanted(expression)
     assert await shelf.received(expression) == shelf.wanted(expression)
     assert shelf.damaged.count == shelf.damaged.lost_count == 0, "the first group's reads have mended it"
+
+
+REST = ("file gone", "file cut", "behind the end")
+
+
+@pytest.mark.parametrize("stop", ["clean", "killed"])
+@pytest.mark.parametrize("kind", [*KINDS, *REST])
+@pytest.mark.parametrize("seed", range(3))
+async def test_damage_that_comes_while_the_broker_is_down_hides_no_message(
+    tmp_path: Path, kind: str, seed: int, stop: str
+) -> None:
+    shelf = _Shelf(tmp_path, seed, count=1_000)
+    for _ in range(shelf.chance.randint(1, 3)):
+        shelf.plant(kind, stop)
+    shelf.restart(stop)
+    # What is sent from now on must not take the places of what was there.
+    for number in range(20):
+        queue_id, body = number % QUEUES, b"new %d" % number
+        result = shelf.store.put(outgoing_message(queue_id=queue_id, body=body))
+        assert (queue_id, result.queue_offset) not in shelf.sent
+        shelf.sent[queue_id, result.queue_offset] = (body, None)
+    flush_all(shelf.store)
+    shelf.restart("clean")
+    assert await shelf.received("*") == shelf.wanted("*")
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_damage_hides_no_message_when_older_ones_expire(tmp_path: Path, seed: int) -> None:
+    shelf = _Shelf(tmp_path, seed)
+    shelf.restart()
+    for _ in range(3):
+        shelf.plant(shelf.chance.choice(KINDS))
+    log_min = 16 << 10
+    for queue in shelf.store.queues:
+        queue.correct_min_offset(log_min)
+        queue.remove_expired_files(log_min)
+        kept = [
+            n for (q, n), (body, _) in shelf.sent.items() if q == queue.queue_id and shelf.log.index(body) > log_min
+        ]
+        assert queue.min_offset <= min(kept)
 
 
 @pytest.mark.parametrize("has_replica", [True, False])

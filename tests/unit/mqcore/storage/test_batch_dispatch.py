@@ -131,7 +131,7 @@ def checked(store: MessageStore) -> object:
         before = -1
         while before < store.checked_offset:
             before = store.checked_offset
-            store.check_appended(max_records=7)
+            store.check_appended(max_bytes=700)
     except RecordCorrupt as error:
         return (error.offset, str(error))
     return None
