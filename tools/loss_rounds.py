@@ -16,8 +16,8 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -126,6 +126,13 @@ def rows_of(played: Played) -> Iterator[dict[str, Any]]:
     }
 
 
+def write_report(path: Path, done: Iterable[Played]) -> None:
+    """Rows of what was played so far."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [row for played in done for row in rows_of(played)]
+    path.write_text(json.dumps(rows, indent=2) + "\n")
+
+
 def main() -> int:
     """Plays all rounds; exit code 1 when one does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -146,19 +153,21 @@ def main() -> int:
     shutil.rmtree(root, ignore_errors=True)
 
     play_one = partial(play, root=root, rounds=arguments.rounds, messages=arguments.messages, seed=arguments.seed)
+    done: dict[int, Played] = {}
     # Processes and not threads: grpc.aio, which the producers stand on, serves one event loop a process well.
     with ProcessPoolExecutor(arguments.parallel) as pool:
-        done = list(pool.map(play_one, [FAULTS.index(fault) for fault in faults]))
-    rows = [row for played in done for row in rows_of(played)]
-    arguments.report.parent.mkdir(parents=True, exist_ok=True)
-    arguments.report.write_text(json.dumps(rows, indent=2) + "\n")
+        under_way = {pool.submit(play_one, place): place for place in map(FAULTS.index, faults)}
+        for future in as_completed(under_way):
+            done[under_way[future]] = future.result()
+            # After each fault: a run of hours leaves what it has shown, however it ends.
+            write_report(arguments.report, [done[place] for place in sorted(done)])
     print(f"\n{'fault':<74} {'rounds':>6} {'acked':>7} {'lost':>6} {'wrong':>6} {'s/round':>8}")
-    for played in done:
+    for played in done.values():
         print(
             f"{played.name:<74} {played.rounds:>6} {played.acknowledged:>7} {played.lost:>6} {played.failed:>6} "
             f"{played.seconds / max(1, played.rounds):>8.1f}"
         )
-    return 0 if all(played.failed == 0 for played in done) else 1
+    return 0 if all(played.failed == 0 for played in done.values()) else 1
 
 
 if __name__ == "__main__":

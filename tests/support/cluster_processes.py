@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-START_LIMIT_S: Final = 30.0
+START_LIMIT_S: Final = 90.0
 STOP_LIMIT_S: Final = 30.0
 
 # Small files, so that many brokers fit a test machine and logs roll within a test.

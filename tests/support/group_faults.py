@@ -30,6 +30,7 @@ PAGE_BYTES: Final = 4096
 BODY_START: Final = 88
 # A disk or NameServer that is late comes this much later, and a very late one so much.
 LATE_S, VERY_LATE_S = 6.0, 20.0
+SWAP_LIMIT_S: Final = 60.0
 HEARTBEATS_S: Final = 2.5
 # How long two masters go on side by side, and how long one without anybody to ask is watched.
 BESIDE_S: Final = 4.0
@@ -381,7 +382,7 @@ def _swapped(group: BrokerGroup, _: random.Random) -> None:
     for member in (master, slave):
         member.start(wait=False)
     try:
-        wait_until(lambda: group.is_settled() or not _both_run(group), limit_s=20, what="they run, or refuse")
+        wait_until(lambda: group.is_settled() or not _both_run(group), limit_s=SWAP_LIMIT_S, what="they run, or refuse")
     except AssertionError:
         group.problems.append("swapped disks: neither settled nor refused")
     if not _both_run(group):

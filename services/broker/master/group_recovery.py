@@ -186,11 +186,13 @@ class GroupRecovery:
                 copies.add(endpoint)
             elif member.identity.broker_id == self._identity.broker_id and member.disk_id:
                 rivals[member.disk_id] = endpoint
-        endpoints = registered | set(start.endpoints_remembered())
-        unheard = sorted(endpoint for endpoint in endpoints if not start.has_answered(endpoint))
+        endpoints = sorted(registered | set(start.endpoints_remembered()))
+        # All of them again each time: whoever is waited for may take hours, and meanwhile a replica that answered gets
+        # more from a master that is alive elsewhere, or goes away.
+        start.hear_anew()
         # All at once: one that is gone for good takes its time to say nothing.
         async with asyncio.TaskGroup() as tasks:
-            asked = {endpoint: tasks.create_task(self._ask(start, endpoint)) for endpoint in unheard}
+            asked = {endpoint: tasks.create_task(self._ask(start, endpoint)) for endpoint in endpoints}
         ourselves = [endpoint for endpoint, task in asked.items() if task.result()]
         start.rivals_are(
             {disk_id: endpoint for disk_id, endpoint in rivals.items() if endpoint not in ourselves},

@@ -165,6 +165,10 @@ class MasterStart:
             if disk_id not in self._rivals:
                 del self._answers[disk_id]
 
+    def hear_anew(self) -> None:
+        """All members are asked again: what they said before may be less than they hold by now."""
+        self._answers.clear()
+
     def replica_answered(self, answer: ReplicaAnswer) -> None:
         """A member answered. The newest answer of a disk counts."""
         if answer.disk_id == self.own.disk_id and answer.disk_id:
@@ -190,10 +194,6 @@ class MasterStart:
     def answers(self) -> list[ReplicaAnswer]:
         """Best first."""
         return sorted(self._answers.values(), key=lambda answer: answer.rank, reverse=True)
-
-    def has_answered(self, endpoint: str) -> bool:
-        """Whether the member at this metadata endpoint was heard since our log last changed."""
-        return any(answer.endpoint == endpoint for answer in self._answers.values())
 
     def endpoints_remembered(self) -> list[str]:
         """Metadata endpoints at which members of the group were, for those who are not registered now."""

@@ -207,6 +207,22 @@ class TestTwoSlaves:
         assert _step(_own(300, whole=False), behind, longer, total=3) == Fetch(longer)
 
 
+class TestAnswersGrowOld:
+    def test_who_answered_once_and_is_away_is_waited_for(self) -> None:
+        start = MasterStart(
+            own=_own(whole=False),
+            total_replicas=2,
+            name_servers=frozenset({NAME_SERVER}),
+            recovery_timeout_ms=60_000,
+            started_ms=0,
+        )
+        start.name_server_told(NAME_SERVER, (SLAVE,), now_ms=0)
+        start.replica_answered(_answer())
+        assert isinstance(start.next_step(now_ms=0), Serve)
+        start.hear_anew()
+        assert _waits(start.next_step(now_ms=3_600_000)).missing == (SLAVE,)
+
+
 class TestTwoProcessesWithOneId:
     def test_the_second_waits_while_the_first_serves(self) -> None:
         rival = _answer(500, disk="M1", broker_id=0)
