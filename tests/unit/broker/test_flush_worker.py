@@ -120,22 +120,24 @@ class Full:
             raise DiskFull("disk full: config/topics.json")
 
 
-async def test_a_job_without_room_is_run_again_where_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("waits_for_room", "tries"), [(True, 3), (False, 1)])
+async def test_a_job_without_room_is_run_again_where_that_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, waits_for_room: bool, tries: int
+) -> None:
     monkeypatch.setattr("broker.flush_worker.ROOM_PAUSE_S", 0)
-    for waits in (True, False):
-        job, finished, failures = Full(), list[Full](), list[DiskError]()
-        jobs = [job]
-        done = asyncio.Event()
-        worker = FlushWorker(
-            "test",
-            take=lambda jobs=jobs: jobs.pop() if jobs else None,
-            finished=lambda one, finished=finished, done=done: (finished.append(one), done.set()),
-            failed=lambda error, failures=failures, done=done: (failures.append(error), done.set()),
-            waits_for_room=waits,
-        )
-        task = asyncio.create_task(worker.run())
-        worker.kick()
-        await asyncio.wait_for(done.wait(), 10)
-        assert (job.tries, len(finished), len(failures)) == ((3, 1, 0) if waits else (1, 0, 1))
-        await worker.close()
-        await asyncio.wait_for(task, 10)
+    job = Full()
+    jobs = [job]
+    ended: asyncio.Future[Full | DiskError] = asyncio.get_running_loop().create_future()
+    worker = FlushWorker[Full](
+        "test",
+        take=lambda: jobs.pop() if jobs else None,
+        finished=ended.set_result,
+        failed=ended.set_result,
+        waits_for_room=waits_for_room,
+    )
+    task = asyncio.create_task(worker.run())
+    worker.kick()
+    end = await asyncio.wait_for(ended, 10)
+    assert (job.tries, end is job) == (tries, waits_for_room)
+    await worker.close()
+    await asyncio.wait_for(task, 10)
