@@ -273,7 +273,10 @@ class MasterFloor:
                 self._nameless.pop(host, None)
             else:
                 self._nameless[host] = slave.acked_offset
-        ends = self._heard | dict(self._absent_replicas())
+        ends = dict(self._heard)
+        for broker_id, end_offset in self._absent_replicas().items():
+            # What it said last and what it acknowledged last: nobody knows which of both outlived its machine.
+            ends[broker_id] = min(end_offset, ends.get(broker_id, end_offset))
         ends |= {slave.broker_id: slave.acked_offset for slave in connected if slave.broker_id is not None}
         here = {slave.peer.rpartition(":")[0] for slave in connected if slave.broker_id is None}
         if len(ends) >= self._slave_count:
