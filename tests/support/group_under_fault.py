@@ -370,7 +370,7 @@ class BrokerGroup:
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     def is_settled(self) -> bool:
-        """Everybody runs, is in sync and of one length, and the master takes messages."""
+        """Everybody is ready, in sync and of one length."""
         try:
             status = _status(self.master)
             ends = {_status(slave).end_offset for slave in self.slaves}
@@ -381,7 +381,7 @@ class BrokerGroup:
             ends == {status.end_offset}
             and len(in_sync) == len(self.slaves)
             and not status.write_refusal
-            and self.is_ready(self.master)
+            and all(map(self.is_ready, self.members.values()))
         )
 
     def wait_settled(self) -> None:
