@@ -69,7 +69,12 @@ DERIVED: Final = {
         "traceExporterTarget": "tracing.endpoint",
         **METRICS,
     },
-    "nameserver": {"listenPort": "always the same", "bindAddress": "the pod's network", **METRICS},
+    "nameserver": {
+        "listenPort": "always the same",
+        "bindAddress": "the pod's network",
+        "storePathRootDir": "the volume",
+        **METRICS,
+    },
     "admin": {
         "namesrvAddr": "nameserver.replicas",
         "bindAddress": "the pod's network",

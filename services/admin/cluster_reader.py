@@ -117,6 +117,7 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
             state=link.state,
             master_end_offset=link.master_end_offset,
             lag_bytes=link.lag_bytes,
+            silent_ms=link.silent_ms if link.HasField("silent_ms") else None,
         )
         if reply.HasField("master_link")
         else None,
@@ -141,6 +142,7 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
         slave_departures=tuple(_departure(departure) for departure in reply.slave_departures),
         topic_count=reply.topic_count,
         group_count=reply.group_count,
+        problems=tuple((problem.problem, problem.remedy) for problem in reply.problems),
     )
 
 
@@ -155,6 +157,7 @@ def _slave(slave: admin_pb.SlaveStatus) -> SlaveState:
         lag_seconds=slave.lag_seconds,
         connected_seconds=slave.connected_seconds,
         sent_bytes=slave.sent_bytes,
+        silent_ms=slave.silent_ms if slave.HasField("silent_ms") else None,
     )
 
 

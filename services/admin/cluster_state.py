@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 __all__ = [
+    "SILENT_MS_MAX",
     "BrokerState",
     "BrokerStatus",
     "ClusterState",
@@ -27,6 +29,9 @@ __all__ = [
     "is_healthy",
     "worst_first",
 ]
+
+SILENT_MS_MAX: Final = 3_500
+"""The two machines of a replication link hear from each other once in 2 s; one answer may be late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ class SlaveState:
     # Of this connection: how long it has lasted, and what was sent over it.
     connected_seconds: int = 0
     sent_bytes: int = 0
+    # Since anything came from the slave's machine; None: not known.
+    silent_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,8 @@ class MasterLinkState:
     state: str
     master_end_offset: int
     lag_bytes: int
+    # Since anything came from the master's machine; None: not connected, or not known.
+    silent_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +163,8 @@ class BrokerStatus:
     # With those of the system.
     topic_count: int = 0
     group_count: int = 0
+    # What the broker itself says is to be mended, and how.
+    problems: tuple[tuple[str, str], ...] = ()
 
     @property
     def put_count(self) -> int:
@@ -319,6 +330,8 @@ def _broker_findings(broker: BrokerState, registrations_known: bool) -> Iterator
         yield _problem(
             broker.key, f"refuses writes: {status.write_refusal}", "remove the cause named here; reads go on"
         )
+    for problem, remedy in status.problems:
+        yield _problem(broker.key, problem, remedy)
     yield from _slaves_of(broker, status)
     if status.master_link is not None:
         yield from _master_link_findings(broker, status.master_link)
@@ -327,7 +340,7 @@ def _broker_findings(broker: BrokerState, registrations_known: bool) -> Iterator
             Severity.NOTE,
             broker.key,
             f"keeps {len(status.kept_tails)} cut-off CommitLog tail(s), newest {status.kept_tails[-1]}",
-            "read what is in it, then delete the file; nothing else uses it",
+            "`tandemmq restore-kept-tail` says what of it is missing and brings it back; delete the file only then",
         )
 
 
@@ -350,16 +363,33 @@ def _slaves_of(broker: BrokerState, status: BrokerStatus) -> Iterator[Finding]:
                 f"slave {slave.peer} is {slave.lag_bytes:,} bytes behind",
                 "wait; if the lag grows, compare the slave's disk and network with the send rate",
             )
+        yield from _silence(broker, f"slave {slave.peer}", slave.silent_ms)
+
+
+def _silence(broker: BrokerState, peer: str, silent_ms: int | None) -> Iterator[Finding]:
+    if silent_ms is not None and silent_ms > SILENT_MS_MAX:
+        yield _problem(
+            broker.key,
+            f"nothing came from {peer} for {silent_ms / 1_000:.0f} s",
+            "see whether that machine runs and the network between the two is whole",
+        )
 
 
 def _master_link_findings(broker: BrokerState, link: MasterLinkState) -> Iterator[Finding]:
     if link.state == "transfer":
+        yield from _silence(broker, f"its master at {link.address}", link.silent_ms)
         return
     if link.state == "resynchronising":
         yield _problem(
             broker.key,
             f"is copying what it lacks from {link.address}, {link.lag_bytes:,} bytes to go",
             "wait; it is not a full copy until this is over",
+        )
+    elif link.state == "disk full":
+        yield _problem(
+            broker.key,
+            f"does not follow its master: its disk is full, {link.lag_bytes:,} bytes are missing",
+            "make room on that disk or give it more; the slave goes on by itself",
         )
     else:
         yield _problem(

@@ -20,6 +20,8 @@ from tandemmq.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.broker.v1 import replica_repair_service_pb2 as repair_pb
 from tandemmq.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 
+from mqservice.cancellation import cancellation_wins
+
 __all__ = [
     "BrokerAdminCalls",
     "BrokerOperationsCalls",
@@ -231,6 +233,24 @@ class BrokerOperationsCalls:
         request = operations_pb.ListEventsRequest(limit=limit)
         return await self._call("ListEvents", request, operations_pb.ListEventsResponse, _READ_TIMEOUT_S)
 
+    async def kept_tails(self, request: operations_pb.ListKeptTailsRequest) -> operations_pb.ListKeptTailsResponse:
+        """Tails that were cut off its log."""
+        return await self._call("ListKeptTails", request, operations_pb.ListKeptTailsResponse, _READ_TIMEOUT_S)
+
+    async def read_kept_tail(self, request: operations_pb.ReadKeptTailRequest) -> operations_pb.ReadKeptTailResponse:
+        """Bytes of one."""
+        return await self._call("ReadKeptTail", request, operations_pb.ReadKeptTailResponse, _READ_TIMEOUT_S)
+
+    async def check_messages(self, request: operations_pb.CheckMessagesRequest) -> operations_pb.CheckMessagesResponse:
+        """Which of these messages it holds."""
+        return await self._call("CheckMessages", request, operations_pb.CheckMessagesResponse, _SEARCH_TIMEOUT_S)
+
+    async def restore_messages(
+        self, request: operations_pb.RestoreMessagesRequest
+    ) -> operations_pb.RestoreMessagesResponse:
+        """Stores those that it does not hold; masters only."""
+        return await self._call("RestoreMessages", request, operations_pb.RestoreMessagesResponse, _SEARCH_TIMEOUT_S)
+
     async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
         path = f"/tandemmq.admin.v1.BrokerOperationsService/{method}"
         return await _unary(self._channel, path, request, reply_type, timeout_s)
@@ -349,11 +369,13 @@ async def _unary(
         request_serializer=type(request).SerializeToString,
         response_deserializer=reply_type.FromString,
     )
-    reply: ReplyT = await call(request, timeout=timeout_s)
+    with cancellation_wins():
+        reply: ReplyT = await call(request, timeout=timeout_s)
     return reply
 
 
 async def _first(messages: AsyncIterable[ReplyT]) -> ReplyT:
-    async for message in messages:
-        return message
+    with cancellation_wins():
+        async for message in messages:
+            return message
     raise EOFError("the stream ended without a message")

@@ -1,8 +1,8 @@
 """One broker: puts the parts together, starts them in order, and stops them in order.
 
-Start: lock and recover the store, load metadata and leases, open the metadata plane, (a SYNC_MASTER that may have lost
-its tail fetches it from a slave,) open the HA and client planes, register. Stop: deregister, refuse sends, answer those
-that wait, flush, write metadata, close the store, which takes the abort file away.
+Start: lock and recover the store, load metadata, open the metadata plane, (a master hears its whole group, and fetches
+what another replica has more,) load leases, open the HA and client planes, register. Stop: deregister, refuse sends,
+answer those that wait, flush, write metadata, close the store, which takes the abort file away.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import asyncio
 import os
 import random
 import secrets
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -24,9 +25,11 @@ from broker.api.broker_operations_servicer import BrokerOperationsServicer
 from broker.api.broker_report import BrokerReport
 from broker.api.client_api import ClientApi
 from broker.api.dead_letter_resend import DeadLetterResend
+from broker.api.kept_tails import KeptTails
 from broker.api.message_query_servicer import MessageQueryServicer
 from broker.api.metadata_plane import SERVICE_NAMES, MetadataPlane
 from broker.api.metadata_servicer import MetadataServicer
+from broker.api.peer_client import PeerClient, PeerUnavailable
 from broker.api.replica_servicer import ReplicaServicer
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
@@ -39,11 +42,13 @@ from broker.files import PosixDisk
 from broker.flush_worker import FlushWorker
 from broker.group_members import GroupMembers
 from broker.lag_age import LagAge
+from broker.lease_copy import LeaseCopy
 from broker.lease_storage import LeaseStorage
+from broker.master.group_recovery import GroupRecovery, GroupView
 from broker.master.ha_listener import HaListener
-from broker.master.tail_recovery import TailRecovery
+from broker.master.metadata_recovery import recover_leases, recover_metadata
 from broker.message_lookup import MessageLookup
-from broker.metadata_tables import MetadataTables
+from broker.metadata_tables import MetadataTables, MetadataWrite
 from broker.metrics import BrokerMetrics
 from broker.observability import BrokerObservability
 from broker.operations.group_changes import GroupChanges
@@ -52,7 +57,9 @@ from broker.operations.runtime_settings import RuntimeSettings
 from broker.operations.setting_appliers import setting_appliers
 from broker.queries import CommitLogPages, MessageQueries
 from broker.queue_reader import DamagedEntries, StoreQueueReader
-from broker.retention import Retention
+from broker.replica_identity import ReplicaIdentity
+from broker.replica_proof import ReplicaProof
+from broker.retention import MasterFloor, Retention, SlaveFloor
 from broker.settings import BrokerRole, BrokerSettings
 from broker.slave.follower import Follower
 from broker.slave.metadata_pull import MetadataPull
@@ -63,6 +70,7 @@ from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable
 from mqcore.message import Host
 from mqcore.metadata import (
+    CreationLimit,
     DataVersion,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
@@ -70,11 +78,12 @@ from mqcore.metadata import (
     TopicTable,
     is_system_topic,
 )
-from mqcore.replication import MasterReplica, recovery_wait_ms
+from mqcore.replication import MasterReplica
 from mqcore.routing import (
     BrokerEndpoints,
     BrokerIdentity,
     Registration,
+    ReplicaMemory,
     TopicQueues,
     TopicRoute,
     host_port,
@@ -114,8 +123,10 @@ class Broker:
         loop_meter: LoopMeter | None = None,
         events: EventMemory | None = None,
         log_level: LevelSwitch | None = None,
+        accepts_loss: bool = False,
     ) -> None:
-        """`events` is where the process' log lines are remembered, `log_level` decides which are written."""
+        """`events` is where the process' log lines are remembered, `log_level` decides which are written. With
+        `accepts_loss` a master does not wait for replicas that it cannot reach, whatever they hold."""
         self._events = events or EventMemory()
         self._loop_meter = loop_meter or LoopMeter()
         self._settings = settings
@@ -128,6 +139,7 @@ class Broker:
         self._store = MessageStore(
             self._disk, clock, settings.store_options(), store_host=store_host, process_id=os.getpid()
         )
+        self._member = ReplicaIdentity(self._disk, self._identity, new_disk_id=lambda: uuid.uuid4().hex)
         self._tables = MetadataTables(self._disk, clock, topics_changed=self._topics_changed)
         self._damaged_entries = DamagedEntries()
         self._leases = LeaseTable(
@@ -137,7 +149,8 @@ class Broker:
             nonce=lambda: secrets.randbits(64),
             stored_offset=self._tables.consumer_offsets.offset,
         )
-        self._lease_storage = LeaseStorage(self._disk, self._leases)
+        self._lease_storage = LeaseStorage(self._disk, self._leases, clock)
+        self._lease_copy = LeaseCopy(self._disk)
         self._sessions = ClientSessions(self._client_gone)
         self._options = ApiOptions(
             max_message_bytes=settings.max_message_size,
@@ -174,7 +187,25 @@ class Broker:
             failed=self._disk_failed,
             interval_ms=200,
         )
-        self._workers = (self._flusher, self._queue_flusher, self._preparer, self._pages_bringer)
+        self._metadata_writer = FlushWorker[MetadataWrite](
+            "write-metadata",
+            take=self._tables.take_write,
+            finished=self._tables.write_finished,
+            failed=self._disk_failed,
+            waits_for_room=True,
+        )
+        self._group_creations = CreationLimit(
+            per_second=settings.new_groups_per_second,
+            per_client_per_second=settings.new_groups_per_client_per_second,
+            count_max=settings.subscription_groups_max,
+        )
+        self._workers = (
+            self._flusher,
+            self._queue_flusher,
+            self._preparer,
+            self._pages_bringer,
+            self._metadata_writer,
+        )
         self._write_path = WritePath(
             store=self._store,
             replica=self._replica,
@@ -207,7 +238,9 @@ class Broker:
             store=self._store,
             clock=clock,
             options=settings.slave_options(),
-            broker_id=settings.broker_id,
+            identity=self._identity,
+            replica=self._member,
+            metadata_endpoint=self._metadata_endpoint,
             master=self._members.master_address,
             reports_flushed_only=self._sync_flush,
             kick_flush=self._flusher.kick,
@@ -216,6 +249,7 @@ class Broker:
             failed=self._disk_failed,
             timelines=self._observability.replica_timelines,
         )
+        self._stopping = asyncio.Event()
         self._links: NameServerLinks = NameServerLinks(
             settings.name_servers,
             clock=clock,
@@ -223,8 +257,48 @@ class Broker:
             chance=random.Random(),
             registrant=self,
             heartbeat_interval_ms=settings.broker_heartbeat_interval,
+            on_superseded=self._superseded,
         )
-        self._retention = Retention(self._store, clock=clock, is_master=settings.is_master)
+        self._recovery = GroupRecovery(
+            store=self._store,
+            replica=self._member,
+            identity=self._identity,
+            clock=clock,
+            group=GroupView(
+                name_servers=frozenset(settings.name_servers),
+                own_endpoint=self._metadata_endpoint,
+                members=self._members.registered,
+                told=self._told_by_name_servers,
+                forget=self._links.forget_replica,
+            ),
+            total_replicas=settings.total_replicas,
+            recovery_timeout_ms=settings.master_recovery_timeout,
+            accepts_loss=accepts_loss,
+            alone_with_store=self._alone_with_store,
+            fetch_metadata=self._fetch_metadata,
+            given_up=lambda: self._stopping.is_set(),
+            state_changed=self._recovery_changed,
+            tail_bytes=2 * (settings.max_message_size + RECORD_HEAD_ROOM_BYTES),
+        )
+        self._retention = Retention(
+            self._store,
+            disk=self._disk,
+            clock=clock,
+            floor=MasterFloor(
+                self._store,
+                clock=clock,
+                leases=self._leases,
+                stored=self._tables.consumer_offsets,
+                topics=self._tables.topics,
+                is_system_topic=self._is_system_topic,
+                slaves=self._replica.slaves,
+                slave_count=settings.total_replicas - 1,
+                absent_replicas=lambda: {memory.broker_id: memory.end_offset for memory in self._member.replicas},
+            )
+            if settings.is_master
+            else SlaveFloor(self._members.master_address),
+            is_master=settings.is_master,
+        )
         self._departure = Departure(
             clock=clock,
             grace_ms=settings.drain_grace_period if settings.is_master else 0,
@@ -316,7 +390,6 @@ class Broker:
         self._serving = False
         self._is_open = False
         self._failure: str | None = None
-        self._stopping = asyncio.Event()
         self._ports = {"listenPort": 0, "grpcServerPort": 0, "haListenPort": 0}
 
     @property
@@ -382,13 +455,23 @@ class Broker:
         """Makes traces of sends."""
         return self._observability.send_tracer
 
-    def create_topic(self, topic: str, *, queue_count: int) -> None:
-        """Creates a topic, durably."""
+    def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
+        """Creates a topic, and calls `done` when it is durable."""
         self._tables.put_topic(TopicConfig(topic, queue_count, queue_count))
+        self._tables.when_written(done)
 
-    def create_group(self, group: str) -> None:
-        """Creates a consumer group, durably."""
-        self._tables.put_group(SubscriptionGroupConfig(group_name=group))
+    def create_group(self, group: str, *, client_id: str) -> str | None:
+        """Creates a consumer group because a client named it; or says why not."""
+        refusal = self._group_creations.refusal(
+            client_id, count=len(self._tables.groups), now_ms=self._clock.monotonic_ms()
+        )
+        if refusal is None:
+            self._tables.put_group(SubscriptionGroupConfig(group_name=group))
+        return refusal
+
+    def when_group_written(self, group: str, done: Callable[[], object]) -> None:
+        """Calls `done` when the group is durable."""
+        self._tables.when_group_written(group, done)
 
     def persist_leases(self) -> None:
         """Writes what changed in the lease table. A disk that refuses stops the broker."""
@@ -448,12 +531,15 @@ class Broker:
         self._ports |= await self._client_plane.start()
         self._is_open = True
         self._links.announce()
+        self._links.registration_changed()
         self.refusal = None if self._settings.is_master else _SLAVE_REFUSAL
         await self._tell_readiness()
         log.info("broker_serving", role=str(self._settings.broker_role), **self._ports)
 
     async def _recover(self) -> None:
+        await asyncio.to_thread(self._member.read)
         report = await asyncio.to_thread(self._store.load)
+        await asyncio.to_thread(self._member.count_start)
         await asyncio.to_thread(self._audit.remove_leftover)
         log.info(
             "store_recovered",
@@ -471,13 +557,7 @@ class Broker:
         if report.damage:
             kept = report.kept_tail
             log.error("log_damaged", damage=report.damage, kept=kept.path if kept is not None else "")
-        self._recovery_wait_ms = recovery_wait_ms(
-            log_is_empty=self._store.end_offset == self._store.min_offset,
-            clean_stop=report.clean,
-            same_boot=report.same_boot,
-            needed_slaves=self._settings.needed_replicas - 1,
-            recovery_timeout_ms=self._settings.master_recovery_timeout,
-        )
+        self._is_whole = not report.may_have_lost
         if not self._settings.is_master:
             self._store.set_writable(False, "a slave takes messages from its master only")
         self._tables.load(
@@ -485,7 +565,8 @@ class Broker:
             broker_name=self._settings.broker_name,
             auto_create_topic=self._settings.auto_create_topic_enable,
         )
-        self._lease_storage.load()
+        if self._settings.is_master and self._settings.total_replicas == 1:
+            self._tables.refuse_damage()
 
     def _metadata_server_of(self, settings: BrokerSettings) -> GrpcServer:
         metadata_server = GrpcServer(
@@ -501,13 +582,26 @@ class Broker:
         )
         MetadataPlane(
             metadata=MetadataServicer(
-                tables=self._tables.by_file, changes=self._tables.changes, is_master=settings.is_master
+                tables=self._tables.by_file,
+                changes=self._tables.changes,
+                is_master=settings.is_master,
+                damaged=self._tables.damaged.keys(),
+                leases=self._lease_storage if settings.is_master else self._lease_copy,
             ),
             replica=ReplicaServicer(
                 log=self._store,
-                broker_id=settings.broker_id,
+                identity=self._identity,
+                replica=self._member,
+                proof=ReplicaProof(
+                    log=self._store,
+                    replica=self._member,
+                    serving=lambda: self._serving,
+                    verified=self._slave_verified,
+                    superseded=self._superseded,
+                    leave_master=self._follower.leave_master,
+                ),
                 serving=lambda: self._serving,
-                verified=self._slave_verified,
+                recovery=self._recovery if settings.is_master else None,
                 traced_puts=self.send_tracer.traced_puts if self.send_tracer is not None else None,
             ),
             reader=self._audit.reader,
@@ -529,6 +623,7 @@ class Broker:
                 departure=self._departure,
                 probe_peers=self._report.probe_peers,
                 is_system_topic=self._is_system_topic,
+                written=self._tables.written,
                 topics_changed=self._tables.topics_edited,
                 groups_changed=self._tables.groups_edited,
                 is_master=settings.is_master,
@@ -541,6 +636,12 @@ class Broker:
                 settings=self._runtime_settings,
                 events=self._events,
                 resend_dead_letters=DeadLetterResend(self, self._queries).resend,
+                kept_tails=KeptTails(
+                    disk=self._disk,
+                    services=self,
+                    queries=self._queries,
+                    is_system_topic=self._is_system_topic,
+                ),
                 process_start_ms=self._incarnation,
                 refusal=lambda: self.refusal,
                 clock=self._clock,
@@ -584,6 +685,7 @@ class Broker:
             lag_age=self._lag_age,
             current_settings=self._current_settings,
             flush_seconds={"log": self._flusher.durations_s, "queues": self._queue_flusher.durations_s},
+            retention=self._retention,
             refusal=lambda: self.refusal,
             span_counts=self._observability.span_counts,
             damaged_entries=self._damaged_entries,
@@ -592,6 +694,7 @@ class Broker:
     def _start_background(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         # The next files are made ahead from the start, not from the first pause of a second on.
         self._preparer.kick()
+        self._tables.attach(self._metadata_writer.kick)
         for worker in self._workers:
             group.create_task(worker.run())
         tasks = [
@@ -615,27 +718,20 @@ class Broker:
                 tables=self._tables.by_file,
                 master=self._members.master_metadata,
                 applied=self._tables.applied_from_master,
+                leases=self._lease_copy,
+                accepted=lambda: self._follower.has_accepted_master,
             )
             tasks += [group.create_task(self._follower.run()), group.create_task(pull.run())]
             tasks += self._start_tracing_copies(group)
             self._serving = True
             return
-        if self._recovery_wait_ms:
-            recovery = TailRecovery(
-                store=self._store,
-                clock=self._clock,
-                slave_count=self._settings.total_replicas - 1,
-                slaves=self._members.slave_endpoints,
-                flushes_paused=self._jobs_paused,
-                given_up=self._stopping.is_set,
-            )
-            await asyncio.to_thread(self._store.doubt_tail)
-            async with self._alone_with_store():
-                await recovery.run(
-                    wait_ms=self._recovery_wait_ms, registered_wait_ms=self._settings.master_recovery_timeout
-                )
-            if self._stopping.is_set():
-                return  # The tail stays in doubt: the next start asks again.
+        # Listed, in no route: operators see what it waits for, and its replicas that it is there.
+        self._links.announce()
+        if not await self._recovery.run(is_whole=self._is_whole):
+            return  # The tail stays in doubt: the next start asks again.
+        self._tables.refuse_damage()
+        # Not before the log is whole: what lies beyond its end goes back to it.
+        await asyncio.to_thread(self._lease_storage.load)
         await asyncio.to_thread(self._store.trust_tail)
         self._ha.start(host=self._settings.bind_address, port=self._settings.ha_listen_port)
         self._ports["haListenPort"] = self._ha.port
@@ -706,6 +802,9 @@ class Broker:
         self._serving = False
         self._ha.stop()
         self._write_path.close()
+        if self._failure is None:
+            # Nothing is appended any more: this end is exact, and the next start of a master need not ask about it.
+            await self._links.unregister(is_log_closed=True)
         await self._audit.close_helper()
         await self._metadata_server.stop(limit_ms=500)
         await self._audit.repairs_ended()
@@ -733,6 +832,7 @@ class Broker:
             self._tables.collect_progress(self._leases)
         self._tables.persist_all()
         self._lease_storage.close()
+        self._lease_copy.close()
         self._store.close()
         log.info("broker_stopped", end_offset=self._store.end_offset)
         return 0
@@ -749,18 +849,30 @@ class Broker:
         """Version of the topic table."""
         return self._tables.topics.version
 
+    @property
+    def epoch(self) -> int:
+        """Greatest epoch of its history."""
+        return self._member.history.last_epoch
+
+    @property
+    def end_offset(self) -> int:
+        """End of its log's last whole record."""
+        return self._store.dispatched_offset
+
     def registration(self) -> Registration:
         """What NameServers are told."""
         settings = self._settings
-        client_port = settings.advertised_grpc_port or self._ports["grpcServerPort"]
-        ha = host_port(settings.ha_host, self._ports["haListenPort"]) if settings.is_master else ""
+        # While a master waits for its group these doors are closed; any port of theirs may not even be known yet.
+        client_port, ha_port = self._ports["grpcServerPort"], self._ports["haListenPort"]
+        client = host_port(settings.broker_ip1, settings.advertised_grpc_port or client_port) if client_port else ""
+        ha = host_port(settings.ha_host, ha_port) if settings.is_master and ha_port else ""
         external_port = settings.external_advertised_port or settings.external_listen_port
         external = host_port(settings.external_advertised_host, external_port) if external_port else ""
         return Registration(
             identity=self._identity,
             endpoints=BrokerEndpoints(
-                client=host_port(settings.broker_ip1, client_port),
-                metadata=host_port(settings.ha_host, self._ports["listenPort"]),
+                client=client,
+                metadata=self._metadata_endpoint(),
                 ha=ha,
                 client_external=external,
             ),
@@ -778,7 +890,47 @@ class Broker:
                 )
                 for topic in self._tables.topics
             ),
+            disk_id=self._member.disk_id,
+            run=self._member.run,
+            epoch=self.epoch,
+            end_offset=self.end_offset,
+            known_replicas=self._member.replicas,
+            recovering=self._recovering(),
         )
+
+    def _metadata_endpoint(self) -> str:
+        return host_port(self._settings.ha_host, self._ports["listenPort"])
+
+    def _recovering(self) -> str:
+        """What a starting master waits for; empty for one that serves, and for a slave."""
+        if not self._settings.is_master or self._serving:
+            return ""
+        waiting = self._recovery.waiting
+        return waiting.reason if waiting is not None else "it asks the replicas of its group"
+
+    def _recovery_changed(self) -> None:
+        self._links.registration_changed()
+
+    async def _told_by_name_servers(self) -> Mapping[str, Sequence[ReplicaMemory] | None]:
+        answers = await self._links.group_memory()
+        return {address: None if answer is None else answer.replicas for address, answer in answers.items()}
+
+    async def _fetch_metadata(self, endpoints: Sequence[str], is_behind: bool) -> None:
+        """Takes over what the replicas know better than we do. PeerUnavailable: what is needed cannot be had yet."""
+        has_leases = False
+        for endpoint in endpoints:
+            try:
+                async with PeerClient(endpoint) as peer:
+                    await recover_metadata(peer, self._tables)
+            except PeerUnavailable as error:
+                if is_behind or self._tables.damaged:
+                    raise
+                log.warning("metadata_not_compared", replica=endpoint, reason=str(error))
+            try:
+                async with PeerClient(endpoint) as peer:
+                    has_leases = has_leases or await recover_leases(peer, self._lease_storage, replace=is_behind)
+            except PeerUnavailable as error:
+                log.warning("leases_not_fetched", replica=endpoint, reason=str(error), effect="messages come again")
 
     def _topics_changed(self) -> None:
         self._links.registration_changed()
@@ -814,6 +966,12 @@ class Broker:
     def _slave_verified(self, broker_id: int, end_offset: int, connection: str) -> None:
         self._replica.verified(broker_id, end_offset, peer=connection, now_ms=self._clock.monotonic_ms())
 
+    def _superseded(self, reason: str) -> None:
+        """Another master took our place. One that starts has to hear that, too, but it asks for itself."""
+        if self._settings.is_master and self._serving:
+            log.critical("master_superseded", reason=reason, remedy="none: this broker stops, and asks when it starts")
+            self._stop_on(f"another master took our place: {reason}")
+
     def _disk_failed(self, error: DiskError) -> None:
         self._stop_on(f"the disk failed: {error}")
 
@@ -832,7 +990,7 @@ class Broker:
         self._stop_on(f"callback failed: {error}")
 
     def _client_gone(self, client_id: str) -> None:
-        self._leases.client_gone(client_id, now_ms=self._clock.wall_ms())
+        self._leases.client_gone(client_id, now_ms=self._clock.monotonic_ms())
 
     def _is_system_topic(self, name: str) -> bool:
         return is_system_topic(name, cluster=self._settings.broker_cluster_name, broker_name=self._settings.broker_name)
@@ -843,6 +1001,14 @@ class Broker:
             await asyncio.sleep(LEASE_TICK_S)
             try:
                 self._client_api.housekeep()
+                for skipped in self._leases.take_new_skips():
+                    log.warning(
+                        "group_began_at_newest",
+                        group=skipped.group,
+                        topic=skipped.topic,
+                        older_messages=skipped.message_count,
+                        remedy="reset its offsets to earliest if it should have them; see consumeFromEarliest",
+                    )
                 self._lease_storage.persist()
                 await self._lease_storage.compact_if_due()
             except DiskError as error:

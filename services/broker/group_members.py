@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.slave.follower import MasterAddress
-from mqcore.routing import MASTER_ID, BrokerEndpoints, BrokerIdentity
+from mqcore.routing import MASTER_ID, BrokerIdentity, RegisteredBroker
 from mqservice.name_server_link import ClusterView
 
 __all__ = ["GroupMembers"]
@@ -22,10 +22,11 @@ class GroupMembers:
 
     def master_address(self) -> MasterAddress | None:
         """Where the master is followed; None while nobody says."""
-        registered = self._registered().get(MASTER_ID)
-        metadata = registered.metadata or None if registered is not None else None
-        ha = self._stated_master or (registered.ha if registered is not None else "")
-        return MasterAddress(ha=ha, metadata=metadata) if ha else None
+        registered = self._by_id().get(MASTER_ID)
+        metadata = registered.endpoints.metadata or None if registered is not None else None
+        ha = self._stated_master or (registered.endpoints.ha if registered is not None else "")
+        disk_id = registered.disk_id if registered is not None else ""
+        return MasterAddress(ha=ha, metadata=metadata, disk_id=disk_id) if ha else None
 
     def master_metadata(self) -> str | None:
         """The master's metadata plane."""
@@ -34,29 +35,23 @@ class GroupMembers:
 
     def member_metadata(self, broker_id: int) -> str | None:
         """A member's metadata plane; None if it is not registered."""
-        member = self._registered().get(broker_id)
-        return member.metadata or None if member is not None else None
-
-    def slave_endpoints(self) -> dict[int, str]:
-        """The slaves' metadata planes by broker id."""
-        return {
-            broker_id: member.metadata
-            for broker_id, member in self._registered().items()
-            if broker_id != MASTER_ID and member.metadata
-        }
+        member = self._by_id().get(broker_id)
+        return member.endpoints.metadata or None if member is not None else None
 
     def other_endpoints(self) -> list[str]:
         """The metadata planes of all members but ourselves."""
         return [
-            member.metadata
-            for broker_id, member in self._registered().items()
-            if broker_id != self._identity.broker_id and member.metadata
+            member.endpoints.metadata
+            for broker_id, member in self._by_id().items()
+            if broker_id != self._identity.broker_id and member.endpoints.metadata
         ]
 
-    def _registered(self) -> dict[int, BrokerEndpoints]:
+    def registered(self) -> list[RegisteredBroker]:
+        """The group's members that are registered now."""
         group = (self._identity.cluster, self._identity.broker_name)
-        return {
-            broker.identity.broker_id: broker.endpoints
-            for broker in self._view().brokers
-            if (broker.identity.cluster, broker.identity.broker_name) == group
-        }
+        return [
+            broker for broker in self._view().brokers if (broker.identity.cluster, broker.identity.broker_name) == group
+        ]
+
+    def _by_id(self) -> dict[int, RegisteredBroker]:
+        return {broker.identity.broker_id: broker for broker in self.registered()}

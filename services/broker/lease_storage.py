@@ -3,16 +3,22 @@
 Files below config/: `leases-<generation>.snapshot` and `leases-<generation>.journal`. A snapshot holds everything
 before its generation; journals of that generation and later follow it. A compaction first opens the next journal, then
 writes the snapshot (atomically), then removes what is older, so that every crash leaves a complete pair behind.
+
+`leaseClock.json` says for which run of the machine how far lease time is ahead of the monotonic clock. It is written
+once for each: a wall clock that jumps, even while no broker runs, moves no lease.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
+import json
+import secrets
 from typing import Final
 
 import structlog
 
+from broker.lease_copy import LeaseChange, LeaseFiles, LeasePosition, file_path
+from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable
 from mqcore.storage import AppendFile, Disk
 
@@ -20,17 +26,20 @@ __all__ = ["LeaseStorage"]
 
 log = structlog.get_logger(__name__)
 
-FOLDER: Final = "config"
-_FILE_NAME: Final = re.compile(r"^leases-(\d{10})\.(snapshot|journal)$")
+_CLOCK_PATH: Final = "config/leaseClock.json"
 
 
-class LeaseStorage:
+class LeaseStorage(LeaseFiles):
     """Loads and persists one `LeaseTable`. Event loop only, except for the snapshot write of a compaction."""
 
-    def __init__(self, disk: Disk, table: LeaseTable) -> None:
-        self._disk = disk
+    def __init__(self, disk: Disk, table: LeaseTable, clock: Clock) -> None:
+        super().__init__(disk)
         self._table = table
+        self._clock = clock
+        self._source = secrets.randbits(63) | 1
         self._generation = 0
+        self._base_generation = 0
+        """The newest snapshot on the disk."""
         self._journal: AppendFile | None = None
         self._folded: AppendFile | None = None
         """The journal before, while its snapshot is being written: only both together are the state."""
@@ -40,13 +49,11 @@ class LeaseStorage:
         """Restores the table from the newest snapshot and the journals behind it, then opens the journal."""
         snapshots, journals = self._files()
         self._generation = max(snapshots, default=0)
-        snapshot = self._disk.read_file(_path(self._generation, "snapshot")) or b""
-        journal = b"".join(
-            self._disk.read_file(_path(generation, "journal")) or b""
-            for generation in sorted(journals)
-            if generation >= self._generation
+        snapshot = self.disk.read_file(file_path(self._generation, "snapshot")) or b""
+        journal = self._journals_since(self._generation)
+        report = self._table.restore(
+            snapshot, journal, now_ms=self._clock.monotonic_ms(), clock_offset_ms=self._clock_offset_ms()
         )
-        report = self._table.restore(snapshot, journal)
         # What a kill leaves torn is nothing: no answer depended on it. A bad snapshot is a bad disk.
         (log.info if report.snapshot_valid else log.error)(
             "leases_restored",
@@ -56,10 +63,41 @@ class LeaseStorage:
         )
         # A journal may end in a torn record; nothing is appended behind it: a new generation starts clean.
         self._generation = max(self._generation, *journals, 0) + 1
-        self._disk.write_file(_path(self._generation, "snapshot"), self._table.snapshot())
+        self.disk.write_file(file_path(self._generation, "snapshot"), self._table.snapshot())
         self._table.take_journal()
-        self._journal = self._disk.open_append_file(_path(self._generation, "journal"))
+        self._journal = self.disk.open_append_file(file_path(self._generation, "journal"))
         self._remove_before(self._generation)
+        self._base_generation = self._generation
+
+    @property
+    def is_open(self) -> bool:
+        """The table is loaded, so that the files are this run's."""
+        return self._journal is not None
+
+    async def changes_since(self, known: LeasePosition) -> LeaseChange | None:
+        """See `LeaseSource`. What has come since the last `persist` is not in it."""
+        assert self._journal is not None, "load() opens the journal"
+        folded_bytes = 0 if self._folded is None else self._folded.size
+        until = LeasePosition(self._source, self._base_generation, folded_bytes + self._journal.size)
+        if known == until:
+            return LeaseChange(until, None, b"")
+        return await asyncio.to_thread(self._read, known, until)
+
+    def _clock_offset_ms(self) -> int:
+        """Lease time minus monotonic time in this run of the machine; with its first start here it is the wall clock's.
+
+        A file that says something else, or nothing, is that of another run.
+        """
+        boot_id = self.disk.boot_id()
+        try:
+            saved = json.loads(self.disk.read_file(_CLOCK_PATH) or b"{}")
+            if saved.get("bootId") == boot_id:
+                return int(saved["offsetMs"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("lease_clock_unreadable", file=_CLOCK_PATH, error=str(error), consequence="as after a reboot")
+        offset_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
+        self.disk.write_file(_CLOCK_PATH, json.dumps({"bootId": boot_id, "offsetMs": offset_ms}).encode())
+        return offset_ms
 
     def persist(self) -> None:
         """Writes what changed since the last call; before any answer that depends on it."""
@@ -89,10 +127,11 @@ class LeaseStorage:
             generation = self._generation + 1
             snapshot = self._table.snapshot()
             self._folded = self._journal
-            self._journal = self._disk.open_append_file(_path(generation, "journal"))
+            self._journal = self.disk.open_append_file(file_path(generation, "journal"))
             self._generation = generation
-            await asyncio.to_thread(self._disk.write_file, _path(generation, "snapshot"), snapshot)
+            await asyncio.to_thread(self.disk.write_file, file_path(generation, "snapshot"), snapshot)
             self._remove_before(generation)
+            self._base_generation = generation
             log.debug("leases_compacted", snapshot_bytes=len(snapshot))
         finally:
             self._compacting = False
@@ -107,21 +146,3 @@ class LeaseStorage:
             self._journal.sync()
             self._journal.close()
             self._journal = None
-
-    def _files(self) -> tuple[list[int], list[int]]:
-        found: dict[str, list[int]] = {"snapshot": [], "journal": []}
-        for entry in self._disk.list_folder(FOLDER):
-            if match := _FILE_NAME.match(entry.name):
-                found[match[2]].append(int(match[1]))
-        return found["snapshot"], found["journal"]
-
-    def _remove_before(self, generation: int) -> None:
-        snapshots, journals = self._files()
-        for kind, generations in (("snapshot", snapshots), ("journal", journals)):
-            for old in generations:
-                if old < generation:
-                    self._disk.remove(_path(old, kind))
-
-
-def _path(generation: int, kind: str) -> str:
-    return f"{FOLDER}/leases-{generation:010d}.{kind}"

@@ -29,22 +29,34 @@ from tandemmq.nameserver.v1 import name_server_service_pb2_grpc
 
 from mqcore.clock import Clock
 from mqcore.metadata.data_version import DataVersion
-from mqcore.routing import MASTER_ID, BrokerIdentity, RegisteredBroker, Registration, RouteSnapshot, TopicRoute
+from mqcore.routing import (
+    MASTER_ID,
+    BrokerIdentity,
+    GroupMemoryAnswer,
+    RegisteredBroker,
+    Registration,
+    RouteSnapshot,
+    TopicRoute,
+)
 from mqcore.routing.route_merge import merge_snapshots
+from mqservice.cancellation import cancellation_wins
 from mqservice.grpc_server import MESSAGE_BYTES_MAX
 from mqservice.route_messages import (
     broker_value,
     identity_message,
+    memory_value,
     registration_message,
     route_value,
+    superseded_reason,
     version_message,
 )
 
-__all__ = ["ClusterView", "LinkView", "NameServerLinks", "Registrant"]
+__all__ = ["ClusterView", "LinkView", "NameServerLinks", "Registrant", "RegistrationSuperseded"]
 
 # Deadlines of the contract (proto/tandemmq/nameserver/v1).
 _REGISTER_TIMEOUT_S: Final = 6.0
 _UNREGISTER_TIMEOUT_S: Final = 3.0
+_MEMORY_TIMEOUT_S: Final = 3.0
 # A heartbeat is answered at once; a NameServer that needs longer is as good as gone.
 _HEARTBEAT_TIMEOUT_S: Final = 3.0
 
@@ -84,8 +96,20 @@ class Registrant(Protocol):
     def data_version(self) -> DataVersion:
         """Version of the topic table it holds now."""
 
+    @property
+    def epoch(self) -> int:
+        """Greatest epoch of its history; 0 without one."""
+
+    @property
+    def end_offset(self) -> int:
+        """End of its log."""
+
     def registration(self) -> Registration:
         """All of it, with the topic table."""
+
+
+class RegistrationSuperseded(Exception):
+    """A NameServer knows a master of a greater epoch on another disk: the registrant must take no more messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +140,15 @@ class ClusterView:
 class NameServerLinks:
     """Keeps a process in touch with every NameServer. `run` it in a task group; all methods on its event loop.
 
-    Routes are followed from the start; the registrant is registered between `announce` and `unregister`, so that
-    nobody is sent to a broker that still recovers or already stops.
+    Routes are followed from the start; the registrant is registered between `announce` and `unregister`. While its
+    registration says that it recovers, others see it and nobody is sent to it; when it serves, call
+    `registration_changed`.
 
     Callbacks are called on the event loop after news from a NameServer: `on_routes_changed()` always,
-    `on_master_changed(master)` when the registrant's group has another live master: another process or address, or
+    `on_master_changed(master)` when the registrant's group has another serving master: another process or address, or
     None. While no NameServer can be reached the last view stays. A NameServer that restarted alone knows nobody for a
     moment, so None is a reason to stop looking for the master, not to drop a connection to it that works.
+    `on_superseded(reason)` is called once, when a NameServer knows a later master on another disk.
     """
 
     def __init__(
@@ -136,6 +162,7 @@ class NameServerLinks:
         heartbeat_interval_ms: int = 1_000,
         on_master_changed: Callable[[RegisteredBroker | None], None] | None = None,
         on_routes_changed: Callable[[], None] | None = None,
+        on_superseded: Callable[[str], None] | None = None,
     ) -> None:
         self._clock = clock
         self._chance = chance
@@ -143,6 +170,7 @@ class NameServerLinks:
         self._heartbeat_interval_s = heartbeat_interval_ms / 1_000
         self._on_master_changed = on_master_changed
         self._on_routes_changed = on_routes_changed
+        self._on_superseded = on_superseded
         self._links = [
             _Link(address, log.bind(name_server=address), now_ms=clock.monotonic_ms()) for address in addresses
         ]
@@ -187,8 +215,30 @@ class NameServerLinks:
             for link in self._links
         ]
 
+    async def group_memory(self, *, limit_s: float = _MEMORY_TIMEOUT_S) -> dict[str, GroupMemoryAnswer | None]:
+        """What each NameServer remembers of the registrant's group, asked now; None of one that did not answer.
+
+        Needs neither `announce` nor an answer to anything before. A NameServer of an older version remembers nothing.
+        """
+        assert self._registrant is not None, "no group to ask for"
+        identity = self._registrant.identity
+        request = pb.GetGroupMemoryRequest(cluster=identity.cluster, broker_name=identity.broker_name)
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(link.group_memory(request, limit_s=limit_s)) for link in self._links]
+        return {link.address: task.result() for link, task in zip(self._links, asked, strict=True)}
+
+    async def forget_replica(self, disk_id: str) -> None:
+        """Has each NameServer forget a disk of the registrant's group, by an operator's word. One that does not answer
+        may tell of the disk once more."""
+        assert self._registrant is not None, "no group to forget a disk of"
+        identity = self._registrant.identity
+        request = pb.ForgetReplicasRequest(cluster=identity.cluster, broker_name=identity.broker_name, disk_id=disk_id)
+        async with asyncio.TaskGroup() as tasks:
+            for link in self._links:
+                tasks.create_task(link.forget_replica(request))
+
     def announce(self) -> None:
-        """The registrant serves now: registers it, and keeps it registered until `unregister`."""
+        """Registers the registrant, and keeps it registered until `unregister`."""
         self._announced.set()
 
     def registration_changed(self) -> None:
@@ -203,7 +253,6 @@ class NameServerLinks:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for link in self._links:
-                    link.open()
                     tasks.create_task(self._repeat(link, self._follow_routes), name=f"routes of {link.address}")
                     if self._registrant is not None:
                         tasks.create_task(self._repeat(link, self._stay_registered), name=f"presence at {link.address}")
@@ -211,15 +260,25 @@ class NameServerLinks:
             for link in self._links:
                 await link.close()
 
-    async def unregister(self) -> None:
+    async def unregister(self, *, is_log_closed: bool = False) -> None:
         """Says goodbye to all NameServers and registers no more. Call it while `run` still runs; takes 3 s at most.
 
-        A NameServer that cannot be reached will notice by itself.
+        A NameServer that cannot be reached will notice by itself. Call it again when the log is closed: the end that
+        the registrant then has is remembered as exact.
         """
         self._is_leaving = True
+        assert self._registrant is not None, "nothing to unregister"
+        identity = self._registrant.identity
+        request = pb.UnregisterBrokerRequest(
+            identity=identity_message(identity), incarnation=self._registrant.incarnation
+        )
+        if is_log_closed:
+            registration = self._registrant.registration()
+            request.disk_id, request.run = registration.disk_id, registration.run
+            request.end_offset = registration.end_offset
         async with asyncio.TaskGroup() as tasks:
             for link in self._links:
-                tasks.create_task(self._leave(link))
+                tasks.create_task(self._leave(link, request))
 
     # Loops of one link
 
@@ -228,12 +287,16 @@ class NameServerLinks:
         while not self._is_leaving:
             started_ms = self._clock.monotonic_ms()
             try:
-                await attempt(link)
+                with cancellation_wins():
+                    await attempt(link)
                 error = "the NameServer ended the stream"
             except grpc.aio.AioRpcError as failure:
                 error = f"{failure.code().name}: {failure.details()}"
             except TimeoutError:
                 error = f"no answer within {_HEARTBEAT_TIMEOUT_S:.0f} s"
+            except RegistrationSuperseded as refusal:
+                error = f"superseded: {refusal}"
+                self._superseded(str(refusal))
             if self._is_leaving:
                 return
             link.failed(error)
@@ -268,6 +331,8 @@ class NameServerLinks:
                         return
                     # Not before: from the first heartbeat on, our end would be noticed at once.
                     link.registered(now_ms=self._clock.monotonic_ms())
+                    if answer.superseded:
+                        self._superseded(answer.superseded)
                     is_due = answer.registration_needed or await link.woken_within(self._heartbeat_interval_s)
                     if is_due and not self._is_leaving and not heartbeats.done():
                         await self._register(link, registrant)
@@ -279,7 +344,20 @@ class NameServerLinks:
     async def _register(self, link: _Link, registrant: Registrant) -> None:
         # Before the registration is read: a change from here on is another wakeup.
         link.wakeup.clear()
-        await link.stub.RegisterBroker(registration_message(registrant.registration()), timeout=_REGISTER_TIMEOUT_S)
+        message = registration_message(registrant.registration())
+        try:
+            await link.stub.RegisterBroker(message, timeout=_REGISTER_TIMEOUT_S)
+        except grpc.aio.AioRpcError as failure:
+            reason = superseded_reason(failure.details())
+            if reason is None:
+                raise
+            raise RegistrationSuperseded(reason) from failure
+
+    def _superseded(self, reason: str) -> None:
+        """Tells the registrant, once: by one NameServer or by several, in a refusal or in an answer."""
+        callback, self._on_superseded = self._on_superseded, None
+        if callback is not None:
+            callback(reason)
 
     async def _follow_routes(self, link: _Link) -> None:
         """Takes snapshots until the stream ends. A vanished machine ends it through the channel's pings."""
@@ -291,13 +369,10 @@ class NameServerLinks:
         finally:
             link.is_watching = False
 
-    async def _leave(self, link: _Link) -> None:
-        assert self._registrant is not None, "nothing to unregister"
-        request = pb.UnregisterBrokerRequest(
-            identity=identity_message(self._registrant.identity), incarnation=self._registrant.incarnation
-        )
+    async def _leave(self, link: _Link, request: pb.UnregisterBrokerRequest) -> None:
         try:
-            await link.stub.UnregisterBroker(request, timeout=_UNREGISTER_TIMEOUT_S)
+            with cancellation_wins():
+                await link.stub.UnregisterBroker(request, timeout=_UNREGISTER_TIMEOUT_S)
         except grpc.aio.AioRpcError as failure:
             link.log.info("name_server_not_told", error=f"{failure.code().name}: {failure.details()}")
         link.wakeup.set()
@@ -326,15 +401,13 @@ class NameServerLinks:
             return None
         group = self._registrant.identity
         wanted = BrokerIdentity(group.cluster, group.broker_name, MASTER_ID)
-        return next((broker for broker in self._view.brokers if broker.identity == wanted), None)
+        return next(
+            (broker for broker in self._view.brokers if broker.identity == wanted and not broker.recovering), None
+        )
 
 
 class _Link:
     """One NameServer: its channel and what is known of it."""
-
-    # Made by `open`, on the event loop.
-    _channel: grpc.aio.Channel
-    stub: name_server_service_pb2_grpc.NameServerServiceStub
 
     def __init__(self, address: str, log: FilteringBoundLogger, *, now_ms: int) -> None:
         self.address = address
@@ -350,15 +423,41 @@ class _Link:
         self.arrival = 0
         # Set to register now instead of at the next heartbeat.
         self.wakeup = asyncio.Event()
+        self._channel: grpc.aio.Channel | None = None
+        self._stub: name_server_service_pb2_grpc.NameServerServiceStub | None = None
 
-    def open(self) -> None:
-        """Makes the channel; it connects when it is used."""
-        self._channel = grpc.aio.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
-        self.stub = name_server_service_pb2_grpc.NameServerServiceStub(self._channel)
+    @property
+    def stub(self) -> name_server_service_pb2_grpc.NameServerServiceStub:
+        """Its calls. The channel is made when it is first used, and connects then."""
+        if self._stub is None:
+            self._channel = grpc.aio.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
+            self._stub = name_server_service_pb2_grpc.NameServerServiceStub(self._channel)
+        return self._stub
 
     async def close(self) -> None:
         """Breaks off what is in progress."""
-        await self._channel.close(grace=None)
+        channel, self._channel, self._stub = self._channel, None, None
+        if channel is not None:
+            await channel.close(grace=None)
+
+    async def group_memory(self, request: pb.GetGroupMemoryRequest, *, limit_s: float) -> GroupMemoryAnswer | None:
+        """What the NameServer remembers of a group; None if it does not answer in time."""
+        try:
+            with cancellation_wins():
+                return memory_value(await self.stub.GetGroupMemory(request, timeout=limit_s))
+        except grpc.aio.AioRpcError as failure:
+            if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return GroupMemoryAnswer((), 0)
+            self.log.info("group_memory_not_told", error=f"{failure.code().name}: {failure.details()}")
+            return None
+
+    async def forget_replica(self, request: pb.ForgetReplicasRequest) -> None:
+        """Has the NameServer forget a disk."""
+        try:
+            with cancellation_wins():
+                await self.stub.ForgetReplicas(request, timeout=_MEMORY_TIMEOUT_S)
+        except grpc.aio.AioRpcError as failure:
+            self.log.warning("replica_not_forgotten", error=f"{failure.code().name}: {failure.details()}")
 
     def registered(self, *, now_ms: int) -> None:
         """The NameServer accepted us, or answered a heartbeat."""
@@ -412,6 +511,8 @@ async def _beat(
                 identity=identity_message(registrant.identity),
                 incarnation=registrant.incarnation,
                 data_version=version_message(registrant.data_version),
+                epoch=registrant.epoch,
+                end_offset=registrant.end_offset,
             )
         )
     answer = await heartbeats.read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 from tandemmq.nameserver.v1 import name_server_service_pb2 as pb
@@ -12,9 +13,12 @@ from mqcore.routing import (
     BrokerData,
     BrokerEndpoints,
     BrokerIdentity,
+    GroupMemoryAnswer,
     QueueData,
     RegisteredBroker,
     Registration,
+    RegistrationRefused,
+    ReplicaMemory,
     RouteSnapshot,
     TopicQueues,
     TopicRoute,
@@ -25,14 +29,27 @@ __all__ = [
     "broker_value",
     "identity_message",
     "identity_value",
+    "memory_message",
+    "memory_value",
+    "refusal_text",
     "registration_message",
     "registration_value",
+    "replica_message",
     "route_message",
     "route_value",
     "snapshot_message",
+    "superseded_reason",
     "version_message",
     "version_value",
 ]
+
+# How the message of a refused registration begins; see the contract of RegisterBroker.
+_SUPERSEDED: Final = "superseded: "
+# What a broker waits for is a sentence.
+_RECOVERING_CHARACTERS_MAX: Final = 400
+_ENDPOINT_CHARACTERS_MAX: Final = 300
+# The end of the year 9999, the last that a Timestamp takes.
+_TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 
 
 def identity_message(identity: BrokerIdentity) -> pb.BrokerIdentity:
@@ -78,6 +95,12 @@ def registration_message(registration: Registration) -> pb.RegisterBrokerRequest
             )
             for queues in registration.topics
         ],
+        disk_id=registration.disk_id,
+        run=registration.run,
+        epoch=registration.epoch,
+        end_offset=registration.end_offset,
+        known_replicas=[replica_message(replica) for replica in registration.known_replicas],
+        recovering=registration.recovering[:_RECOVERING_CHARACTERS_MAX],
     )
 
 
@@ -100,6 +123,52 @@ def registration_value(message: pb.RegisterBrokerRequest) -> Registration:
             )
             for queues in message.topics
         ),
+        disk_id=message.disk_id,
+        run=message.run,
+        epoch=message.epoch,
+        end_offset=message.end_offset,
+        known_replicas=tuple(_replica_value(replica) for replica in message.known_replicas),
+        recovering=message.recovering[:_RECOVERING_CHARACTERS_MAX],
+    )
+
+
+def refusal_text(refused: RegistrationRefused) -> str:
+    """Why a registration is refused, as the message of a status."""
+    return _SUPERSEDED + refused.reason if refused.is_superseded else refused.reason
+
+
+def superseded_reason(text: str | None) -> str | None:
+    """Why a registration was refused, if it was because a later master is known; the other half of `refusal_text`."""
+    return text.removeprefix(_SUPERSEDED) if text is not None and text.startswith(_SUPERSEDED) else None
+
+
+def replica_message(replica: ReplicaMemory) -> pb.ReplicaMemory:
+    """What is remembered of a replica."""
+    message = pb.ReplicaMemory(
+        broker_id=replica.broker_id,
+        disk_id=replica.disk_id,
+        run=replica.run,
+        epoch=replica.epoch,
+        end_offset=replica.end_offset,
+        metadata_endpoint=replica.metadata_endpoint,
+        left=replica.left,
+        live=replica.live,
+    )
+    message.last_seen_time.FromMilliseconds(replica.last_seen_wall_ms)
+    return message
+
+
+def memory_message(answer: GroupMemoryAnswer) -> pb.GetGroupMemoryResponse:
+    """What a NameServer remembers of a group."""
+    message = pb.GetGroupMemoryResponse(replicas=[replica_message(replica) for replica in answer.replicas])
+    message.memory_age.FromMilliseconds(answer.memory_age_ms)
+    return message
+
+
+def memory_value(message: pb.GetGroupMemoryResponse) -> GroupMemoryAnswer:
+    """What a NameServer remembers of a group."""
+    return GroupMemoryAnswer(
+        tuple(_replica_value(replica) for replica in message.replicas), message.memory_age.ToMilliseconds()
     )
 
 
@@ -110,6 +179,11 @@ def broker_message(broker: RegisteredBroker, *, last_seen_wall_ms: int) -> pb.Re
         endpoints=_endpoints_message(broker.endpoints),
         incarnation=broker.incarnation,
         data_version=version_message(broker.data_version),
+        disk_id=broker.disk_id,
+        run=broker.run,
+        epoch=broker.epoch,
+        end_offset=broker.end_offset,
+        recovering=broker.recovering,
     )
     message.last_seen_time.FromMilliseconds(last_seen_wall_ms)
     return message
@@ -122,6 +196,11 @@ def broker_value(message: pb.RegisteredBroker) -> RegisteredBroker:
         _endpoints_value(message.endpoints),
         message.incarnation,
         version_value(message.data_version),
+        message.disk_id,
+        message.run,
+        message.epoch,
+        message.end_offset,
+        message.recovering,
     )
 
 
@@ -208,6 +287,21 @@ def _endpoints_message(endpoints: BrokerEndpoints) -> pb.BrokerEndpoints:
         metadata=endpoints.metadata,
         ha=endpoints.ha,
         client_external=endpoints.client_external,
+    )
+
+
+def _replica_value(message: pb.ReplicaMemory) -> ReplicaMemory:
+    return ReplicaMemory(
+        broker_id=message.broker_id,
+        disk_id=message.disk_id,
+        run=message.run,
+        epoch=message.epoch,
+        end_offset=message.end_offset,
+        metadata_endpoint=message.metadata_endpoint[:_ENDPOINT_CHARACTERS_MAX],
+        # Others tell of it: nonsense is not passed on, where it would make an answer that cannot be written.
+        last_seen_wall_ms=min(max(message.last_seen_time.ToMilliseconds(), 0), _TIMESTAMP_MS_MAX),
+        left=message.left,
+        live=message.live,
     )
 
 

@@ -20,6 +20,7 @@ from mqservice.settings import check_ports_free, effective_settings
 from mqservice.shutdown import stop_requested
 from mqservice.telemetry import resource_attributes
 from mqservice.version import VERSION
+from nameserver.group_memory_file import StoreFolderError
 from nameserver.name_server import serving
 from nameserver.name_server_metrics import NameServerMetrics
 from nameserver.route_registry import RouteRegistry
@@ -44,8 +45,9 @@ def main() -> None:
     try:
         with asyncio.Runner(loop_factory=meter.new_loop) as runner:
             runner.run(_serve(settings, meter))
-    except* ListenError as group:
-        # Somebody took the port between the check and now, or metrics have an address that is not ours.
+    except* (ListenError, StoreFolderError) as group:
+        # Somebody took the port between the check and now, metrics have an address that is not ours, or the folder is
+        # another's.
         problem = "\n".join(str(error) for error in group.exceptions)
     if problem:
         sys.exit(problem)

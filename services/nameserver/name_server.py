@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
@@ -14,6 +15,7 @@ from mqcore.clock import Clock
 from mqservice.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from nameserver.api.client_api import client_api
 from nameserver.api.name_server_servicer import NameServerServicer
+from nameserver.group_memory_file import GroupMemoryFile
 from nameserver.route_registry import RouteRegistry
 from nameserver.settings import NameServerSettings
 
@@ -28,11 +30,27 @@ async def serving(
 ) -> AsyncIterator[tuple[RouteRegistry, int]]:
     """Serves while the block runs; gives the registry and the port, which differs from the setting when that is 0.
 
-    Serves as soon as it listens: there is nothing to load, and brokers notice a new NameServer within seconds. The
-    ready probe gives them these seconds (`warmUpTime`), so that of several NameServers that are restarted one by one
-    the next is not stopped before this one knows who is alive.
+    Serves as soon as it listens: the group memory is a small file, and brokers notice a new NameServer within seconds.
+    The ready probe gives them these seconds (`warmUpTime`), so that of several NameServers that are restarted one by
+    one the next is not stopped before this one knows who is alive.
+
+    `StoreFolderError` when storePathRootDir cannot be used.
     """
-    registry = RouteRegistry(clock=clock, log=log)
+    folder = settings.store_path_root_dir
+    memory_file = GroupMemoryFile(Path(folder), clock=clock, log=log) if folder else None
+    try:
+        async with _serving(settings, clock=clock, log=log, memory_file=memory_file) as served:
+            yield served
+    finally:
+        if memory_file is not None:
+            memory_file.close()
+
+
+@asynccontextmanager
+async def _serving(
+    settings: NameServerSettings, *, clock: Clock, log: FilteringBoundLogger, memory_file: GroupMemoryFile | None
+) -> AsyncIterator[tuple[RouteRegistry, int]]:
+    registry = RouteRegistry(clock=clock, log=log, memory=memory_file.load() if memory_file is not None else None)
     warm_from_ms = clock.monotonic_ms() + settings.warm_up_time
     is_stopping = False
     server = GrpcServer(
@@ -54,11 +72,15 @@ async def serving(
             expiry = tasks.create_task(
                 registry.expire_silent_brokers(interval_ms=settings.scan_not_active_broker_interval)
             )
+            if memory_file is not None:
+                tasks.create_task(memory_file.keep(registry.table.memory))
             await server.set_serving(True)
             try:
                 yield registry, port
             finally:
                 expiry.cancel()
+                if memory_file is not None:
+                    memory_file.stop()
     finally:
         is_stopping = True
         registry.close()

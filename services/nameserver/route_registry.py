@@ -11,11 +11,14 @@ from mqcore.clock import Clock
 from mqcore.metadata.data_version import DataVersion
 from mqcore.routing import (
     BrokerIdentity,
+    GroupMemory,
+    GroupMemoryAnswer,
     HeartbeatAnswer,
     Registered,
     RegisteredBroker,
     Registration,
     RegistrationRefused,
+    ReplicaMemory,
     RouteTable,
     TopicRoute,
 )
@@ -30,8 +33,11 @@ class RouteRegistry:
     Event loop only. Reads go to `table` directly.
     """
 
-    def __init__(self, *, clock: Clock, log: FilteringBoundLogger) -> None:
-        self.table = RouteTable()
+    def __init__(self, *, clock: Clock, log: FilteringBoundLogger, memory: GroupMemory | None = None) -> None:
+        """`memory` is of an earlier process, or new."""
+        self.table = RouteTable(memory or GroupMemory(made_wall_ms=clock.wall_ms()))
+        self._is_memory_restored = memory is not None
+        self._started_ms = clock.monotonic_ms()
         self.activity = Activity()
         self._clock = clock
         self._log = log
@@ -41,17 +47,19 @@ class RouteRegistry:
 
     def register(self, registration: Registration) -> Registered | RegistrationRefused:
         """A broker announces itself."""
-        answer = self.table.register(registration, now_ms=self._clock.monotonic_ms())
+        answer = self.table.register(registration, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.wall_ms())
         log = self._log.bind(**_identity_keys(registration.identity), incarnation=registration.incarnation)
         if isinstance(answer, RegistrationRefused):
-            log.warning("registration_refused", reason=answer.reason)
+            log.warning("registration_refused", reason=answer.reason, superseded=answer.is_superseded)
             self.activity.registrations["refused"] += 1
             return answer
         for broker in answer.replaced:
             log.info("broker_replaced", former_broker_id=broker.identity.broker_id, former=broker.endpoints.client)
         outcome = "new" if answer.is_new else "change" if answer.is_change else "unchanged"
         self.activity.registrations[outcome] += 1
-        if answer.is_new:
+        if registration.recovering and answer.is_change:
+            log.info("broker_recovering", waits_for=registration.recovering)
+        elif answer.is_new:
             log.info("broker_registered", endpoint=registration.endpoints.client, topics=len(registration.topics))
         elif answer.is_change:
             log.info("broker_changed", endpoint=registration.endpoints.client, topics=len(registration.topics))
@@ -64,17 +72,29 @@ class RouteRegistry:
         return self._last_connection
 
     def heartbeat(
-        self, identity: BrokerIdentity, *, incarnation: int, data_version: DataVersion, connection: int
+        self,
+        identity: BrokerIdentity,
+        *,
+        incarnation: int,
+        data_version: DataVersion,
+        connection: int,
+        epoch: int = 0,
+        end_offset: int | None = None,
     ) -> HeartbeatAnswer:
         """A broker's sign of life."""
         self.activity.heartbeats += 1
-        return self.table.heartbeat(
+        answer = self.table.heartbeat(
             identity,
             incarnation=incarnation,
             data_version=data_version,
             connection=connection,
+            epoch=epoch,
+            end_offset=end_offset,
             now_ms=self._clock.monotonic_ms(),
+            wall_ms=self._clock.wall_ms(),
         )
+        self._tell_watchers(is_change=answer.is_change)
+        return answer
 
     def connection_lost(self, connection: int) -> None:
         """A heartbeat stream ended."""
@@ -88,9 +108,19 @@ class RouteRegistry:
         self.activity.route_queries["missing" if route is None else "found"] += 1
         return route
 
-    def unregister(self, identity: BrokerIdentity, *, incarnation: int) -> None:
-        """A broker says goodbye."""
-        broker = self.table.unregister(identity, incarnation=incarnation)
+    def unregister(
+        self,
+        identity: BrokerIdentity,
+        *,
+        incarnation: int,
+        disk_id: str = "",
+        run: int = 0,
+        end_offset: int | None = None,
+    ) -> None:
+        """A broker says goodbye, or where its log ends after it did."""
+        broker = self.table.unregister(
+            identity, incarnation=incarnation, disk_id=disk_id, run=run, end_offset=end_offset
+        )
         if broker is not None:
             self._log.info("broker_unregistered", **_identity_keys(identity), endpoint=broker.endpoints.client)
             self._tell_watchers(is_change=True)
@@ -118,6 +148,30 @@ class RouteRegistry:
         self.table.delete_kv(namespace, key)
         self._log.info("kv_config_deleted", namespace=namespace, key=key)
         self._tell_watchers(is_change=True)
+
+    def group_memory(self, cluster: str, broker_name: str) -> GroupMemoryAnswer:
+        """All replicas that a group ever had."""
+        memory = self.table.memory
+        age_ms = self._clock.monotonic_ms() - self._started_ms
+        if self._is_memory_restored:
+            # Of an earlier process: only a wall clock outlives one.
+            age_ms = max(age_ms, self._clock.wall_ms() - memory.made_wall_ms)
+        return GroupMemoryAnswer(memory.replicas((cluster, broker_name)), age_ms)
+
+    def forget_replicas(
+        self, cluster: str, broker_name: str, *, broker_id: int | None, disk_id: str
+    ) -> tuple[ReplicaMemory, ...]:
+        """An operator gives replicas up; returns them."""
+        forgotten = self.table.memory.forget((cluster, broker_name), broker_id=broker_id, disk_id=disk_id)
+        for replica in forgotten:
+            self._log.warning(
+                "replica_forgotten",
+                **_identity_keys(BrokerIdentity(cluster, broker_name, replica.broker_id)),
+                disk_id=replica.disk_id,
+                epoch=replica.epoch,
+                end_offset=replica.end_offset,
+            )
+        return forgotten
 
     def last_seen_wall_ms(self, identity: BrokerIdentity) -> int:
         """Wall clock of a live broker's last sign of life, for people to read."""

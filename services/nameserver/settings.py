@@ -13,7 +13,7 @@ __all__ = ["NameServerSettings"]
 
 
 class NameServerSettings(ServiceSettings):
-    """Settings of one NameServer. It has few: brokers state their own liveness timeouts, and nothing is stored."""
+    """Settings of one NameServer. It has few: brokers state their own liveness timeouts, and little is stored."""
 
     listen_port: int = Field(
         9_876,
@@ -24,6 +24,12 @@ class NameServerSettings(ServiceSettings):
     )
     bind_address: str = Field(
         "0.0.0.0", alias="bindAddress", min_length=1, description="Local address that is listened on."
+    )
+    store_path_root_dir: str = Field(
+        "",
+        alias="storePathRootDir",
+        description="Folder of groupMemory.json: which replicas each broker group ever had, and how far they were. "
+        "Empty: it is kept in memory only, and a restart forgets it. Each NameServer needs a folder of its own.",
     )
     scan_not_active_broker_interval: int = Field(
         1_000,

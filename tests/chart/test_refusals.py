@@ -48,6 +48,7 @@ REFUSED = [
     (_set(brokers__settings__haListenPort=1), ("/brokers/settings/haListenPort", "left out")),
     (_groups({"name": "a", "settings": {"inSyncReplicas": 1}}), ("/0/settings/inSyncReplicas", "replication")),
     (_set(nameserver__settings__listenPort=1), ("/nameserver/settings/listenPort", "left out")),
+    (_set(nameserver__settings__storePathRootDir="x"), ("/nameserver/settings/storePathRootDir", "the volume")),
     (_set(admin__settings__adminToken="secret"), ("/admin/settings/adminToken", "admin.token.existingSecret")),
     # Contradictions
     (_groups({"name": "broker-a", "slaves": 0}), ("/brokerGroups/0/slaves", "1 or more", "replication: none")),

@@ -57,6 +57,15 @@ def test_a_name_server_is_probed_likewise() -> None:
     assert services == ["tandemmq.probe.started", "tandemmq.probe.live", "tandemmq.probe.ready"]
 
 
+def test_a_name_server_remembers_in_a_volume_of_its_pod() -> None:
+    rendered = render()
+    folder = rendered.settings("StatefulSet", "mq-nameserver")["storePathRootDir"]
+    container = rendered.container("StatefulSet", "mq-nameserver")
+    (mount,) = (each for each in container["volumeMounts"] if folder.startswith(each["mountPath"] + "/"))
+    volumes = rendered.pod_templates()["StatefulSet/mq-nameserver"]["spec"]["volumes"]
+    assert {"name": mount["name"], "emptyDir": {}} in volumes
+
+
 @each_broker
 def test_a_broker_drains_before_it_stops_and_has_the_time_for_both(broker: str) -> None:
     rendered = render()

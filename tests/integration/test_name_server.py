@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -19,11 +22,21 @@ from tandemmq.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.nameserver.v1 import name_server_service_pb2_grpc
 
 from mqcore.metadata.data_version import DataVersion
-from mqcore.routing import BrokerEndpoints, BrokerIdentity, RegisteredBroker, Registration, TopicQueues
+from mqcore.routing import (
+    BrokerEndpoints,
+    BrokerIdentity,
+    GroupMemory,
+    GroupMemoryAnswer,
+    RegisteredBroker,
+    Registration,
+    ReplicaMemory,
+    TopicQueues,
+)
 from mqservice.clock import SystemClock
 from mqservice.logging import get_logger
 from mqservice.name_server_link import NameServerLinks
 from mqservice.route_messages import identity_message, registration_message
+from nameserver.group_memory_file import GroupMemoryFile, StoreFolderError
 from nameserver.name_server import serving
 from nameserver.route_registry import RouteRegistry
 from nameserver.settings import NameServerSettings
@@ -54,6 +67,12 @@ class Broker:
     liveness_timeout_ms: int = 10_000
     topics: tuple[str, ...] = ("orders",)
     data_version: DataVersion = field(default_factory=DataVersion)
+    disk_id: str = ""
+    run: int = 0
+    epoch: int = 0
+    end_offset: int = 0
+    known_replicas: tuple[ReplicaMemory, ...] = ()
+    recovering: str = ""
 
     @property
     def identity(self) -> BrokerIdentity:
@@ -66,11 +85,17 @@ class Broker:
     def registration(self) -> Registration:
         return Registration(
             self.identity,
-            BrokerEndpoints(self.client_endpoint, "", ""),
+            BrokerEndpoints(self.client_endpoint, f"{self.name}-{self.broker_id}:10911", ""),
             self.incarnation,
             self.liveness_timeout_ms,
             self.data_version,
             tuple(TopicQueues(topic, 4, 4, 6) for topic in self.topics),
+            self.disk_id,
+            self.run,
+            self.epoch,
+            self.end_offset,
+            self.known_replicas,
+            self.recovering,
         )
 
 
@@ -88,9 +113,13 @@ class NameServer:
 
 
 @asynccontextmanager
-async def name_server(port: int = 0) -> AsyncIterator[NameServer]:
+async def name_server(port: int = 0, *, folder: Path | None = None) -> AsyncIterator[NameServer]:
     settings = NameServerSettings(
-        listen_port=port, bind_address=LOOPBACK, scan_not_active_broker_interval=20, shutdown_timeout=0
+        listen_port=port,
+        bind_address=LOOPBACK,
+        scan_not_active_broker_interval=20,
+        shutdown_timeout=0,
+        store_path_root_dir=str(folder or ""),
     )
     async with serving(settings, clock=SystemClock(), log=get_logger()) as (registry, bound):
         yield NameServer(registry, bound)
@@ -103,6 +132,7 @@ class Member:
     links: NameServerLinks
     broker: Broker
     masters: list[RegisteredBroker | None]
+    superseded: list[str]
     task: asyncio.Task[None]
 
     async def kill(self) -> None:
@@ -114,6 +144,7 @@ class Member:
 @asynccontextmanager
 async def linked(broker: Broker, *servers: NameServer) -> AsyncIterator[Member]:
     masters: list[RegisteredBroker | None] = []
+    superseded: list[str] = []
     links = NameServerLinks(
         [server.address for server in servers],
         clock=SystemClock(),
@@ -122,9 +153,10 @@ async def linked(broker: Broker, *servers: NameServer) -> AsyncIterator[Member]:
         registrant=broker,
         heartbeat_interval_ms=50,
         on_master_changed=masters.append,
+        on_superseded=superseded.append,
     )
     links.announce()
-    member = Member(links, broker, masters, asyncio.create_task(links.run()))
+    member = Member(links, broker, masters, superseded, asyncio.create_task(links.run()))
     try:
         yield member
     finally:
@@ -213,6 +245,214 @@ async def test_goodbye_does_not_wait_for_a_dead_name_server() -> None:
         async with asyncio.timeout(5):
             await member.links.unregister()
         assert survivor.live() == []
+
+
+# Group memory
+
+
+def memory_of(answer: GroupMemoryAnswer | None) -> list[tuple[int, str, int, int, int, bool, bool]]:
+    assert answer is not None
+    return [(m.broker_id, m.disk_id, m.run, m.epoch, m.end_offset, m.left, m.live) for m in answer.replicas]
+
+
+def unannounced(broker: Broker, *addresses: str) -> NameServerLinks:
+    """Links of a broker that asks before it says anything of itself."""
+    return NameServerLinks(addresses, clock=SystemClock(), log=get_logger(), chance=random.Random(1), registrant=broker)
+
+
+async def test_starting_broker_learns_which_disks_its_group_had_from_each_name_server() -> None:
+    former = Broker(disk_id="disk-1", run=3, epoch=2, end_offset=700)
+    slave = Broker(1, disk_id="disk-s", run=5, epoch=2, end_offset=650)
+    async with (
+        name_server() as first,
+        name_server() as second,
+        linked(former, first) as member,
+        linked(slave, first),
+    ):
+        await until(lambda: len(first.live()) == 2, "registered")
+        former.end_offset = 900
+        await until(lambda: first.registry.table.brokers()[0].end_offset == 900, "its heartbeats tell the end")
+        await member.kill()
+        await until(lambda: len(first.live()) == 1, "killed")
+        links = unannounced(Broker(disk_id="disk-2"), first.address, second.address, f"{LOOPBACK}:1")
+        answers = await links.group_memory(limit_s=LIMIT_S)
+    assert memory_of(answers[first.address]) == [
+        (0, "disk-1", 3, 2, 900, False, False),
+        (1, "disk-s", 5, 2, 650, False, True),
+    ]
+    assert memory_of(answers[second.address]) == []
+    assert answers[f"{LOOPBACK}:1"] is None
+    known = answers[first.address]
+    assert known is not None
+    assert known.replicas[0].metadata_endpoint == "broker-a-0:10911"
+    assert 0 <= known.memory_age_ms < 60_000
+    assert abs(known.replicas[0].last_seen_wall_ms - SystemClock().wall_ms()) < 60_000
+
+
+async def test_broker_tells_of_replicas_that_this_name_server_never_met() -> None:
+    other = ReplicaMemory(1, "disk-s", 4, 2, 500, "slave:10911", 1_000, left=True)
+    broker = Broker(disk_id="disk-1", run=1, epoch=2, known_replicas=(other,))
+    async with name_server() as server, linked(broker, server):
+        await until(server.live, "registered")
+        assert server.registry.group_memory("DefaultCluster", "broker-a").replicas[1] == other
+
+
+async def test_goodbye_is_remembered_with_the_end_of_the_closed_log() -> None:
+    broker = Broker(disk_id="disk-1", run=3, epoch=2, end_offset=700)
+    async with name_server() as server, linked(broker, server) as member:
+        await until(server.live, "registered")
+        await member.links.unregister()
+        [known] = server.registry.group_memory("DefaultCluster", "broker-a").replicas
+        assert (known.left, known.live) == (False, False)
+        broker.end_offset = 720
+        await member.links.unregister(is_log_closed=True)
+        [known] = server.registry.group_memory("DefaultCluster", "broker-a").replicas
+        assert (known.left, known.end_offset) == (True, 720)
+
+
+async def test_memory_outlives_the_name_server_and_says_how_far_back_it_reaches(tmp_path: Path) -> None:
+    broker = Broker(disk_id="disk-1", run=3, epoch=2, end_offset=700)
+    async with name_server(folder=tmp_path / "deep" / "store") as server, linked(broker, server) as member:
+        # And its heartbeats flow, so that their end is noticed at once.
+        await until(lambda: member.links.links[0].is_registered, "registered")
+        await member.kill()
+        await until(lambda: not server.live(), "killed")
+    file = tmp_path / "deep" / "store" / "groupMemory.json"
+    age = json.loads(file.read_text())["content"]
+    age["madeTime"] -= 3_600_000
+    file.write_text(json.dumps({"crc32": zlib.crc32(json.dumps(age, sort_keys=True).encode()), "content": age}))
+    async with name_server(folder=tmp_path / "deep" / "store") as server:
+        answer = server.registry.group_memory("DefaultCluster", "broker-a")
+    assert memory_of(answer) == [(0, "disk-1", 3, 2, 700, False, False)]
+    assert answer.memory_age_ms >= 3_600_000
+
+
+async def test_memory_is_written_while_the_name_server_runs(tmp_path: Path) -> None:
+    file = tmp_path / "groupMemory.json"
+    async with name_server(folder=tmp_path) as server, linked(Broker(disk_id="disk-1", run=3), server):
+        await until(lambda: file.exists() and "disk-1" in file.read_text(), "written")
+
+
+async def test_news_that_comes_during_the_last_write_is_written_as_well(tmp_path: Path) -> None:
+    file = GroupMemoryFile(tmp_path, clock=SystemClock(), log=get_logger())
+    assert file.load() is None
+    memory = GroupMemory()
+    keeping = asyncio.create_task(file.keep(memory))
+    # Its first write is on the way, without this.
+    await asyncio.sleep(0)
+    memory.told_of_another(("DefaultCluster", "broker-a"), ReplicaMemory(0, "disk-1"))
+    file.stop()
+    async with asyncio.timeout(LIMIT_S):
+        await keeping
+    file.close()
+    written = GroupMemory.restored((tmp_path / "groupMemory.json").read_text())
+    assert [each.disk_id for each in written.replicas(("DefaultCluster", "broker-a"))] == ["disk-1"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b'{"crc32": 1, "content": {}}'])
+async def test_damaged_memory_is_kept_aside_and_the_start_goes_on(
+    damage: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "groupMemory.json").write_bytes(damage)
+    async with name_server(folder=tmp_path) as server:
+        answer = server.registry.group_memory("DefaultCluster", "broker-a")
+        assert (answer.replicas, answer.memory_age_ms < 60_000) == ((), True)
+    [kept] = tmp_path.glob("groupMemory.json.damaged-*")
+    assert kept.read_bytes() == damage
+    assert "group_memory_damaged" in capsys.readouterr().out
+    GroupMemory.restored((tmp_path / "groupMemory.json").read_text())
+
+
+async def test_two_name_servers_do_not_share_a_folder(tmp_path: Path) -> None:
+    async with name_server(folder=tmp_path):
+        with pytest.raises(StoreFolderError, match="another NameServer uses this folder"):
+            async with name_server(folder=tmp_path):
+                pass
+    async with name_server(folder=tmp_path):
+        pass
+
+
+async def test_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreFolderError, match=f"storePathRootDir={tmp_path / 'file'}: .*name a folder"):
+        async with name_server(folder=tmp_path / "file"):
+            pass
+
+
+async def test_operator_gives_replicas_up() -> None:
+    async with name_server() as server, linked(Broker(disk_id="disk-1"), server), stub(server) as calls:
+        await until(server.live, "registered")
+        for broker_id, disk_id in ((0, "disk-0"), (1, "disk-s"), (2, "disk-t")):
+            server.registry.table.memory.told_of_another(
+                ("DefaultCluster", "broker-a"), ReplicaMemory(broker_id, disk_id)
+            )
+        request = pb.ForgetReplicasRequest(cluster="DefaultCluster", broker_name="broker-a", broker_id=0)
+        answer = await calls.ForgetReplicas(request)
+        assert [each.disk_id for each in answer.forgotten] == ["disk-0"]
+        request.ClearField("broker_id")
+        answer = await calls.ForgetReplicas(request)
+        assert [each.disk_id for each in answer.forgotten] == ["disk-s", "disk-t"]
+        left = await calls.GetGroupMemory(pb.GetGroupMemoryRequest(cluster="DefaultCluster", broker_name="broker-a"))
+        assert [each.disk_id for each in left.replicas] == ["disk-1"]
+        with pytest.raises(grpc.aio.AioRpcError, match="broker_name is empty"):
+            await calls.ForgetReplicas(pb.ForgetReplicasRequest(cluster="DefaultCluster"))
+
+
+async def test_broker_that_recovers_is_seen_by_others_and_gets_its_route_when_it_serves() -> None:
+    broker = Broker(disk_id="disk-1", run=2, recovering="waits for broker-a-1", topics=())
+    async with name_server() as server, linked(broker, server) as member, linked(Broker(1, topics=()), server) as slave:
+        await until(lambda: len(slave.links.view.brokers) == 2, "the slave sees it")
+        assert slave.links.view.brokers[0].recovering == "waits for broker-a-1"
+        assert slave.links.master is None
+        broker.recovering, broker.topics, broker.data_version = "", ("orders",), broker.data_version.next(1)
+        member.links.registration_changed()
+        await until(lambda: slave.links.master, "the slave sees its master")
+        await until(lambda: slave.links.route("orders"), "a route")
+
+
+async def test_superseded_master_is_told_once_by_refusals() -> None:
+    async with name_server() as first, name_server() as second:
+        for server in (first, second):
+            server.registry.table.memory.told_of_another(
+                ("DefaultCluster", "broker-a"), ReplicaMemory(0, "disk-2", 1, 5)
+            )
+        async with linked(Broker(disk_id="disk-1", run=3, epoch=4), first, second) as member:
+            await until(lambda: all("superseded" in link.error for link in member.links.links), "both refused")
+            assert len(member.superseded) == 1
+            assert "disk-2" in member.superseded[0]
+            assert first.live() == second.live() == []
+
+
+async def test_superseded_master_is_told_by_heartbeats() -> None:
+    async with name_server() as server, linked(Broker(disk_id="disk-1", run=3, epoch=4), server) as member:
+        await until(server.live, "registered")
+        later = ReplicaMemory(0, "disk-2", 1, 5)
+        async with linked(Broker(1, disk_id="disk-s", known_replicas=(later,)), server):
+            await until(lambda: member.superseded, "told")
+            await until(lambda: len(server.live()) == 2, "both are registered")
+    assert len(member.superseded) == 1
+    assert "epoch 5 on disk disk-2" in member.superseded[0]
+
+
+async def test_process_of_another_disk_waits_until_the_live_one_has_gone() -> None:
+    second = Broker(incarnation=900, disk_id="disk-2", run=1, epoch=4)
+    async with name_server() as server, linked(Broker(disk_id="disk-1", run=3, epoch=4), server) as first:
+        await until(lambda: first.links.links[0].is_registered, "registered")
+        async with linked(second, server) as waiting:
+            await until(lambda: "disk-1" in waiting.links.links[0].error, "refused with words")
+            assert [broker.disk_id for broker in server.registry.table.brokers()] == ["disk-1"]
+            await first.kill()
+            await until(lambda: waiting.links.links[0].is_registered, "its turn")
+            assert waiting.superseded == []
+
+
+async def test_registration_with_nonsense_about_disks_is_refused_by_field() -> None:
+    broken = replace(Broker(disk_id="d" * 65, run=-1).registration(), known_replicas=(ReplicaMemory(1, ""),) * 257)
+    async with name_server() as server, stub(server) as calls:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await calls.RegisterBroker(registration_message(broken))
+    for field_name in ("disk_id", "run, epoch or end_offset", "known_replicas has more", "an entry of known_replicas"):
+        assert field_name in str(caught.value.details())
 
 
 # Routes

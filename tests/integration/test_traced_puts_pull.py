@@ -13,6 +13,8 @@ from tandemmq.broker.v1 import replica_service_pb2_grpc
 
 from broker.api.peer_client import PeerClient, PeerUnavailable
 from broker.api.replica_servicer import ReplicaServicer
+from broker.replica_identity import ReplicaIdentity
+from broker.replica_proof import ReplicaProof
 from broker.slave.traced_puts_pull import TracedPutsPull
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.traced_puts import TracedPuts
@@ -86,13 +88,31 @@ def traced(message_id: str, start_offset: int, end_offset: int) -> TracedSend:
     )
 
 
+async def nothing_to_leave() -> None:
+    """A master follows nobody."""
+
+
 @asynccontextmanager
 async def master_of(puts: TracedPuts | None) -> AsyncIterator[PeerClient]:
     """A master's metadata plane, as far as it is asked."""
     server = grpc.aio.server()
     log = new_store(SimulatedDisk(random.Random(1), wall_ms=lambda: 0))
+    identity = BrokerIdentity("DefaultCluster", "broker-a", 0)
+    replica = ReplicaIdentity(SimulatedDisk(random.Random(1), wall_ms=lambda: 0), identity, new_disk_id=lambda: "M")
     servicer = ReplicaServicer(
-        log=log, broker_id=0, serving=lambda: True, verified=lambda _id, _end, _connection: None, traced_puts=puts
+        log=log,
+        identity=identity,
+        replica=replica,
+        proof=ReplicaProof(
+            log=log,
+            replica=replica,
+            serving=lambda: True,
+            verified=lambda _id, _end, _connection: None,
+            superseded=lambda _reason: None,
+            leave_master=nothing_to_leave,
+        ),
+        serving=lambda: True,
+        traced_puts=puts,
     )
     replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")

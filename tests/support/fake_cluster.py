@@ -11,6 +11,7 @@ from admin.operations.values import (
     EventLine,
     Extent,
     GroupSummary,
+    KeptTail,
     Message,
     OffsetReset,
     Progress,
@@ -31,6 +32,16 @@ from support.operations_samples import (
     progress,
     settings,
 )
+
+KEPT_TAIL = KeptTail(
+    "broker-a:1",
+    "00000000000000004096-1700000000000.log",
+    4_096,
+    8_192,
+    1_700_000_000_000,
+    "it differs from the master's",
+)
+"""Three messages: one is held, one is missing, one's topic is gone."""
 
 __all__ = ["FakeCluster"]
 
@@ -53,6 +64,9 @@ class FakeCluster:
         self.resets: dict[tuple[str, str], list[OffsetReset]] = {}
         self.sent: list[TestMessage] = []
         self.resent: list[DeadLetterResult] = []
+        self.kept_tails: list[KeptTail] = [] if empty else [KEPT_TAIL]
+        self.restored: set[str] = set()
+        self.restored_from_files: list[int] = []
 
     def topic(self, name: str) -> TopicSummary:
         """One of them, or NOT_FOUND."""

@@ -23,6 +23,8 @@ from admin.operations.values import (
     GroupChange,
     GroupDetail,
     GroupSummary,
+    HoldingState,
+    KeptTail,
     Message,
     MessageDetail,
     MessagePage,
@@ -37,11 +39,14 @@ from admin.operations.values import (
     ResetTarget,
     Route,
     SearchOrder,
+    TailMessage,
+    TailResult,
     TestMessage,
     TestReceipt,
     TopicChange,
     TopicDetail,
     TopicSummary,
+    UnreadableRange,
     Unseen,
 )
 from support.fake_cluster import FakeCluster
@@ -325,6 +330,47 @@ class FakeOperations:
         if not dry_run:
             self.cluster.resent += results
         return results
+
+    # Kept tails
+
+    async def kept_tails(self) -> tuple[Sequence[KeptTail], Sequence[Unseen]]:
+        self._check("kept_tails")
+        return self.cluster.kept_tails, ()
+
+    async def restore_kept_tail(
+        self, broker: str, name: str, *, page_token: str = "", dry_run: bool = False
+    ) -> TailResult:
+        """Two parts: a message each, and a third that cannot be restored."""
+        self._check("restore_kept_tail")
+        tail = next((one for one in self.cluster.kept_tails if (one.broker, one.name) == (broker, name)), None)
+        if tail is None:
+            raise OperationFailed(FailureKind.NOT_FOUND, f"{broker} keeps no tail {name}")
+        if not page_token:
+            held = TailMessage(tail.start_offset, "HELD", "orders", NOW_MS, HoldingState.HELD, "broker-b", -1, -1, "")
+            lost = UnreadableRange(5_000, 6_000, "CRC of the body: message LOST of topic orders")
+            return TailResult(tail, (held,), (lost,), "second", dry_run)
+        return TailResult(tail, self._restored(dry_run=dry_run), (), "", dry_run)
+
+    async def restore_records(
+        self, broker_name: str, records: Sequence[tuple[int, bytes]], *, dry_run: bool = False
+    ) -> Sequence[TailMessage]:
+        self._check("restore_records")
+        self.cluster.restored_from_files += [offset for offset, _ in records if not dry_run]
+        return self._restored(dry_run=dry_run)
+
+    def _restored(self, *, dry_run: bool) -> tuple[TailMessage, ...]:
+        is_held = "MISSING" in self.cluster.restored
+        new_offset = -1 if dry_run or is_held else 7
+        if not dry_run:
+            self.cluster.restored.add("MISSING")
+        state = HoldingState.HELD if is_held else HoldingState.MISSING
+        held_by = "broker-a" if is_held else ""
+        return (
+            TailMessage(6_000, "MISSING", "orders", NOW_MS, state, held_by, min(0, new_offset), new_offset, ""),
+            TailMessage(
+                7_000, "NOWHERE", "gone", NOW_MS, HoldingState.MISSING, "", -1, -1, "topic gone does not exist"
+            ),
+        )
 
     # Brokers
 

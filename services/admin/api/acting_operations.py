@@ -23,6 +23,7 @@ from admin.operations.values import (
     GroupChange,
     GroupDetail,
     GroupSummary,
+    KeptTail,
     MessageDetail,
     MessagePage,
     MessageQuery,
@@ -32,6 +33,8 @@ from admin.operations.values import (
     PageRequest,
     ResetTarget,
     Route,
+    TailMessage,
+    TailResult,
     TestMessage,
     TestReceipt,
     TopicChange,
@@ -235,6 +238,33 @@ class ActingOperations:
             group,
             lambda: self._to.resend_dead_letters(group, broker_name, queue_offsets, dry_run=dry_run),
             fields,
+            dry_run=dry_run,
+        )
+
+    async def kept_tails(self) -> tuple[Sequence[KeptTail], Sequence[Unseen]]:
+        """`Operations`'."""
+        return await self._to.kept_tails()
+
+    async def restore_kept_tail(
+        self, broker: str, name: str, *, page_token: str = "", dry_run: bool = False
+    ) -> TailResult:
+        """`Operations`'."""
+        return await self._changing(
+            "restore_kept_tail",
+            f"{broker} {name}",
+            lambda: self._to.restore_kept_tail(broker, name, page_token=page_token, dry_run=dry_run),
+            dry_run=dry_run,
+        )
+
+    async def restore_records(
+        self, broker_name: str, records: Sequence[tuple[int, bytes]], *, dry_run: bool = False
+    ) -> Sequence[TailMessage]:
+        """`Operations`'."""
+        return await self._changing(
+            "restore_records",
+            broker_name,
+            lambda: self._to.restore_records(broker_name, records, dry_run=dry_run),
+            {"records": str(len(records))},
             dry_run=dry_run,
         )
 

@@ -82,6 +82,7 @@ def _status(broker: BrokerState, status: BrokerStatus) -> broker_pb.GetBrokerSta
                 lag_bytes=slave.lag_bytes,
                 in_sync=slave.in_sync,
                 verified=slave.verified,
+                silent_ms=slave.silent_ms,
             )
             for slave in status.slaves
         ],
@@ -90,6 +91,7 @@ def _status(broker: BrokerState, status: BrokerStatus) -> broker_pb.GetBrokerSta
             state=link.state,
             master_end_offset=link.master_end_offset,
             lag_bytes=link.lag_bytes,
+            silent_ms=link.silent_ms,
         )
         if link is not None
         else None,
@@ -100,6 +102,7 @@ def _status(broker: BrokerState, status: BrokerStatus) -> broker_pb.GetBrokerSta
         client_count=status.client_count,
         write_refusal=status.write_refusal,
         kept_tails=status.kept_tails,
+        problems=[broker_pb.BrokerProblem(problem=problem, remedy=remedy) for problem, remedy in status.problems],
         needed_slave_count=status.needed_slave_count,
         client_plane_counts=status.client_plane_counts,
         client_connection_count=status.client_connection_count,

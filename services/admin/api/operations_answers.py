@@ -18,6 +18,8 @@ from admin.operations.values import (
     Extent,
     GroupDetail,
     GroupSummary,
+    HoldingState,
+    KeptTail,
     Message,
     MessageDetail,
     MessagePage,
@@ -27,6 +29,7 @@ from admin.operations.values import (
     Progress,
     Route,
     Setting,
+    TailResult,
     TestReceipt,
     TopicDetail,
     TopicSummary,
@@ -41,10 +44,12 @@ __all__ = [
     "group_answer",
     "group_list",
     "inspected_message",
+    "kept_tail_list",
     "message_page",
     "offset_move",
     "receipt",
     "resent_letter",
+    "restored_tail",
     "setting_view",
     "topic_answer",
     "topic_list",
@@ -198,6 +203,46 @@ def resent_letter(result: DeadLetterResult) -> broker_pb.ResentDeadLetter:
         message_id=result.message_id,
         problem=result.problem,
     )
+
+
+_HOLDING_STATES: Final = {
+    HoldingState.HELD: broker_pb.HOLDING_STATE_HELD,
+    HoldingState.MISSING: broker_pb.HOLDING_STATE_MISSING,
+    HoldingState.UNKNOWN: broker_pb.HOLDING_STATE_UNKNOWN,
+}
+
+
+def kept_tail_list(tails: Iterable[KeptTail], unseen: Iterable[Unseen]) -> pb.ListClusterKeptTailsResponse:
+    """What was cut off, and kept."""
+    answer = pb.ListClusterKeptTailsResponse(unseen=unseen_messages(unseen))
+    for tail in tails:
+        view = answer.tails.add(broker=tail.broker).tail
+        view.name, view.reason = tail.name, tail.reason
+        view.start_offset, view.end_offset = tail.start_offset, tail.end_offset
+        view.kept_time.FromMilliseconds(tail.kept_ms)
+    return answer
+
+
+def restored_tail(result: TailResult) -> pb.RestoreKeptTailResponse:
+    """What came of a part of a kept tail."""
+    answer = pb.RestoreKeptTailResponse(next_page_token=result.next_page_token)
+    for message in result.messages:
+        one = answer.messages.add(
+            physical_offset=message.offset,
+            held_by=message.held_by,
+            result=broker_pb.RestoredMessage(
+                message_id=message.message_id,
+                topic=message.topic,
+                state=_HOLDING_STATES[message.state],
+                queue_id=max(0, message.queue_id),
+                new_queue_offset=message.new_queue_offset,
+                problem=message.problem,
+            ),
+        )
+        one.store_time.FromMilliseconds(max(0, message.store_ms))
+    for part in result.unreadable:
+        answer.unreadable.add(start_offset=part.start_offset, end_offset=part.end_offset, reason=part.reason)
+    return answer
 
 
 def _group(group: GroupSummary) -> pb.GroupSummary:

@@ -89,6 +89,8 @@ class OperationsServicer:
             "GetBrokerSettings": (pb.GetBrokerSettingsRequest, _get_settings),
             "UpdateBrokerSettings": (pb.UpdateBrokerSettingsRequest, _update_settings),
             "SetWritePermission": (pb.SetWritePermissionRequest, _set_write_permission),
+            "ListClusterKeptTails": (pb.ListClusterKeptTailsRequest, _list_kept_tails),
+            "RestoreKeptTail": (pb.RestoreKeptTailRequest, _restore_kept_tail),
             "ListClusterEvents": (pb.ListClusterEventsRequest, _list_events),
         }
         methods: dict[str, Any] = {
@@ -231,6 +233,17 @@ async def _resend_dead_letters(request: pb.ResendGroupDeadLettersRequest, operat
         request.group, request.broker_name, tuple(request.queue_offsets), dry_run=request.dry_run
     )
     return pb.ResendGroupDeadLettersResponse(letters=[answers.resent_letter(result) for result in results])
+
+
+async def _list_kept_tails(_: pb.ListClusterKeptTailsRequest, operations: Operations) -> Message:
+    return answers.kept_tail_list(*await operations.kept_tails())
+
+
+async def _restore_kept_tail(request: pb.RestoreKeptTailRequest, operations: Operations) -> Message:
+    result = await operations.restore_kept_tail(
+        request.broker, request.name, page_token=request.page_token, dry_run=request.dry_run
+    )
+    return answers.restored_tail(result)
 
 
 async def _list_clients(request: pb.ListClusterClientsRequest, operations: Operations) -> Message:

@@ -11,6 +11,7 @@ from admin.cli.context_commands import context_app
 from admin.cli.dead_letter_commands import dead_letter_app
 from admin.cli.doctor_command import doctor
 from admin.cli.group_commands import clients, group_app
+from admin.cli.kept_tail_command import restore_kept_tail
 from admin.cli.message_commands import message_app, send, tail
 from admin.cli.mqadmin import add_mqadmin_commands
 from admin.cli.repair_command import repair
@@ -57,6 +58,7 @@ app.add_typer(group_app, name="group", rich_help_panel=_CHANGE)
 app.add_typer(broker_app, name="broker", rich_help_panel=_CHANGE)
 app.add_typer(dead_letter_app, name="dlq", rich_help_panel=_CHANGE)
 app.command(rich_help_panel=_CHANGE)(repair)
+app.command(rich_help_panel=_CHANGE)(restore_kept_tail)
 
 app.command(rich_help_panel=_MESSAGES)(produce)
 app.command(rich_help_panel=_MESSAGES)(consume)

@@ -3,7 +3,7 @@
 DIR/conf/<member>.properties   configuration, copied from the preset once; a changed file wins
 DIR/conf/PRESET                name of that preset
 DIR/logs/<member>.log          output of each process, appended
-DIR/store/<member>/            what the brokers store
+DIR/store/<member>/            what brokers and NameServers store
 DIR/cluster.json               members, pids and ports of the running cluster
 DIR/prometheus.yml             scrapes them, if they serve metrics
 DIR/lock                       locked while `tandemmq up` runs; holds its pid

@@ -159,11 +159,13 @@ def _name_server_problems(members: Sequence[Member]) -> Iterator[str]:
 def _identity_problems(members: Sequence[Member]) -> Iterator[str]:
     owners: dict[tuple[str, str], str] = {}
     for member in members:
-        if member.kind is not MemberKind.BROKER:
-            continue
-        store = member.settings.get("storePathRootDir", "store")
-        identity = f"{member.settings.get('brokerName', 'broker-a')}:{member.settings.get('brokerId', '0')}"
-        for key, value in (("storePathRootDir", store), ("brokerName and brokerId", identity)):
-            owner = owners.setdefault((key, value), member.name)
+        is_broker = member.kind is MemberKind.BROKER
+        own = {"storePathRootDir": member.settings.get("storePathRootDir", "store" if is_broker else "")}
+        if is_broker:
+            broker_name, broker_id = member.settings.get("brokerName", "broker-a"), member.settings.get("brokerId", "0")
+            own["brokerName and brokerId"] = f"{broker_name}:{broker_id}"
+        for key, value in own.items():
+            # A NameServer without a folder stores nothing.
+            owner = owners.setdefault((key, value), member.name) if value else member.name
             if owner != member.name:
-                yield f"{member.name}: {key}: {value} is {owner}'s already; give each broker its own"
+                yield f"{member.name}: {key}: {value} is {owner}'s already; give each member its own"

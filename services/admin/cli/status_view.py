@@ -10,7 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from admin.cli.plain_text import one_line
-from admin.cluster_state import BrokerState, BrokerStatus, ClusterState, Finding, Severity, is_healthy
+from admin.cluster_state import (
+    SILENT_MS_MAX,
+    BrokerState,
+    BrokerStatus,
+    ClusterState,
+    Finding,
+    Severity,
+    is_healthy,
+)
 
 __all__ = [
     "findings_text",
@@ -137,6 +145,11 @@ def _replication(state: ClusterState) -> Table:
     return table
 
 
+def _silence(silent_ms: int | None) -> str:
+    """How long nothing came from there; an answer comes once in 2 s at least."""
+    return "" if silent_ms is None or silent_ms <= SILENT_MS_MAX else f", silent for {silent_ms / 1_000:.0f} s"
+
+
 def _replication_rows(broker: BrokerState) -> list[tuple[str, ...]]:
     if broker.status is None:
         return []
@@ -147,7 +160,7 @@ def _replication_rows(broker: BrokerState) -> list[tuple[str, ...]]:
             f"{slave.lag_bytes:,}",
             "yes" if slave.in_sync else "no",
             "yes" if slave.verified else "no",
-            f"connected from {slave.peer}",
+            f"connected from {slave.peer}{_silence(slave.silent_ms)}",
         )
         for slave in broker.status.slaves
     ]
@@ -159,7 +172,7 @@ def _replication_rows(broker: BrokerState) -> list[tuple[str, ...]]:
                 f"{link.lag_bytes:,}",
                 "",
                 "",
-                link.state,
+                f"{link.state}{_silence(link.silent_ms)}",
             )
         )
     return rows

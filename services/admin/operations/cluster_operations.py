@@ -14,6 +14,7 @@ from admin.operations.broker_operations import BrokerOperations
 from admin.operations.failure import OperationFailed
 from admin.operations.group_messages import topics_together
 from admin.operations.group_operations import GroupOperations
+from admin.operations.kept_tails import KeptTailOperations
 from admin.operations.members import Members
 from admin.operations.message_operations import MessageOperations
 from admin.operations.message_search import MessageSearch
@@ -34,6 +35,7 @@ from admin.operations.values import (
     GroupChange,
     GroupDetail,
     GroupSummary,
+    KeptTail,
     MessageDetail,
     MessagePage,
     MessageQuery,
@@ -44,6 +46,8 @@ from admin.operations.values import (
     Progress,
     ResetTarget,
     Route,
+    TailMessage,
+    TailResult,
     TestMessage,
     TestReceipt,
     TopicChange,
@@ -79,6 +83,7 @@ class ClusterOperations:
         self._tail = MessageTail(known, questions)
         self._sending = MessageSending(known, questions, send_client, clock=clock)
         self._brokers = BrokerOperations(known, questions)
+        self._kept_tails = KeptTailOperations(known, questions)
 
     # Topics
 
@@ -178,6 +183,24 @@ class ClusterOperations:
     ) -> Sequence[DeadLetterResult]:
         """See `Operations`. At most 1,000 at a time."""
         return await self._brokers.resend_dead_letters(group, broker_name, queue_offsets, dry_run=dry_run)
+
+    # Kept tails
+
+    async def kept_tails(self) -> tuple[Sequence[KeptTail], Sequence[Unseen]]:
+        """See `Operations`. Of each broker at most 500."""
+        return await self._kept_tails.tails()
+
+    async def restore_kept_tail(
+        self, broker: str, name: str, *, page_token: str = "", dry_run: bool = False
+    ) -> TailResult:
+        """See `Operations`. Some 4 MiB at a time."""
+        return await self._kept_tails.restore(broker, name, page_token=page_token, dry_run=dry_run)
+
+    async def restore_records(
+        self, broker_name: str, records: Sequence[tuple[int, bytes]], *, dry_run: bool = False
+    ) -> Sequence[TailMessage]:
+        """See `Operations`."""
+        return await self._kept_tails.restore_records(broker_name, records, dry_run=dry_run)
 
     # Brokers
 

@@ -16,6 +16,7 @@ from admin.operations.values import (
     GroupChange,
     GroupDetail,
     GroupSummary,
+    KeptTail,
     MessageDetail,
     MessagePage,
     MessageQuery,
@@ -25,6 +26,8 @@ from admin.operations.values import (
     PageRequest,
     ResetTarget,
     Route,
+    TailMessage,
+    TailResult,
     TestMessage,
     TestReceipt,
     TopicChange,
@@ -109,6 +112,22 @@ class Operations(Protocol):
         self, group: str, broker_name: str, queue_offsets: Sequence[int], *, dry_run: bool = False
     ) -> Sequence[DeadLetterResult]:
         """Puts dead letters back into the topics they came from."""
+
+    # Kept tails
+
+    async def kept_tails(self) -> tuple[Sequence[KeptTail], Sequence[Unseen]]:
+        """What was cut off the logs of all brokers, and kept."""
+
+    async def restore_kept_tail(
+        self, broker: str, name: str, *, page_token: str = "", dry_run: bool = False
+    ) -> TailResult:
+        """Stores again what is missing of a part of a tail that `name:id` keeps, on the master of its group, under the
+        ids it had. Idempotent. NOT_FOUND: it keeps no such tail; REFUSED: a broker group does not answer."""
+
+    async def restore_records(
+        self, broker_name: str, records: Sequence[tuple[int, bytes]], *, dry_run: bool = False
+    ) -> Sequence[TailMessage]:
+        """The same with records that the caller read from a tail, each with its offset."""
 
     # Brokers
 

@@ -25,6 +25,8 @@ __all__ = [
     "GroupChange",
     "GroupDetail",
     "GroupSummary",
+    "HoldingState",
+    "KeptTail",
     "Message",
     "MessageDetail",
     "MessagePage",
@@ -40,11 +42,14 @@ __all__ = [
     "Route",
     "SearchOrder",
     "Setting",
+    "TailMessage",
+    "TailResult",
     "TestMessage",
     "TestReceipt",
     "TopicChange",
     "TopicDetail",
     "TopicSummary",
+    "UnreadableRange",
     "Unseen",
 ]
 
@@ -456,6 +461,76 @@ class DeadLetterResult:
     message_id: str
     # Empty: it was sent, or would be.
     problem: str
+
+
+# Kept tails
+
+
+class HoldingState(StrEnum):
+    """Whether a message is there."""
+
+    # A broker group has it where consumers can get it.
+    HELD = "held"
+    # None has.
+    MISSING = "missing"
+    # It cannot be known; nothing is done about it.
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTail:
+    """Bytes that were cut off a broker's log and kept."""
+
+    # As name:id; empty for a folder of this machine.
+    broker: str
+    name: str
+    start_offset: int
+    end_offset: int
+    # When it was cut off.
+    kept_ms: int
+    # Why; empty: not written down.
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TailMessage:
+    """A message of a kept tail, and what came of it."""
+
+    # Where it lay in the log.
+    offset: int
+    message_id: str
+    topic: str
+    store_ms: int
+    # Before anything was done.
+    state: HoldingState
+    # A broker group that holds it; empty: none does, or it is not known.
+    held_by: str
+    # Its new place; -1: nothing was stored.
+    queue_id: int
+    new_queue_offset: int
+    # Why it was not stored, or is not safe, or is not known; empty: it was there, was stored, or would be.
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRange:
+    """Bytes of a kept tail that are no valid record."""
+
+    start_offset: int
+    end_offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TailResult:
+    """What came of a part of a kept tail."""
+
+    tail: KeptTail
+    messages: Sequence[TailMessage]
+    unreadable: Sequence[UnreadableRange]
+    # Where the next part begins; empty: this was all.
+    next_page_token: str
+    dry_run: bool
 
 
 # Brokers

@@ -11,6 +11,7 @@ import grpc
 from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 from tandemmq.admin.v1 import broker_operations_service_pb2_grpc
 
+from broker.api.kept_tails import KeptTails, TailUnknown
 from broker.api.sessions import ClientSession, ClientSessions
 from broker.metrics.turn_limit import TurnLimit
 from broker.operations.group_changes import Edge, GroupChanges, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
@@ -33,6 +34,12 @@ _CLIENT_TEXT_MAX: Final = 500
 _EVENTS: Final = 100
 _EVENTS_MAX: Final = 500
 _DEAD_LETTERS_MAX: Final = 100
+_TAILS: Final = 100
+_TAILS_MAX: Final = 500
+_TAIL_READ_BYTES_MAX: Final = 1 << 20
+_FINGERPRINTS_MAX: Final = 256
+_RESTORED_MAX: Final = 64
+_RESTORED_BYTES_MAX: Final = 4 << 20
 _MEMBERS_NAMED: Final = 3
 _VALUES_MAX: Final = 200
 _KEY_CHARACTERS_MAX: Final = 100
@@ -53,6 +60,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         settings: RuntimeSettings,
         events: EventMemory,
         resend_dead_letters: ResendDeadLetters | None,
+        kept_tails: KeptTails | None,
         process_start_ms: int,
         refusal: Callable[[], str | None],
         clock: Clock,
@@ -62,6 +70,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         self._settings = settings
         self._events = events
         self._resend_dead_letters = resend_dead_letters
+        self._kept_tails = kept_tails
         self._process_start_ms = process_start_ms
         self._refusal = refusal
         self._clock = clock
@@ -107,6 +116,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _members_text(request.group, members))
         change = self._changes.removal_of if request.dry_run else self._changes.remove_group
         removal = change(request.group)
+        await self._changes.written()
         return pb.DeleteSubscriptionGroupResponse(
             existed=removal.existed, topics=removal.topics, inflight_count=removal.inflight_count
         )
@@ -136,6 +146,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         await self._both_exist(request, context)
         if not request.dry_run:
             self._changes.move(request.group, request.topic, moves)
+            await self._changes.written()
         return pb.ResetOffsetsResponse(
             moves=[
                 pb.OffsetMove(
@@ -163,6 +174,75 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             await _refuse(context, f"queue_offsets: {count} are named; name 1 to {_DEAD_LETTERS_MAX}")
         letters = await self._resend_dead_letters(request.group, request.queue_offsets, request.dry_run)
         return pb.ResendDeadLettersResponse(letters=letters)
+
+    # Kept tails
+
+    async def ListKeptTails(  # noqa: N802
+        self, request: pb.ListKeptTailsRequest, context: _Context
+    ) -> pb.ListKeptTailsResponse:
+        tails = await self._tails(context)
+        limit = await _limit(request.page_size, context, default=_TAILS, maximum=_TAILS_MAX)
+        found, next_token = await tails.tails(after=request.page_token, limit=limit)
+        answer = pb.ListKeptTailsResponse(next_page_token=next_token)
+        for tail in found:
+            view = answer.tails.add(
+                name=tail.name, start_offset=tail.start_offset, end_offset=tail.end_offset, reason=tail.reason
+            )
+            view.kept_time.FromMilliseconds(tail.kept_wall_ms)
+        return answer
+
+    async def ReadKeptTail(  # noqa: N802
+        self, request: pb.ReadKeptTailRequest, context: _Context
+    ) -> pb.ReadKeptTailResponse:
+        tails = await self._tails(context)
+        if not 0 <= request.length_bytes <= _TAIL_READ_BYTES_MAX:
+            await _refuse(context, f"length_bytes: {request.length_bytes}; ask for at most {_TAIL_READ_BYTES_MAX}")
+        try:
+            data = await tails.read(request.name, request.offset, request.length_bytes or _TAIL_READ_BYTES_MAX)
+        except TailUnknown as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        return pb.ReadKeptTailResponse(data=data)
+
+    async def CheckMessages(  # noqa: N802
+        self, request: pb.CheckMessagesRequest, context: _Context
+    ) -> pb.CheckMessagesResponse:
+        tails = await self._tails(context)
+        if not 0 < len(request.messages) <= _FINGERPRINTS_MAX:
+            await _refuse(context, f"messages: {len(request.messages)} are named; name 1 to {_FINGERPRINTS_MAX}")
+        for message in request.messages:
+            if not message.message_id or not message.topic:
+                await _refuse(context, "messages: each needs its message_id and its topic")
+        try:
+            return pb.CheckMessagesResponse(holdings=await tails.check(request.messages))
+        except QueriesBusy as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            raise AssertionError("abort raises") from error
+
+    async def RestoreMessages(  # noqa: N802
+        self, request: pb.RestoreMessagesRequest, context: _Context
+    ) -> pb.RestoreMessagesResponse:
+        tails = await self._tails(context)
+        await self._masters_only(context)
+        count, size = len(request.records), sum(map(len, request.records))
+        if not 0 < count <= _RESTORED_MAX or (count > 1 and size > _RESTORED_BYTES_MAX):
+            await _refuse(
+                context,
+                f"records: {count} of {size} bytes; send 1 to {_RESTORED_MAX}, of {_RESTORED_BYTES_MAX} bytes or one",
+            )
+        try:
+            return pb.RestoreMessagesResponse(messages=await tails.restore(request.records, dry_run=request.dry_run))
+        except QueriesBusy as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            raise AssertionError("abort raises") from error
+        except TimeoutError as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "others restore messages here; try again")
+            raise AssertionError("abort raises") from error
+
+    async def _tails(self, context: _Context) -> KeptTails:
+        if self._kept_tails is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this broker has no kept tails")
+            raise AssertionError("abort raises")
+        return self._kept_tails
 
     # Settings
 

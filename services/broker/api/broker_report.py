@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,11 +23,12 @@ from broker.slave.follower import Follower
 from broker.write_path import WritePath
 from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable
+from mqcore.metadata import MetadataFile
 from mqcore.metrics import HistogramReading
 from mqcore.replication import MasterReplica
 from mqcore.routing import BrokerIdentity
 from mqcore.storage import Disk, DiskError, DiskUsage, MessageStore
-from mqcore.storage.kept_tail import KEPT_TAILS_FOLDER
+from mqcore.storage.kept_tail import kept_tails
 from mqservice.loop_meter import LoopMeter
 from mqservice.memory import resident_bytes
 from mqservice.name_server_link import NameServerLinks
@@ -35,6 +36,8 @@ from mqservice.version import VERSION
 
 __all__ = ["BrokerReport"]
 
+_NAMED_MAX: Final = 10
+"""Problems of one kind, and names in one."""
 _TICK_S: Final = 1.0
 _TICKS_PER_LOOK: Final = 5
 
@@ -102,8 +105,7 @@ class BrokerReport:
                 await asyncio.sleep(_TICK_S)
 
     def _look_at_disk(self) -> tuple[DiskUsage, list[str]]:
-        folder = KEPT_TAILS_FOLDER
-        return self._disk.usage(), [f"{folder}/{entry.name}" for entry in self._disk.list_folder(folder)]
+        return self._disk.usage(), [tail.path for tail in kept_tails(self._disk)]
 
     def status(self) -> pb.GetBrokerStatusResponse:
         """The answer of GetBrokerStatus: of a slave with its link, of a master with its slaves'."""
@@ -142,6 +144,7 @@ class BrokerReport:
             topic_count=len(self._tables.topics),
             group_count=len(self._tables.groups),
         )
+        status.problems.extend(self._problems())
         if self._disk_usage is not None:
             status.disk.CopyFrom(self._disk_state(self._disk_usage))
         if settings.is_master:
@@ -149,6 +152,34 @@ class BrokerReport:
         else:
             self._add_master(status)
         return status
+
+    def _problems(self) -> Iterator[pb.BrokerProblem]:
+        for file in self._tables.damaged:
+            yield pb.BrokerProblem(
+                problem=f"cannot read its config/{file.value}",
+                remedy="start the other replicas of its group, or restore the file from a backup; do not remove it",
+            )
+        for file, kept in self._tables.kept.items():
+            # Progress that is ahead of the master's is no fault of either.
+            if kept and file in (MetadataFile.TOPICS, MetadataFile.SUBSCRIPTION_GROUPS):
+                rest = f", and {len(kept) - _NAMED_MAX} more" if len(kept) > _NAMED_MAX else ""
+                yield pb.BrokerProblem(
+                    problem=f"holds what its master lacks and nobody deleted: {'; '.join(kept[:_NAMED_MAX])}{rest}",
+                    remedy="make them again on the master; then delete there what is not wanted",
+                )
+        skipped = self._leases.skipped_backlogs()
+        for one in skipped[:_NAMED_MAX]:
+            yield pb.BrokerProblem(
+                problem=f"group {one.group} began at the newest message of {one.topic}: "
+                f"{one.message_count:,} older ones are not delivered to it",
+                remedy=f"if it should have them: tandemmq group reset {one.group} {one.topic} --to earliest; "
+                "consumeFromEarliest=true lets new groups begin at the oldest message",
+            )
+        if len(skipped) > _NAMED_MAX:
+            yield pb.BrokerProblem(
+                problem=f"{len(skipped) - _NAMED_MAX} more groups began at the newest message beside older ones",
+                remedy="consumeFromEarliest=true lets new groups begin at the oldest message",
+            )
 
     def _add_slaves(self, status: pb.GetBrokerStatusResponse) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -165,6 +196,7 @@ class BrokerReport:
                 lag_seconds=self._lag_age.lag_s(slave.acked_offset),
                 connected_seconds=(now_ms - traffic.connected_at_ms) // 1_000 if traffic is not None else 0,
                 sent_bytes=traffic.sent_bytes if traffic is not None else 0,
+                silent_ms=traffic.silent_ms if traffic is not None else None,
             )
         for departure in self._ha.departures:
             status.slave_departures.add(
@@ -180,6 +212,9 @@ class BrokerReport:
         link.address = follower.master_address
         link.state = follower.state
         link.lag_bytes = follower.lag_bytes
+        silent_ms = follower.silent_ms
+        if silent_ms is not None:
+            link.silent_ms = silent_ms
         link.master_end_offset = self._store.end_offset + follower.lag_bytes
 
     async def probe_peers(self) -> pb.ProbePeersResponse:

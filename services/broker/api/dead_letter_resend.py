@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
@@ -40,7 +40,15 @@ from mqcore.message.sys_flag import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAG
 from mqcore.routing.queue_choice import QueueRotation, queue_of_message_group
 from mqcore.storage import AppendResult
 
-__all__ = ["DeadLetterResend"]
+__all__ = [
+    "KEPT_FLAGS",
+    "PUT_LIMIT_S",
+    "DeadLetterResend",
+    "StoredAgain",
+    "put_again",
+    "topic_problem",
+    "wait_for_puts",
+]
 
 log = structlog.get_logger(__name__)
 
@@ -48,11 +56,11 @@ _QUEUE_ID: Final = 0
 """Dead letter topics have one queue."""
 _LETTERS_AT_ONCE: Final = 8
 """Read and put before their outcomes are waited for: as many bodies are in memory."""
-_PUT_LIMIT_S: Final = 8.0
+PUT_LIMIT_S: Final = 8.0
 """For all; callers wait for 10."""
 _TYPES_TAKEN: Final = ("NORMAL", "FIFO", "MIXED")
 _INTERNAL_TOPICS: Final = ("%RETRY%", "%DLQ%")
-_KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
+KEPT_FLAGS: Final = COMPRESSED | COMPRESSION_TYPE_MASK | MULTI_TAGS
 """How to read body and tags. What else a sysFlag says is of the record it stands in."""
 
 _LEFT_BEHIND: Final = frozenset(
@@ -97,7 +105,7 @@ class DeadLetterResend:
         letters: list[pb.ResentDeadLetter] = []
         seen: set[int] = set()
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + _PUT_LIMIT_S
+        deadline_s = loop.time() + PUT_LIMIT_S
         for start in range(0, len(queue_offsets), _LETTERS_AT_ONCE):
             puts: list[tuple[pb.ResentDeadLetter, asyncio.Future[AppendResult]]] = []
             for queue_offset in queue_offsets[start : start + _LETTERS_AT_ONCE]:
@@ -115,8 +123,8 @@ class DeadLetterResend:
                     letter.problem = "not sent: those before it took all the time there was"
                 else:
                     letter.queue_id = message.queue_id
-                    puts.append((letter, self._put(message)))
-            await _wait(puts, deadline_s)
+                    puts.append((letter, put_again(self._services, message)))
+            await wait_for_puts(puts, deadline_s)
         if not dry_run:
             failed = sum(letter.new_queue_offset < 0 for letter in letters)
             log.info("dead_letters_resent", by="operator", group=group, sent=len(letters) - failed, failed=failed)
@@ -144,14 +152,7 @@ class DeadLetterResend:
             return "it does not say which topic it came from"
         if topic.startswith(_INTERNAL_TOPICS):
             return f"it says it came from {topic}, which takes no new messages"
-        config = self._services.topics.get(topic)
-        if config is None:
-            return f"topic {topic}, where it came from, does not exist on this broker: create it again first"
-        if not config.writable or config.write_queue_count < 1:
-            return f"topic {topic} has no writable queue on this broker"
-        if config.message_type not in _TYPES_TAKEN:
-            return f"topic {topic} takes {config.message_type} messages, which this version does not store"
-        return ""
+        return topic_problem(self._services, topic)
 
     def _outgoing(
         self, record: MessageRecord, properties: dict[str, str], letter: pb.ResentDeadLetter
@@ -171,7 +172,7 @@ class DeadLetterResend:
             born_timestamp_ms=record.born_timestamp_ms,
             born_host=record.born_host,
             flag=record.flag,
-            sys_flag=record.sys_flag & _KEPT_FLAGS,
+            sys_flag=record.sys_flag & KEPT_FLAGS,
         )
 
     def _queue(self, topic: str, message_group: str) -> int:
@@ -181,10 +182,31 @@ class DeadLetterResend:
             return queue_of_message_group(message_group, config.write_queue_count)
         return self._rotation.next_queue(topic, config.write_queue_count)
 
-    def _put(self, message: OutgoingMessage) -> asyncio.Future[AppendResult]:
-        settled: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
-        self._services.put([message], partial(_settle, settled))
-        return settled
+
+class StoredAgain(Protocol):
+    """What is told of a message that is stored again: a field of each name."""
+
+    problem: str
+    new_queue_offset: int
+
+
+def topic_problem(services: BrokerServices, topic: str) -> str:
+    """Why nothing can be stored in a topic; empty: it can."""
+    config = services.topics.get(topic)
+    if config is None:
+        return f"topic {topic}, where it came from, does not exist on this broker: create it again first"
+    if not config.writable or config.write_queue_count < 1:
+        return f"topic {topic} has no writable queue on this broker"
+    if config.message_type not in _TYPES_TAKEN:
+        return f"topic {topic} takes {config.message_type} messages, which this version does not store"
+    return ""
+
+
+def put_again(services: BrokerServices, message: OutgoingMessage) -> asyncio.Future[AppendResult]:
+    """Its final result. It lies in the log when this returns, unless it was refused."""
+    settled: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+    services.put([message], partial(_settle, settled))
+    return settled
 
 
 def _settle(settled: asyncio.Future[AppendResult], results: list[AppendResult]) -> None:
@@ -192,7 +214,7 @@ def _settle(settled: asyncio.Future[AppendResult], results: list[AppendResult]) 
         settled.set_result(results[0])
 
 
-async def _wait(puts: Sequence[tuple[pb.ResentDeadLetter, asyncio.Future[AppendResult]]], deadline_s: float) -> None:
+async def wait_for_puts(puts: Sequence[tuple[StoredAgain, asyncio.Future[AppendResult]]], deadline_s: float) -> None:
     """Writes the outcomes into the letters."""
     for letter, settled in puts:
         try:

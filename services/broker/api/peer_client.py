@@ -6,9 +6,11 @@ The edge where protobuf ends: callers see extents, digests and JSON. Every call 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import grpc
 from tandemmq.broker.v1 import (
@@ -18,11 +20,14 @@ from tandemmq.broker.v1 import (
     replica_service_pb2_grpc,
 )
 
+from broker.lease_copy import LeaseChange, LeasePosition
 from broker.tracing.traced_puts import TracedPutsPage
 from mqcore.metadata import DataVersion, MetadataFile
-from mqcore.replication import LogExtent, LogRange
+from mqcore.replication import HistoryCorrupt, LogExtent, LogHistory, LogRange, RemoteProtocolError
+from mqcore.routing import BrokerIdentity, ReplicaMemory
 from mqcore.tracing import parse_traceparent
 from mqcore.tracing.replica_spans import TracedPut
+from mqservice.cancellation import cancellation_wins
 
 _TABLES: Final = {
     MetadataFile.TOPICS: metadata_service_pb2.METADATA_TABLE_TOPICS,
@@ -31,11 +36,12 @@ _TABLES: Final = {
     MetadataFile.DELAY_OFFSETS: metadata_service_pb2.METADATA_TABLE_DELAY_OFFSETS,
 }
 
-__all__ = ["PeerClient", "PeerLog", "PeerUnavailable"]
+__all__ = ["EpochPromise", "PeerClient", "PeerLog", "PeerUnavailable", "ReplicaClaim", "history_messages"]
 
 CALL_TIMEOUT_S: Final = 3.0
 VERIFY_TIMEOUT_S: Final = 10.0
 DIGEST_TIMEOUT_S: Final = 30.0
+LEASES_TIMEOUT_S: Final = 30.0
 READ_TIMEOUT_S: Final = 3_600.0
 
 CHANNEL_OPTIONS: Final = (
@@ -63,9 +69,22 @@ class PeerUnavailable(Exception):
 
 
 class PeerLog:
-    """A peer's CommitLog as it describes it."""
+    """A peer's CommitLog as it describes it, and what it remembers of its group."""
 
-    __slots__ = ("broker_id", "extent", "flushed_offset", "segment_bytes", "serving")
+    __slots__ = (
+        "broker_id",
+        "broker_name",
+        "cluster",
+        "disk_id",
+        "extent",
+        "flushed_offset",
+        "history",
+        "promised_epoch",
+        "replicas",
+        "run",
+        "segment_bytes",
+        "serving",
+    )
 
     def __init__(self, answer: replica_service_pb2.GetLogExtentResponse) -> None:
         self.extent = LogExtent(min_offset=answer.min_offset, end_offset=answer.end_offset)
@@ -73,6 +92,46 @@ class PeerLog:
         self.serving = answer.serving
         self.broker_id = answer.broker_id
         self.flushed_offset = answer.flushed_offset
+        self.disk_id = answer.disk_id
+        self.run = answer.run
+        self.history = _history(answer.history)
+        self.promised_epoch = answer.promised_epoch
+        self.cluster = answer.cluster
+        self.broker_name = answer.broker_name
+        self.replicas = tuple(
+            ReplicaMemory(
+                broker_id=replica.broker_id,
+                disk_id=replica.disk_id,
+                run=replica.run,
+                epoch=replica.epoch,
+                end_offset=replica.end_offset,
+                metadata_endpoint=replica.metadata_endpoint,
+            )
+            for replica in answer.replicas
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaClaim:
+    """Who a slave says it is when it proves its log."""
+
+    identity: BrokerIdentity
+    disk_id: str
+    run: int
+    # The greatest that it has followed.
+    epoch: int
+    # Where it is asked when its master starts again, host:port.
+    metadata_endpoint: str
+
+
+class EpochPromise(NamedTuple):
+    """What a replica answers a master that is about to begin an epoch."""
+
+    is_promised: bool
+    # The greatest that it knows of.
+    epoch: int
+    # Of its log, to which nothing of an earlier epoch comes any more.
+    end_offset: int
 
 
 class PeerClient:
@@ -94,49 +153,63 @@ class PeerClient:
 
     async def log(self) -> PeerLog:
         """Which part of the log the peer holds."""
-        try:
+        with self._asking("GetLogExtent"):
             return PeerLog(
                 await self._replica.GetLogExtent(replica_service_pb2.GetLogExtentRequest(), timeout=CALL_TIMEOUT_S)
             )
-        except grpc.aio.AioRpcError as error:
-            raise PeerUnavailable(self.endpoint, "GetLogExtent", error) from error
 
     async def digests(self, ranges: Sequence[LogRange]) -> list[bytes]:
         """SHA-256 of the peer's bytes in each range, in order."""
         request = replica_service_pb2.GetRangeDigestsRequest(ranges=[_range(item) for item in ranges])
-        try:
+        with self._asking("GetRangeDigests"):
             answer = await self._replica.GetRangeDigests(request, timeout=DIGEST_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise PeerUnavailable(self.endpoint, "GetRangeDigests", error) from error
         return list(answer.digests)
 
-    async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes, connection: str) -> bool:
-        """States our tail to the master; True when it holds the same. `connection` is our end of the replication
-        connection that will report the tail's end."""
+    async def verify(self, claim: ReplicaClaim, *, tail: LogRange, digest: bytes, connection: str) -> LogHistory | None:
+        """States our tail to the master; its history when it holds the same, None when it does not. `connection` is our
+        end of the replication connection that will report the tail's end."""
         request = replica_service_pb2.VerifyReplicaRequest(
-            broker_id=broker_id, range=_range(tail), digest=digest, connection=connection
+            broker_id=claim.identity.broker_id,
+            range=_range(tail),
+            digest=digest,
+            connection=connection,
+            cluster=claim.identity.cluster,
+            broker_name=claim.identity.broker_name,
+            disk_id=claim.disk_id,
+            run=claim.run,
+            epoch=claim.epoch,
+            metadata_endpoint=claim.metadata_endpoint,
         )
-        try:
-            return bool((await self._replica.VerifyReplica(request, timeout=VERIFY_TIMEOUT_S)).equal)
-        except grpc.aio.AioRpcError as error:
-            raise PeerUnavailable(self.endpoint, "VerifyReplica", error) from error
+        with self._asking("VerifyReplica"):
+            answer = await self._replica.VerifyReplica(request, timeout=VERIFY_TIMEOUT_S)
+        return _history(answer.history) if answer.equal else None
+
+    async def promise_epoch(self, epoch: int, *, disk_id: str, identity: BrokerIdentity) -> EpochPromise | None:
+        """Has the peer take no byte of an earlier epoch from now on. None: a version that knows no epochs."""
+        request = replica_service_pb2.PromiseEpochRequest(
+            epoch=epoch, disk_id=disk_id, cluster=identity.cluster, broker_name=identity.broker_name
+        )
+        with self._asking("PromiseEpoch"):
+            try:
+                answer = await self._replica.PromiseEpoch(request, timeout=CALL_TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    return None
+                raise
+        return EpochPromise(answer.promised, answer.epoch, answer.end_offset)
 
     async def read_log(self, wanted: LogRange) -> AsyncIterator[tuple[int, bytes]]:
         """The peer's bytes in pieces of at most 1 MiB: (start offset, bytes), in order."""
         request = replica_service_pb2.ReadLogRequest(range=_range(wanted))
-        try:
+        with self._asking("ReadLog"):
             async for piece in self._replica.ReadLog(request, timeout=READ_TIMEOUT_S):
                 yield piece.start_offset, piece.data
-        except grpc.aio.AioRpcError as error:
-            raise PeerUnavailable(self.endpoint, "ReadLog", error) from error
 
     async def traced_puts(self, *, incarnation: int, after_sequence: int) -> TracedPutsPage:
         """Sends that the master traced, oldest first; what is no trace context is left out."""
         request = replica_service_pb2.ListTracedPutsRequest(incarnation=incarnation, after_sequence=after_sequence)
-        try:
+        with self._asking("ListTracedPuts"):
             answer = await self._replica.ListTracedPuts(request, timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise PeerUnavailable(self.endpoint, "ListTracedPuts", error) from error
         return TracedPutsPage(
             answer.incarnation,
             [
@@ -155,17 +228,18 @@ class PeerClient:
             ],
         )
 
-    async def metadata_table(self, file: MetadataFile, known: DataVersion | None) -> tuple[DataVersion, str | None]:
-        """One table of the master; the text is None when its version is the known one."""
-        request = metadata_service_pb2.GetMetadataTableRequest(table=_TABLES[file])
+    async def metadata_table(
+        self, file: MetadataFile, known: DataVersion | None, *, accept_copy: bool = False
+    ) -> tuple[DataVersion, str | None]:
+        """One table of the master, or with `accept_copy` of whoever it is. The text is None when its version is the
+        known one, or when the peer cannot read its own file."""
+        request = metadata_service_pb2.GetMetadataTableRequest(table=_TABLES[file], accept_copy=accept_copy)
         if known is not None:
             request.known_version.state_version = known.state_version
             request.known_version.timestamp_ms = known.timestamp_ms
             request.known_version.counter = known.counter
-        try:
+        with self._asking("GetMetadataTable"):
             answer = await self._metadata.GetMetadataTable(request, timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise PeerUnavailable(self.endpoint, "GetMetadataTable", error) from error
         version = DataVersion(
             state_version=answer.version.state_version,
             timestamp_ms=answer.version.timestamp_ms,
@@ -173,13 +247,52 @@ class PeerClient:
         )
         return version, answer.json or None
 
+    async def leases(self, known: LeasePosition, *, accept_copy: bool = False) -> LeaseChange:
+        """What leads a copy of the master's leases, or with `accept_copy` of whoever it is, from `known` to now."""
+        request = metadata_service_pb2.GetLeasesRequest(accept_copy=accept_copy)
+        request.known.source = known.source
+        request.known.generation = known.generation
+        request.known.journal_bytes = known.journal_bytes
+        position, starts_anew = known, False
+        snapshot, journal = bytearray(), bytearray()
+        with self._asking("GetLeases"):
+            async for piece in self._metadata.GetLeases(request, timeout=LEASES_TIMEOUT_S):
+                if piece.HasField("position"):
+                    position = LeasePosition(
+                        piece.position.source, piece.position.generation, piece.position.journal_bytes
+                    )
+                    starts_anew = piece.starts_anew
+                snapshot += piece.snapshot
+                journal += piece.journal
+        return LeaseChange(position, bytes(snapshot) if starts_anew else None, bytes(journal))
+
     async def metadata_changes(self) -> AsyncIterator[None]:
         """Yields at once and after every change of any table, until the peer goes."""
-        try:
+        with self._asking("WatchMetadata"):
             async for _ in self._metadata.WatchMetadata(metadata_service_pb2.WatchMetadataRequest()):
                 yield None
+
+    @contextmanager
+    def _asking(self, call: str) -> Iterator[None]:
+        """Every call is made in this: its failure is PeerUnavailable, and no pardon for a task told to stop."""
+        try:
+            with cancellation_wins():
+                yield
         except grpc.aio.AioRpcError as error:
-            raise PeerUnavailable(self.endpoint, "WatchMetadata", error) from error
+            raise PeerUnavailable(self.endpoint, call, error) from error
+
+
+def history_messages(history: LogHistory) -> list[replica_service_pb2.Epoch]:
+    """A history as it is sent."""
+    return [replica_service_pb2.Epoch(epoch=epoch, start_offset=start) for epoch, start in history.epochs]
+
+
+def _history(epochs: Iterable[replica_service_pb2.Epoch]) -> LogHistory:
+    """RemoteProtocolError: the peer's epochs do not ascend."""
+    try:
+        return LogHistory.of((epoch.epoch, epoch.start_offset) for epoch in epochs)
+    except HistoryCorrupt as error:
+        raise RemoteProtocolError("bad_history", str(error)) from error
 
 
 def _range(item: LogRange) -> replica_service_pb2.LogRange:

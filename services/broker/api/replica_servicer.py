@@ -9,9 +9,13 @@ import grpc
 from tandemmq.broker.v1 import replica_service_pb2 as pb
 from tandemmq.broker.v1 import replica_service_pb2_grpc
 
+from broker.api.peer_client import history_messages
+from broker.master.group_recovery import GroupRecovery
+from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import LocalLog, ReplicaProof
 from broker.tracing.traced_puts import TracedPuts
 from mqcore.replication import LogRange
+from mqcore.routing import BrokerIdentity, ReplicaMemory
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -29,15 +33,20 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         self,
         *,
         log: LocalLog,
-        broker_id: int,
+        identity: BrokerIdentity,
+        replica: ReplicaIdentity,
+        proof: ReplicaProof,
         serving: Callable[[], bool],
-        verified: Callable[[int, int, str], None],
+        recovery: GroupRecovery | None = None,
         traced_puts: TracedPuts | None = None,
     ) -> None:
+        """`recovery` is a master's start, which an operator may have to help."""
         self._log = log
-        self._broker_id = broker_id
+        self._identity = identity
+        self._replica = replica
         self._serving = serving
-        self._proof = ReplicaProof(log=log, serving=serving, verified=verified)
+        self._proof = proof
+        self._recovery = recovery
         self._traced_puts = traced_puts
 
     async def GetLogExtent(  # noqa: N802
@@ -50,8 +59,15 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             end_offset=self._log.end_offset,
             segment_bytes=self._log.segment_bytes,
             serving=self._serving(),
-            broker_id=self._broker_id,
+            broker_id=self._identity.broker_id,
             flushed_offset=self._log.flushed_offset,
+            disk_id=self._replica.disk_id,
+            run=self._replica.run,
+            history=history_messages(self._replica.history),
+            cluster=self._identity.cluster,
+            broker_name=self._identity.broker_name,
+            replicas=[_remembered(memory) for memory in self._replica.replicas],
+            promised_epoch=self._replica.greatest_epoch,
         )
 
     async def GetRangeDigests(  # noqa: N802
@@ -73,13 +89,49 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         request: pb.VerifyReplicaRequest,
         context: _Context,
     ) -> pb.VerifyReplicaResponse:
+        await self._check_group(request.cluster, request.broker_name, context)
         equal = await self._proof.verify(
-            broker_id=request.broker_id,
+            ReplicaMemory(
+                broker_id=request.broker_id,
+                disk_id=request.disk_id,
+                run=request.run,
+                epoch=request.epoch,
+                end_offset=request.range.end_offset,
+                metadata_endpoint=request.metadata_endpoint,
+            ),
             tail=LogRange(request.range.start_offset, request.range.end_offset),
             digest=request.digest,
             connection=request.connection,
         )
-        return pb.VerifyReplicaResponse(equal=equal)
+        return pb.VerifyReplicaResponse(equal=equal, history=history_messages(self._proof.history))
+
+    async def PromiseEpoch(  # noqa: N802
+        self, request: pb.PromiseEpochRequest, context: _Context
+    ) -> pb.PromiseEpochResponse:
+        await self._check_group(request.cluster, request.broker_name, context)
+        if self._identity.is_master and self._serving():
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "disk_id: this broker is the master, and serves")
+        promised = await self._proof.promise(request.epoch, request.disk_id)
+        return pb.PromiseEpochResponse(
+            promised=promised, epoch=self._replica.greatest_epoch, end_offset=self._log.end_offset
+        )
+
+    async def AcceptLoss(  # noqa: N802
+        self, request: pb.AcceptLossRequest, context: _Context
+    ) -> pb.AcceptLossResponse:
+        waiting = self._recovery.waiting if self._recovery is not None else None
+        response = pb.AcceptLossResponse(end_offset=self._log.end_offset)
+        if self._recovery is None or waiting is None:
+            return response
+        response.waits_for = waiting.reason
+        response.lost_bytes = waiting.lost_bytes
+        response.missing.extend(_remembered(memory) for memory in waiting.missing)
+        if request.dry_run:
+            return response
+        if refusal := self._recovery.accept_loss(request.disk_ids):
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+        response.accepted = True
+        return response
 
     async def ReadLog(  # noqa: N802
         self, request: pb.ReadLogRequest, context: _Context
@@ -114,6 +166,16 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             )
         return response
 
+    async def _check_group(self, cluster: str, broker_name: str, context: _Context) -> None:
+        """Of a version that does not tell its group, nothing is asked."""
+        group = (self._identity.cluster, self._identity.broker_name)
+        if broker_name and (cluster, broker_name) != group:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"broker_name: {broker_name} of {cluster} is no member of {group[1]} of {group[0]}; "
+                "set brokerName, or haMasterAddress",
+            )
+
     async def _checked(self, item: pb.LogRange, context: _Context) -> LogRange:
         wanted = LogRange(item.start_offset, item.end_offset)
         if not self._proof.holds(wanted):
@@ -123,3 +185,14 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
                 f"[{self._log.min_offset}, {self._log.end_offset})",
             )
         return wanted
+
+
+def _remembered(memory: ReplicaMemory) -> pb.RememberedReplica:
+    return pb.RememberedReplica(
+        broker_id=memory.broker_id,
+        disk_id=memory.disk_id,
+        run=memory.run,
+        epoch=memory.epoch,
+        end_offset=memory.end_offset,
+        metadata_endpoint=memory.metadata_endpoint,
+    )

@@ -15,6 +15,7 @@ from broker.api.peer_client import CALL_TIMEOUT_S, CHANNEL_OPTIONS, PeerClient, 
 from broker.audit.repair_errors import Refusal, RepairRefused
 from mqcore.replication import LogRange
 from mqcore.routing import BrokerIdentity
+from mqservice.cancellation import cancellation_wins
 
 __all__ = ["MemberLogs", "SourceLog"]
 
@@ -71,23 +72,24 @@ class SourceLog:
         async with grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS) as channel:
             stub = replica_reader_service_pb2_grpc.ReplicaReaderServiceStub(channel)
             try:
-                source = await stub.DescribeReplica(pb.DescribeReplicaRequest(), timeout=CALL_TIMEOUT_S)
-                self._check(source, source_broker_id, wanted)
-                offset = wanted.start_offset
-                while offset < wanted.end_offset:
-                    within = offset % source.segment_bytes
-                    length = min(wanted.end_offset - offset, source.segment_bytes - within, _CALL_BYTES_MAX)
-                    request = pb.ReadFileRequest(
-                        path=f"commitlog/{offset - within:020d}", offset=within, length_bytes=length
-                    )
-                    call_end = offset + length
-                    async for piece in stub.ReadFile(
-                        request, timeout=CALL_TIMEOUT_S + length / _SLOWEST_BYTES_PER_SECOND
-                    ):
-                        offset += len(piece.data)
-                        yield piece.data
-                    if offset != call_end:
-                        raise RepairRefused(Refusal.SOURCE_UNAVAILABLE, f"{name} holds nothing at {offset}")
+                with cancellation_wins():
+                    source = await stub.DescribeReplica(pb.DescribeReplicaRequest(), timeout=CALL_TIMEOUT_S)
+                    self._check(source, source_broker_id, wanted)
+                    offset = wanted.start_offset
+                    while offset < wanted.end_offset:
+                        within = offset % source.segment_bytes
+                        length = min(wanted.end_offset - offset, source.segment_bytes - within, _CALL_BYTES_MAX)
+                        request = pb.ReadFileRequest(
+                            path=f"commitlog/{offset - within:020d}", offset=within, length_bytes=length
+                        )
+                        call_end = offset + length
+                        async for piece in stub.ReadFile(
+                            request, timeout=CALL_TIMEOUT_S + length / _SLOWEST_BYTES_PER_SECOND
+                        ):
+                            offset += len(piece.data)
+                            yield piece.data
+                        if offset != call_end:
+                            raise RepairRefused(Refusal.SOURCE_UNAVAILABLE, f"{name} holds nothing at {offset}")
             except grpc.aio.AioRpcError as error:
                 raise RepairRefused(
                     Refusal.SOURCE_UNAVAILABLE, f"{name}: {error.code().name} {error.details() or ''}".rstrip()

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
+from broker.ha_socket import CHECK_INTERVAL_S, answers_no_more, prepare, tcp_state, why_broken
 from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
 from mqcore.replication import MasterReplica
@@ -61,6 +62,8 @@ class LinkTraffic(NamedTuple):
     # On the monotonic clock.
     connected_at_ms: int
     sent_bytes: int
+    # Since anything came from the slave's machine; None: this system does not tell.
+    silent_ms: int | None
 
 
 class _HaLink:
@@ -101,6 +104,7 @@ class HaListener:
         self._tracer = tracer
         self._links: dict[int, _HaLink] = {}
         self._listener: socket.socket | None = None
+        self._check_handle: asyncio.TimerHandle | None = None
         self.departures: deque[Departure] = deque(maxlen=_DEPARTURES_MAX)
         """Slaves that went away, newest last."""
 
@@ -122,11 +126,15 @@ class HaListener:
             listener.close()
             raise
         self._listener = listener
-        asyncio.get_running_loop().add_reader(listener, self._accept)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(listener, self._accept)
+        self._check_handle = loop.call_later(CHECK_INTERVAL_S, self._close_cut_off)
 
     def stop(self) -> None:
         """Closes the port and every slave's connection."""
         loop = asyncio.get_running_loop()
+        if self._check_handle is not None:
+            self._check_handle.cancel()
         if self._listener is not None:
             loop.remove_reader(self._listener)
             self._listener.close()
@@ -137,7 +145,10 @@ class HaListener:
     def traffic(self, link_id: int) -> LinkTraffic | None:
         """Of one connection; None when it is closed."""
         link = self._links.get(link_id)
-        return None if link is None else LinkTraffic(link.connected_at_ms, link.sent_bytes)
+        if link is None:
+            return None
+        state = tcp_state(link.sock)
+        return LinkTraffic(link.connected_at_ms, link.sent_bytes, None if state is None else state.silent_ms)
 
     def pump(self) -> None:
         """Sends every slave what it lacks, as far as its socket takes it."""
@@ -177,7 +188,13 @@ class HaListener:
             sock.close()
             return
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            prepare(sock)
+        except OSError as error:
+            # It was reset before it was accepted: some systems say so here.
+            log.info("slave_disconnected", peer=peer, reason=str(error))
+            sock.close()
+            return
         now_ms = self._clock.monotonic_ms()
         link_id = self._replica.slave_connected(peer, now_ms=now_ms)
         link = _HaLink(link_id, sock, peer, connected_at_ms=now_ms)
@@ -194,7 +211,7 @@ class HaListener:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._lost(link, str(error))
+            self._lost(link, why_broken(error))
             return
         if not data:
             self._lost(link, "closed by the slave")
@@ -204,6 +221,14 @@ class HaListener:
         if self._tracer is not None:
             self._tracer.acknowledged(link.link_id, self._replica.acked_offset(link.link_id), now_ns)
         self._after_input()
+
+    def _close_cut_off(self) -> None:
+        """Ends connections whose other end is out of reach while something is on its way there."""
+        for link in list(self._links.values()):
+            reason = answers_no_more(link.sock)
+            if reason:
+                self._lost(link, reason)
+        self._check_handle = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._close_cut_off)
 
     def _lost(self, link: _HaLink, reason: str) -> None:
         log.info("slave_disconnected", peer=link.peer, link=link.link_id, reason=reason)
@@ -222,7 +247,7 @@ class HaListener:
                 self._want_writable(link, wanted=True)
                 return
             except OSError as error:
-                self._lost(link, str(error))
+                self._lost(link, why_broken(error))
                 return
             link.sent_bytes += sent
             link.unsent = _after(link.unsent, sent)

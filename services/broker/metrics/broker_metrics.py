@@ -18,7 +18,7 @@ from broker.metrics.client_metrics import ClientMetrics
 from broker.metrics.consumer_metrics import ConsumerMetrics
 from broker.metrics.message_metrics import MessageMetrics
 from broker.metrics.replication_metrics import MasterMetrics, SlaveMetrics
-from broker.metrics.store_metrics import StoreMetrics
+from broker.metrics.store_metrics import RetentionFigures, StoreMetrics
 from broker.metrics.turn_limit import TurnLimit
 from broker.put_meter import PutMeter
 from broker.queue_reader import DamagedEntries
@@ -72,6 +72,7 @@ class BrokerMetrics:
         lag_age: LagAge,
         current_settings: Callable[[], BrokerSettings],
         flush_seconds: Mapping[str, Histogram],
+        retention: RetentionFigures,
         refusal: Callable[[], str | None],
         span_counts: Callable[[], Mapping[str, int]],
         damaged_entries: DamagedEntries,
@@ -122,6 +123,7 @@ class BrokerMetrics:
             disk=disk,
             clock=clock,
             flush_seconds=flush_seconds,
+            retention=retention,
             disk_warning_ratio=lambda: current_settings().disk_space_warning_level_ratio,
             damaged_entries=damaged_entries,
         )

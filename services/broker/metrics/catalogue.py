@@ -167,6 +167,18 @@ _STORE: Final = (
         "Share of what recovery has to read at most that it has read; 1 when the store is recovered.",
     ),
     _gauge("rocketmq_store_recovery_duration_seconds", "s", "How long recovery took, or runs by now."),
+    _counter(
+        "rocketmq_store_needed_bytes_deleted_total",
+        "By",
+        "Bytes deleted that a slave or a consumer group still needed: unreadReservedTime or "
+        "unreplicatedReservedTime was over.",
+    ),
+    _gauge(
+        "rocketmq_store_wall_clock_jump_seconds",
+        "s",
+        "How far the wall clock is ahead (below 0: behind) of the time the broker counted, while files do not grow old "
+        "by it; else 0.",
+    ),
     _gauge("rocketmq_disk_used_ratio", "1", "How full the store's file system is."),
     _gauge(
         "rocketmq_disk_warning_ratio",

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from broker.queries.commit_log_pages import CommitLogPages
 from broker.queries.criteria import KeyCriteria, QueueCriteria, TimeCriteria, WantedMessages
-from broker.queries.errors import IndexIsOff, MessageUnknown, PageTokenInvalid, QueriesBusy, QueryError, TopicUnknown
+from broker.queries.errors import (
+    HoldingUnknown,
+    IndexIsOff,
+    MessageUnknown,
+    PageTokenInvalid,
+    QueriesBusy,
+    QueryError,
+    TopicUnknown,
+)
 from broker.queries.message_queries import MessageQueries
 from broker.queries.values import (
     Body,
+    Fingerprint,
     FoundOffset,
     MessagePage,
     QueriedMessage,
@@ -18,7 +27,9 @@ from broker.queries.values import (
 __all__ = [
     "Body",
     "CommitLogPages",
+    "Fingerprint",
     "FoundOffset",
+    "HoldingUnknown",
     "IndexIsOff",
     "KeyCriteria",
     "MessagePage",

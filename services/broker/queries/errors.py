@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["IndexIsOff", "MessageUnknown", "PageTokenInvalid", "QueriesBusy", "QueryError", "TopicUnknown"]
+__all__ = [
+    "HoldingUnknown",
+    "IndexIsOff",
+    "MessageUnknown",
+    "PageTokenInvalid",
+    "QueriesBusy",
+    "QueryError",
+    "TopicUnknown",
+]
 
 
 class QueryError(Exception):
@@ -29,6 +37,10 @@ class IndexIsOff(QueryError):
 
     def __init__(self) -> None:
         super().__init__("messageIndexEnable is off on this broker: search by time, or by queue and offset")
+
+
+class HoldingUnknown(QueryError):
+    """Whether this replica holds a message cannot be known."""
 
 
 class QueriesBusy(QueryError):

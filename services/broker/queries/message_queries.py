@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.queries.commit_log_pages import Pages
 from broker.queries.criteria import KeyCriteria, QueueCriteria, TimeCriteria, WantedMessages
-from broker.queries.errors import IndexIsOff, MessageUnknown, QueriesBusy, TopicUnknown
+from broker.queries.errors import HoldingUnknown, IndexIsOff, MessageUnknown, QueriesBusy, TopicUnknown
 from broker.queries.key_search import KeySearch
 from broker.queries.page_token import position_of
 from broker.queries.queue_entries import entry_at, first_at_physical
@@ -18,10 +18,11 @@ from broker.queries.queue_search import QueueSearch
 from broker.queries.queue_walk import Place, QueueWalk
 from broker.queries.stored_records import ReadableStore, StoredRecords
 from broker.queries.time_boundary import TimeBoundary
-from broker.queries.values import FoundOffset, MessagePage, QueriedMessage, QueueState, RangeDigest
+from broker.queries.values import Fingerprint, FoundOffset, MessagePage, QueriedMessage, QueueState, RangeDigest
 from broker.queue_reader import EntryDamage, PassedOver
 from mqcore.clock import Clock
-from mqcore.message import MessageRecord, RecordOutline, decode_properties
+from mqcore.message import MessageRecord, RecordOutline, decode_properties, offset_message_id
+from mqcore.message.property_names import PROPERTY_UNIQUE_KEY
 from mqcore.metadata import TopicTable
 from mqcore.storage.consume_queue import ConsumeQueue, QueueEntry
 
@@ -30,6 +31,8 @@ __all__ = ["MessageQueries"]
 _QUERIES_AT_ONCE: Final = 4
 """Others wait: a query takes the event loop in turns with all that a broker has to do."""
 _QUERIES_WAITING_MAX: Final = 64
+_COPIES_MAX: Final = 64
+"""Of one message id in one topic that are looked at."""
 _TOPICS_PER_TURN: Final = 8
 """Topics looked into before the event loop gets a turn, where a key is looked for in all."""
 
@@ -102,6 +105,40 @@ class MessageQueries:
                     await asyncio.sleep(0)
         found.sort(key=lambda message: message.outline.physical_offset, reverse=True)
         return found[:limit]
+
+    async def holds(self, wanted: Fingerprint) -> bool:
+        """Whether a record with that id, topic and body lies where consumers can get it.
+
+        Raises HoldingUnknown, QueriesBusy.
+        """
+        async with self._turn():
+            there = await self._records.outline_at(wanted.physical_offset)
+            if there is not None and await self._is(there, wanted):
+                return True
+        if not self._is_indexed:
+            raise HoldingUnknown("this broker has no index of message ids (messageIndexEnable=false)")
+        for message in await self.with_key(wanted.message_id, [wanted.topic], limit=_COPIES_MAX):
+            async with self._turn():
+                if await self._is(message.outline, wanted):
+                    return True
+        if self._store.min_offset > 0:
+            oldest_ms = await self._records.store_ms(self._store.min_offset)
+            if oldest_ms is None or wanted.store_ms < oldest_ms:
+                raise HoldingUnknown("it is older than all this log still holds: it may have been there and expired")
+        return False
+
+    async def _is(self, outline: RecordOutline, wanted: Fingerprint) -> bool:
+        properties = decode_properties(outline.properties)
+        message_id = properties.get(PROPERTY_UNIQUE_KEY) or offset_message_id(
+            outline.store_host, outline.physical_offset
+        )
+        if (message_id, outline.topic) != (wanted.message_id, wanted.topic):
+            return False
+        digest = hashlib.sha256().digest()
+        if outline.body_bytes:
+            found = await self._sha256(outline.body_offset, outline.body_bytes)
+            digest = found if found is not None else b""
+        return digest == wanted.body_sha256
 
     async def message_at(self, physical_offset: int, *, body_bytes: int) -> QueriedMessage:
         """The message whose record begins there. Raises MessageUnknown."""

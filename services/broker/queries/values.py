@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mqcore.message import RecordOutline
 
-__all__ = ["Body", "FoundOffset", "MessagePage", "QueriedMessage", "QueueState", "RangeDigest"]
+__all__ = ["Body", "Fingerprint", "FoundOffset", "MessagePage", "QueriedMessage", "QueueState", "RangeDigest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +69,21 @@ class RangeDigest:
     min_offset: int
     end_offset: int
     flushed_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What a message is known by, wherever it lies."""
+
+    # Its client's; of a message without one, the id made of its host and offset.
+    message_id: str
+    topic: str
+    # Of the body as stored.
+    body_sha256: bytes
+    # Where it was met. It may lie elsewhere, too.
+    physical_offset: int
+    store_ms: int
+
+    def at(self, physical_offset: int) -> Fingerprint:
+        """The same, met there."""
+        return replace(self, physical_offset=physical_offset)

@@ -15,28 +15,31 @@ import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import structlog
 
-from broker.api.peer_client import PeerClient, PeerUnavailable
+from broker.api.peer_client import PeerClient, PeerLog, PeerUnavailable, ReplicaClaim
+from broker.common_end import digest_of, find_common_end
+from broker.flush_worker import ROOM_PAUSE_S, ROOM_REMEDY, ROOM_TOLD_EVERY_S
+from broker.replica_identity import ReplicaIdentity
 from broker.slave.ha_connection import HaConnection
 from mqcore.clock import Clock
 from mqcore.replication import (
     TAIL_BYTES,
     CatchUpStep,
-    CommonPrefixSearch,
     DispatchPace,
     LogExtent,
     LogRange,
     RemoteProtocolError,
     SlaveOptions,
     catch_up_step,
+    cut_refusal,
+    stale_reason,
     tail_range,
 )
-from mqcore.routing import Address, connection_end, parse_address
-from mqcore.storage import DiskError, MessageStore, RecordCorrupt, record_boundaries, record_boundary_before
+from mqcore.routing import Address, BrokerIdentity, ReplicaMemory, connection_end, parse_address
+from mqcore.storage import DiskError, DiskFull, MessageStore, RecordCorrupt
 from mqcore.tracing.replica_spans import ReplicaTimelines
 
 __all__ = ["Follower", "MasterAddress"]
@@ -46,7 +49,12 @@ log = structlog.get_logger(__name__)
 # RocketMQ waits 5 s after an error; a master that restarts is back sooner than that.
 RETRY_PAUSE_S: Final = 0.5
 FLUSH_POLL_S: Final = 0.005
+# Between two attempts at a record that is corrupt each time it comes.
+CORRUPT_PAUSE_MAX_S: Final = 60.0
 # Records dispatched one by one in a turn of the loop: about 10 ms. A batch counts as a turn of its own.
+# How soon a slave notices that another master is registered.
+MASTER_LOOK_S: Final = 1.0
+LEAVE_POLL_S: Final = 0.005
 DISPATCH_SLICE: Final = 2_048
 # Records gather for so long, unless they are due before: in a batch each costs a tenth. Nobody reads a slave's
 # ConsumeQueues within that time, and what ends its life as a slave dispatches the rest.
@@ -59,6 +67,8 @@ class MasterAddress:
 
     ha: str
     metadata: str | None
+    disk_id: str = ""
+    """Empty while it is not known: another one is another master."""
 
 
 class Follower:
@@ -73,7 +83,9 @@ class Follower:
         store: MessageStore,
         clock: Clock,
         options: SlaveOptions,
-        broker_id: int,
+        identity: BrokerIdentity,
+        replica: ReplicaIdentity,
+        metadata_endpoint: Callable[[], str],
         master: Callable[[], MasterAddress | None],
         reports_flushed_only: bool,
         kick_flush: Callable[[], None],
@@ -84,13 +96,18 @@ class Follower:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._broker_id = broker_id
+        self._identity = identity
+        self._replica = replica
+        self._metadata_endpoint = metadata_endpoint
         self._master = master
         self._reports_flushed_only = reports_flushed_only
         self._kick_flush = kick_flush
         self._flushes_paused = flushes_paused
         self._failed = failed
         self._corrupt_at: int | None = None
+        self._last_corrupt_at: int | None = None
+        self._corrupt_pause_s = RETRY_PAUSE_S
+        self._no_room_told_ms: int | None = None
         self._bytes_came = asyncio.Event()
         self._tail_bytes = tail_bytes
         self._dispatch_handle: asyncio.Handle | None = None
@@ -110,12 +127,21 @@ class Follower:
         self.state = "waiting"
         self.master_address = ""
         self.master_end_offset = 0
+        self.problem = ""
+        """Why the master that is there is not followed, in words; an operator has to look. Empty: it is, or may be."""
+        self.has_accepted_master = False
+        """Whether the master that was reached last is one that may be followed: its tables may be taken, too."""
 
     @property
     def lag_bytes(self) -> int:
         """How far the master's log is ahead of ours, as far as we know."""
         ahead = max(self.master_end_offset, self._connection.master_end_offset)
         return max(0, ahead - self._store.end_offset)
+
+    @property
+    def silent_ms(self) -> int | None:
+        """Since anything came from the master's machine; None: not connected, or not known."""
+        return self._connection.silent_ms
 
     @property
     def is_following(self) -> bool:
@@ -129,6 +155,12 @@ class Follower:
         if self._reports_flushed_only:
             self._connection.acknowledge()
 
+    async def leave_master(self) -> None:
+        """Ends the connection to the master that is followed; when it returns no byte of it comes any more."""
+        while self.state == "transfer":
+            self._connection.drop("another master begins an epoch")
+            await asyncio.sleep(LEAVE_POLL_S)
+
     async def run(self) -> None:
         """Follows until cancelled."""
         try:
@@ -140,36 +172,58 @@ class Follower:
         while True:
             master = self._master()
             if master is None:
-                self.state, self.master_address = "waiting", ""
+                self.state, self.master_address, self.has_accepted_master = "waiting", "", False
                 await asyncio.sleep(RETRY_PAUSE_S / 5)
                 continue
-            self.master_address = master.ha
+            if master.ha != self.master_address:
+                self.master_address, self.has_accepted_master = master.ha, False
             try:
+                self._check_rest()
                 if self._corrupt_at is not None:
+                    await asyncio.sleep(self._corrupt_pause_s - RETRY_PAUSE_S)
                     await self._cut(self._corrupt_at, reason="a record in it is corrupt")
                     self._corrupt_at = None
                 sock = await self._connected(master)
                 if sock is not None:
-                    await self._follow(sock, master.ha)
+                    self.problem, self.has_accepted_master = "", True
+                    await self._follow(sock, master)
+                    if self._connection.no_room is not None:
+                        await self._wait_for_room(self._connection.no_room)
             except (OSError, TimeoutError, PeerUnavailable, RemoteProtocolError) as error:
                 log.info("master_unreachable", master=master.ha, reason=str(error) or type(error).__name__)
+            except DiskFull as error:
+                await self._wait_for_room(error)
             except DiskError as error:
                 self._failed(error)
                 return
-            self.state = "waiting"
+            if self.state != "refusing":
+                self.state = "waiting"
             await asyncio.sleep(RETRY_PAUSE_S)
 
-    async def _follow(self, sock: socket.socket, ha_address: str) -> None:
+    async def _follow(self, sock: socket.socket, master: MasterAddress) -> None:
         self.state = "transfer"
-        log.info("following_master", master=ha_address, end_offset=self._store.end_offset)
+        log.info("following_master", master=master.ha, end_offset=self._store.end_offset)
         self._has_caught_up = False
         self._followed_since_ms = self._clock.monotonic_ms()
         self._followed_from = self._store.min_offset if self._extent().is_empty else self._store.end_offset
-        if self._extent().is_empty:
-            reason = await self._follow_from_nothing(sock)
-        else:
-            reason = await self._connection.follow(sock)
-        log.info("master_link_lost", master=ha_address, reason=reason, end_offset=self._store.end_offset)
+        watch = asyncio.create_task(self._leave_replaced(master))
+        try:
+            if self._extent().is_empty:
+                reason = await self._follow_from_nothing(sock)
+            else:
+                reason = await self._connection.follow(sock)
+        finally:
+            watch.cancel()
+        log.info("master_link_lost", master=master.ha, reason=reason, end_offset=self._store.end_offset)
+
+    async def _leave_replaced(self, master: MasterAddress) -> None:
+        """Drops the connection when another master is registered: this one may go on and not know it."""
+        while True:
+            await asyncio.sleep(MASTER_LOOK_S)
+            now = self._master()
+            if now is not None and now != master:
+                self._connection.drop("another master is registered")
+                return
 
     async def _follow_from_nothing(self, sock: socket.socket) -> str:
         """Follows with an empty log, which may start anywhere: no job may be out while it moves to its start."""
@@ -203,91 +257,137 @@ class Follower:
         self.state = "verifying"
         async with PeerClient(master.metadata) as peer:
             theirs = await peer.log()
+            group = (self._identity.cluster, self._identity.broker_name)
+            if theirs.broker_name and (theirs.cluster, theirs.broker_name) != group:
+                self._refuse(
+                    master.ha,
+                    f"it is of group {theirs.broker_name} of {theirs.cluster}, we are of {group[1]} of {group[0]}",
+                    remedy="set brokerName, brokerClusterName or haMasterAddress",
+                )
+                return None
             self.master_end_offset = theirs.extent.end_offset
-            ours = self._extent()
+            ours, our_epoch = self._extent(), self._replica.greatest_epoch
             step = catch_up_step(
                 ours=ours,
                 theirs=theirs.extent,
                 our_segment_bytes=self._store.segment_bytes,
                 their_segment_bytes=theirs.segment_bytes,
                 serving=theirs.serving,
+                our_epoch=our_epoch,
+                their_history=theirs.history,
             )
             match step:
                 case CatchUpStep.CONNECT:
                     # Nothing is to be proven, but the master learns which slave the connection belongs to.
-                    return await self._proven_connection(peer, address, LogRange(0, 0), b"")
+                    return await self._proven_connection(peer, theirs, address, LogRange(0, 0), b"")
                 case CatchUpStep.WAIT:
                     pass
                 case CatchUpStep.REFUSE:
-                    log.error(
-                        "segment_size_differs",
-                        ours=self._store.segment_bytes,
-                        masters=theirs.segment_bytes,
+                    self._refuse(
+                        master.ha,
+                        f"its CommitLog files have {theirs.segment_bytes} bytes, ours {self._store.segment_bytes}",
                         remedy="set mappedFileSizeCommitLog as the master has it and start with an empty store",
+                    )
+                case CatchUpStep.STALE:
+                    self._refuse(
+                        master.ha,
+                        stale_reason(
+                            ours=ours, theirs=theirs.extent, our_epoch=our_epoch, their_history=theirs.history
+                        ),
+                        remedy="restart that master: it asks us before it serves, and fetches what it lacks",
+                    )
+                    # So that it hears of it even while it follows nobody: it stops.
+                    await peer.verify(
+                        self._claim(), tail=LogRange(ours.end_offset, ours.end_offset), digest=b"", connection=""
                     )
                 case CatchUpStep.VERIFY:
                     tail = tail_range(ours, floor_offset=theirs.extent.min_offset, length=self._tail_bytes)
-                    digest = await self._digest(tail)
-                    sock = await self._proven_connection(peer, address, tail, digest)
+                    digest = await digest_of(self._store, tail)
+                    sock = await self._proven_connection(peer, theirs, address, tail, digest)
                     if sock is not None:
                         return sock
-                    await self._resynchronise(peer, ours, theirs.extent)
+                    await self._resynchronise(peer, master, ours, theirs)
                 case CatchUpStep.RESYNCHRONISE:
-                    await self._resynchronise(peer, ours, theirs.extent)
+                    await self._resynchronise(peer, master, ours, theirs)
                 case CatchUpStep.START_OVER:
                     await self._cut(self._store.min_offset, reason="the master's log starts behind our end")
         return None
 
+    def _refuse(self, master: str, reason: str, *, remedy: str) -> None:
+        """The master is there, and not followed: an operator has to know, once."""
+        self.state, self.has_accepted_master = "refusing", False
+        if reason != self.problem:
+            log.error("master_not_followed", master=master, reason=reason, remedy=remedy)
+        self.problem = reason
+
+    def _claim(self) -> ReplicaClaim:
+        return ReplicaClaim(
+            identity=self._identity,
+            disk_id=self._replica.disk_id,
+            run=self._replica.run,
+            epoch=self._replica.greatest_epoch,
+            metadata_endpoint=self._metadata_endpoint(),
+        )
+
     async def _proven_connection(
-        self, peer: PeerClient, address: Address, tail: LogRange, digest: bytes
+        self, peer: PeerClient, theirs: PeerLog, address: Address, tail: LogRange, digest: bytes
     ) -> socket.socket | None:
         """Opens a connection, and proves our log for it before anything is said there; None: the logs differ."""
         sock = await self._connection.connect(address.host, address.port)
-        is_equal = False
+        is_proven = False
         try:
             host, port = sock.getsockname()[:2]
-            is_equal = await peer.verify(
-                broker_id=self._broker_id, tail=tail, digest=digest, connection=connection_end(host, port)
-            )
+            history = await peer.verify(self._claim(), tail=tail, digest=digest, connection=connection_end(host, port))
+            if history is not None:
+                # Before the first report: whoever asks us from now on hears of this epoch.
+                await self._replica.adopt_history(history)
+                await self._replica.remember(
+                    ReplicaMemory(
+                        broker_id=theirs.broker_id,
+                        disk_id=theirs.disk_id,
+                        run=theirs.run,
+                        epoch=history.last_epoch,
+                        end_offset=tail.end_offset,
+                        metadata_endpoint=peer.endpoint,
+                    )
+                )
+                # Another master may have been promised a later epoch meanwhile. Nothing is awaited from here until the
+                # state says that we follow.
+                is_proven = history.last_epoch >= self._replica.greatest_epoch
         finally:
-            if not is_equal:
+            if not is_proven:
                 sock.close()
-        return sock if is_equal else None
+        return sock if is_proven else None
 
-    async def _resynchronise(self, peer: PeerClient, ours: LogExtent, theirs: LogExtent) -> None:
-        """Finds the last common record and cuts back to it."""
-        self.state = "resynchronising"
+    async def _resynchronise(self, peer: PeerClient, master: MasterAddress, ours: LogExtent, theirs: PeerLog) -> None:
+        """Finds the last common record and cuts back to it, if the master's history is a newer one."""
         log.warning(
             "slave_resynchronising",
             end_offset=ours.end_offset,
-            master_end_offset=theirs.end_offset,
+            master_end_offset=theirs.extent.end_offset,
         )
-        search = CommonPrefixSearch(
-            ours=ours,
-            theirs=theirs,
-            boundaries=partial(record_boundaries, self._store),
-            boundary_before=partial(record_boundary_before, self._store),
-            tail_bytes=self._tail_bytes,
+        common = await find_common_end(peer, self._store, theirs.extent, tail_bytes=self._tail_bytes)
+        if common.offset >= self._store.end_offset:
+            return
+        refusal = cut_refusal(
+            common.offset,
+            our_history=self._replica.history,
+            their_history=theirs.history,
+            record_is_damaged=common.ours_is_damaged,
         )
-        while ranges := search.next_ranges():
-            mine, yours = await asyncio.gather(self._digests(ranges), peer.digests(ranges))
-            # Listing record boundaries scans a file of the log: off the loop.
-            await asyncio.to_thread(search.answer, ours=mine, theirs=yours)
-        common_end = self._store.min_offset if search.result is None else search.result
-        if common_end < self._store.end_offset:
-            await self._cut(common_end, reason="it differs from the master's log")
-
-    async def _digests(self, ranges: list[LogRange]) -> list[bytes]:
-        return [await self._digest(item) for item in ranges]
-
-    async def _digest(self, item: LogRange) -> bytes:
-        return await asyncio.to_thread(self._store.digest, item.start_offset, item.end_offset)
+        if refusal:
+            self._refuse(
+                master.ha, refusal, remedy="tandemmq verify names the messages that differ; tandemmq repair mends them"
+            )
+            return
+        self.state = "resynchronising"
+        await self._cut(common.offset, reason="it differs from the master's log")
 
     async def _cut(self, end_offset: int, *, reason: str) -> None:
         before = self._store.end_offset
         async with self._flushes_paused():
             # On the loop on purpose: nothing may dispatch or append meanwhile, and a slave in this state serves nobody.
-            kept = self._store.truncate(end_offset)
+            kept = self._store.truncate(end_offset, reason=reason)
         log.warning(
             "tail_kept",
             reason=reason,
@@ -299,8 +399,23 @@ class Follower:
     def _extent(self) -> LogExtent:
         return LogExtent(min_offset=self._store.min_offset, end_offset=self._store.end_offset)
 
+    def _check_rest(self) -> None:
+        """The first report on a connection vouches for all that came on the last one."""
+        try:
+            checked = self._store.checked_offset
+            while (now_checked := self._store.check_appended()) > checked:
+                checked = now_checked
+        except RecordCorrupt as error:
+            self._found_corrupt(error)
+
     def _acknowledged_end(self) -> int:
-        return self._store.flushed_offset if self._reports_flushed_only else self._store.end_offset
+        """What a report may vouch for: only whole records that are what their sender wrote."""
+        try:
+            sound = self._store.check_appended()
+        except RecordCorrupt as error:
+            self._found_corrupt(error)
+            sound = self._store.checked_offset
+        return min(self._store.flushed_offset, sound) if self._reports_flushed_only else sound
 
     def _appended(self) -> None:
         self._bytes_came.set()
@@ -340,14 +455,51 @@ class Follower:
         try:
             dispatched = self._store.dispatch(max_records=DISPATCH_SLICE)
         except RecordCorrupt as error:
-            # The bytes were damaged on their way or on our disk: drop them and ask again from the last sound record.
-            log.error("replicated_record_corrupt", offset=error.offset, error=str(error))
-            self._corrupt_at = self._store.dispatched_offset
-            self._connection.drop("a replicated record is corrupt")
+            self._found_corrupt(error)
         except DiskError as error:
             self._failed(error)
         else:
+            # A read may have brought more records than are checked before its report.
+            self._connection.acknowledge()
             if dispatched >= DISPATCH_SLICE:
                 self._schedule_dispatch()
             elif not self._has_caught_up:
                 self._note_catching_up()
+
+    async def _wait_for_room(self, error: DiskFull) -> None:
+        """What is here stays and is served; what is missing is asked for again. An operator hears of it, once a minute.
+
+        Nothing that was promised is at stake: what had no room was never reported.
+        """
+        self.state, self.problem = "disk full", str(error)
+        now_ms = self._clock.monotonic_ms()
+        if self._no_room_told_ms is None or now_ms - self._no_room_told_ms >= 1_000 * ROOM_TOLD_EVERY_S:
+            self._no_room_told_ms = now_ms
+            log.error(
+                "slave_disk_full",
+                reason=str(error),
+                end_offset=self._store.end_offset,
+                lag_bytes=self.lag_bytes,
+                remedy=ROOM_REMEDY,
+            )
+        await asyncio.sleep(ROOM_PAUSE_S)
+
+    def _found_corrupt(self, error: RecordCorrupt) -> None:
+        """The bytes were damaged on their way, on our disk, or at the master: they are dropped, and asked for again.
+
+        Nothing of them was acknowledged.
+        """
+        if self._corrupt_at is not None:
+            return
+        # Once is chance. Where it comes again the master's own bytes are bad, and asking without pause mends nothing.
+        is_again = error.offset == self._last_corrupt_at
+        self._corrupt_pause_s = min(2 * self._corrupt_pause_s, CORRUPT_PAUSE_MAX_S) if is_again else RETRY_PAUSE_S
+        self._corrupt_at = self._last_corrupt_at = error.offset
+        log.error(
+            "replicated_record_corrupt",
+            offset=error.offset,
+            error=str(error),
+            again=is_again,
+            remedy="look at the master's memory and disk: tandemmq verify names the record" if is_again else "",
+        )
+        self._connection.drop("a replicated record is corrupt")

@@ -22,9 +22,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from broker.ha_socket import CHECK_INTERVAL_S, answers_no_more, prepare, tcp_state, why_broken
 from mqcore.clock import Clock
 from mqcore.replication import AppendBytes, RemoteProtocolError, SlaveOptions, SlaveSession
-from mqcore.storage import RawWrite, StorageError
+from mqcore.storage import DiskFull, RawWrite, StorageError
 from mqcore.tracing.replica_spans import ReplicaTimelines
 
 __all__ = ["HaConnection", "SlaveLog"]
@@ -119,11 +120,19 @@ class HaConnection:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ha-write")
         self._closed: asyncio.Future[str] | None = None
         self.master_end_offset = 0
+        self.no_room: DiskFull | None = None
+        """The last connection ended because there was no room for what came."""
 
     @property
     def is_open(self) -> bool:
         """True while there is a connection to the master."""
         return self._session is not None
+
+    @property
+    def silent_ms(self) -> int | None:
+        """Since anything came from the master's machine; None: not connected, or this system does not tell."""
+        state = None if self._sock is None else tcp_state(self._sock)
+        return None if state is None else state.silent_ms
 
     async def follow(self, sock: socket.socket) -> str:
         """Replicates over a connection of `connect`, and closes it; returns why it ended.
@@ -142,6 +151,7 @@ class HaConnection:
     async def _follow(self, sock: socket.socket) -> str:
         loop = asyncio.get_running_loop()
         self._sock = sock
+        self.no_room = None
         self._closed = loop.create_future()
         self._session = SlaveSession(
             min_offset=self._log.min_offset,
@@ -188,7 +198,7 @@ class HaConnection:
             sock = socket.socket(family, kind, protocol)
             try:
                 sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                prepare(sock)
                 await loop.sock_connect(sock, address)
             except BaseException:
                 sock.close()
@@ -197,11 +207,17 @@ class HaConnection:
 
     async def _wait_for_deadline(self) -> None:
         assert self._session is not None
+        assert self._sock is not None
         assert self._closed is not None
-        deadline_ms = self._session.next_deadline_ms()
-        timeout_s = None if deadline_ms is None else max(0.0, (deadline_ms - self._clock.monotonic_ms()) / 1000)
-        await asyncio.wait((self._closed,), timeout=timeout_s)
+        timeout_s = max(0.0, (self._session.next_deadline_ms() - self._clock.monotonic_ms()) / 1000)
+        await asyncio.wait((self._closed,), timeout=min(timeout_s, CHECK_INTERVAL_S))
         if self._closed.done():
+            return
+        reason = answers_no_more(self._sock)
+        if reason:
+            self._end(reason)
+            return
+        if self._clock.monotonic_ms() < self._session.next_deadline_ms():
             return
         try:
             self._session.deadline_reached(now_ms=self._clock.monotonic_ms())
@@ -228,7 +244,7 @@ class HaConnection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._end(str(error))
+            self._end(why_broken(error))
             return
         self._received(count)
 
@@ -268,6 +284,8 @@ class HaConnection:
             self._log.append_replicated(start_offset, parts)
         except StorageError as error:
             # No room for the next file, or bytes that do not follow: what was appended is sound, the rest comes again.
+            if isinstance(error, DiskFull):
+                self.no_room = error
             self._end(str(error))
         self._note_appended()
 
@@ -287,11 +305,13 @@ class HaConnection:
         if error is None:
             self._log.replicated_write_finished(work.write)
         elif isinstance(error, StorageError):
+            if isinstance(error, DiskFull):
+                self.no_room = error
             self._end(str(error))
         else:
             raise error
         if work.broken is not None:
-            self._end(str(work.broken))
+            self._end(why_broken(work.broken))
         # What was read for a connection that has ended comes again.
         if self._sock is not None and not self._is_ended:
             if work.count is not None:
@@ -325,7 +345,7 @@ class HaConnection:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
-            self._end(str(error))
+            self._end(why_broken(error))
             return
         if sent != len(data):
             # A part of a report would shift every later one by some bytes: the connection is of no more use.

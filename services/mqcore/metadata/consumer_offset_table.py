@@ -11,23 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 from mqcore.metadata.data_version import DataVersion
 from mqcore.metadata.java_json import JavaObject, JavaValue, read_java_json, write_java_json
+from mqcore.metadata.replica_merge import MARKS_KEPT_MS, REMOVALS, REMOVALS_MAX, merged_version, read_removals
 from mqcore.offsets import ConsumerOffset
 
 __all__ = ["ConsumerOffsetTable", "GroupOffset", "OffsetKept"]
 
 KeyT = TypeVar("KeyT", str, int)
 
-
-_MARKS_KEPT_MS: Final = 30 * 24 * 3_600_000
-"""A slave that was away for longer keeps what it had."""
-_REMOVALS_MAX: Final = 10_000
-"""Marks of removals, some 60 bytes of the file each; beyond it the oldest go."""
 _RESETS: Final = "operatorResets"
-_REMOVALS: Final = "operatorRemovals"
 
 
 class GroupOffset(NamedTuple):
@@ -73,6 +68,9 @@ class ConsumerOffsetTable:
     def version(self) -> DataVersion:
         """Compared by slaves."""
         return self._version
+
+    def __len__(self) -> int:
+        return len(self._offsets)
 
     def offset(self, group: str, topic: str, queue_id: int) -> ConsumerOffset | None:
         """First offset not acknowledged; None when the group never consumed the queue."""
@@ -134,8 +132,8 @@ class ConsumerOffsetTable:
             self._version = self._version.next(now_ms)
 
     def _let_old_marks_go(self, now_ms: int) -> None:
-        oldest_ms = now_ms - _MARKS_KEPT_MS
-        surplus = len(self._removals) - _REMOVALS_MAX
+        oldest_ms = now_ms - MARKS_KEPT_MS
+        surplus = len(self._removals) - REMOVALS_MAX
         for number, (subscription, marked_ms) in enumerate(list(self._removals.items())):
             if number >= surplus and marked_ms >= oldest_ms:
                 break
@@ -168,8 +166,16 @@ class ConsumerOffsetTable:
         if self._resets:
             fields[_RESETS] = self._resets
         if self._removals:
-            fields[_REMOVALS] = self._removals
+            fields[REMOVALS] = self._removals
         return write_java_json(fields)
+
+    def copied(self) -> Self:
+        """The table as it is now, to be printed in a thread."""
+        copy = type(self)()
+        copy._offsets = {subscription: dict(queues) for subscription, queues in self._offsets.items()}
+        copy._resets = {subscription: dict(marks) for subscription, marks in self._resets.items()}
+        copy._pull_offsets, copy._removals, copy._version = self._pull_offsets, dict(self._removals), self._version
+        return copy
 
     def load_json(self, text: str) -> None:
         """Replaces everything, version included, by the text. MetadataCorrupt leaves the table as it was."""
@@ -206,6 +212,38 @@ class ConsumerOffsetTable:
         self._version = version
         return notices
 
+    def merge_replica(self, text: str) -> list[str]:
+        """Takes what a replica holds beside ours, before a master serves; one line for each group that came further.
+
+        The higher offset counts, but for what an operator did: of a subscription removed, or a queue set, by one side
+        alone, what that side knows.
+        """
+        theirs = _read(text)
+        ours = _Read(self._version, self._offsets, self._pull_offsets, self._resets, self._removals)
+        offsets: dict[str, dict[int, int]] = {}
+        resets: dict[str, dict[int, int]] = {}
+        for subscription in {**ours.offsets, **theirs.offsets}:
+            our_mark, their_mark = ours.removals.get(subscription, 0), theirs.removals.get(subscription, 0)
+            sides = [ours] if our_mark > their_mark else [theirs] if their_mark > our_mark else [ours, theirs]
+            queues: dict[int, tuple[int, int]] = {}
+            for side in sides:
+                marks = side.resets.get(subscription, {})
+                for queue_id, offset in side.offsets.get(subscription, {}).items():
+                    # The newer mark first, then the higher offset.
+                    known = (marks.get(queue_id, 0), offset)
+                    queues[queue_id] = max(queues.get(queue_id, known), known)
+            if queues:
+                offsets[subscription] = {queue_id: offset for queue_id, (_, offset) in queues.items()}
+            if marked := {queue_id: mark for queue_id, (mark, _) in queues.items() if mark}:
+                resets[subscription] = marked
+        removals = {name: max(ours.removals.get(name, 0), mark) for name, mark in theirs.removals.items()}
+        removals = dict(sorted({**ours.removals, **removals}.items(), key=lambda item: item[1]))
+        newer, older = (theirs, ours) if theirs.version.is_newer_than(ours.version) else (ours, theirs)
+        merged = _Read(ours.version, offsets, {**older.pull_offsets, **newer.pull_offsets}, resets, removals)
+        self._version = merged_version((ours.version, ours[1:]), (theirs.version, theirs[1:]), merged[1:])
+        _, self._offsets, self._pull_offsets, self._resets, self._removals = merged
+        return [f"progress of {name}" for name, queues in offsets.items() if queues != ours.offsets.get(name)]
+
     def _move_forward(self, subscription: str, queue_id: int, offset: int) -> OffsetKept | bool:
         """True when it moved, False when it was there already."""
         queues = self._offsets.setdefault(subscription, {})
@@ -228,13 +266,13 @@ class _Read(NamedTuple):
 
 def _read(text: str) -> _Read:
     fields = read_java_json(text)
-    pulls, removals = fields.object("pullOffsetTable"), fields.object(_REMOVALS)
+    pulls = fields.object("pullOffsetTable")
     return _Read(
         version=DataVersion.from_object(fields.object("dataVersion")),
         offsets=_offsets_by_name(fields.object("offsetTable")),
         pull_offsets={subscription: pulls.offsets(subscription) for subscription in pulls},
         resets=_offsets_by_name(fields.object(_RESETS)),
-        removals={subscription: removals.integer(subscription, 0) for subscription in removals},
+        removals=read_removals(fields),
     )
 
 

@@ -13,7 +13,11 @@ __all__ = ["DataVersion"]
 
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """RocketMQ's DataVersion. A slave compares for equality only: a different version wins, even an older one."""
+    """RocketMQ's DataVersion.
+
+    A slave compares for equality only: another version is looked at, even an older one. A starting master asks which
+    of two copies is newer.
+    """
 
     state_version: int = 0
     """Epoch of the master that wrote it; 0 outside controller mode, and absent in files of RocketMQ 4."""
@@ -23,8 +27,24 @@ class DataVersion:
     """Changes since the table was made."""
 
     def next(self, now_ms: int) -> DataVersion:
-        """The version after one more change at wall time `now_ms`."""
-        return DataVersion(self.state_version, now_ms, self.counter + 1)
+        """The version after one more change at wall time `now_ms`; newer than this one, whatever the clock does."""
+        return DataVersion(self.state_version, max(now_ms, self.timestamp_ms), self.counter + 1)
+
+    def is_newer_than(self, other: DataVersion) -> bool:
+        """Within the history of one table: which of two copies was made later."""
+        return (self.state_version, self.timestamp_ms, self.counter) > (
+            other.state_version,
+            other.timestamp_ms,
+            other.counter,
+        )
+
+    def after(self, other: DataVersion) -> DataVersion:
+        """A version that is newer than either: what came of two copies."""
+        return DataVersion(
+            max(self.state_version, other.state_version),
+            max(self.timestamp_ms, other.timestamp_ms),
+            max(self.counter, other.counter) + 1,
+        )
 
     def to_fields(self) -> dict[str, JavaValue]:
         """RocketMQ's JSON object, fields in its order."""

@@ -50,27 +50,34 @@ class MetadataStore:
         self._disk = disk
         self._readable: dict[MetadataFile, bytes] = {}
         """Content of each main file known to be readable: the only one worth a place in the .bak file."""
+        self._damaged: dict[MetadataFile, bytes] = {}
+        """Content of each main file that could not be read, until it is kept elsewhere."""
 
     def load(self, file: MetadataFile, table: MetadataTable) -> LoadedFrom:
         """Fills `table` from the main file or else its `.bak`. MetadataCorrupt when neither is readable and one exists.
 
-        An unreadable table is no empty one: with no topics and offsets every group would start over at the tail.
+        An unreadable table is no empty one, nor is a file of no bytes: with no topics and offsets every group would
+        start over at the tail. What is damaged is kept beside the file that takes its place: `<file>.damaged`.
         """
         problems: list[str] = []
         for path, source in ((_path(file), LoadedFrom.MAIN), (_backup_path(file), LoadedFrom.BACKUP)):
             data = self._disk.read_file(path)
-            if not data:
+            if data is None:
                 continue
             try:
+                if not data:
+                    raise MetadataCorrupt("the file is empty")
                 table.load_json(data.decode())
             except (MetadataCorrupt, UnicodeDecodeError) as error:
                 problems.append(f"{path}: {error}")
+                if source is LoadedFrom.MAIN and data:
+                    self._damaged[file] = data
                 continue
             if source is LoadedFrom.MAIN:
                 self._readable[file] = data
             return source
         if problems:
-            raise MetadataCorrupt("; ".join(problems) + "; restore the file, or remove it to start without it")
+            raise MetadataCorrupt("; ".join(problems))
         return LoadedFrom.NOWHERE
 
     def persist(self, file: MetadataFile, text: str) -> bool:
@@ -82,11 +89,21 @@ class MetadataStore:
         before = self._readable.get(file)
         if before == data:
             return False
+        if (damaged := self._damaged.get(file)) is not None:
+            self._disk.write_file(f"{_path(file)}.damaged", damaged)
+            del self._damaged[file]
         if before is not None:
             self._disk.write_file(_backup_path(file), before)
         self._disk.write_file(_path(file), data)
         self._readable[file] = data
         return True
+
+    def keep_aside(self, file: MetadataFile) -> str:
+        """Copies the file as it is now beside itself, before a change that removes much; gives the copy's path."""
+        path = f"{_path(file)}.before-removal"
+        if (before := self._readable.get(file)) is not None:
+            self._disk.write_file(path, before)
+        return path
 
 
 def _path(file: MetadataFile) -> str:

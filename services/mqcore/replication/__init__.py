@@ -18,36 +18,59 @@ from mqcore.replication.events import (
 )
 from mqcore.replication.frames import Transfer
 from mqcore.replication.log_extent import LogExtent, LogRange, ReplicatedLog
+from mqcore.replication.log_history import EPOCH_FILE, Epoch, HistoryCorrupt, LogHistory
 from mqcore.replication.master_replica import MasterReplica, SlaveView
 from mqcore.replication.master_session import MasterSession
-from mqcore.replication.master_start import SlaveCopy, best_copy, recovery_wait_ms
+from mqcore.replication.master_start import (
+    Fetch,
+    MasterStart,
+    OwnReplica,
+    Relation,
+    ReplicaAnswer,
+    Serve,
+    StartStep,
+    Wait,
+)
 from mqcore.replication.options import MasterOptions, SlaveOptions
 from mqcore.replication.put_gate import ProvenAck, PutGate, WaitingPut
-from mqcore.replication.slave_catch_up import CatchUpStep, catch_up_step
+from mqcore.replication.replica_record import REPLICA_FILE, RecordDamaged, ReplicaRecord
+from mqcore.replication.slave_catch_up import CatchUpStep, catch_up_step, cut_refusal, stale_reason
 from mqcore.replication.slave_session import SlaveSession
 
 __all__ = [
+    "EPOCH_FILE",
+    "REPLICA_FILE",
     "TAIL_BYTES",
     "AppendBytes",
     "CatchUpStep",
     "CommonPrefixSearch",
     "DispatchPace",
+    "Epoch",
+    "Fetch",
+    "HistoryCorrupt",
     "LinkClosed",
     "LocalProtocolError",
     "LogExtent",
+    "LogHistory",
     "LogRange",
     "MasterEvent",
     "MasterHeartbeat",
     "MasterOptions",
     "MasterReplica",
     "MasterSession",
+    "MasterStart",
+    "OwnReplica",
     "ProvenAck",
     "PutGate",
+    "RecordDamaged",
+    "Relation",
     "RemoteProtocolError",
+    "ReplicaAnswer",
+    "ReplicaRecord",
     "ReplicatedLog",
     "ReplicationError",
     "ReportRefused",
-    "SlaveCopy",
+    "Serve",
     "SlaveEvent",
     "SlaveFellBehind",
     "SlaveInSync",
@@ -55,10 +78,12 @@ __all__ = [
     "SlaveSession",
     "SlaveStarted",
     "SlaveView",
+    "StartStep",
     "Transfer",
+    "Wait",
     "WaitingPut",
-    "best_copy",
     "catch_up_step",
-    "recovery_wait_ms",
+    "cut_refusal",
+    "stale_reason",
     "tail_range",
 ]

@@ -1,6 +1,7 @@
 """Routes, broker liveness and queue choice."""
 
 from mqcore.routing.address import Address, AddressScheme, connection_end, host_port, parse_address
+from mqcore.routing.group_memory import GroupMemory, GroupMemoryDamaged, GroupMemoryImage
 from mqcore.routing.queue_rows import QueuePermission, QueueRow, accepted_message_types, external_route, queue_rows
 from mqcore.routing.route_table import (
     ORDER_TOPIC_NAMESPACE,
@@ -17,9 +18,11 @@ from mqcore.routing.values import (
     BrokerData,
     BrokerEndpoints,
     BrokerIdentity,
+    GroupMemoryAnswer,
     QueueData,
     RegisteredBroker,
     Registration,
+    ReplicaMemory,
     RouteSnapshot,
     TopicQueues,
     TopicRoute,
@@ -35,6 +38,10 @@ __all__ = [
     "BrokerData",
     "BrokerEndpoints",
     "BrokerIdentity",
+    "GroupMemory",
+    "GroupMemoryAnswer",
+    "GroupMemoryDamaged",
+    "GroupMemoryImage",
     "HeartbeatAnswer",
     "HeartbeatStatus",
     "QueueData",
@@ -44,6 +51,7 @@ __all__ = [
     "RegisteredBroker",
     "Registration",
     "RegistrationRefused",
+    "ReplicaMemory",
     "RouteSnapshot",
     "RouteTable",
     "TopicQueues",

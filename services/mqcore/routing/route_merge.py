@@ -26,14 +26,19 @@ __all__ = ["merge_snapshots"]
 def merge_snapshots(snapshots: Sequence[RouteSnapshot], *, revision: int) -> RouteSnapshot:
     """The union of `snapshots`, ordered from stalest to freshest by the caller.
 
-    Of two processes with one identity the later start counts; a group's queues are those of the freshest snapshot in
-    which the group is alive, as a whole, so that a deleted topic does not linger.
+    Of two processes with one identity the later one counts; a group's queues are those of the freshest snapshot in
+    which the group serves, as a whole, so that a deleted topic does not linger.
     """
     if len(snapshots) == 1:
         return replace(snapshots[0], revision=revision)
     brokers = _merged_brokers(snapshots)
     groups = _groups(brokers)
-    source = {broker.identity.broker_name: index for index, s in enumerate(snapshots) for broker in s.brokers}
+    source = {
+        broker.identity.broker_name: index
+        for index, snapshot in enumerate(snapshots)
+        for broker in snapshot.brokers
+        if not broker.recovering and broker.identity.broker_name in groups
+    }
     queues: dict[str, dict[str, QueueData]] = {}
     order_topic_confs: dict[str, str] = {}
     for index, snapshot in enumerate(snapshots):
@@ -51,7 +56,7 @@ def _merged_brokers(snapshots: Sequence[RouteSnapshot]) -> dict[BrokerIdentity, 
     for snapshot in snapshots:
         for broker in snapshot.brokers:
             known = brokers.get(broker.identity)
-            if known is None or known.incarnation <= broker.incarnation:
+            if known is None or not known.is_later_than(broker):
                 brokers[broker.identity] = broker
     return brokers
 
@@ -60,6 +65,8 @@ def _groups(brokers: Mapping[BrokerIdentity, RegisteredBroker]) -> dict[str, Bro
     members: dict[str, dict[int, BrokerEndpoints]] = {}
     clusters: dict[str, str] = {}
     for identity in sorted(brokers):
+        if brokers[identity].recovering:
+            continue
         members.setdefault(identity.broker_name, {})[identity.broker_id] = brokers[identity].endpoints
         clusters[identity.broker_name] = identity.cluster
     return {name: BrokerData(clusters[name], name, members[name]) for name in members}

@@ -2,8 +2,13 @@
 
 Mirrors RocketMQ's RouteInfoManager, and differs where its rules let a dead process win over a live one:
 
-- A member is one process: identity plus incarnation. A later start replaces an earlier one at any address; an earlier
-  one cannot push out a live later one, so two masters with one id do not take turns.
+- A member is one process: identity, disk and run of the disk. A later run replaces an earlier one of its disk at any
+  address; an earlier one cannot push out a live later one, so two masters with one id do not take turns. A process on
+  another disk is another replica: it waits until the live one has gone. Wall clocks decide nothing, except between
+  brokers of an older version, which know no disk: there the later incarnation counts.
+- A master whose epoch is lower than one that its id had on another disk is superseded: it is refused, and its
+  heartbeats say so, for it may not have noticed (`GroupMemory` outlives the members).
+- A member that recovers is listed and is in no route: its topic table is not the group's, and it has no HA address.
 - A member lives until it leaves, its heartbeat stream breaks, or it is silent for its liveness timeout. Only the
   stream that carried its last heartbeat counts, so the end of a stream it has already replaced is no loss.
 - The topic table is the master's. The smallest slave's stands in only while a group has had no master at all. When
@@ -12,7 +17,7 @@ Mirrors RocketMQ's RouteInfoManager, and differs where its rules let a dead proc
 - A new topic table is taken when its data version changed or the process is new, not at every registration: what an
   operator changed here (`wipe_write_permission`) outlives the renewals, but not the next change by the broker.
 
-No I/O and no clock: every deadline is in ms of the caller's monotonic clock. Everything is soft state.
+No I/O and no clock: every deadline is in ms of the caller's monotonic clock. Everything but the memory is soft state.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from enum import Enum
 from typing import Final
 
 from mqcore.metadata.data_version import DataVersion
+from mqcore.routing.group_memory import GroupMemory
 from mqcore.routing.values import (
     MASTER_ID,
     PERMISSION_WRITE,
@@ -32,6 +38,7 @@ from mqcore.routing.values import (
     QueueData,
     RegisteredBroker,
     Registration,
+    ReplicaMemory,
     RouteSnapshot,
     TopicQueues,
     TopicRoute,
@@ -67,9 +74,11 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationRefused:
-    """The registration contradicts a live broker; nothing changed."""
+    """The registration contradicts a live broker or a later master; nothing changed."""
 
     reason: str
+    # A master with a greater epoch is known: the registrant must take no more messages.
+    is_superseded: bool = False
 
 
 class HeartbeatStatus(Enum):
@@ -88,6 +97,10 @@ class HeartbeatAnswer:
 
     status: HeartbeatStatus
     master: RegisteredBroker | None
+    # True if the member is another broker to others than before: its epoch rose.
+    is_change: bool = False
+    # Why this master must take no more messages; empty when it may.
+    superseded: str = ""
 
 
 @dataclass(slots=True)
@@ -128,18 +141,31 @@ class _Group:
         member = self.members.get(MASTER_ID)
         return member.broker if member is not None else None
 
+    @property
+    def serving_ids(self) -> list[int]:
+        """Members that routes name, in ascending order."""
+        return sorted(broker_id for broker_id, member in self.members.items() if not member.broker.recovering)
+
     def takes_table_of(self, broker_id: int) -> bool:
         """Whether this member's topic table is the group's."""
+        serving_ids = self.serving_ids
+        if broker_id not in serving_ids:
+            return False
         if broker_id == MASTER_ID:
             return True
-        is_stand_in = MASTER_ID not in self.members and broker_id == min(self.members)
+        # The smallest is the master if that serves.
+        is_stand_in = broker_id == serving_ids[0]
         return is_stand_in and (self.origin is None or self.origin.broker_id == broker_id)
 
 
 class RouteTable:
-    """The state of one NameServer. Every method is a few dictionary steps, except `snapshot` after a change."""
+    """The state of one NameServer. Every method is a few dictionary steps, except `snapshot` after a change.
 
-    def __init__(self) -> None:
+    `memory` is of an earlier process, or new. `wall_ms` arguments are for people to read, and for it.
+    """
+
+    def __init__(self, memory: GroupMemory | None = None) -> None:
+        self.memory: Final = memory or GroupMemory()
         self._groups: dict[str, _Group] = {}
         # Groups without write permission, and the topic table for which that was said. Kept when the group goes: a
         # connection that breaks in the middle of a drain must not undo the drain.
@@ -155,19 +181,21 @@ class RouteTable:
 
     # Members come and go
 
-    def register(self, registration: Registration, *, now_ms: int) -> Registered | RegistrationRefused:
+    def register(
+        self, registration: Registration, *, now_ms: int, wall_ms: int = 0
+    ) -> Registered | RegistrationRefused:
         """Takes a member in or renews it."""
         identity = registration.identity
         group = self._groups.get(identity.broker_name) or _Group(identity.cluster)
         current = group.members.get(identity.broker_id)
-        refusal = _refusal(registration, group, current)
-        if refusal is not None:
-            return RegistrationRefused(refusal)
-        is_new = current is None or current.broker.incarnation != registration.incarnation
-        replaced = _drop_former_role(group, registration)
+        broker = _broker_of(registration)
+        refused = self._superseded(broker) or _contradiction(broker, group, current)
+        if refused is not None:
+            return refused
+        is_new = current is None or not _is_same_process(current.broker, broker)
+        replaced = _drop_former_role(group, broker)
         if current is not None and is_new:
             replaced.append(current.broker)
-        broker = RegisteredBroker(identity, registration.endpoints, registration.incarnation, registration.data_version)
         connection = current.connection if current is not None and not is_new else None
         group.members[identity.broker_id] = _Member(broker, registration.liveness_timeout_ms, now_ms, connection)
         self._groups[identity.broker_name] = group
@@ -175,6 +203,7 @@ class RouteTable:
         is_change = bool(replaced) or is_table_changed or current is None or current.broker != broker
         if is_change:
             self._revision += 1
+        self._remember_registration(registration, replaced, wall_ms=wall_ms)
         order_topics = dict(self._kv.get(ORDER_TOPIC_NAMESPACE, {}))
         return Registered(is_new, is_change, group.master, order_topics, tuple(replaced))
 
@@ -186,6 +215,9 @@ class RouteTable:
         data_version: DataVersion,
         connection: int,
         now_ms: int,
+        epoch: int = 0,
+        end_offset: int | None = None,
+        wall_ms: int = 0,
     ) -> HeartbeatAnswer:
         """Renews a member's life. `connection` is any number that names the stream it came on."""
         group = self._groups.get(identity.broker_name)
@@ -194,17 +226,40 @@ class RouteTable:
             return HeartbeatAnswer(HeartbeatStatus.BROKER_UNKNOWN, group.master if group is not None else None)
         member.last_seen_ms = now_ms
         member.connection = connection
+        # An epoch is durable before anybody is told of it, so a lower one is late news.
+        is_change = epoch > member.broker.epoch
+        member.broker = replace(
+            member.broker,
+            epoch=max(epoch, member.broker.epoch),
+            end_offset=member.broker.end_offset if end_offset is None else end_offset,
+        )
+        if is_change:
+            self._revision += 1
+        self._remember(member.broker, wall_ms=wall_ms)
         is_table_known = member.broker.data_version == data_version
         status = HeartbeatStatus.ACCEPTED if is_table_known else HeartbeatStatus.TABLE_UNKNOWN
-        return HeartbeatAnswer(status, group.master)
+        refused = self._superseded(member.broker)
+        return HeartbeatAnswer(status, group.master, is_change, refused.reason if refused is not None else "")
 
-    def unregister(self, identity: BrokerIdentity, *, incarnation: int) -> RegisteredBroker | None:
-        """Takes a member out and returns it; None if it was not there. Incarnation 0 matches any process."""
+    def unregister(
+        self,
+        identity: BrokerIdentity,
+        *,
+        incarnation: int,
+        disk_id: str = "",
+        run: int = 0,
+        end_offset: int | None = None,
+    ) -> RegisteredBroker | None:
+        """Takes a member out and returns it; None if it was not there. Incarnation 0 matches any process.
+
+        With an `end_offset` the log of that disk and run ends there for good; that may be told after the member left.
+        """
         member = _member(self._groups.get(identity.broker_name), identity, incarnation)
-        if member is None:
-            return None
-        self._remove(member.broker)
-        return member.broker
+        if member is not None:
+            self._remove(member.broker)
+        if disk_id and end_offset is not None:
+            self.memory.left(identity, disk_id, run=run, end_offset=end_offset)
+        return member.broker if member is not None else None
 
     def connection_lost(self, connection: int) -> list[RegisteredBroker]:
         """Takes out who last gave a sign of life on this stream, and on no newer one."""
@@ -218,7 +273,7 @@ class RouteTable:
 
     def route(self, topic: str) -> TopicRoute | None:
         """A topic's route; None when no live member's group serves it."""
-        names = sorted(name for name, group in self._groups.items() if topic in group.topics)
+        names = sorted(name for name, group in self._groups.items() if topic in group.topics and group.serving_ids)
         if not names:
             return None
         return self._route(topic, {name: self._broker_data(name) for name in names})
@@ -226,7 +281,7 @@ class RouteTable:
     @property
     def topic_count(self) -> int:
         """Topics that have a route."""
-        return len(set().union(*(group.topics for group in self._groups.values())))
+        return len(set().union(*(group.topics for group in self._groups.values() if group.serving_ids)))
 
     def brokers(self) -> list[RegisteredBroker]:
         """All live members, ordered by identity."""
@@ -243,7 +298,7 @@ class RouteTable:
             groups = {name: self._broker_data(name) for name in sorted(self._groups)}
             serving: dict[str, dict[str, BrokerData]] = {}
             for name, data in groups.items():
-                for topic in self._groups[name].topics:
+                for topic in self._groups[name].topics if data.endpoints else ():
                     serving.setdefault(topic, {})[name] = data
             routes = {topic: self._route(topic, serving[topic]) for topic in sorted(serving)}
             self._snapshot = RouteSnapshot(self._revision, routes, tuple(self.brokers()))
@@ -301,6 +356,48 @@ class RouteTable:
             for member in group.members.values():
                 yield name, member
 
+    def _remember_registration(
+        self, registration: Registration, replaced: list[RegisteredBroker], *, wall_ms: int
+    ) -> None:
+        identity = registration.identity
+        for broker in replaced:
+            self.memory.gone(broker.identity, broker.disk_id)
+        for replica in registration.known_replicas:
+            if (replica.broker_id, replica.disk_id) != (identity.broker_id, registration.disk_id):
+                self.memory.told_of_another((identity.cluster, identity.broker_name), replica)
+        self._remember(_broker_of(registration), wall_ms=wall_ms)
+
+    def _remember(self, broker: RegisteredBroker, *, wall_ms: int) -> None:
+        identity = broker.identity
+        if not broker.disk_id:
+            return
+        told = ReplicaMemory(
+            broker_id=identity.broker_id,
+            disk_id=broker.disk_id,
+            run=broker.run,
+            epoch=broker.epoch,
+            end_offset=broker.end_offset,
+            metadata_endpoint=broker.endpoints.metadata,
+            last_seen_wall_ms=wall_ms,
+        )
+        group = (identity.cluster, identity.broker_name)
+        self.memory.told_of_itself(group, told, is_recovering=bool(broker.recovering))
+
+    def _superseded(self, broker: RegisteredBroker) -> RegistrationRefused | None:
+        """A master that another one has followed, on another disk; one that recovers is about to learn it anyway."""
+        identity = broker.identity
+        if not identity.is_master or not broker.disk_id or broker.recovering:
+            return None
+        later = self.memory.later_master(identity, broker.disk_id, broker.epoch)
+        if later is None:
+            return None
+        return RegistrationRefused(
+            f"{identity.broker_name} had a master of epoch {later.epoch} on disk {later.disk_id}, last at "
+            f"{later.metadata_endpoint or 'an unknown address'}; disk {broker.disk_id} knows epoch {broker.epoch} "
+            f"only. If that disk is gone for good, give it up with `tandemmq broker accept-loss`",
+            is_superseded=True,
+        )
+
     def _take_topics(self, group: _Group, registration: Registration) -> bool:
         """Makes the registrant's topic table the group's, if it is its turn; True if that changed anything."""
         identity = registration.identity
@@ -322,6 +419,7 @@ class RouteTable:
         return removed
 
     def _remove(self, broker: RegisteredBroker) -> None:
+        self.memory.gone(broker.identity, broker.disk_id)
         group = self._groups[broker.identity.broker_name]
         del group.members[broker.identity.broker_id]
         if not group.members:
@@ -331,7 +429,7 @@ class RouteTable:
     def _broker_data(self, broker_name: str) -> BrokerData:
         group = self._groups[broker_name]
         endpoints: dict[int, BrokerEndpoints] = {
-            broker_id: group.members[broker_id].broker.endpoints for broker_id in sorted(group.members)
+            broker_id: group.members[broker_id].broker.endpoints for broker_id in group.serving_ids
         }
         return BrokerData(group.cluster, broker_name, endpoints)
 
@@ -373,29 +471,76 @@ def _member(group: _Group | None, identity: BrokerIdentity, incarnation: int) ->
     return member if incarnation in (0, member.broker.incarnation) else None
 
 
-def _refusal(registration: Registration, group: _Group, current: _Member | None) -> str | None:
-    identity = registration.identity
-    if group.cluster != identity.cluster:
-        return f"{identity.broker_name} is alive in cluster {group.cluster}; a broker name belongs to one cluster"
-    if current is None or current.broker.incarnation <= registration.incarnation:
-        return None
-    if current.broker.endpoints.client == registration.endpoints.client:
-        # A clock that was set back between two starts. The address can have only one process, and it is this one.
-        return None
-    return (
-        f"{identity.broker_name} id {identity.broker_id} is alive at {current.broker.endpoints.client} and was "
-        f"started later; two processes cannot share an id"
+def _broker_of(registration: Registration) -> RegisteredBroker:
+    endpoints = registration.endpoints
+    return RegisteredBroker(
+        registration.identity,
+        # Nobody may follow a master that does not know yet what its log will be.
+        replace(endpoints, ha="") if registration.recovering else endpoints,
+        registration.incarnation,
+        registration.data_version,
+        registration.disk_id,
+        registration.run,
+        registration.epoch,
+        registration.end_offset,
+        registration.recovering,
     )
 
 
-def _drop_former_role(group: _Group, registration: Registration) -> list[RegisteredBroker]:
+def _is_same_process(one: RegisteredBroker, other: RegisteredBroker) -> bool:
+    return (one.incarnation, one.disk_id, one.run) == (other.incarnation, other.disk_id, other.run)
+
+
+def _is_same_address(one: RegisteredBroker, other: RegisteredBroker) -> bool:
+    """An address can have only one process. A broker that recovers has no client plane yet."""
+    return bool(one.endpoints.client) and one.endpoints.client == other.endpoints.client
+
+
+def _on_different_disks(one: RegisteredBroker, other: RegisteredBroker) -> bool:
+    return bool(one.disk_id and other.disk_id) and one.disk_id != other.disk_id
+
+
+def _contradiction(broker: RegisteredBroker, group: _Group, current: _Member | None) -> RegistrationRefused | None:
+    identity = broker.identity
+    if group.cluster != identity.cluster:
+        return RegistrationRefused(
+            f"{identity.broker_name} is alive in cluster {group.cluster}; a broker name belongs to one cluster"
+        )
+    if current is None or _is_same_process(current.broker, broker):
+        return None
+    live = current.broker
+    alive = f"{identity.broker_name} id {identity.broker_id} is alive at {live.endpoints.client or 'no address yet'}"
+    if _on_different_disks(live, broker):
+        return RegistrationRefused(
+            f"{alive} on disk {live.disk_id}; the process at {broker.endpoints.client or 'no address yet'} has disk "
+            f"{broker.disk_id}. Stop one of them, or give this one a brokerId or brokerName of its own"
+        )
+    if _is_same_address(live, broker):
+        return None
+    if live.disk_id and live.disk_id == broker.disk_id:
+        # One that only recovers takes nothing from one that serves elsewhere: it may have been started on a copy.
+        is_elsewhere = broker.endpoints.metadata != live.endpoints.metadata
+        if broker.is_later_than(live) and not (broker.recovering and not live.recovering and is_elsewhere):
+            return None
+        other = broker.endpoints.client or broker.endpoints.metadata
+        return RegistrationRefused(
+            f"{alive} on disk {live.disk_id} in run {live.run}; the process at {other} has the same "
+            f"disk in run {broker.run}, so one of the two disks is a copy. Stop one of them"
+        )
+    if live.is_later_than(broker):
+        return RegistrationRefused(f"{alive} and was started later; two processes cannot share an id")
+    return None
+
+
+def _drop_former_role(group: _Group, broker: RegisteredBroker) -> list[RegisteredBroker]:
     """Takes out the registrant's entry under another id: a master that became a slave, or the reverse."""
     former = [
         member.broker
         for broker_id, member in group.members.items()
-        if broker_id != registration.identity.broker_id
-        and member.broker.endpoints.client == registration.endpoints.client
+        if broker_id != broker.identity.broker_id
+        and _is_same_address(member.broker, broker)
+        and not _on_different_disks(member.broker, broker)
     ]
-    for broker in former:
-        del group.members[broker.identity.broker_id]
+    for each in former:
+        del group.members[each.identity.broker_id]
     return former

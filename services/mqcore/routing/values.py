@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from mqcore.metadata.data_version import DataVersion
@@ -15,9 +15,11 @@ __all__ = [
     "BrokerData",
     "BrokerEndpoints",
     "BrokerIdentity",
+    "GroupMemoryAnswer",
     "QueueData",
     "RegisteredBroker",
     "Registration",
+    "ReplicaMemory",
     "RouteSnapshot",
     "TopicQueues",
     "TopicRoute",
@@ -75,6 +77,37 @@ class TopicQueues:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaMemory:
+    """A replica of a broker group, live or not: what was last heard of one disk."""
+
+    broker_id: int
+    # A broker id has as many entries as it had disks.
+    disk_id: str
+    # Greatest number of starts of the disk, and greatest epoch, heard of.
+    run: int = 0
+    epoch: int = 0
+    # End of its log; exact when it left in order, else as of its last sign of life.
+    end_offset: int = 0
+    # host:port, empty if never told.
+    metadata_endpoint: str = ""
+    # By the wall clock of who heard it.
+    last_seen_wall_ms: int = 0
+    # It said goodbye with the exact end of its log, and was not heard of since.
+    left: bool = False
+    # Registered now with the NameServer that tells this.
+    live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemoryAnswer:
+    """What one NameServer remembers of a broker group."""
+
+    replicas: tuple[ReplicaMemory, ...]
+    # How far back the memory reaches.
+    memory_age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Registration:
     """A broker's announcement of itself and of its whole topic table."""
 
@@ -86,6 +119,17 @@ class Registration:
     liveness_timeout_ms: int
     data_version: DataVersion
     topics: tuple[TopicQueues, ...]
+    # Empty from a broker of an older version, of which nothing is remembered.
+    disk_id: str = ""
+    # Starts of this disk, this one included.
+    run: int = 0
+    # Greatest epoch of its history.
+    epoch: int = 0
+    end_offset: int = 0
+    # Replicas of its group that it knows of.
+    known_replicas: tuple[ReplicaMemory, ...] = ()
+    # What it waits for before it serves; empty when it serves.
+    recovering: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +140,25 @@ class RegisteredBroker:
     endpoints: BrokerEndpoints
     incarnation: int
     data_version: DataVersion
+    disk_id: str = ""
+    run: int = 0
+    epoch: int = 0
+    # Of its last sign of life; a log that grows makes nobody another broker.
+    end_offset: int = field(default=0, compare=False)
+    # What it waits for before it serves; it is in no route until then.
+    recovering: str = ""
+
+    def is_later_than(self, other: RegisteredBroker) -> bool | None:
+        """Whether this is the later of two processes with one identity; None if that cannot be told, or is one process.
+
+        Runs of one disk and epochs of one group count; the wall clock only where one of them knows no disk.
+        """
+        if self.disk_id and other.disk_id:
+            is_same_disk = self.disk_id == other.disk_id
+            mine, theirs = (self.run, other.run) if is_same_disk else (self.epoch, other.epoch)
+        else:
+            mine, theirs = self.incarnation, other.incarnation
+        return mine > theirs if mine != theirs else None
 
 
 @dataclass(frozen=True, slots=True)

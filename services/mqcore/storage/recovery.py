@@ -169,7 +169,14 @@ def recover(
         doubt_tail()
     kept_tail = None
     if tail.size and (damage or not tail.is_torn_record):
-        kept_tail = keep_tail(disk, log, start_offset=tail.start_offset, end_offset=tail.end_offset, wall_ms=wall_ms)
+        kept_tail = keep_tail(
+            disk,
+            log,
+            start_offset=tail.start_offset,
+            end_offset=tail.end_offset,
+            wall_ms=wall_ms,
+            reason=damage or scan.stop_reason,
+        )
     queues.truncate(scan.end_offset)
     if index is not None:
         index.truncate(scan.end_offset, log.stored_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 import grpc.aio
@@ -20,7 +20,10 @@ from mqcore.routing import (
 from mqservice.route_messages import (
     broker_message,
     identity_value,
+    memory_message,
+    refusal_text,
     registration_value,
+    replica_message,
     route_message,
     snapshot_message,
     version_value,
@@ -28,6 +31,10 @@ from mqservice.route_messages import (
 from nameserver.route_registry import RouteRegistry
 
 __all__ = ["NameServerServicer"]
+
+# 32 hexadecimal digits of a uuid, and room for other forms.
+_DISK_ID_CHARACTERS_MAX: Final = 64
+_KNOWN_REPLICAS_MAX: Final = 256
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -49,14 +56,20 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "; ".join(problems))
         answer = self._registry.register(registration)
         if isinstance(answer, RegistrationRefused):
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, answer.reason)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal_text(answer))
         return pb.RegisterBrokerResponse(master=self._optional_broker(answer.master), order_topics=answer.order_topics)
 
     async def UnregisterBroker(  # noqa: N802
         self, request: pb.UnregisterBrokerRequest, _context: _Context
     ) -> pb.UnregisterBrokerResponse:
         """Lets a broker go."""
-        self._registry.unregister(identity_value(request.identity), incarnation=request.incarnation)
+        self._registry.unregister(
+            identity_value(request.identity),
+            incarnation=request.incarnation,
+            disk_id=request.disk_id,
+            run=request.run,
+            end_offset=request.end_offset if request.HasField("end_offset") else None,
+        )
         return pb.UnregisterBrokerResponse()
 
     async def Heartbeat(  # noqa: N802
@@ -71,12 +84,15 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
                     incarnation=request.incarnation,
                     data_version=version_value(request.data_version),
                     connection=connection,
+                    epoch=request.epoch,
+                    end_offset=request.end_offset,
                 )
                 if answer.status is HeartbeatStatus.BROKER_UNKNOWN:
                     await context.abort(grpc.StatusCode.NOT_FOUND, "this broker is not registered: register again")
                 yield pb.HeartbeatResponse(
                     registration_needed=answer.status is HeartbeatStatus.TABLE_UNKNOWN,
                     master=self._optional_broker(answer.master),
+                    superseded=answer.superseded,
                 )
         finally:
             self._registry.connection_lost(connection)
@@ -154,6 +170,29 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
         """All keys of a namespace."""
         return pb.ListKvConfigsResponse(entries=self._registry.table.list_kv(request.namespace))
 
+    async def GetGroupMemory(  # noqa: N802
+        self, request: pb.GetGroupMemoryRequest, _context: _Context
+    ) -> pb.GetGroupMemoryResponse:
+        """All replicas a group ever had."""
+        return memory_message(self._registry.group_memory(request.cluster, request.broker_name))
+
+    async def ForgetReplicas(  # noqa: N802
+        self, request: pb.ForgetReplicasRequest, context: _Context
+    ) -> pb.ForgetReplicasResponse:
+        """An operator gives replicas up."""
+        if not request.cluster or not request.broker_name:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "cluster or broker_name is empty: name the group to forget replicas of",
+            )
+        forgotten = self._registry.forget_replicas(
+            request.cluster,
+            request.broker_name,
+            broker_id=request.broker_id if request.HasField("broker_id") else None,
+            disk_id=request.disk_id,
+        )
+        return pb.ForgetReplicasResponse(forgotten=[replica_message(replica) for replica in forgotten])
+
     def _current_snapshot(self) -> pb.WatchRoutesResponse:
         snapshot = self._registry.table.snapshot()
         if self._snapshot.revision != snapshot.revision:
@@ -179,12 +218,24 @@ def _registration_problems(registration: Registration) -> list[str]:
         "identity.cluster is empty": not identity.cluster,
         "identity.broker_name is empty": not identity.broker_name,
         "identity.broker_id is negative": identity.broker_id < 0,
-        f"endpoints.client '{endpoints.client}' is no host:port": parse_address(endpoints.client) is None,
+        # While it recovers it may have no door for clients yet.
+        f"endpoints.client '{endpoints.client}' is no host:port": parse_address(endpoints.client) is None
+        and not (registration.recovering and not endpoints.client),
         "incarnation is not above 0": registration.incarnation <= 0,
         "liveness_timeout is not above 0": registration.liveness_timeout_ms <= 0,
         "a topic has no name": any(not queues.topic for queues in registration.topics),
         "a queue count is negative": any(
             queues.read_queue_count < 0 or queues.write_queue_count < 0 for queues in registration.topics
+        ),
+        f"disk_id has more than {_DISK_ID_CHARACTERS_MAX} characters": len(registration.disk_id)
+        > _DISK_ID_CHARACTERS_MAX,
+        "run, epoch or end_offset is negative": min(registration.run, registration.epoch, registration.end_offset) < 0,
+        f"known_replicas has more than {_KNOWN_REPLICAS_MAX} entries": len(registration.known_replicas)
+        > _KNOWN_REPLICAS_MAX,
+        "an entry of known_replicas has no disk_id, a longer one than allowed, or a negative number": any(
+            not 0 < len(replica.disk_id) <= _DISK_ID_CHARACTERS_MAX
+            or min(replica.broker_id, replica.run, replica.epoch, replica.end_offset) < 0
+            for replica in registration.known_replicas
         ),
     }
     problems = [problem for problem, is_so in checks.items() if is_so]

@@ -47,6 +47,14 @@ def test_cluster_without_brokers_is_a_problem() -> None:
     assert _only(ClusterState(name_servers=servers, brokers=())).problem == "no broker is registered"
 
 
+def test_what_a_broker_says_of_itself_is_a_problem() -> None:
+    healthy = master()
+    assert healthy.status is not None
+    status = replace(healthy.status, problems=(("cannot read its config/topics.json", "start its slave"),))
+    finding = _only(with_broker(_HEALTHY, replace(healthy, status=status)))
+    assert finding == Finding(Severity.PROBLEM, "broker-a:0", "cannot read its config/topics.json", "start its slave")
+
+
 def test_dead_master_leaves_its_group_without_one() -> None:
     dead = replace(master(), status=None, error="UNAVAILABLE", registered=False)
     subjects = [finding.subject for finding in diagnose(with_broker(_HEALTHY, dead))]
@@ -73,6 +81,20 @@ def test_async_master_without_slave_is_healthy() -> None:
 def test_slave_that_does_not_follow_is_a_problem() -> None:
     link = MasterLinkState(address="", state="connecting", master_end_offset=0, lag_bytes=0)
     assert "connecting, master unknown" in _only(with_broker(_HEALTHY, slave(master_link=link))).problem
+
+
+def test_a_peer_that_is_silent_for_longer_than_its_kernel_ever_is_is_a_problem() -> None:
+    [one] = master().status.slaves  # type: ignore[union-attr]
+    state = with_broker(_HEALTHY, master(slaves=(replace(one, silent_ms=3_900),)))
+    assert "nothing came from slave 127.0.0.1:40000 for 4 s" in _only(state).problem
+    assert diagnose(with_broker(_HEALTHY, master(slaves=(replace(one, silent_ms=3_100),)))) == []
+    link = MasterLinkState("10.0.0.1:10912", "transfer", master_end_offset=0, lag_bytes=0, silent_ms=4_000)
+    assert "from its master at 10.0.0.1:10912" in _only(with_broker(_HEALTHY, slave(master_link=link))).problem
+
+
+def test_a_slave_whose_disk_is_full_says_that() -> None:
+    link = MasterLinkState(address="10.0.0.1:10912", state="disk full", master_end_offset=9, lag_bytes=4_096)
+    assert "its disk is full, 4,096 bytes" in _only(with_broker(_HEALTHY, slave(master_link=link))).problem
 
 
 def test_write_refusal_is_shown_with_its_reason() -> None:

@@ -45,13 +45,13 @@ def test_stated_master_that_nobody_registered_has_no_metadata_plane() -> None:
     assert _members(stated_master="stated:1").master_address() == MasterAddress(ha="stated:1", metadata=None)
 
 
-def test_slaves_are_the_other_ids_that_have_a_metadata_plane() -> None:
+def test_members_are_those_of_the_group_that_are_registered() -> None:
     members = _members(
         _broker("broker-a", 0, metadata="a0:2"),
         _broker("broker-a", 1, metadata="a1:2"),
         _broker("broker-a", 2),
         _broker("broker-b", 1, metadata="b1:2"),
     )
-    assert members.slave_endpoints() == {1: "a1:2"}
+    assert [member.identity.broker_id for member in members.registered()] == [0, 1, 2]
     assert members.member_metadata(2) is None
     assert members.member_metadata(0) == "a0:2"

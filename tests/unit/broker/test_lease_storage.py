@@ -6,30 +6,38 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from broker.lease_copy import LeaseChange, LeaseCopy, LeasePosition, LeaseSource
 from broker.lease_storage import LeaseStorage
+from broker.master.metadata_recovery import recover_leases
+from mqcore.clock import Clock
 from mqcore.delivery import DeliveryOptions, LeaseTable, TagFilter
+from mqcore.delivery.journal import JournalEntry, read_frames
 from mqcore.storage import Disk
 from support.queue_memory import QueueMemory
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
+from support.stores import ManualClock
 
 GROUP, TOPIC = "group", "topic"
 
 
 def loaded(
-    disk: Disk, queues: QueueMemory, *, compaction_floor_bytes: int = 1 << 20
+    disk: Disk, queues: QueueMemory, *, compaction_floor_bytes: int = 1 << 20, clock: Clock | None = None
 ) -> tuple[LeaseTable, LeaseStorage]:
-    """A table with its storage, as a broker has them after its start."""
+    """A table with its storage, as a broker has them after its start; at 100 s if no clock is given."""
     table = LeaseTable(
         queues,
         options=DeliveryOptions(consume_from_earliest=True, compaction_floor_bytes=compaction_floor_bytes),
         broker_name="broker-a",
         nonce=itertools.count(1).__next__,
     )
-    storage = LeaseStorage(disk, table)
+    storage = LeaseStorage(disk, table, clock or ManualClock(100_000))
     storage.load()
     return table, storage
 
@@ -180,3 +188,210 @@ def test_an_operators_reset_during_a_compaction_outlives_a_loss_of_power() -> No
         disk.crash(power_loss=True)
         table, _ = loaded(disk, queues)
         assert len(receive(table, now_ms=100_000)) == 4
+
+
+class _TwoClocks(ManualClock):
+    """A wall clock that may be wrong by `wrong_ms`, beside the time since the machine's start."""
+
+    def __init__(self, *, up_ms: int, wrong_ms: int = 0, began_ms: int = 1_700_000_000_000) -> None:
+        super().__init__(up_ms)
+        self.wrong_ms = wrong_ms
+        self.began_ms = began_ms
+
+    def wall_ms(self) -> int:
+        return self.began_ms + self.now_ms + self.wrong_ms
+
+
+_DAY_MS = 24 * 3_600_000
+_wrong_ms = st.sampled_from([-3 * _DAY_MS, -20_000, 0, 20_000, 3 * _DAY_MS])
+
+
+@given(
+    wrong_at_grant_ms=_wrong_ms,
+    wrong_at_restart_ms=_wrong_ms,
+    away_ms=st.integers(0, 60_000),
+    reboots=st.booleans(),
+    was_older_version=st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_lease_lasts_as_long_as_it_was_given_for_whatever_the_wall_clock_says(
+    *, wrong_at_grant_ms: int, wrong_at_restart_ms: int, away_ms: int, reboots: bool, was_older_version: bool
+) -> None:
+    disk, queues = SimulatedDisk(random.Random(1)), queues_with(1)
+    clock = _TwoClocks(up_ms=500_000, wrong_ms=wrong_at_grant_ms)
+    table, storage = loaded(disk, queues, clock=clock)
+    clock.wrong_ms = 0  # Jumps while it runs change nothing.
+    assert receive(table, now_ms=clock.now_ms)
+    if was_older_version:
+        disk.remove("config/leaseClock.json")
+    storage.close()
+    disk.crash(power_loss=reboots)
+    clock = _TwoClocks(up_ms=500_000 + away_ms, wrong_ms=wrong_at_restart_ms)
+    if reboots:
+        clock = _TwoClocks(up_ms=1_000, wrong_ms=wrong_at_restart_ms, began_ms=clock.began_ms + 499_000 + away_ms)
+    table, _ = loaded(disk, queues, clock=clock)
+    if not reboots and not was_older_version:
+        assert receive(table, now_ms=500_000 + 29_999) == [] or away_ms >= 30_000
+        assert receive(table, now_ms=500_000 + 30_000)
+    else:
+        # By the wall clock, which nothing can be held against; but never longer than it was given for.
+        assert receive(table, now_ms=clock.now_ms + 30_000)
+        if wrong_at_grant_ms == wrong_at_restart_ms and away_ms < 30_000:
+            table, _ = loaded(disk, queues, clock=clock)
+            assert receive(table, now_ms=clock.now_ms) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"bootId": "other"}'])
+def test_a_lease_clock_that_cannot_be_read_is_that_of_another_run(content: bytes) -> None:
+    disk, queues = SimulatedDisk(random.Random(1)), queues_with(1)
+    clock = _TwoClocks(up_ms=500_000)
+    table, storage = loaded(disk, queues, clock=clock)
+    assert receive(table, now_ms=clock.now_ms)
+    storage.persist()
+    disk.write_file("config/leaseClock.json", content)
+    table, _ = loaded(disk, queues, clock=clock)
+    assert receive(table, now_ms=clock.now_ms + 29_999) == []
+    assert receive(table, now_ms=clock.now_ms + 30_000)
+
+
+def follow(copy: LeaseCopy, source: LeaseSource) -> LeaseChange:
+    """One pull of a slave."""
+    change = asyncio.run(source.changes_since(copy.known))
+    assert change is not None
+    copy.take(change)
+    return change
+
+
+def test_a_copy_follows_byte_by_byte_and_a_master_with_a_new_disk_goes_on_with_it() -> None:
+    disk, slave_disk, queues = SimulatedDisk(random.Random(1)), SimulatedDisk(random.Random(2)), queues_with(20)
+    table, storage = loaded(disk, queues)
+    copy = LeaseCopy(slave_disk)
+    follow(copy, storage)
+    handles = receive(table, now_ms=1_000, batch_size=5)
+    storage.persist()
+    first = follow(copy, storage)
+    assert first.snapshot is None
+    assert first.journal
+    assert follow(copy, storage).is_empty
+    assert table.acknowledge(group=GROUP, topic=TOPIC, handle=handles[3], now_ms=1_500)
+    storage.persist()
+    assert len(follow(copy, storage).journal) < len(first.journal), "what is new alone"
+    slave_disk.crash(power_loss=True)
+
+    new_disk = SimulatedDisk(random.Random(3))
+    new_table, new_storage = new_master(new_disk, queues)
+    assert new_storage.is_blank
+    restored = LeaseCopy(slave_disk)
+    assert restored.is_open
+    follow(LeaseCopy(new_disk), restored)
+    new_storage.load()
+    assert new_table.acknowledge(group=GROUP, topic=TOPIC, handle=handles[0], now_ms=2_000), "the handle counts"
+    assert not new_table.acknowledge(group=GROUP, topic=TOPIC, handle=handles[3], now_ms=2_000), "acknowledged already"
+    assert new_table.committed(GROUP, TOPIC, 0) == 1
+    assert len(receive(new_table, now_ms=2_000, batch_size=20)) == 15, "what is in flight or done does not come again"
+
+
+def new_master(disk: Disk, queues: QueueMemory) -> tuple[LeaseTable, LeaseStorage]:
+    table = LeaseTable(
+        queues,
+        options=DeliveryOptions(consume_from_earliest=True),
+        broker_name="broker-a",
+        nonce=itertools.count(1_000).__next__,
+    )
+    return table, LeaseStorage(disk, table, ManualClock(100_000))
+
+
+@given(
+    st.lists(st.sampled_from(["receive", "finish", "persist", "compact", "restart", "copy", "slave"]), max_size=60),
+    st.integers(0, 1_000),
+)
+def test_a_copy_is_always_a_state_the_master_was_in(steps: list[str], seed: int) -> None:
+    """Whatever the master does between two pulls, and whenever the slave is killed."""
+    chance = random.Random(seed)
+    disk, slave_disk, queues = SimulatedDisk(random.Random(1)), SimulatedDisk(random.Random(2)), queues_with(400)
+    table, storage = loaded(disk, queues, compaction_floor_bytes=1)
+    copy, copied = LeaseCopy(slave_disk), None
+    handles: list[str] = []
+    for number, step in enumerate(steps):
+        now_ms = 1_000 + number
+        if step == "receive":
+            handles += receive(table, now_ms=now_ms, batch_size=chance.randint(1, 5))
+        elif step == "finish" and handles:
+            table.acknowledge(
+                group=GROUP, topic=TOPIC, handle=handles.pop(chance.randrange(len(handles))), now_ms=now_ms
+            )
+        elif step == "compact":
+            asyncio.run(storage.compact_if_due())
+        elif step == "restart":
+            storage.close()
+            table, storage = loaded(disk, queues, compaction_floor_bytes=1)
+        elif step == "copy":
+            storage.persist()
+            follow(copy, storage)
+            copied = table.snapshot()
+        elif step == "slave":
+            slave_disk.crash(power_loss=chance.random() < 0.5)
+            copy = LeaseCopy(slave_disk)
+        else:
+            storage.persist()
+    if copied is None:
+        return
+    master_disk = SimulatedDisk(random.Random(3))
+    follow(LeaseCopy(master_disk), LeaseCopy(slave_disk))
+    restored, _ = loaded(master_disk, queues)
+    assert entries_of(restored.snapshot()) == entries_of(copied)
+
+
+def entries_of(snapshot: bytes) -> list[JournalEntry]:
+    return read_frames(snapshot)[0]
+
+
+def test_a_change_that_does_not_go_on_where_the_copy_ends_is_passed_over() -> None:
+    disk, queues = SimulatedDisk(random.Random(1)), queues_with(5)
+    table, storage = loaded(disk, queues)
+    copy = LeaseCopy(SimulatedDisk(random.Random(2)))
+    follow(copy, storage)
+    known = copy.known
+    receive(table, now_ms=1_000, batch_size=2)
+    storage.persist()
+    change = asyncio.run(storage.changes_since(known))
+    assert change is not None
+    copy.take(change)
+    copy.take(change)
+    assert copy.known == change.position
+    assert follow(copy, storage).is_empty
+
+
+def test_files_that_cannot_be_read_are_as_good_as_none() -> None:
+    disk, queues = SimulatedDisk(random.Random(1)), queues_with(5)
+    table, storage = loaded(disk, queues)
+    assert storage.is_blank
+    receive(table, now_ms=1_000)
+    storage.persist()
+    assert not storage.is_blank
+    storage.close()
+    disk.write_file("config/leases-0000000009.snapshot", b"no frame at all")
+    assert storage.is_blank
+
+
+def test_a_starting_master_takes_a_copy_when_it_has_nothing_or_is_told_to() -> None:
+    class Peer:
+        endpoint = "slave"
+
+        async def leases(self, known: LeasePosition, *, accept_copy: bool = False) -> LeaseChange:
+            change = await LeaseCopy(slave_disk).changes_since(known)
+            assert change is not None
+            return change
+
+    peer: Any = Peer()
+    disk, slave_disk, queues = SimulatedDisk(random.Random(1)), SimulatedDisk(random.Random(2)), queues_with(5)
+    table, storage = loaded(disk, queues)
+    (handle,) = receive(table, now_ms=1_000, batch_size=1)
+    storage.persist()
+    follow(LeaseCopy(slave_disk), storage)
+    new_disk = SimulatedDisk(random.Random(3))
+    for replace, taken in ((False, True), (False, False), (True, True)):
+        new_table, new_storage = new_master(new_disk, queues)
+        assert asyncio.run(recover_leases(peer, new_storage, replace=replace)) is taken
+        new_storage.load()
+        assert new_table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=2_000)

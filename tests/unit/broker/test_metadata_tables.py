@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from broker.metadata_tables import MetadataTables
+from broker.master.metadata_recovery import recover_metadata
+from broker.metadata_tables import MetadataTables, MetadataWrite
+from broker.slave.metadata_pull import MetadataPull
 from mqcore.delivery import DeliveryOptions, LeaseTable, TagFilter
-from mqcore.metadata import MetadataFile, SubscriptionGroupConfig
+from mqcore.metadata import DataVersion, MetadataCorrupt, MetadataFile, SubscriptionGroupConfig, TopicConfig
 from support.queue_memory import QueueMemory
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import ManualClock
@@ -101,3 +107,253 @@ def test_a_crash_while_a_group_is_removed_never_leaves_its_progress_alone(operat
     restarted.remove_group("G")
     assert restarted.groups.get("G") is None
     assert restarted.consumer_offsets.offset("G", "T", 0) is None
+
+
+def started(disk: SimulatedDisk) -> MetadataTables:
+    tables = MetadataTables(disk, ManualClock(), topics_changed=lambda: None)
+    tables.load(cluster="c", broker_name="b", auto_create_topic=True)
+    return tables
+
+
+def new_disk() -> SimulatedDisk:
+    return SimulatedDisk(random.Random(1))
+
+
+@pytest.fixture
+def full() -> MetadataTables:
+    """What a slave holds."""
+    tables = started(new_disk())
+    tables.put_topic(TopicConfig("T", 8, 8))
+    tables.put_group(SubscriptionGroupConfig("G"))
+    tables.consumer_offsets.commit("G", "T", 3, 7, now_ms=5)
+    tables.delay_offsets.advance(2, 9, now_ms=5)
+    tables.persist_all()
+    return tables
+
+
+class Peer:
+    """A replica that answers with its tables."""
+
+    endpoint = "replica"
+
+    def __init__(self, tables: MetadataTables) -> None:
+        self.tables = tables
+
+    async def metadata_table(
+        self, file: MetadataFile, known: DataVersion | None, *, accept_copy: bool = False
+    ) -> tuple[DataVersion, str | None]:
+        table = self.tables.by_file[file]
+        is_known = known == table.version or file in self.tables.damaged
+        return table.version, None if is_known else table.to_json()
+
+
+def recover(tables: MetadataTables, replica: MetadataTables) -> list[str]:
+    peer: Any = Peer(replica)
+    return asyncio.run(recover_metadata(peer, tables))
+
+
+def texts(tables: MetadataTables) -> list[str]:
+    return [table.to_json() for table in tables.by_file.values()]
+
+
+def test_a_master_with_a_new_disk_takes_everything_from_its_slave_durably(full: MetadataTables) -> None:
+    disk = new_disk()
+    master = started(disk)
+    assert recover(master, full) == ["topic T", "group G", "progress of T@G", "delay level 2"]
+    assert recover(master, full) == []
+    disk.crash(power_loss=True)
+    assert texts(started(disk)) == texts(full)
+
+
+def test_a_slave_keeps_its_tables_when_its_master_comes_with_none(full: MetadataTables) -> None:
+    master = started(new_disk())
+    follow(full, master)
+    assert full.topics.get("T") is not None
+    assert full.groups.get("G") is not None
+    assert full.consumer_offsets.offset("G", "T", 3) == 7
+    assert full.delay_offsets.offset(2) == 9
+    assert [file.value for file, lines in full.kept.items() if lines] == [
+        "topics.json",
+        "subscriptionGroup.json",
+        "delayOffset.json",
+    ]
+    recover(master, full)
+    follow(full, master)
+    assert not any(full.kept.values()), "the master has them again"
+
+
+def follow(slave: MetadataTables, master: MetadataTables, *, accepted: bool = True) -> None:
+    """One pull."""
+    pull = MetadataPull(
+        tables=slave.by_file, master=lambda: "master", applied=slave.applied_from_master, accepted=lambda: accepted
+    )
+    peer: Any = Peer(master)
+    asyncio.run(pull.pull(peer))
+
+
+def test_nothing_is_taken_from_a_master_whose_log_is_not_followed(full: MetadataTables) -> None:
+    before = texts(full)
+    master = started(new_disk())
+    master.topics.put(TopicConfig("T", 1, 1), now_ms=9)
+    follow(full, master, accepted=False)
+    assert texts(full) == before
+    follow(full, master)
+    assert texts(full) != before
+
+
+def test_a_table_that_loses_most_of_its_entries_is_kept_aside() -> None:
+    disk = new_disk()
+    slave, master = started(disk), started(new_disk())
+    for number in range(100):
+        master.put_topic(TopicConfig(f"T{number}", 8, 8))
+    follow(slave, master)
+    long = disk.read_file("config/topics.json")
+    for number in range(100):
+        master.topics.remove(f"T{number}", now_ms=9)
+    master.topics_edited()
+    follow(slave, master)
+    assert slave.topics.get("T1") is None
+    assert disk.read_file("config/topics.json.before-removal") == long
+
+
+@pytest.mark.parametrize("content", [b"", b"{half a fi", b"\xff"])
+@pytest.mark.parametrize("file", list(MetadataFile))
+def test_a_damaged_table_comes_from_a_replica_or_keeps_the_master_from_serving(
+    full: MetadataTables, file: MetadataFile, content: bytes
+) -> None:
+    disk = new_disk()
+    recover(started(disk), full)
+    disk.write_file(f"config/{file.value}", content)
+    disk.remove(f"config/{file.value}.bak")
+    damaged = started(disk)
+    assert list(damaged.damaged) == [file]
+    with pytest.raises(MetadataCorrupt, match=rf"config/{file.value}: .*do not remove it"):
+        damaged.refuse_damage()
+    damaged.persist_all()
+    assert disk.read_file(f"config/{file.value}") == content, "nothing takes its place yet"
+    if file is not MetadataFile.DELAY_OFFSETS:
+        recover(damaged, started(new_disk()))
+        assert list(damaged.damaged) == [file], "a new replica has nothing to say"
+    assert recover(damaged, full)
+    damaged.refuse_damage()
+    assert texts(started(disk)) == texts(full)
+
+
+def test_an_operator_may_go_on_without_a_damaged_table(full: MetadataTables) -> None:
+    disk = new_disk()
+    disk.write_file("config/topics.json", b"{half")
+    damaged = started(disk)
+    (line,) = damaged.accept_damage()
+    assert "config/topics.json" in line
+    damaged.refuse_damage()
+    assert disk.read_file("config/topics.json.damaged") == b"{half"
+    assert not started(disk).damaged
+
+
+def test_a_damaged_replica_says_nothing(full: MetadataTables) -> None:
+    disk = new_disk()
+    disk.write_file("config/topics.json", b"")
+    before = full.topics.to_json()
+    recover(full, started(disk))
+    assert full.topics.to_json() == before
+
+
+class Written:
+    """Tables with a worker that writes when the test says so."""
+
+    def __init__(self) -> None:
+        self.disk = new_disk()
+        self.tables = started(self.disk)
+        self.kicks = 0
+        self.tables.attach(self._kicked)
+        self.answered: list[str] = []
+
+    def _kicked(self) -> None:
+        self.kicks += 1
+
+    def make(self, group: str) -> None:
+        self.tables.put_group(SubscriptionGroupConfig(group))
+        self.tables.when_group_written(group, lambda: self.answered.append(group))
+
+    def begin(self) -> MetadataWrite:
+        write = self.tables.take_write()
+        assert write is not None
+        return write
+
+    def end(self, write: MetadataWrite) -> None:
+        write.run()
+        self.tables.write_finished(write)
+
+    def on_disk(self) -> set[str]:
+        self.disk.crash(power_loss=True)
+        return {group.group_name for group in started(self.disk).groups}
+
+
+def test_all_changes_that_come_during_a_write_share_the_next_one() -> None:
+    written = Written()
+    written.make("first")
+    write = written.begin()
+    for number in range(100):
+        written.make(f"G{number}")
+    assert written.answered == []
+    written.end(write)
+    assert written.answered == ["first"]
+    written.end(written.begin())
+    assert len(written.answered) == 101
+    assert written.tables.take_write() is None
+    assert {"first", "G0", "G99"} <= written.on_disk()
+
+
+def test_others_do_not_wait_for_a_new_group() -> None:
+    written = Written()
+    written.make("known")
+    written.end(written.begin())
+    written.make("new")
+    written.make("known")
+    assert written.answered == ["known", "known"]
+
+
+@given(st.lists(st.sampled_from(["make", "begin", "end", "remove"]), max_size=40))
+def test_who_was_answered_finds_the_group_after_a_power_loss(steps: list[str]) -> None:
+    written, writes, made, removed = Written(), list[MetadataWrite](), 0, set[str]()
+    for step in steps:
+        if step == "make":
+            written.make(f"G{made}")
+            made += 1
+        elif step == "remove" and made:
+            removed.add(f"G{made - 1}")
+            written.tables.remove_group(f"G{made - 1}")
+        elif step == "begin" and not writes and (write := written.tables.take_write()) is not None:
+            writes.append(write)
+        elif step == "end" and writes:
+            written.end(writes.pop())
+    assert set(written.answered) - removed <= written.on_disk()
+
+
+async def test_an_operators_change_is_answered_when_it_is_written() -> None:
+    written = Written()
+    await written.tables.written()
+    written.tables.put_topic(TopicConfig("T", 1, 1))
+    waiting = asyncio.create_task(written.tables.written())
+    await asyncio.sleep(0)
+    write = written.begin()
+    assert not waiting.done()
+    late = asyncio.create_task(written.tables.written())
+    await asyncio.sleep(0)
+    written.end(write)
+    await asyncio.gather(waiting, late)
+    assert started(written.disk).topics.get("T") is not None
+
+
+def test_what_is_being_written_is_the_table_of_that_moment() -> None:
+    written = Written()
+    written.make("A")
+    written.tables.consumer_offsets.commit("A", "T", 0, 1, now_ms=1)
+    written.tables.forget_progress_in("none")
+    write = written.begin()
+    before = [table.to_json() for table in written.tables.by_file.values()]
+    written.make("B")
+    written.tables.consumer_offsets.commit("A", "T", 0, 2, now_ms=2)
+    written.tables.topics.put(TopicConfig("T", 1, 1), now_ms=3)
+    write.run()
+    assert texts(started(written.disk)) == before

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import random
 
 import pytest
 
+from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import ReplicaProof
-from mqcore.replication import LogRange
+from mqcore.replication import LogHistory, LogRange
+from mqcore.routing import BrokerIdentity, ReplicaMemory
+from support.simulated_disk import SimulatedDisk
 
 LOG = bytes(range(100))
 FIRST = 40
@@ -36,12 +40,29 @@ class _Member:
 
     def __init__(self, *, serving: bool = True) -> None:
         self.proven: list[tuple[int, int, str]] = []
+        self.superseded: list[str] = []
+        self.left: list[int] = []
+        self.disk = SimulatedDisk(random.Random(1), wall_ms=lambda: 0)
+        self.master = ReplicaIdentity(self.disk, BrokerIdentity("C", "broker-a", 0), new_disk_id=lambda: "M")
+        self.master.read()
+        self.master.history = LogHistory.of([(3, 0)])
         self.proof = ReplicaProof(
-            log=_Log(), serving=lambda: serving, verified=lambda *proven: self.proven.append(proven)
+            log=_Log(),
+            replica=self.master,
+            serving=lambda: serving,
+            verified=lambda *proven: self.proven.append(proven),
+            superseded=self.superseded.append,
+            leave_master=self.leave_master,
         )
 
-    async def verify(self, start: int, end: int, digest: bytes, connection: str = "10.0.0.7:4") -> bool:
-        return await self.proof.verify(broker_id=2, tail=LogRange(start, end), digest=digest, connection=connection)
+    async def leave_master(self) -> None:
+        self.left.append(self.master.greatest_epoch)
+
+    async def verify(
+        self, start: int, end: int, digest: bytes, connection: str = "10.0.0.7:4", *, epoch: int = 3
+    ) -> bool:
+        member = ReplicaMemory(broker_id=2, disk_id="S", epoch=epoch, end_offset=end, metadata_endpoint="slave:1")
+        return await self.proof.verify(member, tail=LogRange(start, end), digest=digest, connection=connection)
 
 
 async def test_an_equal_tail_is_a_proof_for_its_connection() -> None:
@@ -81,3 +102,41 @@ async def test_nothing_is_proven_to_a_broker_that_does_not_serve(start: int, end
     member = _Member(serving=False)
     assert not await member.verify(start, end, _digest(60, 120))
     assert member.proven == []
+
+
+async def test_who_has_proven_itself_is_remembered_when_the_answer_leaves() -> None:
+    member = _Member()
+    assert await member.verify(60, 120, _digest(60, 120))
+    again = ReplicaIdentity(member.disk, BrokerIdentity("C", "broker-a", 0), new_disk_id=lambda: "another")
+    again.read()
+    assert [(memory.disk_id, memory.metadata_endpoint) for memory in again.replicas] == [("S", "slave:1")]
+
+
+@pytest.mark.parametrize("connection", ["10.0.0.7:4", ""])
+async def test_a_member_of_a_later_epoch_tells_that_another_master_took_over(connection: str) -> None:
+    member = _Member()
+    assert not await member.verify(60, 120, _digest(60, 120), connection, epoch=4)
+    assert len(member.superseded) == 1
+    assert member.proven == []
+
+
+async def test_a_member_that_holds_more_of_our_epoch_tells_it_too() -> None:
+    member = _Member()
+    assert not await member.verify(FIRST + len(LOG) + 1, FIRST + len(LOG) + 1, b"", "")
+    assert len(member.superseded) == 1
+    assert not await member.verify(FIRST + len(LOG) + 1, FIRST + len(LOG) + 1, b"", "", epoch=2)
+    assert len(member.superseded) == 1, "one of an earlier epoch is behind, however long its log is"
+
+
+async def test_an_epoch_is_promised_to_one_disk_and_the_master_left_after_it_is_durable() -> None:
+    member = _Member()
+    assert not await member.proof.promise(3, "D1"), "that epoch was followed"
+    assert await member.proof.promise(5, "D1")
+    assert not await member.proof.promise(5, "D2")
+    assert not await member.proof.promise(4, "D2")
+    assert await member.proof.promise(5, "D1"), "the answer was lost, and it asks again"
+    assert await member.proof.promise(6, "D2")
+    assert member.left == [5, 5, 6]
+    again = ReplicaIdentity(member.disk, BrokerIdentity("C", "broker-a", 0), new_disk_id=lambda: "another")
+    again.read()
+    assert again.greatest_epoch == 6

@@ -14,7 +14,16 @@ from admin.api.acting_operations import OperationsDesk
 from admin.api.actors import OPERATOR_ONLY, Actor, current_actor
 from admin.api.rest.request_parts import CHANGE_PROBLEMS, PROBLEMS, Body, DryRun, operations_of
 from admin.operations.interface import Operations
-from admin.operations.values import BrokerSettings, ChangeResult, ConfigChange, EventLine, Setting, Unseen
+from admin.operations.values import (
+    BrokerSettings,
+    ChangeResult,
+    ConfigChange,
+    EventLine,
+    KeptTail,
+    Setting,
+    TailResult,
+    Unseen,
+)
 
 __all__ = ["EventsDocument", "SettingsDocument", "add_broker_routes"]
 
@@ -33,6 +42,20 @@ class WritePermissionBody(Body):
     """Whether producers get the queues of a broker group."""
 
     writable: bool
+
+
+class RestoreBody(Body):
+    """Where to begin."""
+
+    page_token: str = Field(default="", max_length=2_000, description="Of the answer before; empty: at its start.")
+
+
+@dataclass(frozen=True)
+class KeptTailsDocument:
+    """What was cut off, by broker and place."""
+
+    tails: Sequence[KeptTail]
+    unseen: Sequence[Unseen]
 
 
 @dataclass(frozen=True)
@@ -111,6 +134,25 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
     ) -> ChangeResult:
         """Takes a broker group out of producers' routes at every NameServer, or puts it back."""
         return await operations.set_write_permission(broker_name, writable=body.writable, dry_run=dry_run)
+
+    @app.get("/api/v1/kept-tails", tags=_TAGS, responses=PROBLEMS)
+    async def kept_tails(operations: Operations = acting) -> KeptTailsDocument:
+        """What was cut off the logs of all brokers, and kept."""
+        tails, unseen = await operations.kept_tails()
+        return KeptTailsDocument(tails, unseen)
+
+    @app.post(
+        "/api/v1/brokers/{broker}/kept-tails/{name}/restore",
+        tags=_TAGS,
+        responses=CHANGE_PROBLEMS,
+        dependencies=[OPERATOR_ONLY],
+    )
+    async def restore_kept_tail(
+        broker: str, name: str, body: RestoreBody, dry_run: DryRun = False, operations: Operations = acting
+    ) -> TailResult:
+        """Stores again what is missing of a kept tail, some 4 MiB of it at a time, under the ids it had. Messages that
+        some broker group holds are left alone, so repeating it is safe."""
+        return await operations.restore_kept_tail(broker, name, page_token=body.page_token, dry_run=dry_run)
 
     @app.get("/api/v1/events", tags=["events"], responses=PROBLEMS)
     async def events(

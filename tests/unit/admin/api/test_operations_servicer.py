@@ -190,6 +190,22 @@ async def test_tails_are_limited_in_number() -> None:
     await service.servicer.stop()
 
 
+async def test_a_kept_tail_is_listed_and_restored_in_parts() -> None:
+    service = _Service()
+    (tail,) = (await service.ask("ListClusterKeptTails", pb.ListClusterKeptTailsRequest())).tails
+    assert (tail.broker, tail.tail.start_offset) == ("broker-a:1", 4_096)
+    request = pb.RestoreKeptTailRequest(broker=tail.broker, name=tail.tail.name)
+    first = await service.ask("RestoreKeptTail", request)
+    assert (first.messages[0].held_by, first.unreadable[0].start_offset) == ("broker-b", 5_000)
+    request.page_token = first.next_page_token
+    rest = await service.ask("RestoreKeptTail", request)
+    assert [(one.result.message_id, one.result.new_queue_offset) for one in rest.messages] == [
+        ("MISSING", 7),
+        ("NOWHERE", -1),
+    ]
+    assert not rest.next_page_token
+
+
 async def test_settings_write_permission_and_events() -> None:
     service = _Service()
     settings = await service.ask("GetBrokerSettings", pb.GetBrokerSettingsRequest(broker="broker-a:0"))

@@ -158,6 +158,26 @@ async def test_a_message_is_sent_and_its_body_never_logged() -> None:
     assert "secret" not in str(lines)
 
 
+async def test_a_kept_tail_is_listed_and_restored_in_parts() -> None:
+    async with admin_in_memory() as admin:
+        [tail] = (await admin.client.get("/api/v1/kept-tails")).json()["tails"]
+        path = f"/api/v1/brokers/{tail['broker']}/kept-tails/{tail['name']}/restore"
+        first = (await admin.client.post(path, json={})).json()
+        second = {"page_token": first["next_page_token"]}
+        planned = (await admin.client.post(path, params={"dry_run": True}, json=second)).json()
+        done = (await admin.client.post(path, json=second)).json()
+        again = (await admin.client.post(path, json=second)).json()
+        nobodys = await admin.client.post(f"/api/v1/brokers/{tail['broker']}/kept-tails/nothing/restore", json={})
+        lines = admin.audit_log.lines()
+    assert (tail["start_offset"], tail["reason"]) == (4_096, "it differs from the master's")
+    assert (first["messages"][0]["state"], first["messages"][0]["held_by"]) == ("held", "broker-b")
+    assert first["unreadable"][0]["reason"].startswith("CRC")
+    assert [part["messages"][0]["new_queue_offset"] for part in (planned, done, again)] == [-1, 7, -1]
+    assert [part["messages"][0]["state"] for part in (planned, done, again)] == ["missing", "missing", "held"]
+    assert nobodys.status_code == 404
+    assert {line.fields["action"] for line in lines} == {"restore_kept_tail"}
+
+
 async def test_settings_write_permission_and_events() -> None:
     async with admin_in_memory() as admin:
         path = "/api/v1/brokers/broker-a:0/settings"

@@ -32,6 +32,12 @@ def test_members_do_not_get_in_each_others_way(preset: str) -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
+def test_every_name_server_has_a_folder_to_remember_in(preset: str) -> None:
+    name_servers = [member for member in _members(preset) if member.kind is MemberKind.NAME_SERVER]
+    assert [member.settings["storePathRootDir"] for member in name_servers] == ["store/namesrv-0", "store/namesrv-1"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
 def test_every_port_is_explicit(preset: str) -> None:
     for member in _members(preset):
         assert tuple(member.ports) == PORT_KEYS[member.kind], member.name

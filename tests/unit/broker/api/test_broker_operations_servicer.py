@@ -48,6 +48,7 @@ class Edge:
             settings=RuntimeSettings(settings, {}),
             events=self.events,
             resend_dead_letters=self._resend,
+            kept_tails=None,
             process_start_ms=1_700_000_000_000,
             refusal=lambda: self.refusal,
             clock=self.broker.clock,

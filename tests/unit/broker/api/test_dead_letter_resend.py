@@ -175,7 +175,7 @@ async def test_more_than_fit_into_one_round(desk: Desk) -> None:
 
 
 async def test_what_there_was_no_time_for_is_not_sent(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.api.dead_letter_resend._PUT_LIMIT_S", 0.01)
+    monkeypatch.setattr("broker.api.dead_letter_resend.PUT_LIMIT_S", 0.01)
     for number in range(10):
         desk.bury({"UNIQ_KEY": f"ID{number}"})
     desk.broker.puts_held = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc
 import pytest
 from tandemmq.broker.v1 import metadata_service_pb2 as pb
 
@@ -22,10 +23,23 @@ def topics() -> TopicTable:
     return table
 
 
-def ask(topics: TopicTable, known: pb.TableVersion | None) -> pb.GetMetadataTableResponse:
-    servicer = MetadataServicer(tables={MetadataFile.TOPICS: topics}, changes=ChangeSignal(), is_master=True)
-    request = pb.GetMetadataTableRequest(table=pb.METADATA_TABLE_TOPICS, known_version=known)
-    return asyncio.run(servicer.GetMetadataTable(request, CONTEXT))
+def ask(
+    topics: TopicTable,
+    known: pb.TableVersion | None,
+    *,
+    is_master: bool = True,
+    accept_copy: bool = False,
+    is_damaged: bool = False,
+    context: Any = CONTEXT,
+) -> pb.GetMetadataTableResponse:
+    servicer = MetadataServicer(
+        tables={MetadataFile.TOPICS: topics},
+        changes=ChangeSignal(),
+        is_master=is_master,
+        damaged=[MetadataFile.TOPICS] if is_damaged else [],
+    )
+    request = pb.GetMetadataTableRequest(table=pb.METADATA_TABLE_TOPICS, known_version=known, accept_copy=accept_copy)
+    return asyncio.run(servicer.GetMetadataTable(request, context))
 
 
 def test_who_knows_nothing_gets_the_table(topics: TopicTable) -> None:
@@ -42,6 +56,28 @@ def test_who_knows_the_version_gets_no_table(topics: TopicTable, names_table: bo
     answer = ask(topics, known)
     assert answer.json == ""
     assert answer.version.counter == known.counter
+
+
+def test_a_slave_gives_its_copy_to_who_asks_for_one(topics: TopicTable) -> None:
+    answer = ask(topics, None, is_master=False, accept_copy=True)
+    assert answer.is_copy
+    assert answer.json == topics.to_json()
+    assert not ask(topics, None, accept_copy=True).is_copy
+
+
+def test_a_slave_is_no_master_to_pull_from(topics: TopicTable) -> None:
+    class Refusal:
+        async def abort(self, code: grpc.StatusCode, detail: str) -> None:
+            raise PermissionError(code, detail)
+
+    with pytest.raises(PermissionError, match="this broker is a slave"):
+        ask(topics, None, is_master=False, context=Refusal())
+
+
+def test_a_damaged_table_is_not_given_as_an_empty_one(topics: TopicTable) -> None:
+    answer = ask(topics, None, is_master=False, accept_copy=True, is_damaged=True)
+    assert answer.is_damaged
+    assert answer.json == ""
 
 
 @pytest.mark.parametrize("field", ["state_version", "timestamp_ms", "counter"])

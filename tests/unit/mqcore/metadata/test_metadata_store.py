@@ -72,6 +72,27 @@ def test_two_unreadable_files_stop_the_start(disk: SimulatedDisk) -> None:
         loaded(disk)
 
 
+@pytest.mark.parametrize(("main", "backup"), [(b"", None), (None, b""), (b"", b"{")])
+def test_an_empty_file_is_damage_and_no_first_start(
+    disk: SimulatedDisk, main: bytes | None, backup: bytes | None
+) -> None:
+    for path, data in ((MAIN, main), (BACKUP, backup)):
+        if data is not None:
+            disk.write_file(path, data)
+    with pytest.raises(MetadataCorrupt, match="the file is empty"):
+        loaded(disk)
+
+
+def test_what_was_damaged_is_kept_when_another_table_takes_its_place(disk: SimulatedDisk) -> None:
+    disk.write_file(MAIN, b"{half")
+    store = MetadataStore(disk)
+    with pytest.raises(MetadataCorrupt):
+        store.load(MetadataFile.TOPICS, TopicTable())
+    store.persist(MetadataFile.TOPICS, table_with("one").to_json())
+    assert disk.read_file("config/topics.json.damaged") == b"{half"
+    assert loaded(disk) == (LoadedFrom.MAIN, ["one"])
+
+
 @pytest.mark.parametrize("power_loss", [False, True])
 def test_a_crash_at_any_step_leaves_the_old_table_or_the_new_one(power_loss: bool) -> None:
     for operation in range(1, 12):

@@ -79,6 +79,10 @@ def test_delay_levels_move_forward_and_a_slave_takes_them_as_they_are() -> None:
     table.apply_from_master('{"dataVersion":{"counter":0},"offsetTable":{3:2}}', DataVersion(0, 5, 5))
     assert table.offset(3) == 2
     assert table.version == DataVersion(0, 5, 5)
+    assert table.apply_from_master('{"offsetTable":{}}', DataVersion(0, 5, 6)) == [
+        "delay level 3: kept 2, the master has none"
+    ]
+    assert table.offset(3) == 2
 
 
 def test_a_slave_follows_an_operators_reset_back_once() -> None:

@@ -51,10 +51,18 @@ def test_changes_make_versions_and_a_slave_takes_everything() -> None:
     assert master.remove(SYSTEM_GROUPS[1], now_ms=3)
     assert not master.remove("none", now_ms=4)
     assert master.version == DataVersion(0, 3, 9)
-    slave.put(SubscriptionGroupConfig("gone"), now_ms=9)
-    slave.apply_from_master(master.to_json(), master.version)
+    slave.put(SubscriptionGroupConfig(SYSTEM_GROUPS[1]), now_ms=9)
+    assert slave.apply_from_master(master.to_json(), master.version) == []
     assert slave.to_json() == master.to_json()
     assert len(slave) == 7
+
+
+def test_a_slave_keeps_groups_that_nobody_removed() -> None:
+    master, slave = SubscriptionGroupTable(), SubscriptionGroupTable()
+    slave.put(SubscriptionGroupConfig("G"), now_ms=9)
+    notices = slave.apply_from_master(master.to_json(), master.version)
+    assert notices == ["group G: kept, since the master lacks it and nobody deleted it"]
+    assert slave.get("G") is not None
 
 
 def test_the_forbidden_table_is_kept_for_java_readers() -> None:

@@ -66,14 +66,35 @@ def test_corrupt_text_leaves_the_table_as_it_was() -> None:
     assert table.to_json() == before
 
 
-def test_a_slave_takes_everything_from_its_master() -> None:
+def test_a_slave_takes_its_masters_table_and_keeps_what_nobody_deleted() -> None:
     master, slave = TopicTable(), TopicTable()
-    master.put(TopicConfig("new", 8, 8), now_ms=5)
-    slave.put(TopicConfig("old", 8, 8), now_ms=50)
-    slave.put(TopicConfig("older", 8, 8), now_ms=50)
-    assert slave.apply_from_master(master.to_json(), master.version) == []
-    assert [topic.topic_name for topic in slave] == ["new"]
+    for name in ("kept", "deleted", "again"):
+        slave.put(TopicConfig(name, 8, 8), now_ms=50)
+        if name != "kept":
+            master.put(TopicConfig(name, 8, 8), now_ms=5)
+            assert master.remove(name, now_ms=6)
+    master.put(TopicConfig("again", 2, 2), now_ms=7)
+    notices = slave.apply_from_master(master.to_json(), master.version)
+    assert notices == ["topic kept: kept, since the master lacks it and nobody deleted it"]
+    assert {topic.topic_name: topic.read_queue_count for topic in slave} == {"again": 2, "kept": 8}
     assert slave.version == master.version
+
+
+def test_the_last_topic_can_be_deleted() -> None:
+    master, slave = TopicTable(), TopicTable()
+    master.put(TopicConfig("last", 8, 8), now_ms=5)
+    slave.apply_from_master(master.to_json(), master.version)
+    master.remove("last", now_ms=6)
+    assert slave.apply_from_master(master.to_json(), master.version) == []
+    assert len(slave) == 0
+
+
+def test_what_brokers_make_by_themselves_is_the_masters_to_say() -> None:
+    master, slave = TopicTable(), TopicTable()
+    for table, auto_create in ((master, False), (slave, True)):
+        table.add_system_topics(system_topics(cluster="C", broker_name="a", auto_create_topic=auto_create))
+    assert slave.apply_from_master(master.to_json(), master.version) == []
+    assert slave.get("TBW102") is None
 
 
 def test_first_boot_makes_the_system_topics() -> None:

@@ -64,3 +64,42 @@ def test_later_process_counts_whatever_is_fresher() -> None:
 def test_topic_deleted_at_the_freshest_does_not_linger() -> None:
     merged = merge_snapshots([known((MASTER, ("orders", "bills"), 1)), known((MASTER, ("orders",), 1))], revision=1)
     assert set(merged.routes) == {"orders"}
+
+
+def of_disk(disk_id: str, *, run: int = 1, epoch: int = 1, incarnation: int = 1, recovering: str = "") -> RouteSnapshot:
+    """What a NameServer knows after a master with this disk registered."""
+    table = RouteTable()
+    topics = () if recovering else (TopicQueues("orders", 4, 4, 6),)
+    registration = Registration(
+        MASTER,
+        BrokerEndpoints(f"{disk_id}-{run}:8081"),
+        incarnation,
+        1_000,
+        DataVersion(),
+        topics,
+        disk_id,
+        run,
+        epoch,
+        recovering=recovering,
+    )
+    table.register(registration, now_ms=0)
+    return table.snapshot()
+
+
+def test_later_run_or_epoch_counts_whatever_the_wall_clock_said() -> None:
+    for later, earlier in (
+        (of_disk("disk-1", run=2, incarnation=1), of_disk("disk-1", run=1, incarnation=9)),
+        (of_disk("disk-2", epoch=2, incarnation=1), of_disk("disk-1", epoch=1, run=7, incarnation=9)),
+    ):
+        for snapshots in ([later, earlier], [earlier, later]):
+            assert merge_snapshots(snapshots, revision=1).brokers == later.brokers
+
+
+def test_broker_that_recovers_is_in_no_route_though_a_stale_view_has_one() -> None:
+    stale, fresh = of_disk("disk-1"), of_disk("disk-1", run=2, recovering="asks its slave")
+    for snapshots in ([stale, fresh], [fresh, stale]):
+        merged = merge_snapshots(snapshots, revision=1)
+        assert merged.routes == {}
+        assert [broker.recovering for broker in merged.brokers] == ["asks its slave"]
+    with_slave = merge_snapshots([stale, fresh, known((SLAVE, ("orders",), 1))], revision=1)
+    assert list(with_slave.routes["orders"].brokers[0].endpoints) == [1]

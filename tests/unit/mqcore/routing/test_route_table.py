@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mqcore.metadata.data_version import DataVersion
 from mqcore.routing import (
     ORDER_TOPIC_NAMESPACE,
     BrokerEndpoints,
     BrokerIdentity,
+    HeartbeatAnswer,
     HeartbeatStatus,
     Registered,
     RegisteredBroker,
     Registration,
     RegistrationRefused,
+    ReplicaMemory,
     RouteTable,
     TopicQueues,
 )
@@ -29,11 +33,30 @@ def registration(
     incarnation: int = 100,
     version: int = 1,
     timeout_ms: int = 1_000,
+    disk_id: str = "",
+    run: int = 0,
+    epoch: int = 0,
+    recovering: str = "",
 ) -> Registration:
     client = address or f"{identity.broker_name}-{identity.broker_id}:8081"
     return Registration(
-        identity, BrokerEndpoints(client, "", ""), incarnation, timeout_ms, DataVersion(0, 0, version), topics
+        identity,
+        BrokerEndpoints(client, client.replace(":8081", ":10911"), "ha:10912"),
+        incarnation,
+        timeout_ms,
+        DataVersion(0, 0, version),
+        topics,
+        disk_id,
+        run,
+        epoch,
+        recovering=recovering,
     )
+
+
+def refused(table: RouteTable, announced: Registration, *, now_ms: int = 0) -> RegistrationRefused:
+    answer = table.register(announced, now_ms=now_ms)
+    assert isinstance(answer, RegistrationRefused), answer
+    return answer
 
 
 def register(table: RouteTable, announced: Registration, *, now_ms: int = 0) -> Registered:
@@ -58,6 +81,18 @@ def beat(
         connection=connection,
         now_ms=now_ms,
     ).status
+
+
+def heartbeat(table: RouteTable, *, epoch: int, end_offset: int = 0) -> HeartbeatAnswer:
+    return table.heartbeat(
+        MASTER,
+        incarnation=100,
+        data_version=DataVersion(0, 0, 1),
+        connection=7,
+        now_ms=0,
+        epoch=epoch,
+        end_offset=end_offset,
+    )
 
 
 def identities(brokers: list[RegisteredBroker]) -> list[BrokerIdentity]:
@@ -201,6 +236,111 @@ def test_restart_with_a_clock_set_back_is_taken_at_the_same_address() -> None:
     table = RouteTable()
     register(table, registration(MASTER, ORDERS, incarnation=200))
     assert register(table, registration(MASTER, ORDERS, incarnation=100)).is_new
+
+
+def test_wall_clock_set_back_does_not_keep_a_restarted_broker_out() -> None:
+    table = RouteTable()
+    register(table, registration(MASTER, ORDERS, incarnation=200, disk_id="disk", run=7))
+    later = registration(MASTER, ORDERS, address="new-host:8081", incarnation=100, disk_id="disk", run=8)
+    assert register(table, later).is_new
+    # And the former process does not come back by its later clock.
+    reason = refused(table, registration(MASTER, ORDERS, incarnation=300, disk_id="disk", run=7)).reason
+    assert "copy" in reason
+
+
+def test_one_that_recovers_does_not_push_out_one_that_serves_from_the_same_disk() -> None:
+    table = RouteTable()
+    register(table, registration(MASTER, ORDERS, disk_id="disk", run=7))
+    copied = registration(MASTER, address="other:8081", incarnation=300, disk_id="disk", run=8, recovering="asks")
+    assert "copy" in refused(table, copied).reason
+    assert table.route("orders") is not None
+    table.expire(now_ms=1_000)
+    assert register(table, copied, now_ms=1_000).is_new
+
+
+def test_another_disk_waits_until_the_live_broker_has_gone() -> None:
+    table = RouteTable()
+    register(table, registration(MASTER, ORDERS, disk_id="disk-1", run=7, epoch=3))
+    second = registration(MASTER, ORDERS, address="other:8081", incarnation=300, disk_id="disk-2", run=1, epoch=3)
+    answer = refused(table, second)
+    assert not answer.is_superseded
+    for word in ("broker-a-0:8081", "disk-1", "other:8081", "disk-2", "Stop one of them"):
+        assert word in answer.reason
+    table.expire(now_ms=1_000)
+    assert register(table, second, now_ms=1_000).is_new
+
+
+def test_master_of_a_lower_epoch_is_superseded_after_its_successor_has_gone() -> None:
+    table = RouteTable()
+    register(table, registration(MASTER, ORDERS, disk_id="disk-2", run=1, epoch=4))
+    table.expire(now_ms=1_000)
+    answer = refused(table, registration(MASTER, ORDERS, incarnation=300, disk_id="disk-1", run=9, epoch=3))
+    assert answer.is_superseded
+    assert "disk-2" in answer.reason
+    # It may recover, and then serve with a higher epoch; a slave is behind by nature.
+    waiting = registration(MASTER, disk_id="disk-1", run=9, epoch=3, recovering="asks disk-2")
+    assert register(table, waiting).master is not None
+    assert register(table, registration(MASTER, ORDERS, disk_id="disk-1", run=9, epoch=5)).is_change
+    assert register(table, registration(SLAVE, disk_id="disk-3", run=9, epoch=1)).is_new
+
+
+def test_heartbeat_tells_a_master_that_it_is_superseded() -> None:
+    table = RouteTable()
+    register(table, registration(MASTER, ORDERS, disk_id="disk-1", run=9, epoch=3))
+    assert heartbeat(table, epoch=3).superseded == ""
+    # A slave met the later master before this NameServer did.
+    later = ReplicaMemory(0, "disk-2", 1, 4, 100)
+    register(table, replace(registration(SLAVE, disk_id="disk-3"), known_replicas=(later,)))
+    assert "epoch 4 on disk disk-2" in heartbeat(table, epoch=3).superseded
+    assert heartbeat(table, epoch=5).superseded == ""
+
+
+def test_epoch_rises_by_heartbeat_and_a_growing_log_changes_no_revision() -> None:
+    table = RouteTable()
+    register(table, registration(MASTER, ORDERS, disk_id="disk-1", run=9, epoch=3))
+    revision = table.revision
+    assert not heartbeat(table, epoch=3, end_offset=900).is_change
+    assert table.revision == revision
+    assert heartbeat(table, epoch=4, end_offset=950).is_change
+    [master] = table.brokers()
+    assert (master.epoch, master.end_offset) == (4, 950)
+    assert not register(table, registration(MASTER, ORDERS, disk_id="disk-1", run=9, epoch=4)).is_change
+
+
+# Recovery
+
+
+def test_broker_that_recovers_is_listed_and_in_no_route() -> None:
+    table = RouteTable()
+    register(table, registration(SLAVE, ORDERS))
+    answer = register(table, registration(MASTER, disk_id="disk-1", run=2, recovering="waits for its slave"))
+    assert answer.master is not None
+    assert (answer.master.recovering, answer.master.endpoints.ha) == ("waits for its slave", "")
+    assert identities(table.brokers()) == [MASTER, SLAVE]
+    route = table.route("orders")
+    assert route is not None, "its empty topic table replaced the group's"
+    assert list(route.brokers[0].endpoints) == [1]
+    assert table.snapshot().routes == {"orders": route}
+    served = register(table, registration(MASTER, ORDERS, BILLS, disk_id="disk-1", run=2))
+    assert (served.is_new, served.is_change) == (False, True)
+    assert table.route("bills") is not None
+
+
+def test_group_of_brokers_that_recover_has_no_route() -> None:
+    table = RouteTable()
+    register(table, registration(MASTER, ORDERS, disk_id="disk-1", run=1))
+    register(table, registration(MASTER, incarnation=200, disk_id="disk-1", run=2, recovering="asks"))
+    assert table.route("orders") is None
+    assert (table.snapshot().routes, table.topic_count) == ({}, 0)
+    assert identities(table.brokers()) == [MASTER]
+
+
+def test_brokers_without_an_address_yet_do_not_take_each_others_place() -> None:
+    table = RouteTable()
+    for identity, disk_id in ((MASTER, "disk-1"), (SLAVE, "disk-2")):
+        waiting = registration(identity, disk_id=disk_id, recovering="asks")
+        register(table, replace(waiting, endpoints=BrokerEndpoints("")))
+    assert identities(table.brokers()) == [MASTER, SLAVE]
 
 
 def test_role_switch_removes_the_entry_under_the_former_id() -> None:

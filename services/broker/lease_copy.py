@@ -1,0 +1,175 @@
+"""The files of the leases, and a slave's copy of its master's.
+
+The copy is some seconds old and in the same form: what a master with a new disk begins with. It follows the bytes of
+the files, so that it costs the master no look at its leases, and little when little happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import threading
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from mqcore.delivery.journal import read_frames
+from mqcore.storage import AppendFile, Disk
+
+__all__ = ["LeaseChange", "LeaseCopy", "LeaseFiles", "LeasePosition", "LeaseSource", "file_path"]
+
+FOLDER: Final = "config"
+_FILE_NAME: Final = re.compile(r"^leases-(\d{10})\.(snapshot|journal)$")
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePosition:
+    """How far a copy of the files has come."""
+
+    source: int
+    """Run of the broker whose files these are; 0 for no copy."""
+    generation: int
+    journal_bytes: int
+    """Of all journals behind the snapshot, one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseChange:
+    """What leads a copy to `position`."""
+
+    position: LeasePosition
+    snapshot: bytes | None
+    """None: the journal goes on behind what the copy holds."""
+    journal: bytes
+
+    @property
+    def since(self) -> LeasePosition:
+        """Where a journal without a snapshot goes on."""
+        return replace(self.position, journal_bytes=self.position.journal_bytes - len(self.journal))
+
+    @property
+    def is_empty(self) -> bool:
+        """The copy holds everything."""
+        return self.snapshot is None and not self.journal
+
+
+class LeaseSource(Protocol):
+    """Files of leases that may be copied."""
+
+    @property
+    def is_open(self) -> bool:
+        """There is something to copy."""
+
+    async def changes_since(self, known: LeasePosition) -> LeaseChange | None:
+        """What leads from `known` to now; None when a snapshot was made meanwhile: ask again."""
+
+
+class LeaseFiles:
+    """The files below config/, whoever writes them."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+
+    def _read(self, known: LeasePosition, until: LeasePosition) -> LeaseChange | None:
+        """In a thread: what is read was written before the call."""
+        goes_on = (known.source, known.generation) == (until.source, until.generation)
+        snapshot = None if goes_on else self.disk.read_file(file_path(until.generation, "snapshot"))
+        journal = self._journals_since(until.generation)
+        snapshots, _ = self._files()
+        if max(snapshots, default=0) != until.generation or len(journal) < until.journal_bytes:
+            return None
+        start = known.journal_bytes if goes_on else 0
+        return LeaseChange(until, None if goes_on else snapshot or b"", journal[start : until.journal_bytes])
+
+    @property
+    def is_blank(self) -> bool:
+        """There is no lease and no progress in the files, or none that can be read. Blocks."""
+        snapshots, _ = self._files()
+        generation = max(snapshots, default=0)
+        snapshot = self.disk.read_file(file_path(generation, "snapshot")) or b""
+        if snapshot:
+            return read_frames(snapshot)[1] < len(snapshot)
+        return not read_frames(self._journals_since(generation))[0]
+
+    def _journals_since(self, generation: int) -> bytes:
+        _, journals = self._files()
+        numbers = sorted(number for number in journals if number >= generation)
+        return b"".join(self.disk.read_file(file_path(number, "journal")) or b"" for number in numbers)
+
+    def _files(self) -> tuple[list[int], list[int]]:
+        found: dict[str, list[int]] = {"snapshot": [], "journal": []}
+        for entry in self.disk.list_folder(FOLDER):
+            if match := _FILE_NAME.match(entry.name):
+                found[match[2]].append(int(match[1]))
+        return found["snapshot"], found["journal"]
+
+    def _remove_before(self, generation: int) -> None:
+        snapshots, journals = self._files()
+        for kind, generations in (("snapshot", snapshots), ("journal", journals)):
+            for old in generations:
+                if old < generation:
+                    self.disk.remove(file_path(old, kind))
+
+
+class LeaseCopy(LeaseFiles):
+    """A slave's copy of its master's files. `take` blocks."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk)
+        self._source = secrets.randbits(63) | 1
+        self._generation = 0
+        self._journal: AppendFile | None = None
+        self._turn = threading.Lock()
+        """A pull that is cancelled leaves its thread at work."""
+        self.known = LeasePosition(0, 0, 0)
+        """Of the master's files. After a restart the copy is made anew: its last write may be torn."""
+
+    @property
+    def is_open(self) -> bool:
+        """There are files, even if they are those of an earlier run."""
+        return bool(self._files()[0])
+
+    async def changes_since(self, known: LeasePosition) -> LeaseChange | None:
+        """Of its own files, for a master that comes with less."""
+        return await asyncio.to_thread(self._changes_since, known)
+
+    def _changes_since(self, known: LeasePosition) -> LeaseChange | None:
+        generation = max(self._files()[0], default=0)
+        return self._read(known, LeasePosition(self._source, generation, len(self._journals_since(generation))))
+
+    def take(self, change: LeaseChange) -> None:
+        """Makes the copy follow, durably.
+
+        A snapshot comes before the journal that goes with it: a crash leaves the old pair, or the new snapshot alone.
+        What does not go on where the copy ends is passed over: the next change is asked for by `known`.
+        """
+        with self._turn:
+            if change.snapshot is None and change.since != self.known:
+                return
+            self.known = LeasePosition(0, 0, 0)
+            self._write(change)
+            self.known = change.position
+
+    def _write(self, change: LeaseChange) -> None:
+        if change.snapshot is not None:
+            self.close()
+            snapshots, journals = self._files()
+            self._generation = max([*snapshots, *journals, 0]) + 1
+            self.disk.write_file(file_path(self._generation, "snapshot"), change.snapshot)
+            self._journal = self.disk.open_append_file(file_path(self._generation, "journal"))
+        assert self._journal is not None, "a copy begins with a snapshot"
+        self._journal.append(change.journal)
+        self._journal.sync()
+        if change.snapshot is not None:
+            self._remove_before(self._generation)
+
+    def close(self) -> None:
+        """Lets go of the journal; twice is fine."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+
+def file_path(generation: int, kind: str) -> str:
+    """Of a snapshot or a journal."""
+    return f"{FOLDER}/leases-{generation:010d}.{kind}"

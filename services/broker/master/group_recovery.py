@@ -1,0 +1,397 @@
+"""Before a master serves: hear every replica its group ever had, and fetch what one of them has more (ADR 28).
+
+`MasterStart` in the core decides; here NameServers and replicas are asked, and logs compared, cut and copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from broker.api.peer_client import PeerClient, PeerLog, PeerUnavailable
+from broker.common_end import digest_of, find_common_end
+from broker.replica_identity import ReplicaIdentity
+from mqcore.clock import Clock
+from mqcore.replication import (
+    TAIL_BYTES,
+    Fetch,
+    LogExtent,
+    LogRange,
+    MasterStart,
+    OwnReplica,
+    Relation,
+    RemoteProtocolError,
+    ReplicaAnswer,
+    Serve,
+    Wait,
+    cut_refusal,
+    tail_range,
+)
+from mqcore.routing import BrokerIdentity, RegisteredBroker, ReplicaMemory
+from mqcore.storage import MessageStore
+
+__all__ = ["GroupRecovery", "GroupView"]
+
+log = structlog.get_logger(__name__)
+
+ASK_PAUSE_S: Final = 0.2
+# While it waits for somebody, who may be away for hours.
+ASK_PAUSE_MAX_S: Final = 2.0
+_RETELL_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """Where to ask. `told` asks every NameServer what it remembers of the group; None of one that did not answer."""
+
+    name_servers: frozenset[str]
+    own_endpoint: Callable[[], str]
+    """Our metadata plane, as we are registered."""
+    members: Callable[[], Sequence[RegisteredBroker]]
+    """Those registered now, ourselves perhaps included."""
+    told: Callable[[], Awaitable[Mapping[str, Sequence[ReplicaMemory] | None]]]
+    forget: Callable[[str], Awaitable[None]]
+    """Has all NameServers forget a disk; those that cannot be reached are asked at the next start."""
+
+
+class GroupRecovery:
+    """One start of a master. `run` once; `waiting` and `accept_loss` meanwhile, from operators' calls.
+
+    `alone_with_store` keeps every job away while the log is cut or moved; `given_up` tells that the broker is to stop
+    instead; `state_changed` is called when `waiting` changes. `fetch_metadata` brings tables and leases from the
+    replicas at the given endpoints, the best first, and is told whether our disk was behind the best of them;
+    PeerUnavailable: what is needed cannot be had now.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        replica: ReplicaIdentity,
+        identity: BrokerIdentity,
+        clock: Clock,
+        group: GroupView,
+        total_replicas: int,
+        recovery_timeout_ms: int,
+        accepts_loss: bool,
+        alone_with_store: Callable[[], AbstractAsyncContextManager[None]],
+        fetch_metadata: Callable[[Sequence[str], bool], Awaitable[None]],
+        given_up: Callable[[], bool] = lambda: False,
+        state_changed: Callable[[], None] = lambda: None,
+        tail_bytes: int = TAIL_BYTES,
+    ) -> None:
+        self._store = store
+        self._replica = replica
+        self._identity = identity
+        self._clock = clock
+        self._group = group
+        self._total_replicas = total_replicas
+        self._recovery_timeout_ms = recovery_timeout_ms
+        self._accepts_loss = accepts_loss
+        self._alone_with_store = alone_with_store
+        self._fetch_metadata = fetch_metadata
+        self._given_up = given_up
+        self._state_changed = state_changed
+        self._tail_bytes = tail_bytes
+        self._is_whole = False
+        self._was_behind = False
+        self._told_waiting_ms = 0
+        self.waiting: Wait | None = None
+        """What this start waits for; None while it works, and once it is over."""
+        self.waiting_since_ms = 0
+        """Monotonic."""
+
+    def accept_loss(self, disk_ids: Sequence[str]) -> str:
+        """An operator gives up the disks that are waited for; why not, or empty. They are those the operator named."""
+        waiting = self.waiting
+        if waiting is None:
+            return "this broker does not wait for anything"
+        missing = {memory.disk_id for memory in waiting.missing}
+        if not missing:
+            return f"no operator can give that up: {waiting.reason}"
+        if set(disk_ids) != missing:
+            return f"disk_ids: it waits for {', '.join(sorted(missing))} now; look again"
+        log.warning("loss_accepted", disks=sorted(missing), lost_bytes=waiting.lost_bytes, reason=waiting.reason)
+        self._accepts_loss = True
+        return ""
+
+    async def run(self, *, is_whole: bool) -> bool:
+        """Returns when this master may serve, in a new epoch that is durable; False: it is to stop instead.
+
+        `is_whole`: the last run of this disk lost nothing that its log held, as far as the disk knows.
+        """
+        self._is_whole = is_whole
+        start = MasterStart(
+            own=self._own(),
+            total_replicas=self._total_replicas,
+            name_servers=self._group.name_servers,
+            recovery_timeout_ms=self._recovery_timeout_ms,
+            started_ms=self._clock.monotonic_ms(),
+            remembered=self._replica.replicas,
+        )
+        log.info("master_asks_its_group", end_offset=self._store.end_offset, is_whole=is_whole)
+        pause_s = ASK_PAUSE_S
+        while not self._given_up():
+            await self._ask_around(start)
+            start.accepts_loss = self._accepts_loss
+            step = start.next_step(now_ms=self._clock.monotonic_ms())
+            if isinstance(step, Serve):
+                if not await self._is_promised(start, step.epoch) or not await self._metadata_fetched(start):
+                    await asyncio.sleep(ASK_PAUSE_S)
+                    continue
+                await self._begin(start, step)
+                return True
+            if isinstance(step, Fetch):
+                self._note_waiting(None)
+                await self._fetch(start, step.answer)
+                pause_s = ASK_PAUSE_S
+                continue
+            self._note_waiting(step)
+            await asyncio.sleep(pause_s)
+            pause_s = min(ASK_PAUSE_MAX_S, 1.2 * pause_s)
+        return False
+
+    # Asking
+
+    def _own(self) -> OwnReplica:
+        return OwnReplica(
+            broker_id=self._identity.broker_id,
+            disk_id=self._replica.disk_id,
+            extent=self._extent(),
+            history=self._replica.history,
+            is_whole=self._is_whole,
+        )
+
+    def _extent(self) -> LogExtent:
+        return LogExtent(min_offset=self._store.min_offset, end_offset=self._store.end_offset)
+
+    async def _ask_around(self, start: MasterStart) -> None:
+        for address, memories in (await self._group.told()).items():
+            if memories is not None:
+                start.name_server_told(address, memories, now_ms=self._clock.monotonic_ms())
+        registered: set[str] = set()
+        rivals: dict[str, str] = {}
+        copies: set[str] = set()
+        for member in self._group.members():
+            endpoint = member.endpoints.metadata
+            if not endpoint or endpoint == self._group.own_endpoint():
+                continue
+            registered.add(endpoint)
+            if member.disk_id == self._replica.disk_id and member.disk_id:
+                copies.add(endpoint)
+            elif member.identity.broker_id == self._identity.broker_id and member.disk_id:
+                rivals[member.disk_id] = endpoint
+        endpoints = sorted(registered | set(start.endpoints_remembered()))
+        # All of them again each time: whoever is waited for may take hours, and meanwhile a replica that answered gets
+        # more from a master that is alive elsewhere, or goes away.
+        start.hear_anew()
+        # All at once: one that is gone for good takes its time to say nothing.
+        async with asyncio.TaskGroup() as tasks:
+            asked = {endpoint: tasks.create_task(self._ask(start, endpoint)) for endpoint in endpoints}
+        ourselves = [endpoint for endpoint, task in asked.items() if task.result()]
+        start.rivals_are(
+            {disk_id: endpoint for disk_id, endpoint in rivals.items() if endpoint not in ourselves},
+            copies=copies.difference(ourselves),
+        )
+
+    async def _ask(self, start: MasterStart, endpoint: str) -> bool:
+        """True when it was ourselves that answered: the address of a member that is no more."""
+        try:
+            async with PeerClient(endpoint) as peer:
+                theirs = await peer.log()
+                if theirs.disk_id == self._replica.disk_id and theirs.disk_id:
+                    return theirs.run == self._replica.run
+                if theirs.broker_name and (theirs.cluster, theirs.broker_name) != (
+                    self._identity.cluster,
+                    self._identity.broker_name,
+                ):
+                    return False  # Its address is another group's now.
+                relation = await self._relation(peer, theirs.extent)
+        except (PeerUnavailable, RemoteProtocolError) as error:
+            log.debug("replica_silent", endpoint=endpoint, reason=str(error))
+            return False
+        start.replica_answered(_answer_of(endpoint, theirs, relation))
+        return False
+
+    async def _relation(self, peer: PeerClient, theirs: LogExtent) -> Relation:
+        ours = self._extent()
+        if theirs.is_empty:
+            return Relation.WITHIN
+        if ours.is_empty:
+            return Relation.EXTENDS
+        is_longer = theirs.end_offset > ours.end_offset
+        shorter, floor_offset = (ours, theirs.min_offset) if is_longer else (theirs, ours.min_offset)
+        tail = tail_range(shorter, floor_offset=floor_offset, length=self._tail_bytes)
+        if tail.start_offset >= tail.end_offset:
+            return Relation.PARTED if is_longer else Relation.WITHIN
+        (their_digest,) = await peer.digests([tail])
+        if their_digest != await digest_of(self._store, tail):
+            return Relation.PARTED
+        return Relation.EXTENDS if is_longer else Relation.WITHIN
+
+    # Taking over
+
+    async def _fetch(self, start: MasterStart, answer: ReplicaAnswer) -> None:
+        """Makes our log the replica's, as far as it gets: when the replica goes away, what came is kept."""
+        log.warning(
+            "fetching_log", replica=answer.endpoint, ours=self._store.end_offset, theirs=answer.extent.end_offset
+        )
+        # A log that was being fetched when the process dies is not whole, however it is stopped.
+        self._is_whole = False
+        self._was_behind = True
+        await asyncio.to_thread(self._store.doubt_tail)
+        history = self._replica.history
+        try:
+            async with PeerClient(answer.endpoint) as peer:
+                refusal = await self._cut_to_common(peer, answer) if answer.relation is Relation.PARTED else ""
+                if refusal:
+                    log.error("log_cannot_be_taken_over", replica=answer.endpoint, reason=refusal)
+                    start.cannot_fetch(answer, refusal)
+                    return
+                # What our log holds now, it shares with theirs. A version without histories leaves us ours.
+                history = answer.history if answer.history.epochs else history
+                await self._copy(peer, answer)
+        except (PeerUnavailable, RemoteProtocolError) as error:
+            # With it perhaps the only copy went: ask again. What the others said is void as well, since they may not
+            # extend what came so far.
+            log.error("fetch_failed", replica=answer.endpoint, reason=str(error), end_offset=self._store.end_offset)
+        else:
+            log.warning("log_fetched", replica=answer.endpoint, end_offset=self._store.end_offset)
+        await self._cut_half_record()
+        await self._replica.adopt_history(history)
+        start.log_changed(self._own())
+
+    async def _copy(self, peer: PeerClient, answer: ReplicaAnswer) -> None:
+        start_offset = answer.extent.min_offset if self._extent().is_empty else self._store.end_offset
+        async with self._alone_with_store():
+            async for offset, data in peer.read_log(LogRange(start_offset, answer.extent.end_offset)):
+                self._store.append_raw(offset, data)
+                while self._store.dispatch():
+                    await asyncio.sleep(0)
+
+    async def _cut_to_common(self, peer: PeerClient, answer: ReplicaAnswer) -> str:
+        """Cuts our log back to what the better one shares with it, and keeps the rest aside; why not, or empty."""
+        ours = self._extent()
+        common = await find_common_end(peer, self._store, answer.extent, tail_bytes=self._tail_bytes)
+        refusal = cut_refusal(
+            common.offset,
+            our_history=self._replica.history.up_to(ours.end_offset),
+            their_history=answer.history,
+            record_is_damaged=common.ours_is_damaged,
+        )
+        if refusal:
+            return refusal
+        async with self._alone_with_store():
+            kept = self._store.truncate(common.offset, reason="a replica had a better log")
+        log.warning(
+            "tail_kept",
+            reason="a replica has a better log",
+            cut_from=common.offset,
+            cut_to=ours.end_offset,
+            kept_as=None if kept is None else str(kept.path),
+        )
+        return ""
+
+    async def _cut_half_record(self) -> None:
+        """A slave's log, or what we got of it, may end inside a record; such a record was never acknowledged."""
+        if self._store.dispatched_offset < self._store.end_offset:
+            async with self._alone_with_store():
+                self._store.truncate(self._store.dispatched_offset, reason="a half record")
+
+    async def _is_promised(self, start: MasterStart, epoch: int) -> bool:
+        """Every member that answered takes no byte of an earlier epoch any more: not from a master that we know nothing
+        of, either. False: one of them went away, knows of a later epoch, or has got more log meanwhile; ask again.
+        """
+        for answer in start.answers:
+            try:
+                async with PeerClient(answer.endpoint) as peer:
+                    promise = await peer.promise_epoch(epoch, disk_id=self._replica.disk_id, identity=self._identity)
+            except PeerUnavailable as error:
+                log.warning("epoch_not_promised", replica=answer.endpoint, reason=str(error))
+                start.promise_refused(answer, 0)
+                return False
+            if promise is None:
+                continue
+            if not promise.is_promised or promise.end_offset > answer.extent.end_offset:
+                log.info("epoch_promised_before", replica=answer.endpoint, epoch=promise.epoch, wanted=epoch)
+                start.promise_refused(answer, promise.epoch)
+                return False
+        return True
+
+    async def _metadata_fetched(self, start: MasterStart) -> bool:
+        try:
+            await self._fetch_metadata([answer.endpoint for answer in start.answers], self._was_behind)
+        except PeerUnavailable as error:
+            log.error("metadata_fetch_failed", reason=str(error))
+            return False
+        return True
+
+    async def _begin(self, start: MasterStart, step: Serve) -> None:
+        self._note_waiting(None)
+        await self._cut_half_record()
+        history = self._replica.history.begun(step.epoch, self._store.end_offset)
+        await self._replica.begin_epoch(history)
+        await self._replica.remember(*(_memory_of(answer) for answer in start.answers))
+        if step.given_up:
+            disk_ids = [memory.disk_id for memory in step.given_up]
+            await self._replica.forget(disk_ids)
+            for disk_id in disk_ids:
+                await self._group.forget(disk_id)
+        log.info(
+            "epoch_begun",
+            epoch=step.epoch,
+            start_offset=self._store.end_offset,
+            reason=step.reason,
+            given_up=[memory.disk_id for memory in step.given_up],
+            lost_bytes=step.lost_bytes,
+        )
+
+    def _note_waiting(self, waiting: Wait | None) -> None:
+        if waiting == self.waiting and (
+            waiting is None or self._clock.monotonic_ms() - self._told_waiting_ms < _RETELL_MS
+        ):
+            return
+        now_ms = self._clock.monotonic_ms()
+        if self.waiting is None:
+            self.waiting_since_ms = now_ms
+        self.waiting = waiting
+        self._told_waiting_ms = now_ms
+        if waiting is not None and waiting.missing:
+            log.error(
+                "master_waits",
+                reason=waiting.reason,
+                lost_bytes=waiting.lost_bytes,
+                remedy=f"start the missing replica, or: tandemmq broker accept-loss {self._identity.broker_name}",
+            )
+        elif waiting is not None:
+            log.info("master_waits", reason=waiting.reason)
+        self._state_changed()
+
+
+def _answer_of(endpoint: str, theirs: PeerLog, relation: Relation) -> ReplicaAnswer:
+    return ReplicaAnswer(
+        broker_id=theirs.broker_id,
+        endpoint=endpoint,
+        disk_id=theirs.disk_id,
+        extent=theirs.extent,
+        history=theirs.history,
+        relation=relation,
+        serving=theirs.serving,
+        remembers=theirs.replicas,
+        promised_epoch=theirs.promised_epoch,
+    )
+
+
+def _memory_of(answer: ReplicaAnswer) -> ReplicaMemory:
+    return ReplicaMemory(
+        broker_id=answer.broker_id,
+        disk_id=answer.disk_id,
+        epoch=answer.history.last_epoch,
+        end_offset=answer.extent.end_offset,
+        metadata_endpoint=answer.endpoint,
+    )

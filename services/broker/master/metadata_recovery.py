@@ -1,0 +1,61 @@
+"""Before a master serves: what it takes from its replicas beside the log. Nothing of it says that a log is whole."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from broker.api.peer_client import PeerClient
+from broker.lease_copy import LeaseCopy, LeasePosition
+from broker.lease_storage import LeaseStorage
+from broker.metadata_tables import MetadataTables
+from mqcore.metadata import MetadataCorrupt
+
+__all__ = ["recover_leases", "recover_metadata"]
+
+log = structlog.get_logger(__name__)
+
+
+async def recover_metadata(peer: PeerClient, tables: MetadataTables) -> list[str]:
+    """Fetches the tables of one replica into a starting master's, durably; one line for each entry that came of it.
+
+    To be called for each replica that answered. PeerUnavailable when it went away meanwhile: ask it again, what came
+    stays.
+    """
+    came: list[str] = []
+    for file in tables.by_file:
+        _, text = await peer.metadata_table(file, None, accept_copy=True)
+        if text is None:
+            log.warning("metadata_damaged_at_replica", table=file.value, replica=peer.endpoint)
+            continue
+        try:
+            lines = tables.merge_replica(file, text)
+        except MetadataCorrupt as error:
+            log.error("metadata_unreadable", table=file.value, replica=peer.endpoint, error=str(error))
+            continue
+        if lines:
+            log.warning("metadata_recovered", table=file.value, replica=peer.endpoint, entries=len(lines))
+        came += lines
+    return came
+
+
+async def recover_leases(peer: PeerClient, storage: LeaseStorage, *, replace: bool) -> bool:
+    """Before a starting master's `load`: takes a replica's copy of the leases in place of files that hold nothing, or
+    with `replace`, because the disk is older than the replica, of any. True when it did.
+
+    PeerUnavailable when the replica has none, or went away: leases may be forgotten, their messages come again.
+    """
+    if not replace and not await asyncio.to_thread(lambda: storage.is_blank):
+        return False
+    change = await peer.leases(LeasePosition(0, 0, 0), accept_copy=True)
+    copy = LeaseCopy(storage.disk)
+    await asyncio.to_thread(copy.take, change)
+    await asyncio.to_thread(copy.close)
+    log.warning(
+        "leases_fetched",
+        replica=peer.endpoint,
+        snapshot_bytes=len(change.snapshot or b""),
+        journal_bytes=len(change.journal),
+    )
+    return True
