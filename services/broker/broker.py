@@ -348,6 +348,7 @@ class Broker:
             ),
             clock=clock,
             is_indexed=settings.message_index_enable,
+            damaged=self._damaged_entries,
         )
         self._group_changes = GroupChanges(
             store=self._store,
