@@ -280,6 +280,13 @@ class Broker:
             state_changed=self._recovery_changed,
             tail_bytes=2 * (settings.max_message_size + RECORD_HEAD_ROOM_BYTES),
         )
+        self._metadata_pull = MetadataPull(
+            tables=self._tables.by_file,
+            master=self._members.master_metadata,
+            applied=self._tables.applied_from_master,
+            leases=self._lease_copy,
+            accepted=lambda: self._follower.has_accepted_master,
+        )
         self._retention = Retention(
             self._store,
             disk=self._disk,
@@ -714,14 +721,7 @@ class Broker:
         """Takes up the master's or the slave's work."""
         if not self._settings.is_master:
             await asyncio.to_thread(self._store.trust_tail)
-            pull = MetadataPull(
-                tables=self._tables.by_file,
-                master=self._members.master_metadata,
-                applied=self._tables.applied_from_master,
-                leases=self._lease_copy,
-                accepted=lambda: self._follower.has_accepted_master,
-            )
-            tasks += [group.create_task(self._follower.run()), group.create_task(pull.run())]
+            tasks += [group.create_task(self._follower.run()), group.create_task(self._metadata_pull.run())]
             tasks += self._start_tracing_copies(group)
             self._serving = True
             return
@@ -759,12 +759,16 @@ class Broker:
     @property
     def _is_ready(self) -> bool:
         """May work, or rely on us. Of a master: messages are taken, whatever its slaves do. Of a slave: it holds, or
-        is about to hold, what its master has; so a group whose slave is behind does not let its master be evicted.
+        is about to hold, what its master has, and has its topics, groups and offsets; so a group whose slave is behind
+        does not let its master be evicted.
         """
         if not self._is_open or self._departure.has_begun or self._stopping.is_set():
             return False
         if self._settings.is_master:
             return self.refusal is None and self._store.refusal is None
+        # A Java master has no metadata plane to take them from.
+        if not self._metadata_pull.has_all and self._members.master_metadata() is not None:
+            return False
         return self._follower.is_following and self._follower.lag_bytes < self._settings.ha_max_gap_not_in_sync
 
     async def _tell_readiness(self) -> None:
