@@ -252,6 +252,8 @@ class Broker:
             accepts_loss=accepts_loss,
             alone_with_store=self._alone_with_store,
             fetch_metadata=self._fetch_metadata,
+            damaged_tables=lambda: {file.value: text for file, text in self._tables.damaged.items()},
+            accept_damage=self._tables.accept_damage,
             given_up=lambda: self._stopping.is_set(),
             state_changed=self._recovery_changed,
             tail_bytes=2 * (settings.max_message_size + RECORD_HEAD_ROOM_BYTES),
@@ -289,6 +291,9 @@ class Broker:
             tables=self._tables,
             current_settings=self._current_settings,
             refusal=lambda: self.refusal,
+            member=self._member,
+            recovery=self._recovery,
+            problems=self._problems,
         )
         self._queries = MessageQueries(
             store=self._store,
@@ -341,6 +346,8 @@ class Broker:
         )
         self.refusal: str | None = "the broker is starting"
         """Why messages are neither taken nor given now; None when they are. An attribute: every send asks."""
+        self._log_damage = ""
+        """What was wrong with the log's tail when it was read at the start."""
         self._serving = False
         self._is_open = False
         self._failure: str | None = None
@@ -496,6 +503,7 @@ class Broker:
             stop_reason=report.stop_reason,
             duration_ms=report.duration_ms,
         )
+        self._log_damage = report.damage
         if report.damage:
             kept = report.kept_tail
             log.error("log_damaged", damage=report.damage, kept=kept.path if kept is not None else "")
@@ -507,8 +515,6 @@ class Broker:
             broker_name=self._settings.broker_name,
             auto_create_topic=self._settings.auto_create_topic_enable,
         )
-        if self._settings.is_master and self._settings.total_replicas == 1:
-            self._tables.refuse_damage()
 
     def _metadata_server_of(self, settings: BrokerSettings) -> GrpcServer:
         metadata_server = GrpcServer(
@@ -627,6 +633,10 @@ class Broker:
             flush_seconds={"log": self._flusher.durations_s, "queues": self._queue_flusher.durations_s},
             refusal=lambda: self.refusal,
             span_counts=self._observability.span_counts,
+            epoch=lambda: self.epoch,
+            start_waited_ms=lambda: self._recovery.waited_ms,
+            is_log_damaged=lambda: bool(self._log_damage),
+            problem_count=lambda: len(self._problems()),
         )
 
     def _start_background(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
@@ -665,7 +675,6 @@ class Broker:
         self._links.announce()
         if not await self._recovery.run(is_whole=self._is_whole):
             return  # The tail stays in doubt: the next start asks again.
-        self._tables.refuse_damage()
         # Not before the log is whole: what lies beyond its end goes back to it.
         self._lease_storage.load()
         await asyncio.to_thread(self._store.trust_tail)
@@ -865,6 +874,14 @@ class Broker:
 
     def _topics_changed(self) -> None:
         self._links.registration_changed()
+
+    def _problems(self) -> list[str]:
+        """What operators should know and no figure tells."""
+        damage = self._log_damage
+        return [
+            *([f"its log was damaged when it was read at the start: {damage}"] if damage else []),
+            *self._tables.problems,
+        ]
 
     # What happens meanwhile
 

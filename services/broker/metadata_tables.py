@@ -99,10 +99,17 @@ class MetadataTables:
         self.groups.add_system_groups(system_subscription_groups())
         self.persist_all()
 
-    def refuse_damage(self) -> None:
-        """Before a master serves: MetadataCorrupt when a table is still damaged."""
-        if self.damaged:
-            raise MetadataCorrupt("; ".join(self.damaged.values()) + "; " + _DAMAGE_REMEDY)
+    @property
+    def problems(self) -> list[str]:
+        """What an operator should know, in words."""
+        return [
+            *(f"the table {file.value} is damaged: {text}" for file, text in self.damaged.items()),
+            *(
+                f"{file.value} keeps what its master lacks, {len(lines)} in all: {lines[0]}"
+                for file, lines in self.kept.items()
+                if lines
+            ),
+        ]
 
     def accept_damage(self) -> list[str]:
         """An operator goes on without what is damaged; what that was, one line each. Files are kept: `.damaged`."""
