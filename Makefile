@@ -9,7 +9,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS := 1
 endif
 
-.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube kill-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
+.PHONY: help chart setup proto lock lint format test test-quick sim bench bench-receive bench-instructions bench-tracing e2e-observability e2e-admin trace-viewer bench-metrics up demo conformance images e2e-clients e2e-kube loss-rounds many-topics fuzz attacks h2spec http2-scale audit-check bench-consistency clean bench-put bench-send bench-catchup
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -122,8 +122,8 @@ up: setup ## a cluster on this machine, until Ctrl-C: PRESET=2m-2s-async, DATA=f
 demo: setup ## a cluster, 10,000 lines through the official client, a master killed on the way, the proof
 	@$(BIN)/python tools/demo.py
 
-kill-rounds: setup ## kill -9 of master and slave under the official client's load, 20 times each: ROUNDS=20
-	@$(BIN)/python tools/kill_rounds.py --rounds $(or $(ROUNDS),20)
+loss-rounds: setup ## disks emptied, rolled back, damaged, swapped, members late or twice: what is acknowledged stays: ROUNDS=20, ONLY="sync: slave", PARALLEL=2
+	@$(BIN)/python tools/loss_rounds.py --rounds $(or $(ROUNDS),20) $(if $(ONLY),--only "$(ONLY)") $(if $(PARALLEL),--parallel $(PARALLEL))
 
 audit-check: setup ## damage of every kind planted in real replicas: the consistency job must name each, and nothing else
 	@$(BIN)/python tools/audit_check.py $(foreach damage,$(ONLY),--only $(damage)) $(if $(KEEP),--keep)

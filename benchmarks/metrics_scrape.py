@@ -90,7 +90,7 @@ class CrowdedBroker:
                 tag_filter=all_tags,
                 batch_size=QUEUES,
                 invisible_ms=600_000,
-                now_ms=self._clock.wall_ms(),
+                now_ms=self._clock.monotonic_ms(),
                 max_attempts=17,
                 auto_renew=False,
                 client_id="client",

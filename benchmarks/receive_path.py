@@ -117,7 +117,7 @@ class JournaledBroker(BrokerAssembly):
             disk=disk,
             store_options=StoreOptions(commit_log_file_bytes=log_file_bytes),
         )
-        self._journal = LeaseStorage(disk, self.leases)
+        self._journal = LeaseStorage(disk, self.leases, self.clock)
         self._journal.load()
         self.turns = turns
 
@@ -220,7 +220,7 @@ def lease_only(broker: JournaledBroker, group: str, *, queues: int, watch: Stopw
             tag_filter=TagFilter.ALL,
             batch_size=BATCH,
             invisible_ms=60_000,
-            now_ms=broker.clock.wall_ms(),
+            now_ms=broker.clock.monotonic_ms(),
             max_attempts=17,
             auto_renew=False,
             client_id="bench@1@0@0",

@@ -1,8 +1,9 @@
-"""TandemMQ on a real Kubernetes of three nodes: every preset's life, its operators, faults, scaling, replicas proven.
+"""TandemMQ on a real Kubernetes of three nodes: presets, operators, faults, lost disks, scaling, replicas proven.
 
     make e2e-kube                                         # everything: build/e2e-kube.json, build/e2e-kube.md
     python tools/e2e_kube.py --only preset:2m-2s-sync     # one part; repeatable: see --help
     python tools/e2e_kube.py --only faults --faults kill power
+    python tools/e2e_kube.py --only disks:2m-2s-sync --disk-faults claim copy
     python tools/e2e_kube.py --only consistency --plain   # the Spark job; without C extensions of the busiest modules
 
 Brings the cluster up with the scripts in KUBE_SCRIPTS (default: ../shared/kube beside the checkout), needs root, builds
@@ -28,6 +29,8 @@ from e2e.kubernetes.client_pod import ClientPod  # noqa: E402
 from e2e.kubernetes.cluster import Cluster, CommandFailed, NotInTime, say  # noqa: E402
 from e2e.kubernetes.consistency import VALUES as CONSISTENCY_VALUES  # noqa: E402
 from e2e.kubernetes.consistency import prove_equal  # noqa: E402
+from e2e.kubernetes.disk_faults import DISK_FAULTS, lose_disks  # noqa: E402
+from e2e.kubernetes.disk_faults import VALUES as DISK_VALUES  # noqa: E402
 from e2e.kubernetes.external_access import VALUES as EXTERNAL_VALUES  # noqa: E402
 from e2e.kubernetes.external_access import reach_from_outside  # noqa: E402
 from e2e.kubernetes.faults import FAULT_KINDS, break_everything  # noqa: E402
@@ -38,7 +41,12 @@ from e2e.kubernetes.report import Report  # noqa: E402
 from e2e.kubernetes.scaling import grow  # noqa: E402
 
 PRESETS: Final = ("2m-2s-sync", "2m-2s-async", "2m-noslave")
-PARTS: Final = ("chart", *(f"preset:{preset}" for preset in PRESETS), "faults", "scaling", "external", "consistency")
+# What has a second copy to come back from.
+REPLICATED: Final = ("2m-2s-sync", "2m-2s-async")
+PARTS: Final = (
+    *("chart", *(f"preset:{preset}" for preset in PRESETS), "faults", *(f"disks:{preset}" for preset in REPLICATED)),
+    *("scaling", "external", "consistency"),
+)
 WORKERS: Final = ("node1", "node2")
 PAGE: Final = ROOT / "docs" / "operations" / "kubernetes-faults.md"
 MARKS: Final = ("<!-- figures: begin -->", "<!-- figures: end -->")
@@ -87,8 +95,10 @@ class Run:
             "consistency": self._consistency,
         }
         name, _, preset = part.partition(":")
+        steps["preset"] = lambda: self._preset(preset)
+        steps["disks"] = lambda: self._disks(preset)
         try:
-            steps.get(name, lambda: self._preset(preset))()
+            steps[name]()
         except (CommandFailed, NotInTime, subprocess.TimeoutExpired, KeyError, ValueError, OSError) as error:
             self._report.failure(f"{part}: broke off", f"{error}\n{traceback.format_exc(limit=-6)}")
         say(f"== {part}: {time.monotonic() - started:.0f} s")
@@ -102,6 +112,12 @@ class Run:
         break_everything(
             installation, self._report, client, kinds=self._arguments.faults or FAULT_KINDS, workers=WORKERS
         )
+        installation.remove_namespace()
+
+    def _disks(self, preset: str) -> None:
+        installation = self._installation(preset, f"e2e-disks-{preset}", *DISK_VALUES)
+        client = self._begun(installation)
+        lose_disks(installation, self._report, client, kinds=self._arguments.disk_faults or DISK_FAULTS)
         installation.remove_namespace()
 
     def _scaling(self) -> None:
@@ -136,6 +152,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=PARTS, help="a part; repeatable; default: all")
     parser.add_argument("--faults", nargs="+", choices=FAULT_KINDS, help="kinds of faults; default: all")
+    parser.add_argument("--disk-faults", nargs="+", choices=DISK_FAULTS, help="kinds of disk faults; default: all")
     parser.add_argument("--plain", action="store_true", help="do not compile the modules every message passes through")
     parser.add_argument("--docs", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")
     arguments = parser.parse_args()

@@ -149,7 +149,7 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
         disk_id=reply.disk_id,
         run=reply.run,
         start_wait=_start_wait(reply.start_wait) if reply.HasField("start_wait") else None,
-        problems=tuple(reply.problems),
+        problems=tuple((problem.problem, problem.remedy) for problem in reply.problems),
     )
 
 

@@ -189,8 +189,8 @@ class BrokerStatus:
     run: int = 0
     # What a starting master waits for.
     start_wait: StartWait | None = None
-    # What is wrong, in its own words.
-    problems: tuple[str, ...] = ()
+    # What the broker itself says is to be mended, and how.
+    problems: tuple[tuple[str, str], ...] = ()
 
     @property
     def role_in_words(self) -> str:
@@ -398,7 +398,8 @@ def _broker_findings(broker: BrokerState, registrations_known: bool) -> Iterator
         yield _problem(
             broker.key, "is registered with no NameServer: clients do not find it", "check its namesrvAddr and its log"
         )
-    yield from _own_words(broker, status)
+    for problem, remedy in status.problems:
+        yield _problem(broker.key, problem, remedy)
     if status.start_wait is not None:
         # It serves nobody and has no slave yet, because it waits.
         yield _wait_finding(broker, status.start_wait)
@@ -417,13 +418,6 @@ def _broker_findings(broker: BrokerState, registrations_known: bool) -> Iterator
             broker.key,
             f"keeps {len(status.kept_tails)} cut-off CommitLog tail(s), newest {status.kept_tails[-1]}",
             "`tandemmq restore-kept-tail` says what of it is missing elsewhere, and brings that back",
-        )
-
-
-def _own_words(broker: BrokerState, status: BrokerStatus) -> Iterator[Finding]:
-    for problem in status.problems:
-        yield _problem(
-            broker.key, problem, "see docs/operations/what-to-do-when.md, and `tandemmq events` for what led to it"
         )
 
 
@@ -486,6 +480,12 @@ def _master_link_findings(broker: BrokerState, link: MasterLinkState) -> Iterato
             broker.key,
             f"refuses to follow its master at {link.address}: {link.problem}",
             link.remedy or "see its log",
+        )
+    elif link.state == "disk full":
+        yield _problem(
+            broker.key,
+            f"does not follow its master: its disk is full, {link.lag_bytes:,} bytes are missing",
+            "make room on that disk or give it more; the slave goes on by itself",
         )
     else:
         yield _problem(

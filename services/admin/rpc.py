@@ -21,6 +21,8 @@ from tandemmq.broker.v1 import replica_repair_service_pb2 as repair_pb
 from tandemmq.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 
+from mqservice.cancellation import cancellation_wins
+
 __all__ = [
     "BrokerAdminCalls",
     "BrokerOperationsCalls",
@@ -387,11 +389,13 @@ async def _unary(
         request_serializer=type(request).SerializeToString,
         response_deserializer=reply_type.FromString,
     )
-    reply: ReplyT = await call(request, timeout=timeout_s)
+    with cancellation_wins():
+        reply: ReplyT = await call(request, timeout=timeout_s)
     return reply
 
 
 async def _first(messages: AsyncIterable[ReplyT]) -> ReplyT:
-    async for message in messages:
-        return message
+    with cancellation_wins():
+        async for message in messages:
+            return message
     raise EOFError("the stream ended without a message")

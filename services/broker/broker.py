@@ -12,7 +12,7 @@ import os
 import random
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +33,7 @@ from broker.api.peer_client import PeerClient, PeerUnavailable
 from broker.api.replica_servicer import ReplicaServicer
 from broker.api.services import ApiOptions, Timers
 from broker.api.sessions import ClientSessions
+from broker.api.source_log import MemberLogs
 from broker.api.trace_servicer import TraceServicer
 from broker.audit.replica_state import ReplicaState
 from broker.client_plane import ClientPlane
@@ -47,7 +48,7 @@ from broker.master.group_recovery import GroupRecovery, GroupView
 from broker.master.ha_listener import HaListener
 from broker.master.metadata_recovery import recover_leases, recover_metadata
 from broker.message_lookup import MessageLookup
-from broker.metadata_tables import MetadataTables
+from broker.metadata_tables import MetadataTables, MetadataWrite
 from broker.metrics import BrokerMetrics
 from broker.observability import BrokerObservability
 from broker.operations.group_changes import GroupChanges
@@ -55,10 +56,10 @@ from broker.operations.group_progress import GroupProgressView
 from broker.operations.runtime_settings import RuntimeSettings
 from broker.operations.setting_appliers import setting_appliers
 from broker.queries import CommitLogPages, MessageQueries
-from broker.queue_reader import StoreQueueReader
+from broker.queue_reader import DamagedEntries, StoreQueueReader
 from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import ReplicaProof
-from broker.retention import Retention
+from broker.retention import MasterFloor, Retention, SlaveFloor
 from broker.settings import BrokerRole, BrokerSettings
 from broker.slave.follower import Follower
 from broker.slave.metadata_pull import MetadataPull
@@ -69,6 +70,7 @@ from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable
 from mqcore.message import Host
 from mqcore.metadata import (
+    CreationLimit,
     DataVersion,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
@@ -99,6 +101,8 @@ __all__ = ["Broker"]
 log = structlog.get_logger(__name__)
 
 LEASE_TICK_S: Final = 1.0
+# The event names each; a disk that lost them all says so in as many lines.
+DAMAGED_QUEUES_TOLD: Final = 100
 # Topic, properties and fixed fields of a record beside its body.
 RECORD_HEAD_ROOM_BYTES: Final = 64 << 10
 _SLAVE_REFUSAL: Final = "this broker is a slave; its master takes and gives messages"
@@ -137,14 +141,15 @@ class Broker:
         )
         self._member = ReplicaIdentity(self._disk, self._identity, new_disk_id=lambda: uuid.uuid4().hex)
         self._tables = MetadataTables(self._disk, clock, topics_changed=self._topics_changed)
+        self._damaged_entries = DamagedEntries()
         self._leases = LeaseTable(
-            StoreQueueReader(self._store),
+            StoreQueueReader(self._store, self._damaged_entries),
             options=settings.delivery_options(),
             broker_name=settings.broker_name,
             nonce=lambda: secrets.randbits(64),
             stored_offset=self._tables.consumer_offsets.offset,
         )
-        self._lease_storage = LeaseStorage(self._disk, self._leases)
+        self._lease_storage = LeaseStorage(self._disk, self._leases, clock)
         self._lease_copy = LeaseCopy(self._disk)
         self._sessions = ClientSessions(self._client_gone)
         self._options = ApiOptions(
@@ -182,7 +187,25 @@ class Broker:
             failed=self._disk_failed,
             interval_ms=200,
         )
-        self._workers = (self._flusher, self._queue_flusher, self._preparer, self._pages_bringer)
+        self._metadata_writer = FlushWorker[MetadataWrite](
+            "write-metadata",
+            take=self._tables.take_write,
+            finished=self._tables.write_finished,
+            failed=self._disk_failed,
+            waits_for_room=True,
+        )
+        self._group_creations = CreationLimit(
+            per_second=settings.new_groups_per_second,
+            per_client_per_second=settings.new_groups_per_client_per_second,
+            count_max=settings.subscription_groups_max,
+        )
+        self._workers = (
+            self._flusher,
+            self._queue_flusher,
+            self._preparer,
+            self._pages_bringer,
+            self._metadata_writer,
+        )
         self._write_path = WritePath(
             store=self._store,
             replica=self._replica,
@@ -243,6 +266,7 @@ class Broker:
             clock=clock,
             group=GroupView(
                 name_servers=frozenset(settings.name_servers),
+                own_endpoint=self._metadata_endpoint,
                 members=self._members.registered,
                 told=self._told_by_name_servers,
                 forget=self._links.forget_replica,
@@ -258,7 +282,25 @@ class Broker:
             state_changed=self._recovery_changed,
             tail_bytes=2 * (settings.max_message_size + RECORD_HEAD_ROOM_BYTES),
         )
-        self._retention = Retention(self._store, clock=clock, is_master=settings.is_master)
+        self._retention = Retention(
+            self._store,
+            disk=self._disk,
+            clock=clock,
+            floor=MasterFloor(
+                self._store,
+                clock=clock,
+                leases=self._leases,
+                stored=self._tables.consumer_offsets,
+                topics=self._tables.topics,
+                is_system_topic=self._is_system_topic,
+                slaves=self._replica.slaves,
+                slave_count=settings.total_replicas - 1,
+                absent_replicas=lambda: {memory.broker_id: memory.end_offset for memory in self._member.replicas},
+            )
+            if settings.is_master
+            else SlaveFloor(self._members.master_address),
+            is_master=settings.is_master,
+        )
         self._departure = Departure(
             clock=clock,
             grace_ms=settings.drain_grace_period if settings.is_master else 0,
@@ -293,7 +335,8 @@ class Broker:
             refusal=lambda: self.refusal,
             member=self._member,
             recovery=self._recovery,
-            problems=self._problems,
+            retention_problems=lambda: self._retention.problems,
+            log_damage=lambda: self._log_damage,
         )
         self._queries = MessageQueries(
             store=self._store,
@@ -325,6 +368,9 @@ class Broker:
             member_metadata=self._members.member_metadata,
             flushes_paused=self._alone_with_store,
             failed=self._disk_failed,
+            damaged=self._damaged_entries,
+            read_from_replica=MemberLogs(self._members.other_endpoints, are_expected=settings.total_replicas > 1).read,
+            mended=self._client_api.message_arrived,
         )
         self._runtime_settings = RuntimeSettings(
             settings,
@@ -416,13 +462,23 @@ class Broker:
         """Makes traces of sends."""
         return self._observability.send_tracer
 
-    def create_topic(self, topic: str, *, queue_count: int) -> None:
-        """Creates a topic, durably."""
+    def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
+        """Creates a topic, and calls `done` when it is durable."""
         self._tables.put_topic(TopicConfig(topic, queue_count, queue_count))
+        self._tables.when_written(done)
 
-    def create_group(self, group: str) -> None:
-        """Creates a consumer group, durably."""
-        self._tables.put_group(SubscriptionGroupConfig(group_name=group))
+    def create_group(self, group: str, *, client_id: str) -> str | None:
+        """Creates a consumer group because a client named it; or says why not."""
+        refusal = self._group_creations.refusal(
+            client_id, count=len(self._tables.groups), now_ms=self._clock.monotonic_ms()
+        )
+        if refusal is None:
+            self._tables.put_group(SubscriptionGroupConfig(group_name=group))
+        return refusal
+
+    def when_group_written(self, group: str, done: Callable[[], object]) -> None:
+        """Calls `done` when the group is durable."""
+        self._tables.when_group_written(group, done)
 
     def persist_leases(self) -> None:
         """Writes what changed in the lease table. A disk that refuses stops the broker."""
@@ -504,6 +560,8 @@ class Broker:
             duration_ms=report.duration_ms,
         )
         self._log_damage = report.damage
+        for topic, queue_id, queue_offset in report.damaged_queues[:DAMAGED_QUEUES_TOLD]:
+            log.error("consume_queue_damaged", topic=topic, queue_id=queue_id, rebuilt_from=queue_offset)
         if report.damage:
             kept = report.kept_tail
             log.error("log_damaged", damage=report.damage, kept=kept.path if kept is not None else "")
@@ -546,6 +604,7 @@ class Broker:
                     serving=lambda: self._serving,
                     verified=self._slave_verified,
                     superseded=self._superseded,
+                    leave_master=self._follower.leave_master,
                 ),
                 serving=lambda: self._serving,
                 recovery=self._recovery if settings.is_master else None,
@@ -570,6 +629,7 @@ class Broker:
                 departure=self._departure,
                 probe_peers=self._report.probe_peers,
                 is_system_topic=self._is_system_topic,
+                written=self._tables.written,
                 topics_changed=self._tables.topics_edited,
                 groups_changed=self._tables.groups_edited,
                 is_master=settings.is_master,
@@ -631,17 +691,20 @@ class Broker:
             lag_age=self._lag_age,
             current_settings=self._current_settings,
             flush_seconds={"log": self._flusher.durations_s, "queues": self._queue_flusher.durations_s},
+            retention=self._retention,
             refusal=lambda: self.refusal,
             span_counts=self._observability.span_counts,
             epoch=lambda: self.epoch,
             start_waited_ms=lambda: self._recovery.waited_ms,
             is_log_damaged=lambda: bool(self._log_damage),
-            problem_count=lambda: len(self._problems()),
+            problem_count=lambda: self._report.problem_count,
+            damaged_entries=self._damaged_entries,
         )
 
     def _start_background(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         # The next files are made ahead from the start, not from the first pause of a second on.
         self._preparer.kick()
+        self._tables.attach(self._metadata_writer.kick)
         for worker in self._workers:
             group.create_task(worker.run())
         tasks = [
@@ -649,6 +712,7 @@ class Broker:
             group.create_task(self._retention.run()),
             group.create_task(self._departure.run()),
             group.create_task(self._report.run()),
+            group.create_task(self._audit.mending.run()),
         ]
         if self.send_tracer is not None:
             tasks.append(group.create_task(self.send_tracer.run()))
@@ -676,7 +740,7 @@ class Broker:
         if not await self._recovery.run(is_whole=self._is_whole):
             return  # The tail stays in doubt: the next start asks again.
         # Not before the log is whole: what lies beyond its end goes back to it.
-        self._lease_storage.load()
+        await asyncio.to_thread(self._lease_storage.load)
         await asyncio.to_thread(self._store.trust_tail)
         self._ha.start(host=self._settings.bind_address, port=self._settings.ha_listen_port)
         self._ports["haListenPort"] = self._ha.port
@@ -747,6 +811,9 @@ class Broker:
         self._serving = False
         self._ha.stop()
         self._write_path.close()
+        if self._failure is None:
+            # Nothing is appended any more: this end is exact, and the next start of a master need not ask about it.
+            await self._links.unregister(is_log_closed=True)
         await self._audit.close_helper()
         await self._metadata_server.stop(limit_ms=500)
         await self._audit.repairs_ended()
@@ -798,20 +865,22 @@ class Broker:
 
     @property
     def end_offset(self) -> int:
-        """End of its log."""
-        return self._store.end_offset
+        """End of its log's last whole record."""
+        return self._store.dispatched_offset
 
     def registration(self) -> Registration:
         """What NameServers are told."""
         settings = self._settings
-        client_port = settings.advertised_grpc_port or self._ports["grpcServerPort"]
-        ha = host_port(settings.ha_host, self._ports["haListenPort"]) if settings.is_master else ""
+        # While a master waits for its group these doors are closed; any port of theirs may not even be known yet.
+        client_port, ha_port = self._ports["grpcServerPort"], self._ports["haListenPort"]
+        client = host_port(settings.broker_ip1, settings.advertised_grpc_port or client_port) if client_port else ""
+        ha = host_port(settings.ha_host, ha_port) if settings.is_master and ha_port else ""
         external_port = settings.external_advertised_port or settings.external_listen_port
         external = host_port(settings.external_advertised_host, external_port) if external_port else ""
         return Registration(
             identity=self._identity,
             endpoints=BrokerEndpoints(
-                client=host_port(settings.broker_ip1, client_port),
+                client=client,
                 metadata=self._metadata_endpoint(),
                 ha=ha,
                 client_external=external,
@@ -875,14 +944,6 @@ class Broker:
     def _topics_changed(self) -> None:
         self._links.registration_changed()
 
-    def _problems(self) -> list[str]:
-        """What operators should know and no figure tells."""
-        damage = self._log_damage
-        return [
-            *([f"its log was damaged when it was read at the start: {damage}"] if damage else []),
-            *self._tables.problems,
-        ]
-
     # What happens meanwhile
 
     @asynccontextmanager
@@ -938,7 +999,7 @@ class Broker:
         self._stop_on(f"callback failed: {error}")
 
     def _client_gone(self, client_id: str) -> None:
-        self._leases.client_gone(client_id, now_ms=self._clock.wall_ms())
+        self._leases.client_gone(client_id, now_ms=self._clock.monotonic_ms())
 
     def _is_system_topic(self, name: str) -> bool:
         return is_system_topic(name, cluster=self._settings.broker_cluster_name, broker_name=self._settings.broker_name)
@@ -949,6 +1010,14 @@ class Broker:
             await asyncio.sleep(LEASE_TICK_S)
             try:
                 self._client_api.housekeep()
+                for skipped in self._leases.take_new_skips():
+                    log.warning(
+                        "group_began_at_newest",
+                        group=skipped.group,
+                        topic=skipped.topic,
+                        older_messages=skipped.message_count,
+                        remedy="reset its offsets to earliest if it should have them; see consumeFromEarliest",
+                    )
                 self._lease_storage.persist()
                 await self._lease_storage.compact_if_due()
             except DiskError as error:

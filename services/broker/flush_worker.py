@@ -11,19 +11,24 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import structlog
 
 from broker.put_meter import LATENCY_BOUNDS_S
 from mqcore.metrics import Histogram
-from mqcore.storage import DiskError
+from mqcore.storage import DiskError, DiskFull
 
-__all__ = ["BlockingJob", "FlushWorker"]
+__all__ = ["ROOM_PAUSE_S", "ROOM_REMEDY", "ROOM_TOLD_EVERY_S", "BlockingJob", "FlushWorker"]
 
 JobT = TypeVar("JobT", bound="BlockingJob")
 
 log = structlog.get_logger(__name__)
+
+# Room comes by an operator's hand or by files that expire.
+ROOM_PAUSE_S: Final = 1.0
+ROOM_TOLD_EVERY_S: Final = 60.0
+ROOM_REMEDY: Final = "make room on that disk or give it more; this broker stays up and goes on by itself"
 
 
 class BlockingJob(Protocol):
@@ -36,7 +41,9 @@ class BlockingJob(Protocol):
 class FlushWorker(Generic[JobT]):
     """One thread for one kind of job: `take` makes the next job or returns None, `finished` is told of each success.
 
-    `kick` asks for a run; kicks during a run are remembered and answered by one more run (group commit).
+    `kick` asks for a run; kicks during a run are remembered and answered by one more run (group commit). With
+    `waits_for_room` a job that finds the disk full runs again until there is room: only for jobs that then have changed
+    nothing, since whoever waits for one waits longer.
     """
 
     def __init__(
@@ -47,12 +54,14 @@ class FlushWorker(Generic[JobT]):
         finished: Callable[[JobT], None],
         failed: Callable[[DiskError], None],
         interval_ms: int | None = None,
+        waits_for_room: bool = False,
     ) -> None:
         self._name = name
         self._take = take
         self._finished = finished
         self._failed = failed
         self._interval_ms = interval_ms
+        self._waits_for_room = waits_for_room
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._kicked = asyncio.Event()
         self._idle = asyncio.Event()
@@ -88,7 +97,7 @@ class FlushWorker(Generic[JobT]):
                 if job is None:
                     continue
                 started_s = loop.time()
-                await loop.run_in_executor(self._executor, job.run)
+                await self._done(job)
                 self.durations_s.observe(loop.time() - started_s)
                 self._finished(job)
             except DiskError as error:
@@ -97,6 +106,22 @@ class FlushWorker(Generic[JobT]):
                 return
             finally:
                 self._idle.set()
+
+    async def _done(self, job: JobT) -> None:
+        """Runs it. DiskFull: it does not wait for room, or no longer."""
+        loop = asyncio.get_running_loop()
+        told_s: float | None = None
+        while True:
+            try:
+                await loop.run_in_executor(self._executor, job.run)
+                return
+            except DiskFull as error:
+                if not self._waits_for_room or self._closing:
+                    raise
+                if told_s is None or loop.time() - told_s >= ROOM_TOLD_EVERY_S:
+                    told_s = loop.time()
+                    log.error("disk_full", worker=self._name, reason=str(error), remedy=ROOM_REMEDY)
+            await asyncio.sleep(ROOM_PAUSE_S)
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:

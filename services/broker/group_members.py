@@ -38,6 +38,14 @@ class GroupMembers:
         member = self._by_id().get(broker_id)
         return member.endpoints.metadata or None if member is not None else None
 
+    def other_endpoints(self) -> list[str]:
+        """The metadata planes of all members but ourselves."""
+        return [
+            member.endpoints.metadata
+            for broker_id, member in self._by_id().items()
+            if broker_id != self._identity.broker_id and member.endpoints.metadata
+        ]
+
     def registered(self) -> list[RegisteredBroker]:
         """The group's members that are registered now."""
         group = (self._identity.cluster, self._identity.broker_name)

@@ -3,16 +3,22 @@
 Files below config/: `leases-<generation>.snapshot` and `leases-<generation>.journal`. A snapshot holds everything
 before its generation; journals of that generation and later follow it. A compaction first opens the next journal, then
 writes the snapshot (atomically), then removes what is older, so that every crash leaves a complete pair behind.
+
+`leaseClock.json` says for which run of the machine how far lease time is ahead of the monotonic clock. It is written
+once for each: a wall clock that jumps, even while no broker runs, moves no lease.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
+from typing import Final
 
 import structlog
 
 from broker.lease_copy import LeaseChange, LeaseFiles, LeasePosition, file_path
+from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable
 from mqcore.storage import AppendFile, Disk
 
@@ -20,13 +26,16 @@ __all__ = ["LeaseStorage"]
 
 log = structlog.get_logger(__name__)
 
+_CLOCK_PATH: Final = "config/leaseClock.json"
+
 
 class LeaseStorage(LeaseFiles):
     """Loads and persists one `LeaseTable`. Event loop only, except for the snapshot write of a compaction."""
 
-    def __init__(self, disk: Disk, table: LeaseTable) -> None:
+    def __init__(self, disk: Disk, table: LeaseTable, clock: Clock) -> None:
         super().__init__(disk)
         self._table = table
+        self._clock = clock
         self._source = secrets.randbits(63) | 1
         self._generation = 0
         self._base_generation = 0
@@ -42,7 +51,9 @@ class LeaseStorage(LeaseFiles):
         self._generation = max(snapshots, default=0)
         snapshot = self.disk.read_file(file_path(self._generation, "snapshot")) or b""
         journal = self._journals_since(self._generation)
-        report = self._table.restore(snapshot, journal)
+        report = self._table.restore(
+            snapshot, journal, now_ms=self._clock.monotonic_ms(), clock_offset_ms=self._clock_offset_ms()
+        )
         # What a kill leaves torn is nothing: no answer depended on it. A bad snapshot is a bad disk.
         (log.info if report.snapshot_valid else log.error)(
             "leases_restored",
@@ -71,6 +82,22 @@ class LeaseStorage(LeaseFiles):
         if known == until:
             return LeaseChange(until, None, b"")
         return await asyncio.to_thread(self._read, known, until)
+
+    def _clock_offset_ms(self) -> int:
+        """Lease time minus monotonic time in this run of the machine; with its first start here it is the wall clock's.
+
+        A file that says something else, or nothing, is that of another run.
+        """
+        boot_id = self.disk.boot_id()
+        try:
+            saved = json.loads(self.disk.read_file(_CLOCK_PATH) or b"{}")
+            if saved.get("bootId") == boot_id:
+                return int(saved["offsetMs"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("lease_clock_unreadable", file=_CLOCK_PATH, error=str(error), consequence="as after a reboot")
+        offset_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
+        self.disk.write_file(_CLOCK_PATH, json.dumps({"bootId": boot_id, "offsetMs": offset_ms}).encode())
+        return offset_ms
 
     def persist(self) -> None:
         """Writes what changed since the last call; before any answer that depends on it."""

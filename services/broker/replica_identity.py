@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import structlog
 
@@ -57,6 +58,11 @@ class ReplicaIdentity:
         """The other members, as they were last heard of."""
         return self._record.replicas
 
+    @property
+    def greatest_epoch(self) -> int:
+        """No byte of an earlier one is taken: the greatest that was followed, or promised to a master that starts."""
+        return max(self.history.last_epoch, self._record.promised_epoch)
+
     def read(self) -> None:
         """Reads both files. ForeignStore: the folder is another group's."""
         known = self._known_record()
@@ -75,6 +81,17 @@ class ReplicaIdentity:
         """Takes over the master's history, before a byte of its epoch is taken."""
         if history != self.history:
             await self._write_history(history)
+
+    async def promise(self, epoch: int, disk_id: str) -> bool:
+        """Takes no byte of an epoch before `epoch` from now on. False: as much was promised to another disk already."""
+        async with self._writing:
+            known = self._record
+            if (epoch, disk_id) == (known.promised_epoch, known.promised_to):
+                return True
+            if epoch <= self.greatest_epoch:
+                return False
+            await self._write_record(replace(known, promised_epoch=epoch, promised_to=disk_id))
+            return True
 
     async def remember(self, *memories: ReplicaMemory) -> None:
         """Writes down what was heard of other members, unless it is known."""

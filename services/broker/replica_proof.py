@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from broker.replica_identity import ReplicaIdentity
@@ -52,20 +52,30 @@ class ReplicaProof:
         serving: Callable[[], bool],
         verified: Callable[[int, int, str], None],
         superseded: Callable[[str], None],
+        leave_master: Callable[[], Awaitable[None]],
     ) -> None:
         """`verified` hears of each proof: broker id, one past the last byte that is equal, and the connection that it
         was made for. `superseded` hears why another master must have taken our place: a member follows a later epoch.
+        `leave_master` ends a slave's connection, and returns when no byte comes any more.
         """
         self._log = log
         self._replica = replica
         self._serving = serving
         self._verified = verified
         self._superseded = superseded
+        self._leave_master = leave_master
 
     @property
     def history(self) -> LogHistory:
         """The epochs of the local log."""
         return self._replica.history
+
+    async def promise(self, epoch: int, disk_id: str) -> bool:
+        """Promises a starting master to take no byte of an earlier epoch, and drops the master that is followed."""
+        if not await self._replica.promise(epoch, disk_id):
+            return False
+        await self._leave_master()
+        return True
 
     def holds(self, item: LogRange) -> bool:
         """The local log has all of it."""

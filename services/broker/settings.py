@@ -160,12 +160,41 @@ class BrokerSettings(ServiceSettings):
         5_000, alias="syncFlushTimeout", description="A send waits this long for the disk, in ms (SYNC_FLUSH)."
     )
     file_reserved_time: int = Field(72, ge=1, alias="fileReservedTime", description="Hours a CommitLog file is kept.")
+    unread_reserved_time: int = Field(
+        720,
+        ge=0,
+        alias="unreadReservedTime",
+        description="Hours it is kept for a consumer group that has not read all of it, if longer; 0: until it has. "
+        "Raising it lets a group that is gone fill the disk; RocketMQ's is fileReservedTime.",
+    )
+    unreplicated_reserved_time: int = Field(
+        0,
+        ge=0,
+        alias="unreplicatedReservedTime",
+        description="Hours a master keeps it for a known slave that does not have all of it, if longer; 0: until it "
+        "has. Anything else leaves messages on one disk, and then deletes them.",
+    )
+    delete_unread_when_full: bool = Field(
+        False,
+        alias="deleteUnreadWhenFull",
+        description="Above diskSpaceCleanForciblyRatio a master deletes messages before they expire although no group "
+        "has read them, as RocketMQ does; false: only what every group has read.",
+    )
+    clock_jump_max: int = Field(
+        0,
+        ge=0,
+        alias="clockJumpMax",
+        description="Hours the wall clock may jump, or be ahead after a restart of the machine, and still make files "
+        "older; 0: a third of fileReservedTime.",
+    )
     delete_when: str = Field("04", alias="deleteWhen", description="Hours of the day for deletion, ';'-separated.")
     disk_max_used_space_ratio: Ratio = Field(
         0.75, alias="diskMaxUsedSpaceRatio", description="Disk use above which expired files go at any hour."
     )
     disk_space_clean_forcibly_ratio: Ratio = Field(
-        0.85, alias="diskSpaceCleanForciblyRatio", description="Disk use above which files go before they expire."
+        0.85,
+        alias="diskSpaceCleanForciblyRatio",
+        description="Disk use above which files go before they expire, if nobody needs them.",
     )
     disk_space_warning_level_ratio: Ratio = Field(
         0.90, alias="diskSpaceWarningLevelRatio", description="Disk use above which sends are refused."
@@ -185,7 +214,10 @@ class BrokerSettings(ServiceSettings):
         "which therefore really waits (RocketMQ 5 defaults to 1 and does not), else 1.",
     )
     total_replicas: int = Field(
-        2, ge=1, alias="totalReplicas", description="Members of the group; who must be heard after a power loss."
+        2,
+        ge=1,
+        alias="totalReplicas",
+        description="Members of the group that a new one waits for. Members that were ever heard of count in any case.",
     )
     slave_timeout: Milliseconds = Field(
         3_000, alias="slaveTimeout", description="A send waits this long for slaves, in ms."
@@ -211,7 +243,8 @@ class BrokerSettings(ServiceSettings):
     master_recovery_timeout: Milliseconds = Field(
         60_000,
         alias="masterRecoveryTimeout",
-        description="How long a SYNC_MASTER that lost unflushed pages waits for its slaves' copies, in ms.",
+        description="How long a starting master looks for NameServers that do not answer and, up to 10 s, for members "
+        "that nobody ever heard of, in ms. For a replica that may hold more it waits without a limit.",
     )
 
     # Proof and repair of replicas
@@ -290,6 +323,22 @@ class BrokerSettings(ServiceSettings):
     )
     auto_create_subscription_group: bool = Field(
         True, alias="autoCreateSubscriptionGroup", description="Create a consumer group at its first receive."
+    )
+    new_groups_per_second: int = Field(
+        50,
+        ge=1,
+        alias="newGroupsPerSecond",
+        description="Consumer groups that clients' first receives may create in a second; more are told to wait. "
+        "Each is a part of a file that is written whole.",
+    )
+    new_groups_per_client_per_second: int = Field(
+        10, ge=1, alias="newGroupsPerClientPerSecond", description="The same for one client."
+    )
+    subscription_groups_max: int = Field(
+        10_000,
+        ge=1,
+        alias="subscriptionGroupsMax",
+        description="Consumer groups up to which clients may create more by naming them; operators may go beyond.",
     )
     consume_from_earliest: bool = Field(
         False, alias="consumeFromEarliest", description="A new group starts at the oldest message, not at the newest."
@@ -492,6 +541,10 @@ class BrokerSettings(ServiceSettings):
                 int(part[:-1]) * _DELAY_UNITS_MS[part[-1]] for part in self.message_delay_level.split()
             ),
             file_reserved_hours=self.file_reserved_time,
+            unread_reserved_hours=self.unread_reserved_time,
+            unreplicated_reserved_hours=self.unreplicated_reserved_time,
+            delete_unread_when_full=self.delete_unread_when_full,
+            clock_jump_max_hours=self.clock_jump_max,
             delete_when_hours=tuple(int(part) for part in self.delete_when.split(";")),
             disk_max_used_ratio=self.disk_max_used_space_ratio,
             disk_clean_forcibly_ratio=self.disk_space_clean_forcibly_ratio,

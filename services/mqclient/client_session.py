@@ -23,6 +23,7 @@ from mqclient.errors import ClientError
 from mqclient.options import ClientOptions
 from mqclient.route_cache import KnownRoute, RouteCache
 from mqcore.clock import Clock
+from mqservice.cancellation import cancellation_wins
 
 __all__ = ["ClientSession"]
 
@@ -91,11 +92,12 @@ class ClientSession:
         while True:
             stream = connection.telemetry()
             try:
-                await stream.write(pb.TelemetryCommand(settings=self._settings()))
-                # Commands of the broker are requests for a diagnosis or an early reconnect, none of them needed for
-                # correctness; the stream is read so that its end is noticed.
-                async for _ in stream:
-                    pass
+                with cancellation_wins():
+                    await stream.write(pb.TelemetryCommand(settings=self._settings()))
+                    # Commands of the broker are requests for a diagnosis or an early reconnect, none of them needed for
+                    # correctness; the stream is read so that its end is noticed.
+                    async for _ in stream:
+                        pass
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 pass
             finally:

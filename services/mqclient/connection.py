@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 
 from mqclient.errors import BrokerRefused, EndpointUnreachable, TopicNotFound
 from mqclient.spans import call_headers
+from mqservice.cancellation import cancellation_wins
 
 __all__ = ["Connection", "ConnectionPool", "TelemetryStream", "check_status"]
 
@@ -141,8 +142,9 @@ class Connection:
     ) -> AsyncIterator[pb.ReceiveMessageResponse]:
         """The elements of one receive, in order."""
         try:
-            async for element in self._receive(request, metadata=self._metadata(), timeout=timeout_ms / 1_000):
-                yield element
+            with cancellation_wins():
+                async for element in self._receive(request, metadata=self._metadata(), timeout=timeout_ms / 1_000):
+                    yield element
         except grpc.aio.AioRpcError as error:
             raise self._unreachable("ReceiveMessage", error) from error
 
@@ -170,7 +172,8 @@ class Connection:
         *headers: tuple[str, str],
     ) -> ResponseT:
         try:
-            return await callable_(request, metadata=(*self._metadata(), *headers), timeout=self._timeout_s)
+            with cancellation_wins():
+                return await callable_(request, metadata=(*self._metadata(), *headers), timeout=self._timeout_s)
         except grpc.aio.AioRpcError as error:
             raise self._unreachable(method, error) from error
 

@@ -39,6 +39,7 @@ from mqcore.routing import (
     TopicRoute,
 )
 from mqcore.routing.route_merge import merge_snapshots
+from mqservice.cancellation import cancellation_wins
 from mqservice.grpc_server import MESSAGE_BYTES_MAX
 from mqservice.route_messages import (
     broker_value,
@@ -286,7 +287,8 @@ class NameServerLinks:
         while not self._is_leaving:
             started_ms = self._clock.monotonic_ms()
             try:
-                await attempt(link)
+                with cancellation_wins():
+                    await attempt(link)
                 error = "the NameServer ended the stream"
             except grpc.aio.AioRpcError as failure:
                 error = f"{failure.code().name}: {failure.details()}"
@@ -369,7 +371,8 @@ class NameServerLinks:
 
     async def _leave(self, link: _Link, request: pb.UnregisterBrokerRequest) -> None:
         try:
-            await link.stub.UnregisterBroker(request, timeout=_UNREGISTER_TIMEOUT_S)
+            with cancellation_wins():
+                await link.stub.UnregisterBroker(request, timeout=_UNREGISTER_TIMEOUT_S)
         except grpc.aio.AioRpcError as failure:
             link.log.info("name_server_not_told", error=f"{failure.code().name}: {failure.details()}")
         link.wakeup.set()
@@ -440,7 +443,8 @@ class _Link:
     async def group_memory(self, request: pb.GetGroupMemoryRequest, *, limit_s: float) -> GroupMemoryAnswer | None:
         """What the NameServer remembers of a group; None if it does not answer in time."""
         try:
-            return memory_value(await self.stub.GetGroupMemory(request, timeout=limit_s))
+            with cancellation_wins():
+                return memory_value(await self.stub.GetGroupMemory(request, timeout=limit_s))
         except grpc.aio.AioRpcError as failure:
             if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
                 return GroupMemoryAnswer((), 0)
@@ -450,7 +454,8 @@ class _Link:
     async def forget_replica(self, request: pb.ForgetReplicasRequest) -> None:
         """Has the NameServer forget a disk."""
         try:
-            await self.stub.ForgetReplicas(request, timeout=_MEMORY_TIMEOUT_S)
+            with cancellation_wins():
+                await self.stub.ForgetReplicas(request, timeout=_MEMORY_TIMEOUT_S)
         except grpc.aio.AioRpcError as failure:
             self.log.warning("replica_not_forgotten", error=f"{failure.code().name}: {failure.details()}")
 

@@ -83,6 +83,9 @@ class GroupMemoryFile:
                     await self._stopping.wait()
             if self._is_due(memory):
                 await self._write(memory)
+        # It may have changed while the last write was under way.
+        if self._is_due(memory):
+            await self._write(memory)
 
     def stop(self) -> None:
         """Makes `keep` end."""

@@ -36,7 +36,7 @@ from mqservice.clock import SystemClock
 from mqservice.logging import get_logger
 from mqservice.name_server_link import NameServerLinks
 from mqservice.route_messages import identity_message, registration_message
-from nameserver.group_memory_file import StoreFolderError
+from nameserver.group_memory_file import GroupMemoryFile, StoreFolderError
 from nameserver.name_server import serving
 from nameserver.route_registry import RouteRegistry
 from nameserver.settings import NameServerSettings
@@ -313,7 +313,8 @@ async def test_goodbye_is_remembered_with_the_end_of_the_closed_log() -> None:
 async def test_memory_outlives_the_name_server_and_says_how_far_back_it_reaches(tmp_path: Path) -> None:
     broker = Broker(disk_id="disk-1", run=3, epoch=2, end_offset=700)
     async with name_server(folder=tmp_path / "deep" / "store") as server, linked(broker, server) as member:
-        await until(server.live, "registered")
+        # And its heartbeats flow, so that their end is noticed at once.
+        await until(lambda: member.links.links[0].is_registered, "registered")
         await member.kill()
         await until(lambda: not server.live(), "killed")
     file = tmp_path / "deep" / "store" / "groupMemory.json"
@@ -330,6 +331,22 @@ async def test_memory_is_written_while_the_name_server_runs(tmp_path: Path) -> N
     file = tmp_path / "groupMemory.json"
     async with name_server(folder=tmp_path) as server, linked(Broker(disk_id="disk-1", run=3), server):
         await until(lambda: file.exists() and "disk-1" in file.read_text(), "written")
+
+
+async def test_news_that_comes_during_the_last_write_is_written_as_well(tmp_path: Path) -> None:
+    file = GroupMemoryFile(tmp_path, clock=SystemClock(), log=get_logger())
+    assert file.load() is None
+    memory = GroupMemory()
+    keeping = asyncio.create_task(file.keep(memory))
+    # Its first write is on the way, without this.
+    await asyncio.sleep(0)
+    memory.told_of_another(("DefaultCluster", "broker-a"), ReplicaMemory(0, "disk-1"))
+    file.stop()
+    async with asyncio.timeout(LIMIT_S):
+        await keeping
+    file.close()
+    written = GroupMemory.restored((tmp_path / "groupMemory.json").read_text())
+    assert [each.disk_id for each in written.replicas(("DefaultCluster", "broker-a"))] == ["disk-1"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b'{"crc32": 1, "content": {}}'])
@@ -420,7 +437,7 @@ async def test_superseded_master_is_told_by_heartbeats() -> None:
 async def test_process_of_another_disk_waits_until_the_live_one_has_gone() -> None:
     second = Broker(incarnation=900, disk_id="disk-2", run=1, epoch=4)
     async with name_server() as server, linked(Broker(disk_id="disk-1", run=3, epoch=4), server) as first:
-        await until(server.live, "registered")
+        await until(lambda: first.links.links[0].is_registered, "registered")
         async with linked(second, server) as waiting:
             await until(lambda: "disk-1" in waiting.links.links[0].error, "refused with words")
             assert [broker.disk_id for broker in server.registry.table.brokers()] == ["disk-1"]

@@ -88,6 +88,10 @@ def traced(message_id: str, start_offset: int, end_offset: int) -> TracedSend:
     )
 
 
+async def nothing_to_leave() -> None:
+    """A master follows nobody."""
+
+
 @asynccontextmanager
 async def master_of(puts: TracedPuts | None) -> AsyncIterator[PeerClient]:
     """A master's metadata plane, as far as it is asked."""
@@ -105,6 +109,7 @@ async def master_of(puts: TracedPuts | None) -> AsyncIterator[PeerClient]:
             serving=lambda: True,
             verified=lambda _id, _end, _connection: None,
             superseded=lambda _reason: None,
+            leave_master=nothing_to_leave,
         ),
         serving=lambda: True,
         traced_puts=puts,

@@ -10,6 +10,7 @@ from typing import Final
 from broker.flush_worker import FlushWorker
 from mqcore.message import Host
 from mqcore.storage import (
+    BelievedTime,
     Disk,
     DiskError,
     FlushDiskType,
@@ -19,6 +20,7 @@ from mqcore.storage import (
     NextSegmentJob,
     RawWrite,
     RecoveryReport,
+    RetentionFloor,
     StoreOptions,
 )
 from simulation.checkers import DELAY_LEVELS_MS
@@ -151,7 +153,16 @@ class RunningStore:
         """Lets a store that met a full disk see that there is room again."""
         while True:
             await asyncio.sleep(RETENTION_INTERVAL_MS / 1000)
-            job = self.store.expire(now_wall_ms=self._process.clock.wall_ms())
+            clock = self._process.clock
+            time = BelievedTime(
+                boot_id="",
+                saved=None,
+                newest_ms=0,
+                wall_ms=clock.wall_ms(),
+                monotonic_ms=clock.monotonic_ms(),
+                jump_max_ms=self.store.clock_jump_max_ms,
+            )
+            job = self.store.expire(self.store.expiry_wish(time), RetentionFloor())
             assert job is None, "nothing expires in a simulation"
 
     def _take_log_flush(self) -> FlushJob | None:

@@ -63,7 +63,7 @@ class SimDelivery:
             broker_name=BROKER_NAME,
             nonce=lambda: process.machine.rng.getrandbits(64),
         )
-        self._storage = LeaseStorage(disk, self._table)
+        self._storage = LeaseStorage(disk, self._table, process.clock)
 
     def load(self) -> None:
         """Restores the leases; the store is recovered by now."""
@@ -83,7 +83,7 @@ class SimDelivery:
             tag_filter=TagFilter.ALL,
             batch_size=BATCH_SIZE,
             invisible_ms=INVISIBLE_MS,
-            now_ms=self._process.clock.wall_ms(),
+            now_ms=self._process.clock.monotonic_ms(),
             max_attempts=MAX_ATTEMPTS,
             auto_renew=False,
             client_id=client_id,
@@ -92,7 +92,7 @@ class SimDelivery:
         return [_delivered(delivery) for delivery in received.deliveries]
 
     async def acknowledge(self, handles: list[str]) -> list[bool]:
-        now_ms = self._process.clock.wall_ms()
+        now_ms = self._process.clock.monotonic_ms()
         finished = [
             self._table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=now_ms) for handle in handles
         ]
@@ -102,7 +102,7 @@ class SimDelivery:
     async def _ticks(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
-            self._table.expire(self._process.clock.wall_ms())
+            self._table.expire(self._process.clock.monotonic_ms())
             self._storage.persist()
             await self._storage.compact_if_due()
 

@@ -41,6 +41,9 @@ class SimSocket:
     def setsockopt(self, level: int, option: int, value: int) -> None:
         pass
 
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        raise OSError("nothing is known of the kernel's side")
+
     def bind(self, address: Address) -> None:
         self._address = (self._process.host, address[1])
 

@@ -17,11 +17,17 @@ from support.cluster_processes import ServiceProcess
 METADATA = (("x-mq-client-id", "acknowledged-sends@1@0@0"), ("x-mq-language", "PYTHON"))
 
 
+def body_of(message_id: str, size: int = 300) -> bytes:
+    """The body a message is sent with: its id, then every byte value in turn."""
+    return (message_id.encode() + bytes(range(256)) * (size // 256 + 1))[:size]
+
+
 class AcknowledgedSender:
     """Keeps 16 sends in flight to one broker while the `with` block runs; survives the broker's death.
 
-    Message ids count up from `first_number`. `acknowledged` holds the ids answered OK, `refused` counts every other
-    answer, `failed` broken calls.
+    Message ids count up from `first_number`, and each body begins with its message's id: `body_of`. `pause_s` is the
+    rest between the sends of each of those in flight. `acknowledged` holds the ids answered OK, `refused` counts every
+    other answer, `failed` broken calls.
     """
 
     def __init__(
@@ -32,11 +38,13 @@ class AcknowledgedSender:
         body_bytes: int = 300,
         inflight: int = 16,
         first_number: int = 1,
+        pause_s: float = 0.0,
     ) -> None:
         self._endpoint = f"127.0.0.1:{broker.ports['grpcServerPort']}"
         self._topic = topic
-        self._body = bytes(range(256)) * (body_bytes // 256) + b"." * (body_bytes % 256)
+        self._body_bytes = body_bytes
         self._inflight = inflight
+        self._pause_s = pause_s
         self._stopping = threading.Event()
         self._numbers = itertools.count(first_number)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="acknowledged-sends")
@@ -71,7 +79,7 @@ class AcknowledgedSender:
             message_id = f"01{next(self._numbers):032X}"
             message = definition.Message(
                 topic=definition.Resource(name=self._topic),
-                body=self._body,
+                body=body_of(message_id, self._body_bytes),
                 system_properties=definition.SystemProperties(
                     message_id=message_id, message_type=definition.NORMAL, body_encoding=definition.IDENTITY
                 ),
@@ -84,6 +92,7 @@ class AcknowledgedSender:
                 continue
             if answer.status.code == definition.OK:
                 self.acknowledged.append(message_id)
+                await asyncio.sleep(self._pause_s)
             else:
                 self.refused += 1
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(max(0.01, self._pause_s))

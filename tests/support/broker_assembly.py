@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
 from broker.api.client_api import ClientApi
@@ -81,6 +81,8 @@ class BrokerAssembly:
             broker_name=broker_name,
             nonce=lambda: next(nonces),
         )
+        now_ms = clock.monotonic_ms()
+        self.leases.restore(b"", b"", now_ms=now_ms, clock_offset_ms=clock.wall_ms() - now_ms)
         self.sessions = ClientSessions(self._client_gone)
         # Clients that said goodbye or fell silent, in their order.
         self.gone_client_ids: list[str] = []
@@ -90,6 +92,9 @@ class BrokerAssembly:
         # Status of every put; None for the store's own. Set before the put.
         self.put_status: PutStatus | None = None
         self.puts_held = False
+        # Why no group is created, and who waits for one to be durable; None: nobody has to.
+        self.group_refusal: str | None = None
+        self.group_writes: list[Callable[[], object]] | None = None
         self._held: list[tuple[list[AppendResult], PutAnswer]] = []
         self.tracing = tracing
         self.send_tracer: SendTracer | None = None
@@ -137,13 +142,23 @@ class BrokerAssembly:
         for results, answer in held:
             answer.answer(results)
 
-    def create_topic(self, topic: str, *, queue_count: int) -> None:
+    def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
         """In memory."""
         self.add_topic(topic, queue_count=queue_count)
+        done()
 
-    def create_group(self, group: str) -> None:
-        """In memory."""
-        self.add_group(group)
+    def create_group(self, group: str, *, client_id: str) -> str | None:
+        """In memory; with `group_refusal` not at all."""
+        if self.group_refusal is None:
+            self.add_group(group)
+        return self.group_refusal
+
+    def when_group_written(self, group: str, done: Callable[[], object]) -> None:
+        """At once, unless the test holds writes."""
+        if self.group_writes is None:
+            done()
+        else:
+            self.group_writes.append(done)
 
     def persist_leases(self) -> None:
         """Nothing survives the test."""
@@ -168,7 +183,7 @@ class BrokerAssembly:
         self.timers.end_turn()
 
     def _client_gone(self, client_id: str) -> None:
-        self.leases.client_gone(client_id, self.clock.wall_ms())
+        self.leases.client_gone(client_id, self.clock.monotonic_ms())
         self.gone_client_ids.append(client_id)
 
     def close(self) -> None:

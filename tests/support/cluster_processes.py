@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-START_LIMIT_S: Final = 30.0
+START_LIMIT_S: Final = 90.0
 STOP_LIMIT_S: Final = 30.0
 
 # Small files, so that many brokers fit a test machine and logs roll within a test.
@@ -154,13 +154,16 @@ class ProcessCluster:
         """All NameServers as RocketMQ writes them."""
         return ";".join(f"127.0.0.1:{server.ports['listenPort']}" for server in self.name_servers)
 
-    def add_name_server(self) -> ServiceProcess:
-        """Starts one more NameServer."""
+    def add_name_server(self, *, with_disk: bool = False) -> ServiceProcess:
+        """Starts one more NameServer; `with_disk`: what it remembers outlives it."""
         number = len(self.name_servers)
         server = ServiceProcess(
             name=f"namesrv-{number}",
             module="nameserver",
-            settings={"bindAddress": "127.0.0.1"},
+            settings={
+                "bindAddress": "127.0.0.1",
+                **({"storePathRootDir": str(self.folder / f"namesrv-{number}")} if with_disk else {}),
+            },
             log_path=self.folder / "logs" / f"namesrv-{number}.log",
             port_keys=("listenPort",),
         )
@@ -170,9 +173,17 @@ class ProcessCluster:
         return server
 
     def add_broker(
-        self, name: str = "broker-a", *, broker_id: int = 0, settings: Mapping[str, str] | None = None
+        self,
+        name: str = "broker-a",
+        *,
+        broker_id: int = 0,
+        settings: Mapping[str, str] | None = None,
+        wait: bool = True,
     ) -> ServiceProcess:
-        """Starts a broker of group `name`: a SYNC_MASTER for id 0, else a SLAVE, unless `settings` say otherwise."""
+        """Starts a broker of group `name`: a SYNC_MASTER for id 0, else a SLAVE, unless `settings` say otherwise.
+
+        With `wait`, returns once it serves.
+        """
         key = f"{name}-{broker_id}"
         role = {"brokerRole": "SYNC_MASTER" if broker_id == 0 else "SLAVE"}
         broker = ServiceProcess(
@@ -195,7 +206,7 @@ class ProcessCluster:
             port_keys=("listenPort", "haListenPort", "grpcServerPort", "metricsPromExporterPort"),
         )
         self.brokers[key] = broker
-        broker.start()
+        broker.start(wait=wait)
         return broker
 
     def store_folder(self, key: str) -> Path:

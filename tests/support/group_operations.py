@@ -90,7 +90,7 @@ class ConsumedBroker:
             tag_filter=TagFilter.ALL,
             batch_size=count,
             invisible_ms=60_000,
-            now_ms=self.clock.wall_ms(),
+            now_ms=self.clock.monotonic_ms(),
             max_attempts=17,
             auto_renew=False,
             client_id="client",
@@ -99,7 +99,7 @@ class ConsumedBroker:
     def acknowledge(self, deliveries: list[Delivery], *, group: str = "G", topic: str = "T") -> list[bool] | None:
         """Finishes what was leased."""
         handles = [delivery.handle for delivery in deliveries]
-        return self.leases.acknowledge_all(group=group, topic=topic, handles=handles, now_ms=self.clock.wall_ms())
+        return self.leases.acknowledge_all(group=group, topic=topic, handles=handles, now_ms=self.clock.monotonic_ms())
 
     def collect(self) -> None:
         """What a broker does every few seconds."""

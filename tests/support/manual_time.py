@@ -76,28 +76,28 @@ class ManualTime:
 
 
 class OffsetClock:
-    """A running clock whose wall time a test can push forward, to let leases end without waiting for them."""
+    """A running clock that a test can push forward, to let leases end without waiting for them."""
 
     def __init__(self, running: Clock) -> None:
         self._running = running
         self._offset_ms = 0
 
     def monotonic_ms(self) -> int:
-        """Of the running clock."""
-        return self._running.monotonic_ms()
+        """Of the running clock, plus what was pushed."""
+        return self._running.monotonic_ms() + self._offset_ms
 
     def monotonic_ns(self) -> int:
-        """Of the running clock."""
-        return self._running.monotonic_ns()
+        """The same."""
+        return self._running.monotonic_ns() + self._offset_ms * 1_000_000
 
     def wall_ms(self) -> int:
-        """Of the running clock, plus what was pushed."""
+        """The same of the wall clock."""
         return self._running.wall_ms() + self._offset_ms
 
     def wall_ns(self) -> int:
-        """Of the running clock, plus what was pushed."""
+        """The same."""
         return self._running.wall_ns() + self._offset_ms * 1_000_000
 
-    def push_wall(self, duration_ms: int) -> None:
-        """Moves the wall clock forward."""
+    def push(self, duration_ms: int) -> None:
+        """Moves both clocks forward."""
         self._offset_ms += duration_ms

@@ -67,11 +67,19 @@ class QueueMemory(QueueReader):
             return []
         return self._entries.get((topic, queue_id), [])[start : start + count]
 
-    def messages(self, entries: Sequence[QueueEntry]) -> list[StoredMessage | None]:
+    def has_proven_tags(self, topic: str, queue_id: int, start: int) -> bool:
+        return True
+
+    def wrong_tag(self, topic: str, queue_id: int, place: int) -> None:
+        raise AssertionError("proven tags are right")
+
+    def messages(
+        self, topic: str, queue_id: int, places: Sequence[int], entries: Sequence[QueueEntry]
+    ) -> list[StoredMessage | None]:
         return [None if entry.is_filler else self.records[entry.physical_offset] for entry in entries]
 
-    def record(self, entry: QueueEntry) -> MessageRecord | None:
-        (message,) = self.messages([entry])
+    def record(self, topic: str, queue_id: int, place: int, entry: QueueEntry) -> MessageRecord | None:
+        message = None if entry.is_filler else self.records[entry.physical_offset]
         if message is None:
             return None
         return MessageRecord(

@@ -420,6 +420,9 @@ class _SimulatedBlockFile(_Opened, BlockFile):
         assert 0 <= offset <= offset + len(data) <= self.size, f"{self._path}: {offset}+{len(data)} is outside"
         self._disk.write_sparse(self._alive, offset, data)
 
+    def used_bytes_from(self, start: int) -> int:
+        return len(self._alive.cached[start:].rstrip(b"\0"))
+
     def zero_from(self, start: int) -> int:
         used_bytes = len(self._alive.cached[start:].rstrip(b"\0"))
         if used_bytes:

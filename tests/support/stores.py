@@ -16,7 +16,7 @@ from mqcore.message import (
     scan_record,
 )
 from mqcore.message.sys_flag import enters_consume_queue
-from mqcore.storage import Disk, MessageStore, QueueEntry, StoreOptions
+from mqcore.storage import BelievedTime, Disk, MessageStore, QueueEntry, StoreOptions
 from mqcore.storage.errors import RecordCorrupt
 from support.messages import STORE_HOST
 
@@ -31,6 +31,7 @@ __all__ = [
     "new_store",
     "queue_contents",
     "records_in",
+    "right_time",
     "with_options",
 ]
 
@@ -66,6 +67,18 @@ class ManualClock:
 def new_store(disk: Disk, clock: ManualClock | None = None, options: StoreOptions = SMALL_OPTIONS) -> MessageStore:
     """A store on `disk`, not loaded yet."""
     return MessageStore(disk, clock or ManualClock(), options, store_host=STORE_HOST, process_id=4711)
+
+
+def right_time(now_ms: int) -> BelievedTime:
+    """A clock that is believed at once."""
+    return BelievedTime(
+        boot_id="boot",
+        saved=None,
+        newest_ms=0,
+        wall_ms=now_ms,
+        monotonic_ms=0,
+        jump_max_ms=SMALL_OPTIONS.clock_jump_max_ms,
+    )
 
 
 def flush_all(store: MessageStore) -> None:

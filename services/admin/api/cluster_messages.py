@@ -123,5 +123,5 @@ def _status(broker: BrokerState, status: BrokerStatus) -> broker_pb.GetBrokerSta
         )
         if status.start_wait is not None
         else None,
-        problems=status.problems,
+        problems=[broker_pb.BrokerProblem(problem=problem, remedy=remedy) for problem, remedy in status.problems],
     )

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from admin.cli.cluster_choice import ClusterChoice, with_cluster
@@ -244,7 +245,7 @@ def _group_of(store: Path) -> str:
     )
 
 
-def _tails_table(tails: Sequence[KeptTail]) -> RenderableType:
+def _tails_table(tails: Sequence[KeptTail]) -> Table:
     table = new_table("broker", "tail", "from", "to", "bytes", "cut off", "why")
     for tail in tails:
         plain_row(

@@ -91,7 +91,8 @@ def consume(
 ) -> None:
     """Print each message as a line and acknowledge it. A missing topic is created.
 
-    Where a new group starts is the broker's setting consumeFromEarliest; the presets start it at the oldest message.
+    Where a new group starts is the broker's setting consumeFromEarliest: all presets, local and Helm, start it at the
+    oldest message, a broker without the setting at the newest; older messages it skips so are told by tandemmq status.
     Exit code 0: stopped as asked. 1: --count was not reached, or a message was damaged or could not be acknowledged.
 
     Examples:

@@ -10,22 +10,26 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.members import Members
-from admin.operations.questions import Questions, unseen_of
+from admin.operations.questions import BrokerPlanes, Questions, unseen_of
 from admin.operations.topic_messages import moment_ms
 from admin.operations.values import HoldingState, KeptTail, TailMessage, TailResult, UnreadableRange, Unseen
+from admin.rpc import BrokerOperationsCalls
 from mqcore.message import MalformedRecord, decode_properties, decode_record, offset_message_id
 from mqcore.message.property_names import PROPERTY_UNIQUE_KEY
 from mqcore.storage.kept_tail import TailPart, TailWalk
 
 __all__ = ["KeptTailOperations"]
+
+RequestT = TypeVar("RequestT")
+AnswerT = TypeVar("AnswerT")
 
 _TAILS_MAX: Final = 500
 """Of one broker that are listed."""
@@ -160,7 +164,7 @@ class KeptTailOperations:
         while True:
             request = pb.ListKeptTailsRequest(page_size=_TAILS_MAX, page_token=token)
             answer = await self._questions.broker(
-                self._members.broker(broker), lambda planes, r=request: planes.operations.kept_tails(r), problem=problem
+                self._members.broker(broker), _asking(BrokerOperationsCalls.kept_tails, request), problem=problem
             )
             for view in answer.tails:
                 if view.name == name:
@@ -181,7 +185,7 @@ class KeptTailOperations:
             request = pb.ReadKeptTailRequest(name=name, offset=offset, length_bytes=min(_READ_BYTES, end - offset))
             answer = await self._questions.broker(
                 self._members.broker(broker),
-                lambda planes, r=request: planes.operations.read_kept_tail(r),
+                _asking(BrokerOperationsCalls.read_kept_tail, request),
                 problem=f"the tail {name} cannot be read",
             )
             if not answer.data:
@@ -189,6 +193,13 @@ class KeptTailOperations:
             pieces.append(answer.data)
             offset += len(answer.data)
         return b"".join(pieces)
+
+
+def _asking(
+    call: Callable[[BrokerOperationsCalls, RequestT], Awaitable[AnswerT]], request: RequestT
+) -> Callable[[BrokerPlanes], Awaitable[AnswerT]]:
+    """The question that makes a call with this request, whatever the name means later."""
+    return lambda planes: call(planes.operations, request)
 
 
 def _kept_tail(broker: str, view: pb.KeptTailView) -> KeptTail:

@@ -63,6 +63,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         topics_changed: Callable[[], None],
         groups_changed: Callable[[], None],
         topic_deleted: Callable[[str], None],
+        written: Callable[[], Awaitable[None]],
         is_master: bool,
         default_queue_count: Callable[[], int],
         clock: Clock,
@@ -78,6 +79,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         self._topics_changed = topics_changed
         self._groups_changed = groups_changed
         self._topic_deleted = topic_deleted
+        self._written = written
         self._is_master = is_master
         self._default_queue_count = default_queue_count
         self._clock = clock
@@ -114,6 +116,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 perm=config.perm,
                 message_type=config.message_type,
             )
+        await self._written()
         return pb.UpdateTopicResponse()
 
     async def DeleteTopic(  # noqa: N802
@@ -130,6 +133,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         if self._topics.remove(request.topic, now_ms=self._clock.wall_ms()):
             self._topics_changed()
             log.info("topic_deleted", by="operator", topic=request.topic)
+        await self._written()
         return pb.DeleteTopicResponse()
 
     async def ListTopics(  # noqa: N802
@@ -178,6 +182,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 retry_max_times=config.retry_max_times,
                 enabled=config.consume_enable,
             )
+        await self._written()
         return pb.UpdateSubscriptionGroupResponse()
 
     async def ListSubscriptionGroups(  # noqa: N802

@@ -12,10 +12,12 @@ from broker.api.replica_reader_servicer import ReplicaReaderServicer
 from broker.api.replica_repair_servicer import ReplicaRepairServicer
 from broker.api.source_log import SourceLog
 from broker.audit.helper import AuditHelper
+from broker.audit.queue_mending import QueueMending, ReplicaRead
 from broker.audit.queue_repair import QueueRepair
 from broker.audit.range_repair import RangeRepair
 from broker.audit.replica_state import ReplicaState
 from broker.audit.store_files import StoreFiles
+from broker.queue_reader import DamagedEntries
 from broker.settings import BrokerSettings
 from mqcore.clock import Clock
 from mqcore.routing import BrokerIdentity
@@ -23,6 +25,7 @@ from mqcore.storage import DiskError, MessageStore
 
 __all__ = ["AuditServices"]
 
+_MENDING_BYTES_PER_SECOND: Final = 64 << 20
 _REPAIR_END_LIMIT_S: Final = 5.0
 """Of a repair that syncs what it has written, when the broker stops."""
 
@@ -45,6 +48,9 @@ class AuditServices:
         member_metadata: Callable[[int], str | None],
         flushes_paused: Callable[[], AbstractAsyncContextManager[None]],
         failed: Callable[[DiskError], None],
+        damaged: DamagedEntries,
+        read_from_replica: ReplicaRead,
+        mended: Callable[[str], None],
     ) -> None:
         root = str(Path(settings.store_path_root_dir).absolute())
         files = StoreFiles(root)
@@ -69,19 +75,31 @@ class AuditServices:
             bytes_per_second=settings.audit_read_rate,
             repair_enabled=settings.enable_repair,
         )
-        self.repair: Final = ReplicaRepairServicer(
-            ranges=self._ranges,
-            queues=QueueRepair(
+
+        def queue_repair(helper: AuditHelper) -> QueueRepair:
+            return QueueRepair(
                 store=store,
                 state=state,
                 files=files,
-                helper=self._helper,
+                helper=helper,
                 file_bytes=store_options.consume_queue_file_bytes,
                 delay_levels_ms=store_options.delay_levels_ms,
                 flushes_paused=flushes_paused,
                 failed=failed,
-            ),
-            refusal=self._repair_refusal,
+            )
+
+        self.repair: Final = ReplicaRepairServicer(
+            ranges=self._ranges, queues=queue_repair(self._helper), refusal=self._repair_refusal
+        )
+        # Consumers wait for it: no audit holds it up, and no setting turns it off.
+        self._mending_helper = AuditHelper(root=root, bytes_per_second=_MENDING_BYTES_PER_SECOND)
+        self.mending: Final = QueueMending(
+            damaged=damaged,
+            store=store,
+            repair=queue_repair(self._mending_helper),
+            read_from_replica=read_from_replica,
+            mended=mended,
+            failed=failed,
         )
 
     def change(self, *, bytes_per_second: int) -> None:
@@ -97,6 +115,7 @@ class AuditServices:
     async def close_helper(self) -> None:
         """Ends what is read now, and with it all repairs that have not begun to write."""
         await self._helper.close()
+        await self._mending_helper.close()
 
     async def repairs_ended(self) -> None:
         """Waits, 5 s at most, for a repair that syncs what it has written; after the server has stopped."""

@@ -116,6 +116,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _members_text(request.group, members))
         change = self._changes.removal_of if request.dry_run else self._changes.remove_group
         removal = change(request.group)
+        await self._changes.written()
         return pb.DeleteSubscriptionGroupResponse(
             existed=removal.existed, topics=removal.topics, inflight_count=removal.inflight_count
         )
@@ -145,6 +146,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         await self._both_exist(request, context)
         if not request.dry_run:
             self._changes.move(request.group, request.topic, moves)
+            await self._changes.written()
         return pb.ResetOffsetsResponse(
             moves=[
                 pb.OffsetMove(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ from broker.slave.follower import Follower
 from broker.write_path import WritePath
 from mqcore.clock import Clock
 from mqcore.delivery import LeaseTable
+from mqcore.metadata import MetadataFile
 from mqcore.metrics import HistogramReading
 from mqcore.replication import MasterReplica
 from mqcore.routing import BrokerIdentity
@@ -37,13 +38,15 @@ from mqservice.version import VERSION
 
 __all__ = ["BrokerReport"]
 
+_NAMED_MAX: Final = 10
+"""Problems of one kind, and names in one."""
 _TICK_S: Final = 1.0
 _TICKS_PER_LOOK: Final = 5
 
 
 class BrokerReport:
     """Answers what BrokerAdminService asks of the broker as a whole. `refusal`: why it serves no clients now;
-    `problems`: what its parts know to be wrong, in words."""
+    `log_damage`: what was wrong with the log's tail at the start, or empty."""
 
     def __init__(
         self,
@@ -70,7 +73,8 @@ class BrokerReport:
         refusal: Callable[[], str | None],
         member: ReplicaIdentity,
         recovery: GroupRecovery,
-        problems: Callable[[], Sequence[str]],
+        retention_problems: Callable[[], Sequence[str]],
+        log_damage: Callable[[], str],
     ) -> None:
         self._settings = settings
         self._identity = identity
@@ -94,7 +98,8 @@ class BrokerReport:
         self._refusal = refusal
         self._member = member
         self._recovery = recovery
-        self._problems = problems
+        self._retention_problems = retention_problems
+        self._log_damage = log_damage
         self._started_ms = clock.monotonic_ms()
         self._peer_probes = PeerProbes(clock=clock, targets=self._probe_targets)
         self._disk_usage: DiskUsage | None = None
@@ -152,8 +157,8 @@ class BrokerReport:
             epoch=self._member.history.last_epoch,
             disk_id=self._member.disk_id,
             run=self._member.run,
-            problems=self._problems(),
         )
+        status.problems.extend(self._problems())
         if self._disk_usage is not None:
             status.disk.CopyFrom(self._disk_state(self._disk_usage))
         if settings.is_master:
@@ -174,6 +179,49 @@ class BrokerReport:
         wait.lost_bytes = waiting.lost_bytes
         wait.acceptable = waiting.is_acceptable
         wait.needs_operator = waiting.needs_operator
+
+    @property
+    def problem_count(self) -> int:
+        """How many things there are to mend."""
+        return sum(1 for _ in self._problems())
+
+    def _problems(self) -> Iterator[pb.BrokerProblem]:
+        if damage := self._log_damage():
+            yield pb.BrokerProblem(
+                problem=f"found its log damaged when it started: {damage}",
+                remedy="`tandemmq verify` says whether the replicas are equal, `tandemmq restore-kept-tail` what was "
+                "cut off; look at the disk. It is told until the next start",
+            )
+        for problem in self._retention_problems():
+            yield pb.BrokerProblem(
+                problem=problem, remedy="see `tandemmq group list` for who reads behind, and the disk's room"
+            )
+        for file in self._tables.damaged:
+            yield pb.BrokerProblem(
+                problem=f"cannot read its config/{file.value}",
+                remedy="start the other replicas of its group, or restore the file from a backup; do not remove it",
+            )
+        for file, kept in self._tables.kept.items():
+            # Progress that is ahead of the master's is no fault of either.
+            if kept and file in (MetadataFile.TOPICS, MetadataFile.SUBSCRIPTION_GROUPS):
+                rest = f", and {len(kept) - _NAMED_MAX} more" if len(kept) > _NAMED_MAX else ""
+                yield pb.BrokerProblem(
+                    problem=f"holds what its master lacks and nobody deleted: {'; '.join(kept[:_NAMED_MAX])}{rest}",
+                    remedy="make them again on the master; then delete there what is not wanted",
+                )
+        skipped = self._leases.skipped_backlogs()
+        for one in skipped[:_NAMED_MAX]:
+            yield pb.BrokerProblem(
+                problem=f"group {one.group} began at the newest message of {one.topic}: "
+                f"{one.message_count:,} older ones are not delivered to it",
+                remedy=f"if it should have them: tandemmq group reset {one.group} {one.topic} --to earliest; "
+                "consumeFromEarliest=true lets new groups begin at the oldest message",
+            )
+        if len(skipped) > _NAMED_MAX:
+            yield pb.BrokerProblem(
+                problem=f"{len(skipped) - _NAMED_MAX} more groups began at the newest message beside older ones",
+                remedy="consumeFromEarliest=true lets new groups begin at the oldest message",
+            )
 
     def _add_slaves(self, status: pb.GetBrokerStatusResponse) -> None:
         now_ms = self._clock.monotonic_ms()

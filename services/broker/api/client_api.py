@@ -100,7 +100,7 @@ class ClientApi:
         """Forgets silent clients and ends leases whose time is over."""
         services = self._services
         services.sessions.expire(now_ms=services.clock.monotonic_ms())
-        services.leases.expire(services.clock.wall_ms())
+        services.leases.expire(services.clock.monotonic_ms())
         services.persist_leases()
         self._receive.wake_visible()
 

@@ -23,8 +23,8 @@ def group_policy(groups: SubscriptionGroupTable, group: str) -> GroupPolicy:
     return GroupPolicy(fifo=config.consume_message_orderly, max_attempts=config.max_attempts)
 
 
-def admit_group(services: BrokerServices, group: str) -> Outcome | None:
-    """Lets a group consume; creates it when it is new and the settings say so."""
+def admit_group(services: BrokerServices, group: str, *, client_id: str) -> Outcome | None:
+    """Lets a group consume; creates it when it is new and the settings say so. A new one is not durable yet."""
     config = services.groups.get(group)
     if config is None:
         if not services.options.auto_create_subscription_group:
@@ -32,7 +32,9 @@ def admit_group(services: BrokerServices, group: str) -> Outcome | None:
                 Code.CONSUMER_GROUP_NOT_FOUND,
                 f"consumer group {group} does not exist; create it, or set autoCreateSubscriptionGroup=true",
             )
-        services.create_group(group)
+        refusal = services.create_group(group, client_id=client_id)
+        if refusal is not None:
+            return Outcome(Code.TOO_MANY_REQUESTS, f"consumer group {group} was not created: {refusal}", retryable=True)
         return None
     return _disabled(config)
 

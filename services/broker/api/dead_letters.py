@@ -91,9 +91,14 @@ class DeadLetterQueues:
             return
         self._under_way[key] = [done]
         topic = dead_letter_topic(group)
+        letter = _dead_letter(record, topic=topic, attempts=attempts)
         if self._services.topics.get(topic) is None:
-            self._services.create_topic(topic, queue_count=_QUEUE_COUNT)
-        self._services.put([_dead_letter(record, topic=topic, attempts=attempts)], partial(self._written, key))
+            self._services.create_topic(topic, queue_count=_QUEUE_COUNT, done=partial(self._put, letter, key))
+        else:
+            self._put(letter, key)
+
+    def _put(self, letter: OutgoingMessage, key: tuple[str, str, int, int]) -> None:
+        self._services.put([letter], partial(self._written, key))
 
     def _written(self, key: tuple[str, str, int, int], results: list[AppendResult]) -> None:
         outcome = PUT_OUTCOMES[results[0].status]

@@ -6,10 +6,11 @@ The edge where protobuf ends: callers see extents, digests and JSON. Every call 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import grpc
 from tandemmq.broker.v1 import (
@@ -26,6 +27,7 @@ from mqcore.replication import HistoryCorrupt, LogExtent, LogHistory, LogRange, 
 from mqcore.routing import BrokerIdentity, ReplicaMemory
 from mqcore.tracing import parse_traceparent
 from mqcore.tracing.replica_spans import TracedPut
+from mqservice.cancellation import cancellation_wins
 
 _TABLES: Final = {
     MetadataFile.TOPICS: metadata_service_pb2.METADATA_TABLE_TOPICS,
@@ -34,7 +36,7 @@ _TABLES: Final = {
     MetadataFile.DELAY_OFFSETS: metadata_service_pb2.METADATA_TABLE_DELAY_OFFSETS,
 }
 
-__all__ = ["PeerClient", "PeerLog", "PeerUnavailable", "ReplicaClaim", "history_messages"]
+__all__ = ["EpochPromise", "PeerClient", "PeerLog", "PeerUnavailable", "ReplicaClaim", "history_messages"]
 
 CALL_TIMEOUT_S: Final = 3.0
 VERIFY_TIMEOUT_S: Final = 10.0
@@ -77,6 +79,7 @@ class PeerLog:
         "extent",
         "flushed_offset",
         "history",
+        "promised_epoch",
         "replicas",
         "run",
         "segment_bytes",
@@ -92,6 +95,7 @@ class PeerLog:
         self.disk_id = answer.disk_id
         self.run = answer.run
         self.history = _history(answer.history)
+        self.promised_epoch = answer.promised_epoch
         self.cluster = answer.cluster
         self.broker_name = answer.broker_name
         self.replicas = tuple(
@@ -120,6 +124,16 @@ class ReplicaClaim:
     metadata_endpoint: str
 
 
+class EpochPromise(NamedTuple):
+    """What a replica answers a master that is about to begin an epoch."""
+
+    is_promised: bool
+    # The greatest that it knows of.
+    epoch: int
+    # Of its log, to which nothing of an earlier epoch comes any more.
+    end_offset: int
+
+
 class PeerClient:
     """One channel to one member of the group. Use as an async context manager."""
 
@@ -139,20 +153,16 @@ class PeerClient:
 
     async def log(self) -> PeerLog:
         """Which part of the log the peer holds."""
-        try:
+        with self._asking("GetLogExtent"):
             return PeerLog(
                 await self._replica.GetLogExtent(replica_service_pb2.GetLogExtentRequest(), timeout=CALL_TIMEOUT_S)
             )
-        except grpc.aio.AioRpcError as error:
-            raise PeerUnavailable(self.endpoint, "GetLogExtent", error) from error
 
     async def digests(self, ranges: Sequence[LogRange]) -> list[bytes]:
         """SHA-256 of the peer's bytes in each range, in order."""
         request = replica_service_pb2.GetRangeDigestsRequest(ranges=[_range(item) for item in ranges])
-        try:
+        with self._asking("GetRangeDigests"):
             answer = await self._replica.GetRangeDigests(request, timeout=DIGEST_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise PeerUnavailable(self.endpoint, "GetRangeDigests", error) from error
         return list(answer.digests)
 
     async def verify(self, claim: ReplicaClaim, *, tail: LogRange, digest: bytes, connection: str) -> LogHistory | None:
@@ -170,28 +180,36 @@ class PeerClient:
             epoch=claim.epoch,
             metadata_endpoint=claim.metadata_endpoint,
         )
-        try:
+        with self._asking("VerifyReplica"):
             answer = await self._replica.VerifyReplica(request, timeout=VERIFY_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise PeerUnavailable(self.endpoint, "VerifyReplica", error) from error
         return _history(answer.history) if answer.equal else None
+
+    async def promise_epoch(self, epoch: int, *, disk_id: str, identity: BrokerIdentity) -> EpochPromise | None:
+        """Has the peer take no byte of an earlier epoch from now on. None: a version that knows no epochs."""
+        request = replica_service_pb2.PromiseEpochRequest(
+            epoch=epoch, disk_id=disk_id, cluster=identity.cluster, broker_name=identity.broker_name
+        )
+        with self._asking("PromiseEpoch"):
+            try:
+                answer = await self._replica.PromiseEpoch(request, timeout=CALL_TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    return None
+                raise
+        return EpochPromise(answer.promised, answer.epoch, answer.end_offset)
 
     async def read_log(self, wanted: LogRange) -> AsyncIterator[tuple[int, bytes]]:
         """The peer's bytes in pieces of at most 1 MiB: (start offset, bytes), in order."""
         request = replica_service_pb2.ReadLogRequest(range=_range(wanted))
-        try:
+        with self._asking("ReadLog"):
             async for piece in self._replica.ReadLog(request, timeout=READ_TIMEOUT_S):
                 yield piece.start_offset, piece.data
-        except grpc.aio.AioRpcError as error:
-            raise PeerUnavailable(self.endpoint, "ReadLog", error) from error
 
     async def traced_puts(self, *, incarnation: int, after_sequence: int) -> TracedPutsPage:
         """Sends that the master traced, oldest first; what is no trace context is left out."""
         request = replica_service_pb2.ListTracedPutsRequest(incarnation=incarnation, after_sequence=after_sequence)
-        try:
+        with self._asking("ListTracedPuts"):
             answer = await self._replica.ListTracedPuts(request, timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise PeerUnavailable(self.endpoint, "ListTracedPuts", error) from error
         return TracedPutsPage(
             answer.incarnation,
             [
@@ -220,10 +238,8 @@ class PeerClient:
             request.known_version.state_version = known.state_version
             request.known_version.timestamp_ms = known.timestamp_ms
             request.known_version.counter = known.counter
-        try:
+        with self._asking("GetMetadataTable"):
             answer = await self._metadata.GetMetadataTable(request, timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise PeerUnavailable(self.endpoint, "GetMetadataTable", error) from error
         version = DataVersion(
             state_version=answer.version.state_version,
             timestamp_ms=answer.version.timestamp_ms,
@@ -239,7 +255,7 @@ class PeerClient:
         request.known.journal_bytes = known.journal_bytes
         position, starts_anew = known, False
         snapshot, journal = bytearray(), bytearray()
-        try:
+        with self._asking("GetLeases"):
             async for piece in self._metadata.GetLeases(request, timeout=LEASES_TIMEOUT_S):
                 if piece.HasField("position"):
                     position = LeasePosition(
@@ -248,17 +264,22 @@ class PeerClient:
                     starts_anew = piece.starts_anew
                 snapshot += piece.snapshot
                 journal += piece.journal
-        except grpc.aio.AioRpcError as error:
-            raise PeerUnavailable(self.endpoint, "GetLeases", error) from error
         return LeaseChange(position, bytes(snapshot) if starts_anew else None, bytes(journal))
 
     async def metadata_changes(self) -> AsyncIterator[None]:
         """Yields at once and after every change of any table, until the peer goes."""
-        try:
+        with self._asking("WatchMetadata"):
             async for _ in self._metadata.WatchMetadata(metadata_service_pb2.WatchMetadataRequest()):
                 yield None
+
+    @contextmanager
+    def _asking(self, call: str) -> Iterator[None]:
+        """Every call is made in this: its failure is PeerUnavailable, and no pardon for a task told to stop."""
+        try:
+            with cancellation_wins():
+                yield
         except grpc.aio.AioRpcError as error:
-            raise PeerUnavailable(self.endpoint, "WatchMetadata", error) from error
+            raise PeerUnavailable(self.endpoint, call, error) from error
 
 
 def history_messages(history: LogHistory) -> list[replica_service_pb2.Epoch]:

@@ -112,6 +112,15 @@ class ReceiveHandler:
             return
         receive.trace = trace
         call.on_cancel(partial(self._cancelled, receive))
+        self._services.when_group_written(receive.group, partial(self._begin, receive))
+
+    def _begin(self, receive: _Receive) -> None:
+        """Its group is durable."""
+        if receive.cancelled:
+            return
+        if self._services.refusal is not None:
+            self._end_each([receive], _STOPPING)
+            return
         self._serve([receive])
         self.wake_visible()
 
@@ -156,9 +165,9 @@ class ReceiveHandler:
         poll_until_ms = poll_end_ms(request, call.deadline_ms, now_ms)
         if isinstance(poll_until_ms, Outcome):
             return poll_until_ms
-        if refused := self._check_topic_readable(topic) or admit_group(services, group):
-            return refused
         client_id = call.header(CLIENT_ID_HEADER)
+        if refused := self._check_topic_readable(topic) or admit_group(services, group, client_id=client_id):
+            return refused
         session = services.sessions.seen(client_id, now_ms=now_ms)
         if not session.group:
             # After a restart of the broker clients go on for minutes before they introduce themselves again.
@@ -219,7 +228,7 @@ class ReceiveHandler:
             tag_filter=receive.tag_filter,
             batch_size=receive.batch_size,
             invisible_ms=receive.invisible_ms,
-            now_ms=services.clock.wall_ms(),
+            now_ms=services.clock.monotonic_ms(),
             max_attempts=receive.max_attempts,
             auto_renew=receive.auto_renew,
             client_id=receive.client_id,
@@ -299,7 +308,7 @@ class ReceiveHandler:
         """A message with too many deliveries was written to the dead letter queue; if not, it comes up again."""
         if outcome is OK:
             self._services.leases.acknowledge(
-                group=group, topic=topic, handle=handle, now_ms=self._services.clock.wall_ms()
+                group=group, topic=topic, handle=handle, now_ms=self._services.clock.monotonic_ms()
             )
             self._services.persist_leases()
             self.wake_visible()
@@ -309,7 +318,7 @@ class ReceiveHandler:
 
         What it did get is delivered twice then, which is what at-least-once delivery means.
         """
-        now_ms = self._services.clock.wall_ms()
+        now_ms = self._services.clock.monotonic_ms()
         for handle in handles:
             self._services.leases.change_invisible(
                 group=group, topic=topic, handle=handle, invisible_ms=0, now_ms=now_ms
@@ -373,9 +382,10 @@ class ReceiveHandler:
     def _time_passed(self) -> None:
         self._timer = None
         services = self._services
-        services.leases.expire(services.clock.wall_ms())
+        now_ms = services.clock.monotonic_ms()
+        services.leases.expire(now_ms)
         services.persist_leases()
-        self._end_each(self._polls.expire(services.clock.monotonic_ms()), _NOT_FOUND)
+        self._end_each(self._polls.expire(now_ms), _NOT_FOUND)
         self.wake_visible()
 
     def _end_each(self, receives: Iterable[_Receive], outcome: Outcome) -> None:
@@ -388,9 +398,8 @@ class ReceiveHandler:
         if poll_ms is None:
             return
         now_ms = self._services.clock.monotonic_ms()
-        lease_wall_ms = self._services.leases.next_deadline_ms()
-        lease_ms = poll_ms if lease_wall_ms is None else now_ms + lease_wall_ms - self._services.clock.wall_ms()
-        next_ms = min(poll_ms, lease_ms)
+        lease_ms = self._services.leases.next_deadline_ms()
+        next_ms = poll_ms if lease_ms is None else min(poll_ms, lease_ms)
         if self._timer is not None:
             if self._timer_at_ms <= next_ms:
                 return

@@ -67,6 +67,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             cluster=self._identity.cluster,
             broker_name=self._identity.broker_name,
             replicas=[_remembered(memory) for memory in self._replica.replicas],
+            promised_epoch=self._replica.greatest_epoch,
         )
 
     async def GetRangeDigests(  # noqa: N802
@@ -88,13 +89,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         request: pb.VerifyReplicaRequest,
         context: _Context,
     ) -> pb.VerifyReplicaResponse:
-        group = (self._identity.cluster, self._identity.broker_name)
-        if request.broker_name and (request.cluster, request.broker_name) != group:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"broker_name: {request.broker_name} of {request.cluster} is no member of {group[1]} of {group[0]}; "
-                "set brokerName, or haMasterAddress",
-            )
+        await self._check_group(request.cluster, request.broker_name, context)
         equal = await self._proof.verify(
             ReplicaMemory(
                 broker_id=request.broker_id,
@@ -109,6 +104,17 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             connection=request.connection,
         )
         return pb.VerifyReplicaResponse(equal=equal, history=history_messages(self._proof.history))
+
+    async def PromiseEpoch(  # noqa: N802
+        self, request: pb.PromiseEpochRequest, context: _Context
+    ) -> pb.PromiseEpochResponse:
+        await self._check_group(request.cluster, request.broker_name, context)
+        if self._identity.is_master and self._serving():
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "disk_id: this broker is the master, and serves")
+        promised = await self._proof.promise(request.epoch, request.disk_id)
+        return pb.PromiseEpochResponse(
+            promised=promised, epoch=self._replica.greatest_epoch, end_offset=self._log.end_offset
+        )
 
     async def AcceptLoss(  # noqa: N802
         self, request: pb.AcceptLossRequest, context: _Context
@@ -162,6 +168,16 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
                 retained_for=put.retained_for,
             )
         return response
+
+    async def _check_group(self, cluster: str, broker_name: str, context: _Context) -> None:
+        """Of a version that does not tell its group, nothing is asked."""
+        group = (self._identity.cluster, self._identity.broker_name)
+        if broker_name and (cluster, broker_name) != group:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"broker_name: {broker_name} of {cluster} is no member of {group[1]} of {group[0]}; "
+                "set brokerName, or haMasterAddress",
+            )
 
     async def _checked(self, item: pb.LogRange, context: _Context) -> LogRange:
         wanted = LogRange(item.start_offset, item.end_offset)

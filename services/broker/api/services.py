@@ -115,11 +115,14 @@ class BrokerServices(Protocol):
         messages came with, and `traceparents` are those that they had themselves.
         """
 
-    def create_topic(self, topic: str, *, queue_count: int) -> None:
-        """Creates a readable and writable topic, durably."""
+    def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
+        """Creates a readable and writable topic, and calls `done` when it is durable."""
 
-    def create_group(self, group: str) -> None:
-        """Creates a consumer group with default settings, durably."""
+    def create_group(self, group: str, *, client_id: str) -> str | None:
+        """Creates a consumer group with default settings because a client named it; or says why not, and what to do."""
+
+    def when_group_written(self, group: str, done: Callable[[], object]) -> None:
+        """Calls `done` when the group is durable; for one that was not made just now, at once."""
 
     def persist_leases(self) -> None:
         """Writes what changed in the lease table. Called before any answer that depends on the change."""

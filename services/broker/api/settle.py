@@ -52,7 +52,7 @@ class SettleHandler:
         self._tracer = tracer
         # Acknowledged in this turn of the event loop, not yet written to the journal.
         self._unanswered: list[tuple[Call, bytes, AckRequest]] = []
-        # Wall clock when the first of them came.
+        # When the first of them came.
         self._turn_ms = 0
         # Those of them that are traced.
         self._traced: list[SettleTrace] = []
@@ -66,7 +66,7 @@ class SettleHandler:
         handles = request.handles
         if not self._unanswered:
             # Leases end by the millisecond, not by the microsecond: one time will do for a turn.
-            self._turn_ms = self._clock.wall_ms()
+            self._turn_ms = self._clock.monotonic_ms()
         outcomes = self._acknowledged(request.group, request.topic, handles, call)
         if isinstance(outcomes, Outcome):
             call.send_encoded(encoded_ack(request.entries, [outcomes] * max(1, len(handles))))
@@ -132,7 +132,7 @@ class SettleHandler:
                 topic=topic,
                 handle=request.receipt_handle,
                 invisible_ms=invisible_ms,
-                now_ms=self._services.clock.wall_ms(),
+                now_ms=self._services.clock.monotonic_ms(),
             )
             self._services.persist_leases()
             if handle is None:
@@ -150,7 +150,7 @@ class SettleHandler:
             self._end_forward(request, call, refused, began_ns=None)
             return
         leased = self._services.leases.leased(
-            group=group, topic=topic, handle=request.receipt_handle, now_ms=self._services.clock.wall_ms()
+            group=group, topic=topic, handle=request.receipt_handle, now_ms=self._services.clock.monotonic_ms()
         )
         if leased is None:
             moved = self._was_moved(group, topic, request.receipt_handle)
@@ -171,7 +171,7 @@ class SettleHandler:
                 group=request.group.name,
                 topic=request.topic.name,
                 handle=request.receipt_handle,
-                now_ms=self._services.clock.wall_ms(),
+                now_ms=self._services.clock.monotonic_ms(),
             )
             self._services.persist_leases()
         self._end_forward(request, call, outcome, began_ns=began_ns)

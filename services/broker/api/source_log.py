@@ -3,23 +3,54 @@ repair and that member's clients. Nobody can name an address: a member is dialle
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
 import grpc
 from tandemmq.broker.v1 import replica_reader_service_pb2 as pb
 from tandemmq.broker.v1 import replica_reader_service_pb2_grpc
 
-from broker.api.peer_client import CALL_TIMEOUT_S, CHANNEL_OPTIONS
+from broker.api.peer_client import CALL_TIMEOUT_S, CHANNEL_OPTIONS, PeerClient, PeerUnavailable
 from broker.audit.repair_errors import Refusal, RepairRefused
 from mqcore.replication import LogRange
 from mqcore.routing import BrokerIdentity
+from mqservice.cancellation import cancellation_wins
 
-__all__ = ["SourceLog"]
+__all__ = ["MemberLogs", "SourceLog"]
 
 _CALL_BYTES_MAX: Final = 64 << 20
+_PIECE_LIMIT_S: Final = 20.0
 _SLOWEST_BYTES_PER_SECOND: Final = 64 << 10
 """A source that reads more slowly than this is as good as none."""
+
+
+class MemberLogs:
+    """A part of the log as whichever other member holds it. `endpoints` are their metadata planes. Event loop only."""
+
+    def __init__(self, endpoints: Callable[[], Sequence[str]], *, are_expected: bool) -> None:
+        """`are_expected`: the group has other members, registered or not."""
+        self._endpoints = endpoints
+        self._are_expected = are_expected
+
+    async def read(self, wanted: LogRange) -> bytes | None:
+        """Bytes from the start of the range on, perhaps fewer; None: there is no other member. ConnectionError: none
+        of them gave any, now."""
+        endpoints = self._endpoints()
+        if not endpoints and not self._are_expected:
+            return None
+        reason = "no other member of this group is registered"
+        for endpoint in endpoints:
+            try:
+                async with asyncio.timeout(_PIECE_LIMIT_S), PeerClient(endpoint) as peer:
+                    extent = (await peer.log()).extent
+                    held = LogRange(wanted.start_offset, min(wanted.end_offset, extent.end_offset))
+                    if extent.min_offset <= held.start_offset < held.end_offset:
+                        return b"".join([piece async for _, piece in peer.read_log(held)])
+                    reason = f"{endpoint} holds [{extent.min_offset}, {extent.end_offset})"
+            except (PeerUnavailable, TimeoutError) as error:
+                reason = str(error) or f"{endpoint} took longer than {_PIECE_LIMIT_S} s"
+        raise ConnectionError(f"[{wanted.start_offset}, {wanted.end_offset}) from another member: {reason}")
 
 
 class SourceLog:
@@ -41,23 +72,24 @@ class SourceLog:
         async with grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS) as channel:
             stub = replica_reader_service_pb2_grpc.ReplicaReaderServiceStub(channel)
             try:
-                source = await stub.DescribeReplica(pb.DescribeReplicaRequest(), timeout=CALL_TIMEOUT_S)
-                self._check(source, source_broker_id, wanted)
-                offset = wanted.start_offset
-                while offset < wanted.end_offset:
-                    within = offset % source.segment_bytes
-                    length = min(wanted.end_offset - offset, source.segment_bytes - within, _CALL_BYTES_MAX)
-                    request = pb.ReadFileRequest(
-                        path=f"commitlog/{offset - within:020d}", offset=within, length_bytes=length
-                    )
-                    call_end = offset + length
-                    async for piece in stub.ReadFile(
-                        request, timeout=CALL_TIMEOUT_S + length / _SLOWEST_BYTES_PER_SECOND
-                    ):
-                        offset += len(piece.data)
-                        yield piece.data
-                    if offset != call_end:
-                        raise RepairRefused(Refusal.SOURCE_UNAVAILABLE, f"{name} holds nothing at {offset}")
+                with cancellation_wins():
+                    source = await stub.DescribeReplica(pb.DescribeReplicaRequest(), timeout=CALL_TIMEOUT_S)
+                    self._check(source, source_broker_id, wanted)
+                    offset = wanted.start_offset
+                    while offset < wanted.end_offset:
+                        within = offset % source.segment_bytes
+                        length = min(wanted.end_offset - offset, source.segment_bytes - within, _CALL_BYTES_MAX)
+                        request = pb.ReadFileRequest(
+                            path=f"commitlog/{offset - within:020d}", offset=within, length_bytes=length
+                        )
+                        call_end = offset + length
+                        async for piece in stub.ReadFile(
+                            request, timeout=CALL_TIMEOUT_S + length / _SLOWEST_BYTES_PER_SECOND
+                        ):
+                            offset += len(piece.data)
+                            yield piece.data
+                        if offset != call_end:
+                            raise RepairRefused(Refusal.SOURCE_UNAVAILABLE, f"{name} holds nothing at {offset}")
             except grpc.aio.AioRpcError as error:
                 raise RepairRefused(
                     Refusal.SOURCE_UNAVAILABLE, f"{name}: {error.code().name} {error.details() or ''}".rstrip()

@@ -241,7 +241,7 @@ class QueueRepair:
     def _log_start(self, queue: ConsumeQueue, first: int) -> int:
         """No record of entry `first` or a later one starts before it; a record starts there."""
         for queue_offset in range(first - 1, max(queue.min_offset, first - _NEIGHBOURS_MAX) - 1, -1):
-            entry = self._sound_entry(queue, queue_offset)
+            entry = self.sound_entry(queue, queue_offset)
             if entry is not None:
                 return entry.physical_end
         return self._store.min_offset
@@ -249,12 +249,17 @@ class QueueRepair:
     def _log_end(self, queue: ConsumeQueue, end: int) -> int:
         """No record of an entry before `end` starts behind it."""
         for queue_offset in range(end, min(queue.max_offset, end + _NEIGHBOURS_MAX)):
-            entry = self._sound_entry(queue, queue_offset)
+            entry = self.sound_entry(queue, queue_offset)
             if entry is not None:
                 return entry.physical_offset
         return self._store.dispatched_offset
 
-    def _sound_entry(self, queue: ConsumeQueue, queue_offset: int) -> QueueEntry | None:
+    def log_range(self, queue: ConsumeQueue, first: int, end: int) -> tuple[int, int]:
+        """Where in the log the records of entries [first, end) are; a record starts at its start."""
+        return self._log_start(queue, first), self._log_end(queue, end)
+
+    def sound_entry(self, queue: ConsumeQueue, queue_offset: int) -> QueueEntry | None:
+        """An entry that leads to its own record; None where it does not."""
         try:
             entry = queue.entry(queue_offset)
             if entry.is_filler or entry.size <= 0:

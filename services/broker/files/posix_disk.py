@@ -88,7 +88,7 @@ class PosixDisk(Disk):
 
     def map_segment(self, path: str, size: int, *, create: bool) -> MappedSegment:
         full_path = self.full_path(path)
-        with _disk_errors(path):
+        with _disk_errors(path, needed_in=(self._root, size)):
             if create:
                 with self._making:
                     if _length_or_zero(full_path) == 0:
@@ -130,7 +130,7 @@ class PosixDisk(Disk):
                 return None
 
     def write_file(self, path: str, data: bytes) -> None:
-        with _disk_errors(path):
+        with _disk_errors(path, needed_in=(self._root, len(data))):
             self._make_folders(path)
             with self._unfinished(path) as fd:
                 _write_all(fd, data)
@@ -420,6 +420,10 @@ class _PosixBlockFile(BlockFile):
         with _disk_errors(self._path):
             _write_all_at(self._open.number, data, offset)
 
+    def used_bytes_from(self, start: int) -> int:
+        with _disk_errors(self._path):
+            return _used_bytes(self._open.number, start, self._size)
+
     def zero_from(self, start: int) -> int:
         with _disk_errors(self._path):
             return _zero(self._open.number, start, self._size)
@@ -492,22 +496,31 @@ class _disk_errors:  # noqa: N801
     A class, not a generator: it surrounds every call, and costs a third so.
     """
 
-    __slots__ = ("_path",)
+    __slots__ = ("_needed_in", "_path")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, needed_in: tuple[str, int] | None = None) -> None:
+        """`needed_in`: the store's root, and how many bytes are to be reserved there."""
         self._path = path
+        self._needed_in = needed_in
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):
-            raise _disk_error(self._path, error) from error
+            raise _disk_error(self._path, error, self._needed_in) from error
 
 
-def _disk_error(path: str, error: OSError) -> DiskError:
-    kind = DiskFull if error.errno in _NO_SPACE else DiskError
-    return kind(f"{path}: {error.strerror or error}")
+def _disk_error(path: str, error: OSError, needed_in: tuple[str, int] | None = None) -> DiskError:
+    if error.errno not in _NO_SPACE:
+        return DiskError(f"{path}: {error.strerror or error}")
+    room = ""
+    if needed_in is not None:
+        root, needed_bytes = needed_in
+        with suppress(OSError):
+            stat = os.statvfs(root)
+            room = f", {needed_bytes:,} bytes are needed and {stat.f_bavail * stat.f_frsize:,} are free in {root}"
+    return DiskFull(f"disk full: {path}: {error.strerror or error}{room}")
 
 
 def _folder_entry(entry: os.DirEntry[str]) -> FolderEntry:

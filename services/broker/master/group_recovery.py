@@ -50,6 +50,8 @@ class GroupView:
     """Where to ask. `told` asks every NameServer what it remembers of the group; None of one that did not answer."""
 
     name_servers: frozenset[str]
+    own_endpoint: Callable[[], str]
+    """Our metadata plane, as we are registered."""
     members: Callable[[], Sequence[RegisteredBroker]]
     """Those registered now, ourselves perhaps included."""
     told: Callable[[], Awaitable[Mapping[str, Sequence[ReplicaMemory] | None]]]
@@ -163,7 +165,7 @@ class GroupRecovery:
             start.accepts_loss = self._accepts_loss
             step = start.next_step(now_ms=self._clock.monotonic_ms())
             if isinstance(step, Serve):
-                if not await self._metadata_fetched(start):
+                if not await self._is_promised(start, step.epoch) or not await self._metadata_fetched(start):
                     await asyncio.sleep(ASK_PAUSE_S)
                     continue
                 damaged = self._damaged_tables()
@@ -208,17 +210,28 @@ class GroupRecovery:
                 start.name_server_told(address, memories, now_ms=self._clock.monotonic_ms())
         registered: set[str] = set()
         rivals: dict[str, str] = {}
+        copies: set[str] = set()
         for member in self._group.members():
             endpoint = member.endpoints.metadata
-            if not endpoint or (member.disk_id == self._replica.disk_id and member.disk_id):
+            if not endpoint or endpoint == self._group.own_endpoint():
                 continue
             registered.add(endpoint)
-            if member.identity.broker_id == self._identity.broker_id and member.disk_id:
+            if member.disk_id == self._replica.disk_id and member.disk_id:
+                copies.add(endpoint)
+            elif member.identity.broker_id == self._identity.broker_id and member.disk_id:
                 rivals[member.disk_id] = endpoint
-        endpoints = registered | set(start.endpoints_remembered())
-        unheard = sorted(endpoint for endpoint in endpoints if not start.has_answered(endpoint))
-        ourselves = [endpoint for endpoint in unheard if await self._ask(start, endpoint)]
-        start.rivals_are({disk_id: endpoint for disk_id, endpoint in rivals.items() if endpoint not in ourselves})
+        endpoints = sorted(registered | set(start.endpoints_remembered()))
+        # All of them again each time: whoever is waited for may take hours, and meanwhile a replica that answered gets
+        # more from a master that is alive elsewhere, or goes away.
+        start.hear_anew()
+        # All at once: one that is gone for good takes its time to say nothing.
+        async with asyncio.TaskGroup() as tasks:
+            asked = {endpoint: tasks.create_task(self._ask(start, endpoint)) for endpoint in endpoints}
+        ourselves = [endpoint for endpoint, task in asked.items() if task.result()]
+        start.rivals_are(
+            {disk_id: endpoint for disk_id, endpoint in rivals.items() if endpoint not in ourselves},
+            copies=copies.difference(ourselves),
+        )
 
     async def _ask(self, start: MasterStart, endpoint: str) -> bool:
         """True when it was ourselves that answered: the address of a member that is no more."""
@@ -226,7 +239,7 @@ class GroupRecovery:
             async with PeerClient(endpoint) as peer:
                 theirs = await peer.log()
                 if theirs.disk_id == self._replica.disk_id and theirs.disk_id:
-                    return True
+                    return theirs.run == self._replica.run
                 if theirs.broker_name and (theirs.cluster, theirs.broker_name) != (
                     self._identity.cluster,
                     self._identity.broker_name,
@@ -324,6 +337,26 @@ class GroupRecovery:
             async with self._alone_with_store():
                 self._store.truncate(self._store.dispatched_offset, reason="a half record")
 
+    async def _is_promised(self, start: MasterStart, epoch: int) -> bool:
+        """Every member that answered takes no byte of an earlier epoch any more: not from a master that we know nothing
+        of, either. False: one of them went away, knows of a later epoch, or has got more log meanwhile; ask again.
+        """
+        for answer in start.answers:
+            try:
+                async with PeerClient(answer.endpoint) as peer:
+                    promise = await peer.promise_epoch(epoch, disk_id=self._replica.disk_id, identity=self._identity)
+            except PeerUnavailable as error:
+                log.warning("epoch_not_promised", replica=answer.endpoint, reason=str(error))
+                start.promise_refused(answer, 0)
+                return False
+            if promise is None:
+                continue
+            if not promise.is_promised or promise.end_offset > answer.extent.end_offset:
+                log.info("epoch_promised_before", replica=answer.endpoint, epoch=promise.epoch, wanted=epoch)
+                start.promise_refused(answer, promise.epoch)
+                return False
+        return True
+
     async def _metadata_fetched(self, start: MasterStart) -> bool:
         try:
             await self._fetch_metadata([answer.endpoint for answer in start.answers], self._was_behind)
@@ -409,6 +442,7 @@ def _answer_of(endpoint: str, theirs: PeerLog, relation: Relation) -> ReplicaAns
         relation=relation,
         serving=theirs.serving,
         remembers=theirs.replicas,
+        promised_epoch=theirs.promised_epoch,
     )
 
 

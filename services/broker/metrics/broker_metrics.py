@@ -18,9 +18,10 @@ from broker.metrics.client_metrics import ClientMetrics
 from broker.metrics.consumer_metrics import ConsumerMetrics
 from broker.metrics.message_metrics import MessageMetrics
 from broker.metrics.replication_metrics import MasterMetrics, SlaveMetrics
-from broker.metrics.store_metrics import StoreMetrics
+from broker.metrics.store_metrics import RetentionFigures, StoreMetrics
 from broker.metrics.turn_limit import TurnLimit
 from broker.put_meter import PutMeter
+from broker.queue_reader import DamagedEntries
 from broker.settings import BrokerSettings
 from broker.slave.follower import Follower
 from broker.write_path import WritePath
@@ -71,12 +72,14 @@ class BrokerMetrics:
         lag_age: LagAge,
         current_settings: Callable[[], BrokerSettings],
         flush_seconds: Mapping[str, Histogram],
+        retention: RetentionFigures,
         refusal: Callable[[], str | None],
         span_counts: Callable[[], Mapping[str, int]],
         epoch: Callable[[], int],
         start_waited_ms: Callable[[], int],
         is_log_damaged: Callable[[], bool],
         problem_count: Callable[[], int],
+        damaged_entries: DamagedEntries,
     ) -> None:
         """`flush_seconds` by what is flushed; `span_counts` by what became of spans."""
         self._settings = settings
@@ -128,7 +131,9 @@ class BrokerMetrics:
             disk=disk,
             clock=clock,
             flush_seconds=flush_seconds,
+            retention=retention,
             disk_warning_ratio=lambda: current_settings().disk_space_warning_level_ratio,
+            damaged_entries=damaged_entries,
         )
         self._clients = ClientMetrics(
             sessions=sessions,

@@ -159,6 +159,19 @@ _STORE: Final = (
     _gauge("rocketmq_storage_message_reserve_time", "ms", "Age of the oldest message still held."),
     _gauge("rocketmq_store_commitlog_min_offset", "By", "First byte of the CommitLog still held."),
     _gauge("rocketmq_store_commitlog_end_offset", "By", "One past the last byte of the CommitLog."),
+    _counter(
+        "rocketmq_store_queue_entries_damaged_total",
+        "{entry}",
+        "ConsumeQueue entries that did not lead to their records when somebody read them.",
+    ),
+    _counter(
+        "rocketmq_store_queue_entries_mended_total", "{entry}", "ConsumeQueue entries made again from the CommitLog."
+    ),
+    _counter(
+        "rocketmq_store_messages_unreadable_total",
+        "{message}",
+        "Places of queues that consumers pass over: no replica in reach holds a sound record.",
+    ),
     _gauge("rocketmq_store_kept_tails", "{file}", "Cut-off CommitLog tails kept aside."),
     _gauge("rocketmq_store_log_damaged", "1", "1 when the log's tail was damaged as the broker read it at its start."),
     _histogram(
@@ -170,6 +183,18 @@ _STORE: Final = (
         "Share of what recovery has to read at most that it has read; 1 when the store is recovered.",
     ),
     _gauge("rocketmq_store_recovery_duration_seconds", "s", "How long recovery took, or runs by now."),
+    _counter(
+        "rocketmq_store_needed_bytes_deleted_total",
+        "By",
+        "Bytes deleted that a slave or a consumer group still needed: unreadReservedTime or "
+        "unreplicatedReservedTime was over.",
+    ),
+    _gauge(
+        "rocketmq_store_wall_clock_jump_seconds",
+        "s",
+        "How far the wall clock is ahead (below 0: behind) of the time the broker counted, while files do not grow old "
+        "by it; else 0.",
+    ),
     _gauge("rocketmq_disk_used_ratio", "1", "How full the store's file system is."),
     _gauge(
         "rocketmq_disk_warning_ratio",

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from broker.metrics.store_time import read_stored_at_ms
+from broker.queue_reader import DamagedEntries
 from mqcore.clock import Clock
 from mqcore.metrics import Histogram
 from mqcore.storage import Disk, DiskUsage, MessageStore
 from mqcore.storage.kept_tail import kept_tails
 from mqservice.metrics import MetricSamples
 
-__all__ = ["StoreMetrics"]
+__all__ = ["RetentionFigures", "StoreMetrics"]
+
+
+class RetentionFigures(Protocol):
+    """What `broker.retention.Retention` counts."""
+
+    deleted_needed_bytes: int
+
+    @property
+    def clock_jumped_ms(self) -> int:
+        """How far the wall clock is ahead (below 0: behind) while it is not believed, else 0."""
 
 
 class StoreMetrics:
@@ -25,13 +37,17 @@ class StoreMetrics:
         disk: Disk,
         clock: Clock,
         flush_seconds: Mapping[str, Histogram],
+        retention: RetentionFigures,
         disk_warning_ratio: Callable[[], float],
+        damaged_entries: DamagedEntries,
     ) -> None:
         self._store = store
         self._disk = disk
         self._clock = clock
         self._flush_seconds = flush_seconds
+        self._retention = retention
         self._disk_warning_ratio = disk_warning_ratio
+        self._damaged_entries = damaged_entries
 
     def tell_recovery(self, samples: MetricSamples) -> None:
         """Adds what is known from the first moment on."""
@@ -51,9 +67,15 @@ class StoreMetrics:
         samples.add("rocketmq_storage_message_reserve_time", self._oldest_age_ms())
         samples.add("rocketmq_store_commitlog_min_offset", store.min_offset)
         samples.add("rocketmq_store_commitlog_end_offset", end_offset)
+        damaged = self._damaged_entries
+        samples.add("rocketmq_store_queue_entries_damaged_total", damaged.count)
+        samples.add("rocketmq_store_queue_entries_mended_total", damaged.mended_count)
+        samples.add("rocketmq_store_messages_unreadable_total", damaged.lost_count)
         samples.add("rocketmq_store_kept_tails", tail_count)
         for file, histogram in self._flush_seconds.items():
             samples.add_histogram("rocketmq_store_flush_seconds", histogram.reading(), file)
+        samples.add("rocketmq_store_needed_bytes_deleted_total", self._retention.deleted_needed_bytes)
+        samples.add("rocketmq_store_wall_clock_jump_seconds", self._retention.clock_jumped_ms / 1_000)
         samples.add("rocketmq_disk_used_ratio", usage.used_ratio)
         samples.add("rocketmq_disk_warning_ratio", self._disk_warning_ratio())
 

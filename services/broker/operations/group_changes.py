@@ -1,6 +1,6 @@
 """What operators change about consumption: where a group goes on, and which groups there are.
 
-Each change is durable, in the lease journal first and then in the tables slaves copy, when its method returns.
+Each change is durable in the lease journal when its method returns, and in the tables slaves copy after `written`.
 """
 
 from __future__ import annotations
@@ -104,6 +104,10 @@ class GroupChanges:
         self._persist_leases = persist_leases
         self._consumes_anew = consumes_anew
         self._wake = wake
+
+    async def written(self) -> None:
+        """Returns when everything changed so far is durable: before anybody is told of it."""
+        await self._tables.written()
 
     # Groups and topics
 

@@ -37,6 +37,7 @@ def setting_appliers(
     to_store = partial(_to_store, store)
     for key in (
         "fileReservedTime",
+        "clockJumpMax",
         "deleteWhen",
         "diskMaxUsedSpaceRatio",
         "diskSpaceCleanForciblyRatio",
@@ -46,6 +47,8 @@ def setting_appliers(
     if log_level is not None:
         appliers["logLevel"] = lambda settings: log_level.set(settings.log_level)
     if is_master:
+        for key in ("unreadReservedTime", "unreplicatedReservedTime", "deleteUnreadWhenFull"):
+            appliers[key] = to_store
         appliers["maxMessageSize"] = partial(_to_messages, store, api_options)
         appliers["autoCreateSubscriptionGroup"] = partial(_to_api, api_options)
         # Asked for with each new topic.

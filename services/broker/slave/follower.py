@@ -21,6 +21,7 @@ import structlog
 
 from broker.api.peer_client import PeerClient, PeerLog, PeerUnavailable, ReplicaClaim
 from broker.common_end import digest_of, find_common_end
+from broker.flush_worker import ROOM_PAUSE_S, ROOM_REMEDY, ROOM_TOLD_EVERY_S
 from broker.replica_identity import ReplicaIdentity
 from broker.slave.ha_connection import HaConnection
 from mqcore.clock import Clock
@@ -38,7 +39,7 @@ from mqcore.replication import (
     tail_range,
 )
 from mqcore.routing import Address, BrokerIdentity, ReplicaMemory, connection_end, parse_address
-from mqcore.storage import DiskError, MessageStore, RecordCorrupt
+from mqcore.storage import DiskError, DiskFull, MessageStore, RecordCorrupt
 from mqcore.tracing.replica_spans import ReplicaTimelines
 
 __all__ = ["Follower", "MasterAddress"]
@@ -48,9 +49,12 @@ log = structlog.get_logger(__name__)
 # RocketMQ waits 5 s after an error; a master that restarts is back sooner than that.
 RETRY_PAUSE_S: Final = 0.5
 FLUSH_POLL_S: Final = 0.005
+# Between two attempts at a record that is corrupt each time it comes.
+CORRUPT_PAUSE_MAX_S: Final = 60.0
 # Records dispatched one by one in a turn of the loop: about 10 ms. A batch counts as a turn of its own.
 # How soon a slave notices that another master is registered.
 MASTER_LOOK_S: Final = 1.0
+LEAVE_POLL_S: Final = 0.005
 DISPATCH_SLICE: Final = 2_048
 # Records gather for so long, unless they are due before: in a batch each costs a tenth. Nobody reads a slave's
 # ConsumeQueues within that time, and what ends its life as a slave dispatches the rest.
@@ -101,6 +105,9 @@ class Follower:
         self._flushes_paused = flushes_paused
         self._failed = failed
         self._corrupt_at: int | None = None
+        self._last_corrupt_at: int | None = None
+        self._corrupt_pause_s = RETRY_PAUSE_S
+        self._no_room_told_ms: int | None = None
         self._bytes_came = asyncio.Event()
         self._tail_bytes = tail_bytes
         self._dispatch_handle: asyncio.Handle | None = None
@@ -154,6 +161,12 @@ class Follower:
         if self._reports_flushed_only:
             self._connection.acknowledge()
 
+    async def leave_master(self) -> None:
+        """Ends the connection to the master that is followed; when it returns no byte of it comes any more."""
+        while self.state == "transfer":
+            self._connection.drop("another master begins an epoch")
+            await asyncio.sleep(LEAVE_POLL_S)
+
     async def run(self) -> None:
         """Follows until cancelled."""
         try:
@@ -171,15 +184,21 @@ class Follower:
             if master.ha != self.master_address:
                 self.master_address, self.has_accepted_master = master.ha, False
             try:
+                self._check_rest()
                 if self._corrupt_at is not None:
+                    await asyncio.sleep(self._corrupt_pause_s - RETRY_PAUSE_S)
                     await self._cut(self._corrupt_at, reason="a record in it is corrupt")
                     self._corrupt_at = None
                 sock = await self._connected(master)
                 if sock is not None:
                     self.problem, self.remedy, self.has_accepted_master = "", "", True
                     await self._follow(sock, master)
+                    if self._connection.no_room is not None:
+                        await self._wait_for_room(self._connection.no_room)
             except (OSError, TimeoutError, PeerUnavailable, RemoteProtocolError) as error:
                 log.info("master_unreachable", master=master.ha, reason=str(error) or type(error).__name__)
+            except DiskFull as error:
+                await self._wait_for_room(error)
             except DiskError as error:
                 self._failed(error)
                 return
@@ -253,14 +272,14 @@ class Follower:
                 )
                 return None
             self.master_end_offset = theirs.extent.end_offset
-            ours, our_history = self._extent(), self._replica.history
+            ours, our_epoch = self._extent(), self._replica.greatest_epoch
             step = catch_up_step(
                 ours=ours,
                 theirs=theirs.extent,
                 our_segment_bytes=self._store.segment_bytes,
                 their_segment_bytes=theirs.segment_bytes,
                 serving=theirs.serving,
-                our_history=our_history,
+                our_epoch=our_epoch,
                 their_history=theirs.history,
             )
             match step:
@@ -279,7 +298,7 @@ class Follower:
                     self._refuse(
                         master.ha,
                         stale_reason(
-                            ours=ours, theirs=theirs.extent, our_history=our_history, their_history=theirs.history
+                            ours=ours, theirs=theirs.extent, our_epoch=our_epoch, their_history=theirs.history
                         ),
                         remedy="restart that master: it asks us before it serves, and fetches what it lacks",
                     )
@@ -312,7 +331,7 @@ class Follower:
             identity=self._identity,
             disk_id=self._replica.disk_id,
             run=self._replica.run,
-            epoch=self._replica.history.last_epoch,
+            epoch=self._replica.greatest_epoch,
             metadata_endpoint=self._metadata_endpoint(),
         )
 
@@ -338,7 +357,9 @@ class Follower:
                         metadata_endpoint=peer.endpoint,
                     )
                 )
-                is_proven = True
+                # Another master may have been promised a later epoch meanwhile. Nothing is awaited from here until the
+                # state says that we follow.
+                is_proven = history.last_epoch >= self._replica.greatest_epoch
         finally:
             if not is_proven:
                 sock.close()
@@ -384,8 +405,23 @@ class Follower:
     def _extent(self) -> LogExtent:
         return LogExtent(min_offset=self._store.min_offset, end_offset=self._store.end_offset)
 
+    def _check_rest(self) -> None:
+        """The first report on a connection vouches for all that came on the last one."""
+        try:
+            checked = self._store.checked_offset
+            while (now_checked := self._store.check_appended()) > checked:
+                checked = now_checked
+        except RecordCorrupt as error:
+            self._found_corrupt(error)
+
     def _acknowledged_end(self) -> int:
-        return self._store.flushed_offset if self._reports_flushed_only else self._store.end_offset
+        """What a report may vouch for: only whole records that are what their sender wrote."""
+        try:
+            sound = self._store.check_appended()
+        except RecordCorrupt as error:
+            self._found_corrupt(error)
+            sound = self._store.checked_offset
+        return min(self._store.flushed_offset, sound) if self._reports_flushed_only else sound
 
     def _appended(self) -> None:
         self._bytes_came.set()
@@ -425,14 +461,51 @@ class Follower:
         try:
             dispatched = self._store.dispatch(max_records=DISPATCH_SLICE)
         except RecordCorrupt as error:
-            # The bytes were damaged on their way or on our disk: drop them and ask again from the last sound record.
-            log.error("replicated_record_corrupt", offset=error.offset, error=str(error))
-            self._corrupt_at = self._store.dispatched_offset
-            self._connection.drop("a replicated record is corrupt")
+            self._found_corrupt(error)
         except DiskError as error:
             self._failed(error)
         else:
+            # A read may have brought more records than are checked before its report.
+            self._connection.acknowledge()
             if dispatched >= DISPATCH_SLICE:
                 self._schedule_dispatch()
             elif not self._has_caught_up:
                 self._note_catching_up()
+
+    async def _wait_for_room(self, error: DiskFull) -> None:
+        """What is here stays and is served; what is missing is asked for again. An operator hears of it, once a minute.
+
+        Nothing that was promised is at stake: what had no room was never reported.
+        """
+        self.state, self.problem = "disk full", str(error)
+        now_ms = self._clock.monotonic_ms()
+        if self._no_room_told_ms is None or now_ms - self._no_room_told_ms >= 1_000 * ROOM_TOLD_EVERY_S:
+            self._no_room_told_ms = now_ms
+            log.error(
+                "slave_disk_full",
+                reason=str(error),
+                end_offset=self._store.end_offset,
+                lag_bytes=self.lag_bytes,
+                remedy=ROOM_REMEDY,
+            )
+        await asyncio.sleep(ROOM_PAUSE_S)
+
+    def _found_corrupt(self, error: RecordCorrupt) -> None:
+        """The bytes were damaged on their way, on our disk, or at the master: they are dropped, and asked for again.
+
+        Nothing of them was acknowledged.
+        """
+        if self._corrupt_at is not None:
+            return
+        # Once is chance. Where it comes again the master's own bytes are bad, and asking without pause mends nothing.
+        is_again = error.offset == self._last_corrupt_at
+        self._corrupt_pause_s = min(2 * self._corrupt_pause_s, CORRUPT_PAUSE_MAX_S) if is_again else RETRY_PAUSE_S
+        self._corrupt_at = self._last_corrupt_at = error.offset
+        log.error(
+            "replicated_record_corrupt",
+            offset=error.offset,
+            error=str(error),
+            again=is_again,
+            remedy="look at the master's memory and disk: tandemmq verify names the record" if is_again else "",
+        )
+        self._connection.drop("a replicated record is corrupt")

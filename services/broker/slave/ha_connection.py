@@ -25,7 +25,7 @@ from typing import Final, Protocol
 from broker.ha_socket import CHECK_INTERVAL_S, answers_no_more, prepare, tcp_state, why_broken
 from mqcore.clock import Clock
 from mqcore.replication import AppendBytes, RemoteProtocolError, SlaveOptions, SlaveSession
-from mqcore.storage import RawWrite, StorageError
+from mqcore.storage import DiskFull, RawWrite, StorageError
 from mqcore.tracing.replica_spans import ReplicaTimelines
 
 __all__ = ["HaConnection", "SlaveLog"]
@@ -120,6 +120,8 @@ class HaConnection:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ha-write")
         self._closed: asyncio.Future[str] | None = None
         self.master_end_offset = 0
+        self.no_room: DiskFull | None = None
+        """The last connection ended because there was no room for what came."""
 
     @property
     def is_open(self) -> bool:
@@ -149,6 +151,7 @@ class HaConnection:
     async def _follow(self, sock: socket.socket) -> str:
         loop = asyncio.get_running_loop()
         self._sock = sock
+        self.no_room = None
         self._closed = loop.create_future()
         self._session = SlaveSession(
             min_offset=self._log.min_offset,
@@ -281,6 +284,8 @@ class HaConnection:
             self._log.append_replicated(start_offset, parts)
         except StorageError as error:
             # No room for the next file, or bytes that do not follow: what was appended is sound, the rest comes again.
+            if isinstance(error, DiskFull):
+                self.no_room = error
             self._end(str(error))
         self._note_appended()
 
@@ -300,6 +305,8 @@ class HaConnection:
         if error is None:
             self._log.replicated_write_finished(work.write)
         elif isinstance(error, StorageError):
+            if isinstance(error, DiskFull):
+                self.no_room = error
             self._end(str(error))
         else:
             raise error

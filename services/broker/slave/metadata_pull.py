@@ -90,7 +90,11 @@ class MetadataPull:
             if self._leases is not None:
                 tasks.append(group.create_task(self._copy_leases(peer, self._leases)))
             while self._follows(endpoint):
+                started_s = asyncio.get_running_loop().time()
                 await self.pull(peer)
+                # A table of many thousand entries takes a while to take: a tenth of the time at most.
+                took_s = asyncio.get_running_loop().time() - started_s
+                await asyncio.sleep(min(9 * took_s, PULL_INTERVAL_S))
                 try:
                     async with asyncio.timeout(PULL_INTERVAL_S):
                         await self._changed.wait()

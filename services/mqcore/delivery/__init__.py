@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.lease_values import Backlog, Delivery, LeasedRecord, QueueState, Received, RestoreReport
+from mqcore.delivery.lease_values import (
+    Backlog,
+    Delivery,
+    LeasedRecord,
+    QueueState,
+    Received,
+    RestoreReport,
+    SkippedBacklog,
+)
 from mqcore.delivery.options import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS, DeliveryOptions
 from mqcore.delivery.poll_table import PollTable
 from mqcore.delivery.queue_reader import QueueReader
@@ -24,6 +32,7 @@ __all__ = [
     "ReceiptHandle",
     "Received",
     "RestoreReport",
+    "SkippedBacklog",
     "TagFilter",
     "broker_of_handle",
     "read_handle",

@@ -21,6 +21,8 @@ __all__ = ["Handout"]
 
 _FILTERED_CHUNK: Final = 256
 """Entries read at once when a filter lets few pass."""
+_UNPROVEN_COST: Final = 8
+"""Of the scan budget, where the records have to be read as well."""
 
 
 @dataclass(slots=True)
@@ -100,20 +102,31 @@ class Handout:
             count = missing if codes is None else min(_FILTERED_CHUNK, self.scan_budget)
             entries = reader.entries(topic, queue_id, offset, min(count, end - offset))
             assert entries, f"{topic} queue {queue_id} has no entry at {offset}, below its end {end}"
-            self.scan_budget -= len(entries)
             places: Sequence[int] = range(offset, offset + len(entries))
             offset += len(entries)
-            if codes is not None:
+            is_chosen = codes is not None and reader.has_proven_tags(topic, queue_id, places[0])
+            self.scan_budget -= len(entries) * (_UNPROVEN_COST if codes is not None and not is_chosen else 1)
+            if codes is not None and is_chosen:
                 # The records of the others are not read.
                 passing = [(place, entry) for place, entry in zip(places, entries) if entry.tags_code in codes]
                 places = [place for place, _ in passing[:missing]]
                 entries = [entry for _, entry in passing[:missing]]
                 if len(passing) >= missing:
                     offset = places[-1] + 1
-            for place, record in zip(places, reader.messages(entries)):
+            found = reader.messages(topic, queue_id, places, entries)
+            for place, entry, record in zip(places, entries, found):
                 if record is not None and (codes is None or matches(record.properties)):
+                    if codes is not None and entry.tags_code not in codes:
+                        reader.wrong_tag(topic, queue_id, place)
                     offsets.append(place)
                     records.append(record)
+                    if len(offsets) == wanted and not is_chosen:
+                        offset = place + 1
+                        break
+            else:
+                if len(found) < len(entries):
+                    offset = places[len(found)]
+                    break
         if offsets:
             self._lease(queue, offsets, records, attempt=1, next_offset=offset)
         elif offset > queue.next_offset:
@@ -129,7 +142,10 @@ class Handout:
             state.truncate(queue, end)
         while queue.ready and self.remaining > 0:
             offset = queue.ready[0]
-            record = self._message_at(queue, offset)
+            found = self._message_at(queue, offset)
+            if not found:
+                return  # Its entry is damaged: it stays ready.
+            (record,) = found
             before = queue.pending[offset]
             if record is None or not self.tag_filter.matches(record.properties):
                 queue.take_ready()
@@ -148,7 +164,7 @@ class Handout:
     def _take_dead_letter(self, queue: QueueProgress, offset: int, *, attempt: int) -> None:
         """Leases a message for as long as its copy to the dead letter topic may take; nobody's attempt is counted."""
         entry = self.state.reader.entries(queue.subscription.topic, queue.queue_id, offset, 1)[0]
-        record = self.state.reader.record(entry)
+        record = self.state.reader.record(queue.subscription.topic, queue.queue_id, offset, entry)
         queue.take_ready()
         if record is None:
             self.state.finish(queue, offset)
@@ -164,7 +180,10 @@ class Handout:
         """Gives a batch again that is still leased: the attempt stays the same."""
         waiting = set(queue.ready)
         for offset in sorted(queue.pending.keys() - waiting)[: self.remaining]:
-            record = self._message_at(queue, offset)
+            found = self._message_at(queue, offset)
+            if not found:
+                return
+            (record,) = found
             before = queue.pending[offset]
             if record is None:
                 self.state.finish(queue, offset)
@@ -172,9 +191,11 @@ class Handout:
             self.state.let_go(before)
             self._lease(queue, [offset], [record], attempt=before.attempt, next_offset=queue.next_offset)
 
-    def _message_at(self, queue: QueueProgress, offset: int) -> StoredMessage | None:
-        entries = self.state.reader.entries(queue.subscription.topic, queue.queue_id, offset, 1)
-        return self.state.reader.messages(entries)[0] if entries else None
+    def _message_at(self, queue: QueueProgress, offset: int) -> list[StoredMessage | None]:
+        """The message, or None for none; empty as long as its entry is damaged."""
+        topic, queue_id = queue.subscription.topic, queue.queue_id
+        entries = self.state.reader.entries(topic, queue_id, offset, 1)
+        return self.state.reader.messages(topic, queue_id, (offset,), entries) if entries else [None]
 
     def _lease(
         self,

@@ -7,6 +7,8 @@ A journal is a sequence of frames, each the changes of one turn of the event loo
     4       4     crc      u32, CRC-32 of the body
     8       n     body     entries, one after the other
 
+Times are lease time, see LeaseTable: about the wall clock, which it was in older versions.
+
 A frame whose length or CRC does not fit ends the journal: it was torn by a crash, and nobody was told of it. A snapshot
 is one frame with the entries that lead to the state, so that one reader serves both. All numbers are big-endian.
 

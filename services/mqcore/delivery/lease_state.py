@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
+from typing import Final
 
 from mqcore.delivery.journal import EntryKind, LeaseJournal
 from mqcore.delivery.options import DeliveryOptions
@@ -18,6 +19,9 @@ from mqcore.delivery.queue_reader import QueueReader
 from mqcore.delivery.subscription import Subscription
 
 __all__ = ["LeaseState"]
+
+_SKIPPED_MAX: Final = 1_000
+"""Pairs of group and topic."""
 
 
 class LeaseState:
@@ -41,6 +45,10 @@ class LeaseState:
         """Leases renewed for each client."""
         self.moved: list[Subscription] = []
         """Whose committed offsets may have changed since they were last told; each once, by its `has_moved`."""
+        self.skipped: dict[tuple[str, str], dict[int, int]] = {}
+        """Where groups began at the newest message beside older ones, by queue; the latest such groups."""
+        self.new_skips: set[tuple[str, str]] = set()
+        """Of these the ones nobody was told of."""
         self._next_number = 1
         self._wakeups: list[tuple[int, int, Subscription]] = []
         """Heap of when to look at the ends of a subscription's leases; void unless equal to its wakeup_ms."""
@@ -75,6 +83,18 @@ class LeaseState:
             else:
                 start = min_offset if from_earliest else max_offset
             self.open_queue(subscription, queue_id, start)
+            if offset is None and start > min_offset:
+                self._note_skip((group, topic), queue_id, start)
+
+    def _note_skip(self, pair: tuple[str, str], queue_id: int, start: int) -> None:
+        if pair not in self.skipped:
+            self.skipped[pair] = {}
+            self.new_skips.add(pair)
+        self.skipped[pair][queue_id] = start
+        if len(self.skipped) > _SKIPPED_MAX:
+            oldest = next(iter(self.skipped))
+            del self.skipped[oldest]
+            self.new_skips.discard(oldest)
 
     def open_queue(self, subscription: Subscription, queue_id: int, offset: int) -> None:
         """The group starts in the queue at `offset`, whatever was known of it."""
@@ -92,6 +112,7 @@ class LeaseState:
     def forget(self, subscription: Subscription) -> None:
         """The group does not consume the topic any more."""
         del self.subscriptions[subscription.group, subscription.topic]
+        self.skipped.pop((subscription.group, subscription.topic), None)
         for queue in subscription.queues.values():
             self.drop(queue, queue.trim(queue.next_offset))
         subscription.queues.clear()

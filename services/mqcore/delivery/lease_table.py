@@ -14,7 +14,10 @@ Life of a message in one group:
   messages that were delivered before.
 - Persist, then answer: the caller appends `take_journal()` to its file before an answer that depends on it leaves.
 
-One thread only. Times are wall-clock milliseconds, since deadlines outlive the process.
+One thread only. Callers give and get monotonic milliseconds: a lease is a duration, and a wall clock that jumps must
+not make it longer or shorter. Inside, in handles and in the journal stands *lease time*, the same plus an offset, which
+the owner keeps for as long as the machine runs: deadlines outlive the process. Another run of the machine goes by the
+wall clock, and a lease that seems to begin in the future begins then: none lasts longer than it was given for.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import Final
 from mqcore.delivery.handout import Handout
 from mqcore.delivery.journal import read_frames
 from mqcore.delivery.lease_state import LeaseState
-from mqcore.delivery.lease_values import Backlog, LeasedRecord, QueueState, Received, RestoreReport
+from mqcore.delivery.lease_values import Backlog, LeasedRecord, QueueState, Received, RestoreReport, SkippedBacklog
 from mqcore.delivery.options import DeliveryOptions
 from mqcore.delivery.queue_progress import ENDED, Lease, QueueProgress
 from mqcore.delivery.queue_reader import QueueReader
@@ -71,6 +74,7 @@ class LeaseTable:
         self._resets: list[GroupOffset] = []
         self._journal_bytes = 0
         self._snapshot_bytes = 0
+        self._clock_offset_ms = 0
 
     def change_options(self, options: DeliveryOptions) -> None:
         """Other limits and habits, from the next receive on; what is leased stays so."""
@@ -102,6 +106,7 @@ class LeaseTable:
 
         RecordCorrupt from the reader passes through; what was leased before it stays so until the lease ends.
         """
+        now_ms += self._clock_offset_ms
         subscription = self._state.open(group, topic, queue_ids)
         self._unseen_clients.discard(client_id)
         self._state.end_due_of(subscription, now_ms)
@@ -151,6 +156,7 @@ class LeaseTable:
         subscription = self._state.subscriptions.get((group, topic))
         if subscription is None:
             return None
+        now_ms += self._clock_offset_ms
         state = self._state
         finished: list[bool] = []
         for handle in handles:
@@ -166,6 +172,7 @@ class LeaseTable:
 
         The handle given stops working, and the server does not renew the lease any more.
         """
+        now_ms += self._clock_offset_ms
         subscription = self._state.subscriptions.get((group, topic))
         before, offset = _held(subscription, handle, now_ms) if subscription is not None else (None, 0)
         if before is None:
@@ -195,16 +202,20 @@ class LeaseTable:
 
     def leased(self, *, group: str, topic: str, handle: str, now_ms: int) -> LeasedRecord | None:
         """The record of a running lease; None as in `acknowledge`, or when the store lost it."""
+        now_ms += self._clock_offset_ms
         subscription = self._state.subscriptions.get((group, topic))
         lease, offset = _held(subscription, handle, now_ms) if subscription is not None else (None, 0)
         if lease is None:
             return None
         entries = self._state.reader.entries(topic, lease.queue.queue_id, offset, 1)
-        record = self._state.reader.record(entries[0]) if entries else None
+        record = self._state.reader.record(topic, lease.queue.queue_id, offset, entries[0]) if entries else None
         return None if record is None else LeasedRecord(record, handle, lease.attempt, lease.queue.queue_id, offset)
 
     def client_gone(self, client_id: str, now_ms: int) -> None:
         """The client left or fell silent: leases renewed for it end shortly."""
+        self._client_gone(client_id, now_ms + self._clock_offset_ms)
+
+    def _client_gone(self, client_id: str, now_ms: int) -> None:
         self._unseen_clients.discard(client_id)
         for lease in self._state.renewed.pop(client_id, ()):
             lease.auto_renew = False
@@ -219,13 +230,14 @@ class LeaseTable:
 
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do."""
-        wakeup_ms = self._state.next_wakeup_ms()
-        if wakeup_ms is None or self._grace_end_ms is None:
-            return self._grace_end_ms if wakeup_ms is None else wakeup_ms
-        return min(wakeup_ms, self._grace_end_ms)
+        wakeup_ms, grace_end_ms = self._state.next_wakeup_ms(), self._grace_end_ms
+        if wakeup_ms is None or (grace_end_ms is not None and grace_end_ms < wakeup_ms):
+            wakeup_ms = grace_end_ms
+        return None if wakeup_ms is None else wakeup_ms - self._clock_offset_ms
 
     def expire(self, now_ms: int) -> None:
         """Ends leases whose time has come, renewing those of living clients; `take_visible` tells what came of it."""
+        now_ms += self._clock_offset_ms
         self._watch_for_unseen_clients(now_ms)
         self._state.end_due(now_ms)
 
@@ -243,7 +255,10 @@ class LeaseTable:
         subscription = self._state.subscriptions.get((group, topic))
         if subscription is None:
             return None
-        return 0 if subscription.ready_queues else subscription.next_end_ms()
+        if subscription.ready_queues:
+            return 0
+        end_ms = subscription.next_end_ms()
+        return None if end_ms is None else end_ms - self._clock_offset_ms
 
     # Progress
 
@@ -308,6 +323,22 @@ class LeaseTable:
         resets, self._resets = self._resets, []
         return resets
 
+    def skipped_backlogs(self) -> list[SkippedBacklog]:
+        """Groups that began at the newest message beside older ones, while these are there and no operator has set
+        the group. Of this run."""
+        min_offset = self._state.reader.min_offset
+        skipped = []
+        for (group, topic), starts in self._state.skipped.items():
+            count = sum(max(start - min_offset(topic, queue_id), 0) for queue_id, start in starts.items())
+            if count:
+                skipped.append(SkippedBacklog(group, topic, count))
+        return skipped
+
+    def take_new_skips(self) -> list[SkippedBacklog]:
+        """Those that came since the last call; cheap without any."""
+        new_skips, self._state.new_skips = self._state.new_skips, set()
+        return [one for one in self.skipped_backlogs() if (one.group, one.topic) in new_skips] if new_skips else []
+
     def topics_of(self, group: str) -> list[str]:
         """Topics the group consumes."""
         return [topic for name, topic in self._state.subscriptions if name == group]
@@ -326,6 +357,10 @@ class LeaseTable:
         if queue is not None:
             self._state.drop(queue, queue.trim(queue.next_offset))
         self._state.open_queue(subscription, queue_id, offset)
+        skipped = self._state.skipped.get((group, topic))
+        if skipped is not None:
+            # Wherever it goes on now is what an operator wants.
+            skipped.pop(queue_id, None)
         self._state.visible.add(subscription)
         self._resets.append(GroupOffset(group, topic, queue_id, offset))
 
@@ -362,13 +397,15 @@ class LeaseTable:
         self._journal_bytes = 0
         return frame
 
-    def restore(self, snapshot: bytes, journal: bytes) -> RestoreReport:
+    def restore(self, snapshot: bytes, journal: bytes, *, now_ms: int, clock_offset_ms: int = 0) -> RestoreReport:
         """Takes the state from the files of an earlier run; both may be empty. Only on a new table, its store loaded.
 
+        `clock_offset_ms`: lease time minus monotonic time; that of the earlier run if the machine has run ever since.
         Progress that lies beyond the end of a queue, because the log lost its tail, goes back to that end, or messages
         put there from now on would never be delivered.
         """
         assert not self._state.subscriptions, "restore comes first"
+        self._clock_offset_ms = clock_offset_ms
         replay = LeaseReplay()
         entries, valid_bytes = read_frames(snapshot)
         replay.apply(entries)
@@ -379,10 +416,10 @@ class LeaseTable:
         self._state.adopt(replay.subscriptions.values())
         for subscription in replay.subscriptions.values():
             for queue in subscription.queues.values():
-                self._resume(queue)
+                self._resume(queue, now_ms + clock_offset_ms)
         return RestoreReport(snapshot_valid, journal_bytes, len(journal) - journal_bytes)
 
-    def _resume(self, queue: QueueProgress) -> None:
+    def _resume(self, queue: QueueProgress, now_ms: int) -> None:
         """Counts the leases of a replayed queue, starts their time and puts the queue in line with the store."""
         topic, queue_id = queue.subscription.topic, queue.queue_id
         held: dict[Lease, int] = {}
@@ -393,6 +430,9 @@ class LeaseTable:
             if lease.deadline_ms == ENDED:
                 self._state.make_ready(lease)
                 continue
+            if lease.granted_ms > now_ms:  # By a clock that was wrong then, or is now.
+                lease.deadline_ms -= lease.granted_ms - now_ms
+                lease.granted_ms = now_ms
             self._state.note_end(lease, is_new=True)
             if lease.auto_renew:
                 self._unseen_clients.add(lease.client_id)
@@ -410,7 +450,7 @@ class LeaseTable:
             self._grace_end_ms = now_ms + self._options.reconnect_grace_ms
         elif now_ms >= self._grace_end_ms:
             for client_id in list(self._unseen_clients):
-                self.client_gone(client_id, now_ms)
+                self._client_gone(client_id, now_ms)
             self._grace_end_ms = None
 
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from mqcore.message import MessageRecord, StoredMessage
 
-__all__ = ["Backlog", "Delivery", "LeasedRecord", "QueueState", "Received", "RestoreReport"]
+__all__ = ["Backlog", "Delivery", "LeasedRecord", "QueueState", "Received", "RestoreReport", "SkippedBacklog"]
 
 
 class Delivery:
@@ -45,6 +45,16 @@ class Received:
     """Messages delivered as often as allowed. The caller copies them to the dead letter topic, then acknowledges."""
     more: bool = False
     """The receive stopped at `max_scanned_per_receive`, not at the end: another one may find something at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedBacklog:
+    """A group that began at the newest message beside older ones, which it will not get by itself."""
+
+    group: str
+    topic: str
+    message_count: int
+    """Older ones that are still there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ENDED", "Lease", "QueueProgress"]
 
 ENDED: Final = 0
-"""Deadline of a lease that is over: below every wall clock."""
+"""Deadline of a lease that is over: below every time of a lease."""
 
 
 class Lease:
@@ -65,7 +65,7 @@ class Lease:
         """Deliveries of these messages so far, this one included."""
         self.granted_ms = granted_ms
         self.deadline_ms = deadline_ms
-        """Wall clock of the end; ENDED when it was noticed, so that a clock set back revives nothing."""
+        """Lease time of the end; ENDED when it was noticed."""
         self.client_id = client_id
         self.auto_renew = auto_renew
 

@@ -23,8 +23,19 @@ class QueueReader(Protocol):
     def entries(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[QueueEntry]:
         """Up to `count` entries from `start`, without gaps; fewer, but not none, within [min_offset, max_offset)."""
 
-    def messages(self, entries: Sequence[QueueEntry]) -> list[StoredMessage | None]:
-        """The message of each entry; None when none belongs to it (filler, expired in the meantime, unreadable)."""
+    def has_proven_tags(self, topic: str, queue_id: int, start: int) -> bool:
+        """Whether the tags codes of entries from `start` on may be believed without a look at their records."""
 
-    def record(self, entry: QueueEntry) -> MessageRecord | None:
-        """The whole record of an entry; None as in `messages`."""
+    def messages(
+        self, topic: str, queue_id: int, places: Sequence[int], entries: Sequence[QueueEntry]
+    ) -> list[StoredMessage | None]:
+        """The message of each entry, of which `places` are the queue offsets; None when none belongs to it.
+
+        Ends before the first entry that does not lead to its record: it is damaged, and is to be asked for again later.
+        """
+
+    def wrong_tag(self, topic: str, queue_id: int, place: int) -> None:
+        """An entry has another tags code than its record."""
+
+    def record(self, topic: str, queue_id: int, place: int, entry: QueueEntry) -> MessageRecord | None:
+        """The whole record of an entry; None where there is none, or as long as the entry is damaged."""

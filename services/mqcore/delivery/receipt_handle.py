@@ -8,7 +8,7 @@ in base64url without padding.
     1       4     queue_id       u32
     5       8     queue_offset   i64
     13      8     nonce          u64, tells one delivery of a message from the next; the lease table compares it
-    21      8     deadline       i64, wall clock in ms
+    21      8     deadline       i64, lease time in ms: the wall clock, unless that has jumped
 
 Big-endian. The broker name lets any node forward the call, also one that never saw the message.
 """

@@ -29,6 +29,7 @@ class StoredMessage:
         "store_port",
         "store_timestamp_ms",
         "sys_flag",
+        "topic",
     )
 
     def __init__(
@@ -44,6 +45,7 @@ class StoredMessage:
         store_port: int,
         body: bytes | memoryview,
         properties: bytes,
+        topic: bytes = b"",
     ) -> None:
         self.queue_id: Final = queue_id
         self.queue_offset: Final = queue_offset
@@ -59,6 +61,8 @@ class StoredMessage:
         """A memoryview lies in the CommitLog: not to be kept, it keeps the space of a file that was removed."""
         self.properties: Final = properties
         """Raw property string; decode_properties reads it."""
+        self.topic: Final = topic
+        """UTF-8."""
 
 
 _V4_HEAD_BYTES: Final = DELIVERY_HEADS[0].size
@@ -138,6 +142,7 @@ def read_stored_message(log: memoryview, position: int, size: int, physical_offs
         store_port,
         body,
         rest[length_at + _LENGTH_BYTES :],
+        rest[1 if magic == V1_MAGIC else _LENGTH_BYTES : length_at],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable, GroupOffset, OffsetKept
+from mqcore.metadata.creation_limit import CreationLimit
 from mqcore.metadata.data_version import DataVersion
 from mqcore.metadata.delay_offset_table import DelayOffsetTable
 from mqcore.metadata.errors import InvalidGroup, InvalidTopic, MetadataCorrupt, MetadataError
@@ -38,6 +39,7 @@ __all__ = [
     "PERM_WRITE",
     "SYSTEM_GROUPS",
     "ConsumerOffsetTable",
+    "CreationLimit",
     "DataVersion",
     "DelayOffsetTable",
     "GroupOffset",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 from mqcore.metadata.data_version import DataVersion
 from mqcore.metadata.java_json import JavaObject, JavaValue, read_java_json, write_java_json
@@ -168,6 +168,14 @@ class ConsumerOffsetTable:
         if self._removals:
             fields[REMOVALS] = self._removals
         return write_java_json(fields)
+
+    def copied(self) -> Self:
+        """The table as it is now, to be printed in a thread."""
+        copy = type(self)()
+        copy._offsets = {subscription: dict(queues) for subscription, queues in self._offsets.items()}
+        copy._resets = {subscription: dict(marks) for subscription, marks in self._resets.items()}
+        copy._pull_offsets, copy._removals, copy._version = self._pull_offsets, dict(self._removals), self._version
+        return copy
 
     def load_json(self, text: str) -> None:
         """Replaces everything, version included, by the text. MetadataCorrupt leaves the table as it was."""

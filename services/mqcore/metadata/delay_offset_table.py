@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from mqcore.metadata.data_version import DataVersion
 from mqcore.metadata.java_json import read_java_json, write_java_json
 from mqcore.metadata.replica_merge import merged_version
@@ -42,6 +44,12 @@ class DelayOffsetTable:
     def to_json(self) -> str:
         """The text of `delayOffset.json`."""
         return write_java_json({"dataVersion": self._version.to_fields(), "offsetTable": self._offsets})
+
+    def copied(self) -> Self:
+        """The table as it is now, to be printed in a thread."""
+        copy = type(self)()
+        copy._offsets, copy._version = dict(self._offsets), self._version
+        return copy
 
     def load_json(self, text: str) -> None:
         """Replaces everything, version included, by the text. MetadataCorrupt leaves the table as it was."""

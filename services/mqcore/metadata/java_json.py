@@ -14,14 +14,25 @@ from typing import Final, TypeAlias
 
 from mqcore.metadata.errors import MetadataCorrupt
 
-__all__ = ["JavaObject", "JavaValue", "read_java_json", "write_java_json"]
+__all__ = ["JavaObject", "JavaText", "JavaValue", "read_java_json", "write_java_json"]
 
 JavaValue: TypeAlias = (
-    "str | int | float | bool | Mapping[str, JavaValue] | Mapping[int, JavaValue] | Sequence[JavaValue] | None"
+    "JavaText | str | int | float | bool | Mapping[str, JavaValue] | Mapping[int, JavaValue] | Sequence[JavaValue] "
+    "| None"
 )
 
 _STRING_OR_BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
 """Strings are matched first, so that what looks like a bare key inside one is left alone."""
+
+
+class JavaText:
+    """A value that is text already: what changes seldom is not printed anew with the table it is in."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, value: JavaValue, *, depth: int) -> None:
+        """`depth` counts the objects around it."""
+        self.text: Final = "".join(_pieces(value, "\n" + "\t" * depth))
 
 
 class JavaObject:
@@ -112,7 +123,9 @@ def write_java_json(value: JavaValue) -> str:
 
 def _pieces(value: JavaValue, line: str) -> Iterator[str]:
     """The text of `value`; `line` is a line break with the indentation of the line that `value` starts on."""
-    if isinstance(value, Mapping) and value:
+    if isinstance(value, JavaText):
+        yield value.text
+    elif isinstance(value, Mapping) and value:
         inner_line = line + "\t"
         before = "{"
         for key, item in value.items():

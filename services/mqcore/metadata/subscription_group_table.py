@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Self
 
 from mqcore.metadata.data_version import DataVersion
 from mqcore.metadata.errors import InvalidGroup
-from mqcore.metadata.java_json import JavaObject, JavaValue, read_java_json, write_java_json
+from mqcore.metadata.java_json import JavaObject, JavaText, JavaValue, read_java_json, write_java_json
 from mqcore.metadata.replica_merge import (
     REMOVALS,
     Entries,
@@ -116,6 +116,7 @@ class SubscriptionGroupTable:
         self._removals: dict[str, int] = {}
         """Marks of groups that operators removed: see `replica_merge`."""
         self._made_by_brokers: frozenset[str] = frozenset()
+        self._texts: dict[str, tuple[SubscriptionGroupConfig, JavaText]] = {}
         self._version = DataVersion()
 
     @property
@@ -170,11 +171,27 @@ class SubscriptionGroupTable:
         fields: dict[str, JavaValue] = {
             "dataVersion": self._version.to_fields(),
             "forbiddenTable": self._forbidden,
-            "subscriptionGroupTable": {name: group.to_fields() for name, group in self._groups.items()},
+            "subscriptionGroupTable": {name: self._text_of(group) for name, group in self._groups.items()},
         }
         if self._removals:
             fields[REMOVALS] = self._removals
         return write_java_json(fields)
+
+    def _text_of(self, group: SubscriptionGroupConfig) -> JavaText:
+        known = self._texts.get(group.group_name)
+        if known is None or known[0] is not group:
+            known = self._texts[group.group_name] = (group, JavaText(group.to_fields(), depth=2))
+        return known[1]
+
+    def copied(self) -> Self:
+        """The table as it is now, to be printed in a thread. What was printed before is shared."""
+        copy = type(self)()
+        copy._groups, copy._removals, copy._version = dict(self._groups), self._removals, self._version
+        copy._forbidden = self._forbidden
+        if len(self._texts) > 2 * len(self._groups):
+            self._texts = {name: self._texts[name] for name in self._groups if name in self._texts}
+        copy._texts = self._texts
+        return copy
 
     def load_json(self, text: str) -> None:
         """Replaces everything, version included, by the text. MetadataCorrupt leaves the table as it was."""

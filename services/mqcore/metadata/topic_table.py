@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Self
 
 from mqcore.metadata.data_version import DataVersion
 from mqcore.metadata.errors import InvalidTopic
-from mqcore.metadata.java_json import JavaObject, JavaValue, read_java_json, write_java_json
+from mqcore.metadata.java_json import JavaObject, JavaText, JavaValue, read_java_json, write_java_json
 from mqcore.metadata.replica_merge import (
     REMOVALS,
     Entries,
@@ -138,6 +138,7 @@ class TopicTable:
         self._removals: dict[str, int] = {}
         """Marks of topics that operators removed: see `replica_merge`."""
         self._made_by_brokers: frozenset[str] = frozenset()
+        self._texts: dict[str, tuple[TopicConfig, JavaText]] = {}
         self._version = DataVersion()
 
     @property
@@ -191,11 +192,26 @@ class TopicTable:
         """The text of `topics.json`."""
         fields: dict[str, JavaValue] = {
             "dataVersion": self._version.to_fields(),
-            "topicConfigTable": {name: topic.to_fields() for name, topic in self._topics.items()},
+            "topicConfigTable": {name: self._text_of(topic) for name, topic in self._topics.items()},
         }
         if self._removals:
             fields[REMOVALS] = self._removals
         return write_java_json(fields)
+
+    def _text_of(self, topic: TopicConfig) -> JavaText:
+        known = self._texts.get(topic.topic_name)
+        if known is None or known[0] is not topic:
+            known = self._texts[topic.topic_name] = (topic, JavaText(topic.to_fields(), depth=2))
+        return known[1]
+
+    def copied(self) -> Self:
+        """The table as it is now, to be printed in a thread. What was printed before is shared."""
+        copy = type(self)()
+        copy._topics, copy._removals, copy._version = dict(self._topics), self._removals, self._version
+        if len(self._texts) > 2 * len(self._topics):
+            self._texts = {name: self._texts[name] for name in self._topics if name in self._texts}
+        copy._texts = self._texts
+        return copy
 
     def load_json(self, text: str) -> None:
         """Replaces everything, version included, by the text. MetadataCorrupt leaves the table as it was."""

@@ -84,6 +84,8 @@ class ReplicaAnswer:
     relation: Relation
     serving: bool = False
     remembers: tuple[ReplicaMemory, ...] = ()
+    promised_epoch: int = 0
+    """The greatest that it knows of, or promised to a master that starts."""
 
     @property
     def rank(self) -> _Rank:
@@ -149,7 +151,9 @@ class MasterStart:
     _last_name_server_ms: int = 0
     _answers: dict[str, ReplicaAnswer] = field(default_factory=dict)
     _rivals: dict[str, str] = field(default_factory=dict)
+    _copies: tuple[str, ...] = ()
     _unusable: dict[str, str] = field(default_factory=dict)
+    _heard_epoch: int = 0
 
     # What the shell hears
 
@@ -159,28 +163,39 @@ class MasterStart:
             self._last_name_server_ms = now_ms
         self._told[address] = tuple(memories)
 
-    def rivals_are(self, rivals: Mapping[str, str]) -> None:
-        """Live brokers registered under our id with another disk: disk id -> metadata endpoint.
+    def rivals_are(self, rivals: Mapping[str, str], *, copies: Iterable[str] = ()) -> None:
+        """Live brokers registered under our id with another disk: disk id -> metadata endpoint. And `copies`: metadata
+        endpoints of those registered with our very disk, of which only one can be the disk.
 
         A registration of our own last disk may be alive for a while, at an address that is ours by now: it is left out
         by whoever asked there and heard himself.
         """
+        self._copies = tuple(sorted(copies))
         self._rivals = {disk_id: endpoint for disk_id, endpoint in rivals.items() if disk_id != self.own.disk_id}
         for disk_id in [disk_id for disk_id, answer in self._answers.items() if self._is_rival(answer)]:
             if disk_id not in self._rivals:
                 del self._answers[disk_id]
 
+    def hear_anew(self) -> None:
+        """All members are asked again: what they said before may be less than they hold by now."""
+        self._answers.clear()
+
     def replica_answered(self, answer: ReplicaAnswer) -> None:
         """A member answered. The newest answer of a disk counts."""
         if answer.disk_id == self.own.disk_id and answer.disk_id:
             return
-        self._answers[answer.disk_id or f"broker {answer.broker_id}"] = answer
+        self._answers[_key(answer)] = answer
 
     def log_changed(self, own: OwnReplica) -> None:
         """Our log is another one now: what was said of it is void."""
         self.own = own
         self._answers.clear()
         self._unusable.clear()
+
+    def promise_refused(self, answer: ReplicaAnswer, epoch: int) -> None:
+        """The member knows of `epoch`: a later one has to be begun. What it said of its log may be old news."""
+        self._answers.pop(_key(answer), None)
+        self._heard_epoch = max(self._heard_epoch, epoch)
 
     def cannot_fetch(self, answer: ReplicaAnswer, reason: str) -> None:
         """The answer's log is better, and cannot be taken over: somebody has to look."""
@@ -190,10 +205,6 @@ class MasterStart:
     def answers(self) -> list[ReplicaAnswer]:
         """Best first."""
         return sorted(self._answers.values(), key=lambda answer: answer.rank, reverse=True)
-
-    def has_answered(self, endpoint: str) -> bool:
-        """Whether the member at this metadata endpoint was heard since our log last changed."""
-        return any(answer.endpoint == endpoint for answer in self._answers.values())
 
     def endpoints_remembered(self) -> list[str]:
         """Metadata endpoints at which members of the group were, for those who are not registered now."""
@@ -286,7 +297,8 @@ class MasterStart:
     def _greatest_epoch(self) -> int:
         return max(
             self.own.history.last_epoch,
-            *(answer.history.last_epoch for answer in self._answers.values()),
+            self._heard_epoch,
+            *(max(answer.history.last_epoch, answer.promised_epoch) for answer in self._answers.values()),
             *(memory.epoch for memory in self._memories().values()),
             *(memory.epoch for told in self._told.values() for memory in told),
             0,
@@ -296,7 +308,15 @@ class MasterStart:
         return answer.broker_id == self.own.broker_id
 
     def _rival_reason(self) -> str | None:
-        """Another process has our broker id: of two that start, the one with the worse log waits."""
+        """Another process has our broker id: of two that start, the one with the worse log waits.
+
+        Of two on copies of one disk both wait, unless one serves: nobody can tell which is the disk.
+        """
+        if self._copies:
+            return (
+                f"another process runs on a copy of this very disk, at {', '.join(self._copies)}; stop one of the two, "
+                "and keep the disk that was used last"
+            )
         for disk_id, endpoint in sorted(self._rivals.items()):
             answer = self._answers.get(disk_id)
             if answer is None or answer.serving or (answer.rank, answer.disk_id) > (self.own.rank, self.own.disk_id):
@@ -345,6 +365,10 @@ class MasterStart:
         if self._answers:
             return "every member that anybody remembers was heard"
         return "nobody ever heard of another member of this group"
+
+
+def _key(answer: ReplicaAnswer) -> str:
+    return answer.disk_id or f"broker {answer.broker_id}"
 
 
 def _rank(extent: LogExtent, history: LogHistory) -> _Rank:

@@ -9,6 +9,7 @@ Every replica remembers the others it ever had to do with: a master that starts 
 | diskId     | 32 hexadecimal digits                                                                     |
 | run        | starts of this disk, this one included                                                    |
 | cluster, brokerName, brokerId | whose disk it is                                                       |
+| promised   | epoch and diskId of the master that is promised to be followed next, if it begins         |
 | replicas   | by broker id: diskId, run, epoch, endOffset, metadata (host:port), left (stopped in order) |
 """
 
@@ -55,6 +56,10 @@ class ReplicaRecord:
     broker_name: str
     broker_id: int
     replicas: tuple[ReplicaMemory, ...] = ()
+    promised_epoch: int = 0
+    """No byte of an earlier epoch is taken any more."""
+    promised_to: str = ""
+    """Disk id of the master that this epoch was promised to."""
 
     def next_run(self) -> ReplicaRecord:
         """As it is written at the next start."""
@@ -82,6 +87,7 @@ class ReplicaRecord:
             "cluster": self.cluster,
             "brokerName": self.broker_name,
             "brokerId": self.broker_id,
+            "promised": {"epoch": self.promised_epoch, "diskId": self.promised_to},
             "replicas": {
                 str(memory.broker_id): {
                     "diskId": memory.disk_id,
@@ -119,6 +125,8 @@ class ReplicaRecord:
                     )
                     for broker_id, memory in document["replicas"].items()
                 ),
+                promised_epoch=int(document["promised"]["epoch"]),
+                promised_to=str(document["promised"]["diskId"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordDamaged(f"{REPLICA_FILE} is no replica record: {error!r}") from error

@@ -52,15 +52,18 @@ def catch_up_step(
     our_segment_bytes: int,
     their_segment_bytes: int,
     serving: bool,
-    our_history: LogHistory,
+    our_epoch: int,
     their_history: LogHistory,
 ) -> CatchUpStep:
-    """The step for a slave that holds `ours` under a master that holds `theirs`."""
+    """The step for a slave that holds `ours` under a master that holds `theirs`.
+
+    `our_epoch` is the greatest that was followed, or promised to a master that starts.
+    """
     if our_segment_bytes != their_segment_bytes:
         return CatchUpStep.REFUSE
     if not serving:
         return CatchUpStep.WAIT
-    if stale_reason(ours=ours, theirs=theirs, our_history=our_history, their_history=their_history):
+    if stale_reason(ours=ours, theirs=theirs, our_epoch=our_epoch, their_history=their_history):
         return CatchUpStep.STALE
     if ours.is_empty:
         return CatchUpStep.CONNECT
@@ -69,14 +72,14 @@ def catch_up_step(
     return CatchUpStep.VERIFY if ours.end_offset <= theirs.end_offset else CatchUpStep.RESYNCHRONISE
 
 
-def stale_reason(*, ours: LogExtent, theirs: LogExtent, our_history: LogHistory, their_history: LogHistory) -> str:
+def stale_reason(*, ours: LogExtent, theirs: LogExtent, our_epoch: int, their_history: LogHistory) -> str:
     """Why the master must not be followed, in words; empty: nothing speaks against it.
 
     A master without any history (an older version) is believed as long as it does not hold less than we do.
     """
-    our_epoch, their_epoch = our_history.last_epoch, their_history.last_epoch
+    their_epoch = their_history.last_epoch
     if their_epoch < our_epoch:
-        return f"its last epoch is {their_epoch}, and we have followed epoch {our_epoch}"
+        return f"its last epoch is {their_epoch}, and we have followed epoch {our_epoch} or promised to"
     if their_epoch == our_epoch and theirs.end_offset < ours.end_offset and not ours.is_empty:
         return f"it ends at {theirs.end_offset}, we hold {ours.end_offset}, and no newer epoch says why"
     return ""

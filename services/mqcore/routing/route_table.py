@@ -492,7 +492,7 @@ def _is_same_process(one: RegisteredBroker, other: RegisteredBroker) -> bool:
 
 
 def _is_same_address(one: RegisteredBroker, other: RegisteredBroker) -> bool:
-    """An address can have only one process. A broker that recovers may have none yet."""
+    """An address can have only one process. A broker that recovers has no client plane yet."""
     return bool(one.endpoints.client) and one.endpoints.client == other.endpoints.client
 
 
@@ -518,10 +518,13 @@ def _contradiction(broker: RegisteredBroker, group: _Group, current: _Member | N
     if _is_same_address(live, broker):
         return None
     if live.disk_id and live.disk_id == broker.disk_id:
-        if broker.is_later_than(live):
+        # One that only recovers takes nothing from one that serves elsewhere: it may have been started on a copy.
+        is_elsewhere = broker.endpoints.metadata != live.endpoints.metadata
+        if broker.is_later_than(live) and not (broker.recovering and not live.recovering and is_elsewhere):
             return None
+        other = broker.endpoints.client or broker.endpoints.metadata
         return RegistrationRefused(
-            f"{alive} on disk {live.disk_id} in run {live.run}; the process at {broker.endpoints.client} has the same "
+            f"{alive} on disk {live.disk_id} in run {live.run}; the process at {other} has the same "
             f"disk in run {broker.run}, so one of the two disks is a copy. Stop one of them"
         )
     if live.is_later_than(broker):

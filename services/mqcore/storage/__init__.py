@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mqcore.storage.append_result import AppendResult
+from mqcore.storage.believed_time import BelievedTime, SavedTime
 from mqcore.storage.checkpoint import StoreCheckpoint
 from mqcore.storage.consume_queue import ConsumeQueue, QueueEntry
 from mqcore.storage.disk import AppendFile, BlockFile, Disk, DiskLock, DiskUsage, FolderEntry, MappedSegment
@@ -24,11 +25,12 @@ from mqcore.storage.put_status import PutStatus
 from mqcore.storage.raw_write import RawWrite
 from mqcore.storage.record_boundaries import record_boundaries, record_boundary_before
 from mqcore.storage.recovery import RecoveryReport
-from mqcore.storage.retention import RetentionJob
+from mqcore.storage.retention import ExpiryWish, Hold, RetentionFloor, RetentionJob
 
 __all__ = [
     "AppendFile",
     "AppendResult",
+    "BelievedTime",
     "BlockFile",
     "ConsumeQueue",
     "Disk",
@@ -36,9 +38,11 @@ __all__ = [
     "DiskFull",
     "DiskLock",
     "DiskUsage",
+    "ExpiryWish",
     "FlushDiskType",
     "FlushJob",
     "FolderEntry",
+    "Hold",
     "KeptTail",
     "LogGap",
     "MappedSegment",
@@ -50,7 +54,9 @@ __all__ = [
     "RawWrite",
     "RecordCorrupt",
     "RecoveryReport",
+    "RetentionFloor",
     "RetentionJob",
+    "SavedTime",
     "SegmentSizeMismatch",
     "StorageError",
     "StoreCheckpoint",

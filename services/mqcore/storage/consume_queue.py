@@ -179,6 +179,16 @@ class ConsumeQueue:
         return self.last_physical_end == 0
 
     @property
+    def first_file_start(self) -> int:
+        """Position of the first file's first byte in the stream."""
+        return self._first_file_start
+
+    @property
+    def memory_offset(self) -> int:
+        """Entries from here on are read from memory, as this process made them; those before from files."""
+        return self._tail_offset
+
+    @property
     def written_offset(self) -> int:
         """Entries below are in files; the others wait in memory."""
         return self._written_offset
@@ -240,9 +250,17 @@ class ConsumeQueue:
 
     def correct_min_offset(self, log_min_offset: int) -> None:
         """Moves min_offset past the entries whose records are gone because the CommitLog now starts later."""
-        self.min_offset = QueueOffset(
-            first_false(self.min_offset, self.max_offset, lambda offset: _is_below(self.entry(offset), log_min_offset))
-        )
+        high = self.max_offset
+        while True:
+            found = first_false(self.min_offset, high, lambda offset: _is_below(self.entry(offset), log_min_offset))
+            start = found
+            # A damaged entry seems to be old, and would hide those before it. In doubt they stay.
+            while start > self.min_offset and self._seems_below(start - 1, log_min_offset):
+                start -= 1
+            if start == self.min_offset or _is_below(self.entry(start - 1), log_min_offset):
+                self.min_offset = QueueOffset(start)
+                return
+            high = QueueOffset(start - 1)
 
     def remove_expired_files(self, log_min_offset: int) -> int:
         """Deletes files all of whose records are gone, never the last file. Returns how many."""
@@ -251,12 +269,22 @@ class ConsumeQueue:
             next_start = self._first_file_start + self._files.file_bytes
             if next_start >= self._written_offset * ENTRY_BYTES:
                 return removed
-            if not _is_below(self.entry(next_start // ENTRY_BYTES - 1), log_min_offset):
+            last = next_start // ENTRY_BYTES - 1
+            if not _is_below(self.entry(last), log_min_offset) or self._seems_below(last, log_min_offset):
                 return removed
             self._files.remove(self.folder, self._first_file_start)
             self._first_file_start = next_start
             self.min_offset = max(self.min_offset, QueueOffset(next_start // ENTRY_BYTES))
             removed += 1
+
+    def _seems_below(self, offset: int, log_min_offset: int) -> bool:
+        """Whether an entry is below only by damage: its record ends beyond, or lies before its neighbour's."""
+        entry = self.entry(offset)
+        if not _is_below(entry, log_min_offset) or (entry.is_filler and entry.physical_offset == 0):
+            return False
+        if entry.physical_offset < 0 or entry.size <= 0 or entry.physical_end > log_min_offset:
+            return True
+        return offset > self.min_offset and self.entry(offset - 1).physical_end > entry.physical_offset
 
     @property
     def _first_offset(self) -> int:

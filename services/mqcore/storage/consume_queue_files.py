@@ -98,6 +98,11 @@ class ConsumeQueueFiles:
             self._unsynced.add(path)
             written += len(part)
 
+    def used_bytes_from(self, folder: str, position: int) -> int:
+        """The distance from `position` to the end of what is not zero in its file."""
+        within = position % self.file_bytes
+        return self._file(file_path(folder, position - within), create=False).used_bytes_from(within)
+
     def zero_from(self, folder: str, position: int) -> bool:
         """Makes the rest of a file zero, from `position` on; False if it was. Durable after the next sync."""
         within = position % self.file_bytes

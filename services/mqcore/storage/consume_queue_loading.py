@@ -6,6 +6,9 @@ The files have their full length from the start, so the end has to be searched f
 - *killed*: every write is there, one after the other.
 - *power lost*: of what was not synced anything may be there: sectors missing or kept, in any order.
 
+What is damaged looks like an end, too. Where durable entries follow, or a file is missing or has another length than
+the rest, the queue ends before the damage, and the CommitLog gives the rest again.
+
 After either of the latter, entries of records beyond the checkpoint's logics_physical_offset are dropped, the rest of
 the file is erased, and the CommitLog gives them again. Those up to it were synced before the checkpoint said so.
 """
@@ -19,10 +22,10 @@ from typing import Final, NamedTuple
 
 from mqcore.storage.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueEntry
 from mqcore.storage.consume_queue_files import ConsumeQueueFiles, file_path
-from mqcore.storage.errors import LogGap, SegmentSizeMismatch
+from mqcore.storage.errors import SegmentSizeMismatch
 from mqcore.storage.monotone_search import first_false
 
-__all__ = ["StopKind", "load_consume_queue"]
+__all__ = ["LoadedQueue", "StopKind", "load_consume_queue"]
 
 _BLOCK_BYTES: Final = 200 * ENTRY_BYTES
 """Read at once: about a page."""
@@ -45,15 +48,27 @@ class _QueueEnd(NamedTuple):
     """One past the last entry."""
 
 
-def load_consume_queue(queue: ConsumeQueue, files: ConsumeQueueFiles, stop: StopKind, durable_offset: int) -> bool:
-    """Restores `queue` from its files; False if it has none. `durable_offset` is logics_physical_offset, 0: unknown.
+class LoadedQueue(NamedTuple):
+    """What became of a queue's files."""
 
-    After an unclean stop the files are repaired; that is durable after the next sync. Raises LogGap or
-    SegmentSizeMismatch for files that no crash explains.
+    has_files: bool
+    damaged_from: int | None
+    """Where in the CommitLog the last believed record ends, if durable entries behind it are gone: they were damaged,
+    or hidden by damage. All records from there on are to be entered again. None: nothing is wrong."""
+
+
+def load_consume_queue(
+    queue: ConsumeQueue, files: ConsumeQueueFiles, stop: StopKind, durable_offset: int, *, log_end: int
+) -> LoadedQueue:
+    """Restores `queue` from its files. `durable_offset` is logics_physical_offset, 0: unknown. No record ends beyond
+    `log_end`.
+
+    After an unclean stop, and where they are damaged, the files are repaired; that is durable after the next sync.
+    Raises SegmentSizeMismatch if all files of the queue have another length: the setting was changed.
     """
-    starts = _file_starts(queue.folder, files, stop)
+    starts, is_damaged = _file_starts(queue.folder, files, stop)
     if not starts:
-        return False
+        return LoadedQueue(False, 0 if is_damaged else None)
     reader = _EntryReader(files, queue.folder)
     if stop is StopKind.CLEAN:
         end = _bisected_end(reader, starts, _is_entry)
@@ -61,13 +76,47 @@ def load_consume_queue(queue: ConsumeQueue, files: ConsumeQueueFiles, stop: Stop
         end = _bisected_end(reader, starts, lambda entry: _is_entry(entry) and entry.physical_offset <= durable_offset)
     else:
         end = _linear_end(reader, starts)
+    first_offset = starts[0] // ENTRY_BYTES
+    while end.offset > first_offset and not _is_within(reader.entry(end.offset - 1), log_end):
+        is_damaged = True
+        end = _QueueEnd((end.offset - 2) * ENTRY_BYTES // files.file_bytes * files.file_bytes, end.offset - 1)
+    end = _QueueEnd(max(starts[0], end.file_start), end.offset)
+    is_damaged = is_damaged or _hides_entries(files, queue.folder, starts, end, stop, durable_offset)
     for start in reversed(starts):
         if start > end.file_start:
             files.remove(queue.folder, start)
-    if stop is not StopKind.CLEAN:
+    if is_damaged or stop is not StopKind.CLEAN:
         _erase_rest(files, queue.folder, end)
     _restore(queue, reader, starts[0], end.offset)
-    return True
+    return LoadedQueue(True, queue.last_physical_end if is_damaged else None)
+
+
+def _is_within(entry: QueueEntry, log_end: int) -> bool:
+    return entry.physical_end <= log_end
+
+
+def _hides_entries(
+    files: ConsumeQueueFiles, folder: str, starts: list[int], end: _QueueEnd, stop: StopKind, durable_offset: int
+) -> bool:
+    """Whether there are durable entries behind the end: then it is the place of a damage.
+
+    After an orderly stop nothing is there at all.
+    """
+    position = end.offset * ENTRY_BYTES
+    for start in starts:
+        first = max(start, position)
+        if first >= start + files.file_bytes:
+            continue
+        used_bytes = files.used_bytes_from(folder, first)
+        if used_bytes and stop is StopKind.CLEAN:
+            return True
+        whole_bytes = min(used_bytes + ENTRY_BYTES - 1, start + files.file_bytes - first) // ENTRY_BYTES * ENTRY_BYTES
+        for piece in range(first, first + whole_bytes, _BLOCK_BYTES):
+            data = files.read(folder, piece, min(_BLOCK_BYTES, first + whole_bytes - piece))
+            for fields in ENTRY.iter_unpack(data):
+                if fields[1] > 0 and 0 < fields[0] <= durable_offset:
+                    return True
+    return False
 
 
 def _restore(queue: ConsumeQueue, reader: _EntryReader, first_start: int, end_offset: int) -> None:
@@ -78,7 +127,11 @@ def _restore(queue: ConsumeQueue, reader: _EntryReader, first_start: int, end_of
     first_offset = first_start // ENTRY_BYTES
     queue.restore(
         first_file_start=first_start,
-        min_offset=first_false(first_offset, end_offset, is_leading_filler),
+        min_offset=(
+            first_false(first_offset, end_offset, is_leading_filler)
+            if end_offset > first_offset and is_leading_filler(first_offset)
+            else first_offset
+        ),
         max_offset=end_offset,
         last_physical_end=reader.entry(end_offset - 1).physical_end if end_offset > first_offset else 0,
     )
@@ -121,17 +174,18 @@ def _is_entry(entry: QueueEntry) -> bool:
     return entry.physical_offset >= 0 and entry.size > 0
 
 
-def _file_starts(folder: str, files: ConsumeQueueFiles, stop: StopKind) -> list[int]:
-    """Start positions of the queue's files, ascending and without a hole.
+def _file_starts(folder: str, files: ConsumeQueueFiles, stop: StopKind) -> tuple[list[int], bool]:
+    """Start positions of the queue's files, ascending and without a hole; and whether one is missing or damaged.
 
-    A file whose creation was cut short is removed, and so is, after a power loss, everything behind a missing file:
-    neither was synced, so nothing up to the checkpoint is in them.
+    A file whose creation was cut short is removed, and so is everything behind a missing file. After a power loss it
+    was perhaps not synced; then nothing up to the checkpoint is in it.
     """
     starts: list[int] = []
-    is_cut_off = False
-    for found in files.disk.list_folder(folder):
-        if found.is_folder or not found.name.isdecimal():
-            continue
+    is_cut_off = is_damaged = False
+    entries = [found for found in files.disk.list_folder(folder) if not found.is_folder and found.name.isdecimal()]
+    sizes = {found.size for found in entries if found.size}
+    is_other_length = len(sizes) == 1 and all(size != files.file_bytes and size % ENTRY_BYTES == 0 for size in sizes)
+    for found in entries:
         start = int(found.name)
         expected = starts[-1] + files.file_bytes if starts else start
         if stop is StopKind.POWER_LOST and (is_cut_off or found.size == 0 or start != expected):
@@ -139,13 +193,14 @@ def _file_starts(folder: str, files: ConsumeQueueFiles, stop: StopKind) -> list[
             files.remove(folder, start)
         elif found.size == 0:
             files.remove(folder, start)
-        elif found.size != files.file_bytes:
+        elif is_other_length:
             raise SegmentSizeMismatch(file_path(folder, start), found_bytes=found.size, expected_bytes=files.file_bytes)
-        elif start != expected:
-            raise LogGap(folder, expected_offset=expected, found_offset=start)
+        elif is_damaged or found.size != files.file_bytes or start != expected:
+            is_damaged = True
+            files.remove(folder, start)
         else:
             starts.append(start)
-    return starts
+    return starts, is_damaged
 
 
 def _bisected_end(reader: _EntryReader, starts: list[int], is_sound: Callable[[QueueEntry], bool]) -> _QueueEnd:

@@ -123,6 +123,9 @@ class BlockFile(Protocol):
     def write(self, offset: int, data: bytes) -> None:
         """Writes all of `data` at `offset`, within the file. DiskFull: part of it may have been written."""
 
+    def used_bytes_from(self, start: int) -> int:
+        """The distance from `start` to the end of what is not zero, as MappedSegment.used_bytes_from."""
+
     def zero_from(self, start: int) -> int:
         """Writes zeros from `start` to the end where something else stands, as MappedSegment.zero_from does."""
 

@@ -69,6 +69,10 @@ class Dispatcher:
         self.batch_bytes_min: Final[int] = 1 if self.walk_bytes_max else batch_bytes_min
         """Of less there is never a batch."""
 
+    def checked_up_to(self, offset: int) -> None:
+        """Records below `offset` were found sound: that may be spared where it is cheap to know."""
+        self._walk.checked_offset = offset
+
     def dispatch_batch(
         self,
         view: memoryview,

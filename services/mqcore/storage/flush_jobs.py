@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from mqcore.storage.checkpoint import StoreCheckpoint
 from mqcore.storage.consume_queue_files import ConsumeQueueSync
 from mqcore.storage.disk import Disk, MappedSegment
-from mqcore.storage.errors import DiskError
+from mqcore.storage.errors import DiskError, DiskFull
 from mqcore.storage.index_file import IndexFile
 
 __all__ = [
@@ -74,6 +74,8 @@ class QueueFlushJob(LogFlushJob):
     index_files: Sequence[IndexFile]
     checkpoint: StoreCheckpoint | None
     """None: the round is not finished."""
+    no_room: bool = False
+    """The checkpoint could not be written: everything else is durable, and the next round says so."""
 
     def _sync(self) -> None:
         # Not super(): a dataclass with slots is a new class, which the cell of a bare super() does not know.
@@ -83,7 +85,11 @@ class QueueFlushJob(LogFlushJob):
         for file in self.index_files:
             file.sync()
         if self.checkpoint is not None:
-            self.checkpoint.save(self.disk)
+            try:
+                self.checkpoint.save(self.disk)
+            except DiskFull:
+                # The old one is there as it was. It vouches for less: nothing is at stake but the next recovery's time.
+                self.no_room = True
 
 
 FlushJob = LogFlushJob

@@ -258,7 +258,8 @@ class TailWalk:
             if not _says_its_offset(data, start, base + start):
                 # Chance, or a copy of another place; or its head is cut by the end of this read.
                 if len(data) - start < SMALLEST_RECORD_BYTES and base + len(data) < self._end:
-                    return self._read_from(base + start)
+                    self._position = base + start
+                    return None
                 continue
             found = _scan(data, start, base + start)
             if isinstance(found, RecordFound):
@@ -278,12 +279,9 @@ class TailWalk:
         size = int.from_bytes(data[at : at + 4]) if len(data) - at >= BLANK.size else BLANK.size
         if size > min(left, TAIL_RECORD_BYTES_MAX) or base + len(data) >= self._end:
             return False
-        self._read_from(base + at)
+        self._position = base + at
         self._want = max(_READ_BYTES, size)
         return True
-
-    def _read_from(self, offset: int) -> None:
-        self._position = offset
 
     def _lose(self, offset: int, reason: str) -> None:
         self._lost_from, self._lost_reason = offset, reason

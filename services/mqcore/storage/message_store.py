@@ -39,12 +39,13 @@ from mqcore.message import (
 )
 from mqcore.message.sys_flag import enters_consume_queue, enters_index
 from mqcore.storage.append_result import AppendResult
+from mqcore.storage.believed_time import BelievedTime
 from mqcore.storage.checkpoint import StoreCheckpoint
 from mqcore.storage.commit_log import COMMIT_LOG_FOLDER, CommitLog
 from mqcore.storage.consume_queue import ConsumeQueue, QueueRun
 from mqcore.storage.consume_queue_loading import StopKind
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
-from mqcore.storage.disk import Disk, DiskLock
+from mqcore.storage.disk import Disk, DiskLock, DiskUsage
 from mqcore.storage.dispatch import BatchDone, Dispatcher
 from mqcore.storage.errors import DiskError, DiskFull, LogGap, RecordCorrupt, StorageError
 from mqcore.storage.flush_jobs import (
@@ -61,9 +62,10 @@ from mqcore.storage.pages_ahead import PagesAheadJob
 from mqcore.storage.put_status import PutStatus
 from mqcore.storage.queue_flush import QueueFlush
 from mqcore.storage.raw_write import RawWrite
+from mqcore.storage.record_walk import sound_end
 from mqcore.storage.recovery import RecoveryReport, recover
 from mqcore.storage.recovery_progress import RecoveryProgress
-from mqcore.storage.retention import Retention, RetentionJob
+from mqcore.storage.retention import ExpiryWish, Retention, RetentionFloor, RetentionJob, held_words
 from mqcore.storage.run_marks import clear_run_marks, read_stop_kind, set_doubtful_run_marks, set_run_marks
 
 __all__ = ["MessageStore"]
@@ -73,11 +75,16 @@ _TOPIC_BYTES_MAX: Final = 255
 _TOPIC_CHARACTERS_MAX: Final = _TOPIC_BYTES_MAX // 4
 """A topic of so many characters has no more bytes than allowed, whatever they are."""
 _RECORD_HEAD_ROOM_BYTES: Final = 8
+_DISK_FULL: Final = "the disk is full"
 _INDEX_SECOND_MS: Final = 999
 """The index knows store times to the second, rounded down."""
 _NS_PER_MS: Final = 1_000_000
 _PUT_OK: Final = PutStatus.PUT_OK
 """Reading a member of an enum takes longer than making the result."""
+
+
+_CHECKED_BYTES_MAX: Final = 1 << 20
+"""Of a slave's log in front of one acknowledgement: some 200 us. Who is farther behind than that is read in batches."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # the simulator watches a store from a subclass
@@ -123,6 +130,7 @@ class MessageStore:
         self._record_bytes_max: Final = options.commit_log_file_bytes - _RECORD_HEAD_ROOM_BYTES
         self._body_bytes_max = options.max_message_bytes
         self._dispatched_offset = 0
+        self._checked_offset = 0
         self._last_record_offset = 0
         self._last_store_timestamp_ms = 0
         self._preparation_is_out = False
@@ -130,6 +138,7 @@ class MessageStore:
         self._failure: DiskError | None = None
         self._unwritable_reason: str | None = "the store is not loaded"
         self._disk_is_full = False
+        self._held_words: str | None = None
         self._refusal: str | None = self._unwritable_reason
         self._tail_is_doubtful = False
         self.recovery_progress: Final = RecoveryProgress()
@@ -189,6 +198,7 @@ class MessageStore:
             redispatched_records=scan.record_count,
             truncated_bytes=recovered.truncated_bytes,
             damage=recovered.damage,
+            damaged_queues=tuple(self._queues.damaged),
             kept_tail=recovered.kept_tail,
             stop_reason=scan.stop_reason,
             duration_ms=self.recovery_progress.elapsed_ms(now_ms=self._clock.monotonic_ms()),
@@ -237,6 +247,7 @@ class MessageStore:
         # Without room for the ConsumeQueues the next start has to make them again, and a doubtful tail it has to
         # doubt again: it must not think this one clean.
         if self._queue_flush.saved_offset == self._dispatched_offset and not self._tail_is_doubtful:
+            self._queues.save_ends(self._queue_flush.checkpoint.logics_physical_offset)
             clear_run_marks(self._disk)
 
     def _cut_half_record(self) -> None:
@@ -451,6 +462,8 @@ class MessageStore:
                 raise LogGap(COMMIT_LOG_FOLDER, expected_offset=log.end_offset, found_offset=start_offset)
             self._restart_at(start_offset)
         log.append_parts(parts)
+        if start_offset == self._checked_offset or start_offset == self._dispatched_offset:
+            self._check_parts(start_offset, parts)
 
     def replicated_write(self, start_offset: int, parts: Sequence[memoryview]) -> RawWrite | None:
         """What does the work of `append_replicated` in a thread; None: that has to do it, for it is not mere writing.
@@ -476,6 +489,7 @@ class MessageStore:
         """
         log = self._log
         done = 0
+        self._dispatcher.checked_up_to(self._checked_offset)
         while done < max_records and self._dispatched_offset < log.end_offset:
             file_start = self._dispatched_offset - self._dispatched_offset % log.file_bytes
             piece = log.read(self._dispatched_offset, log.file_bytes)
@@ -509,6 +523,50 @@ class MessageStore:
                 raise RecordCorrupt(self._dispatched_offset, reason)
         return done
 
+    @property
+    def checked_offset(self) -> int:
+        """Raw bytes below it are whole records whose parts add up and whose bodies have their CRC, or a file's rest."""
+        return max(self._checked_offset, self._dispatched_offset)
+
+    def check_appended(self, *, max_bytes: int = _CHECKED_BYTES_MAX) -> int:
+        """Checks whole records that were appended raw, as `dispatch` will; returns the new `checked_offset`.
+
+        In front of the acknowledgement of a copy, which must not be one of other bytes. Mostly `append_replicated` has
+        done so already. No record is begun behind `max_bytes`. RecordCorrupt: as for `dispatch`; what was checked stays
+        so.
+        """
+        log = self._log
+        offset = self.checked_offset
+        stop = offset + max_bytes
+        while offset < log.end_offset and offset < stop:
+            piece = log.read(offset, log.file_bytes)
+            sound = sound_end(piece, 0, len(piece), offset, stop - offset)
+            offset = self._checked_offset = offset + sound
+            if sound == len(piece) or offset >= stop:
+                continue
+            found = scan_record(piece, sound, len(piece), physical_offset=offset)
+            if isinstance(found, RecordFound):
+                offset += found.size
+            elif isinstance(found, Blank) and found.size == log.file_bytes - offset % log.file_bytes:
+                if log.end_offset < offset + found.size:
+                    break
+                offset += found.size
+            elif found is ScanStop.INCOMPLETE:
+                break
+            else:
+                raise RecordCorrupt(offset, found.reason if isinstance(found, Corrupt) else str(found))
+            self._checked_offset = offset
+        return offset
+
+    def _check_parts(self, offset: int, parts: Sequence[memoryview]) -> None:
+        """The same with what was just appended at `offset`, while the processor has it at hand."""
+        for part in parts:
+            size = len(part)
+            sound = sound_end(part, 0, size, offset, _CHECKED_BYTES_MAX)
+            self._checked_offset = offset = offset + sound
+            if sound != size:
+                break
+
     def truncate(self, end_offset: int, *, reason: str = "") -> KeptTail | None:
         """Cuts the log at a record's boundary and drops what was derived from the rest. None: nothing was behind it.
 
@@ -535,6 +593,7 @@ class MessageStore:
             self._index.truncate(end_offset, log.stored_ms)
         log.set_end(end_offset)
         self._dispatched_offset = min(self._dispatched_offset, end_offset)
+        self._checked_offset = min(self._checked_offset, end_offset)
         self._last_record_offset = self._queue_flush.checkpoint.logics_physical_offset
         return kept
 
@@ -679,6 +738,8 @@ class MessageStore:
         self._log.flushed(job.end_offset, cuts=job.cuts)
         if isinstance(job, QueueFlushJob):
             self._queue_flush.finished(job)
+            if job.no_room:
+                self._no_room()
 
     def preparation_job(self) -> NextSegmentJob | None:
         """What makes the next file of CommitLog or index, once the newest one is half full; None: nothing to do. To be
@@ -717,7 +778,10 @@ class MessageStore:
 
     def check_disk(self) -> None:
         """Allows or refuses puts by how full the disk is."""
-        self._disk_is_full = self._disk.usage().used_ratio > self._options.disk_warning_ratio
+        self._judge_disk(self._disk.usage())
+
+    def _judge_disk(self, usage: DiskUsage) -> None:
+        self._disk_is_full = usage.used_ratio > self._options.disk_warning_ratio
         self._judge_refusal()
 
     def change_options(self, options: StoreOptions) -> None:
@@ -726,6 +790,10 @@ class MessageStore:
             self._options,
             max_message_bytes=options.max_message_bytes,
             file_reserved_hours=options.file_reserved_hours,
+            unread_reserved_hours=options.unread_reserved_hours,
+            unreplicated_reserved_hours=options.unreplicated_reserved_hours,
+            delete_unread_when_full=options.delete_unread_when_full,
+            clock_jump_max_hours=options.clock_jump_max_hours,
             delete_when_hours=options.delete_when_hours,
             disk_max_used_ratio=options.disk_max_used_ratio,
             disk_clean_forcibly_ratio=options.disk_clean_forcibly_ratio,
@@ -735,13 +803,35 @@ class MessageStore:
         self._retention.options = self._options
         self.check_disk()
 
-    def expire(self, *, now_wall_ms: int) -> RetentionJob | None:
-        """Gives up the oldest files as the rules of retention.py say; the job removes them. To be called every 10 s.
+    @property
+    def clock_jump_max_ms(self) -> int:
+        """How far the wall clock may jump and still be believed."""
+        return self._options.clock_jump_max_ms
+
+    def newest_file_ms(self) -> int:
+        """When a file of the log was last changed, as the file system tells; 0 for an empty store. Blocks."""
+        return max((entry.modified_ms for entry in self._disk.list_folder(COMMIT_LOG_FOLDER)), default=0)
+
+    def expiry_wish(self, time: BelievedTime) -> ExpiryWish:
+        """Which files should go by age and disk alone, see retention.py. To be called every 10 s, then `expire`."""
+        usage = self._disk.usage()
+        self._judge_disk(usage)
+        return self._retention.wish(time, usage=usage, dispatched_offset=self._dispatched_offset)
+
+    def expire(self, wish: ExpiryWish, floor: RetentionFloor) -> RetentionJob | None:
+        """Gives up the oldest files, as many of the wish as `floor` lets go; the job removes them.
 
         Then call `trim_queues` until it has nothing left to do.
         """
-        self.check_disk()
-        return self._retention.expire(dispatched_offset=self._dispatched_offset, now_wall_ms=now_wall_ms)
+        job = self._retention.expire(wish, floor, dispatched_offset=self._dispatched_offset)
+        self._held_words = held_words(wish, floor, end_offset=self._log.end_offset, options=self._options)
+        self._judge_refusal()
+        return job
+
+    @property
+    def retention_problem(self) -> str | None:
+        """For whom files are kept on a disk that is short of room, said before puts are refused; None: for nobody."""
+        return self._held_words
 
     def trim_queues(self, *, max_queues: int = 32) -> bool:
         """Moves queues' min_offset behind files that expired and removes their own files; True if more are waiting."""
@@ -856,7 +946,7 @@ class MessageStore:
         if self._index is not None:
             self._index.remove_all()
         self._log.restart_at(start_offset)
-        self._dispatched_offset = self._last_record_offset = start_offset
+        self._dispatched_offset = self._last_record_offset = self._checked_offset = start_offset
         self._queue_flush.give_up_round()
 
     def _assert_no_job_is_out(self) -> None:
@@ -874,6 +964,6 @@ class MessageStore:
         elif self._unwritable_reason is not None:
             self._refusal = self._unwritable_reason
         elif self._disk_is_full:
-            self._refusal = "the disk is full"
+            self._refusal = self._held_words or _DISK_FULL
         else:
             self._refusal = None

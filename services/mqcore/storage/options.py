@@ -70,14 +70,27 @@ class StoreOptions:
     """`messageDelayLevel`: level 1 is first. The same in a whole broker group."""
     file_reserved_hours: int = 72
     """`fileReservedTime`: hours since a CommitLog file's last change before it expires."""
+    unread_reserved_hours: int = 720
+    """The same for a file that a consumer group has not read; 0: until it has."""
+    unreplicated_reserved_hours: int = 0
+    """The same for a file that a slave does not have; 0: until it has."""
+    delete_unread_when_full: bool = False
+    """Whether a disk above `disk_clean_forcibly_ratio` takes unread files before they expire, as RocketMQ's does."""
+    clock_jump_max_hours: int = 0
+    """A wall clock that jumps farther is not believed; 0: a third of `file_reserved_hours`."""
     delete_when_hours: tuple[int, ...] = (4,)
     """`deleteWhen`: UTC hours of the day in which expired files are deleted."""
     disk_max_used_ratio: float = 0.75
     """`diskMaxUsedSpaceRatio`: above it expired files are deleted at any hour."""
     disk_clean_forcibly_ratio: float = 0.85
-    """`diskSpaceCleanForciblyRatio`: above it the oldest files are deleted before they expire."""
+    """`diskSpaceCleanForciblyRatio`: above it the oldest files are deleted before they expire, if they were read."""
     disk_warning_ratio: float = 0.90
     """`diskSpaceWarningLevelRatio`: above it puts are refused as well."""
+
+    @property
+    def clock_jump_max_ms(self) -> int:
+        """What a wrong clock may take from the time files are kept."""
+        return self.clock_jump_max_hours * _HOUR_MS or self.file_reserved_hours * _HOUR_MS // 3
 
     def __post_init__(self) -> None:
         assert self.commit_log_file_bytes > 8, "a CommitLog file must hold its closing blank"

@@ -110,7 +110,9 @@ class QueueFlush:
     def finished(self, job: QueueFlushJob) -> None:
         """The job's `run` returned."""
         self.is_out = False
-        if job.checkpoint is not None:
+        if job.no_room:
+            self._round = None
+        elif job.checkpoint is not None:
             assert self._round is not None, "the round was given up under its last job"
             self.checkpoint = job.checkpoint
             self.saved_offset = self._round.dispatched_offset

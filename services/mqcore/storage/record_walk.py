@@ -27,7 +27,7 @@ from mqcore.storage.index_file import tag_hash
 from mqcore.storage.index_table import IndexTable
 from mqcore.storage.term_hashes import ascii_extended, without_sign
 
-__all__ = ["IS_COMPILED", "RecordWalk"]
+__all__ = ["IS_COMPILED", "RecordWalk", "sound_end"]
 
 IS_COMPILED: Final = not __file__.endswith(".py")
 
@@ -99,6 +99,56 @@ class _Topic:
         return tag
 
 
+def sound_end(view: memoryview, position: int, limit: int, physical_offset: int, stop: int) -> int:
+    """Where the common records end that view[position:limit] begins with: checked as `RecordWalk.enter` does, and not
+    entered. None that begins at `stop` or behind is looked at."""
+    while position < stop and limit - position >= _SMALLEST_BYTES:
+        peeked: tuple[int, int, int] = _unpack_peek(view, position)
+        size, magic, sys_flag = peeked
+        if magic != _MAGIC or sys_flag & _UNCOMMON_FLAGS or size > limit - position:
+            break
+        data = bytes(view[position : min(limit, position + max(size, _PIECE_BYTES))])
+        length = _sound_bytes(data, physical_offset, stop - position)
+        if not length:
+            break
+        position += length
+        physical_offset += length
+    return position
+
+
+def _sound_bytes(data: bytes, physical_offset: int, stop: int) -> int:
+    """Length of the common records that lie whole in `data`, one behind the other."""
+    base: i64 = physical_offset
+    limit: i64 = len(data)
+    begin_limit: i64 = min(stop, limit - _SMALLEST_BYTES + 1)
+    position: i64 = 0
+    while position < begin_limit:
+        head: tuple[int, int, int, int, int, int, int, int, int] = _unpack_head(data, position)
+        size: i64 = head[0]
+        own_offset: i64 = head[5]
+        body_bytes: i64 = head[8]
+        end: i64 = position + size
+        body_start: i64 = position + _HEAD_BYTES
+        body_end: i64 = body_start + body_bytes
+        if head[1] != _MAGIC or head[6] & _UNCOMMON_FLAGS or own_offset != base + position:
+            break
+        if size < _SMALLEST_BYTES or end > limit or body_bytes < 0 or body_end + _LENGTHS_BYTES > end:
+            break
+        topic_bytes: i64 = data[body_end]
+        topic_end: i64 = body_end + 1 + topic_bytes
+        properties_start: i64 = topic_end + 2
+        if topic_bytes > _V1_TOPIC_BYTES_MAX or properties_start > end:
+            break
+        high: i64 = data[topic_end]
+        low: i64 = data[topic_end + 1]
+        if properties_start + (high << 8 | low) != end or high > 127:
+            break
+        if crc32(data[body_start:body_end]) & _CRC_MASK != head[2]:
+            break
+        position = end
+    return position
+
+
 class RecordWalk:
     """Enters records into their ConsumeQueues and has the index take them later.
 
@@ -112,6 +162,8 @@ class RecordWalk:
         self._count = 0
         self._tags_code = 0
         """Of the record whose terms were read last."""
+        self.checked_offset = 0
+        """Bodies of records below were compared with their CRC already."""
         self.end_offset = 0
         self.last_record_offset = 0
         self.last_store_timestamp_ms = 0
@@ -144,6 +196,7 @@ class RecordWalk:
     def _walk(self, data: bytes, physical_offset: int) -> int:
         """Enters the common records that lie whole in `data`; returns how many bytes they are."""
         queues, index = self._queues, self._index
+        checked: i64 = self.checked_offset - physical_offset
         latest_ms: i64 = self.last_store_timestamp_ms
         base: i64 = physical_offset
         limit: i64 = len(data)
@@ -170,7 +223,7 @@ class RecordWalk:
             low: i64 = data[topic_end + 1]
             if properties_start + (high << 8 | low) != end or high > 127:
                 break
-            if crc32(data[body_start:body_end]) & _CRC_MASK != head[2]:
+            if end > checked and crc32(data[body_start:body_end]) & _CRC_MASK != head[2]:
                 break
             topic_raw = data[body_end + 1 : topic_end]
             if topic_raw != topic.raw:

@@ -61,6 +61,8 @@ class RecoveryReport:
     damage: str
     """What was lost by something else than the stop (see log_tail), in words with offsets; "" if nothing was.
     A log that just ends early after a kill is not told: only who knows how far it went can say so."""
+    damaged_queues: tuple[tuple[str, int, int], ...]
+    """ConsumeQueues whose files were damaged: topic, queue id, first entry that was made again from the log."""
     kept_tail: KeptTail | None
     """What was cut, if it was more than a torn record."""
     stop_reason: str
@@ -107,7 +109,11 @@ def recover(
         return _start_empty(disk, log, queues, index, checkpoint, stop=stop, doubt_tail=doubt_tail)
     vouched_offset = checkpoint.logics_physical_offset
     durable = _durable_record(log, checkpoint)
-    queues.load(stop, durable_offset=durable.physical_offset if durable is not None else 0)
+    damaged_from = queues.load(
+        stop,
+        durable_offset=durable.physical_offset if durable is not None else 0,
+        log_end=log.files.end_offset,
+    )
     index_lost_from = None
     if index is not None:
         index_lost_from = index.load(stop, durable_timestamp_ms=checkpoint.index_message_timestamp_ms)
@@ -122,6 +128,9 @@ def recover(
         if stop is not StopKind.CLEAN:
             # Nothing vouches for these entries. All of them are made again by the walk.
             queues.truncate(start_offset)
+    if damaged_from is not None and damaged_from < dispatch_from:
+        # A file's start is a record's start. What is there already is left alone.
+        start_offset = dispatch_from = max(log.files.first_offset, log.files.file_start(damaged_from))
     if index is not None and stop is StopKind.KILLED:
         # What a killed process was just entering may be there in part. The walk enters it anew.
         index.truncate(dispatch_from, log.stored_ms)

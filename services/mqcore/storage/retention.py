@@ -1,4 +1,4 @@
-"""Which CommitLog files may go, and when puts must stop (RocketMQ's CleanCommitLogService).
+"""Which CommitLog files may go, and when puts must stop. ADR 29 says why.
 
 | disk used | expired files                    | younger files                     | puts    |
 |-----------|----------------------------------|-----------------------------------|---------|
@@ -7,16 +7,22 @@
 | > 85 %    | go                               | the oldest go, as many as needed  | allowed |
 | > 90 %    | go                               | the oldest go, as many as needed  | refused |
 
-The file being written never goes. Unlike RocketMQ, which then deletes ten files whatever their number does for the
-disk, files that are not expired go only until use would be back at 85 %.
+The file being written never goes, and nothing goes that somebody still needs, however full the disk is: what a known
+slave does not have, or a consumer group has not read. So a disk may get full of what may not go; puts are then refused
+with words that say who holds it. Such a file goes when it is older than the settings for just that allow, and a file
+that was never read by anybody goes when it expires and not before. A slave deletes what its master has deleted.
+
+RocketMQ's CleanCommitLogService knows neither: it deletes ten files at 85 %, whoever needs them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
+from mqcore.storage.believed_time import BelievedTime
 from mqcore.storage.commit_log import COMMIT_LOG_FOLDER, CommitLog
 from mqcore.storage.consume_queue import ConsumeQueue
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
@@ -25,21 +31,79 @@ from mqcore.storage.index_table import IndexTable
 from mqcore.storage.mapped_file_queue import file_name
 from mqcore.storage.options import StoreOptions
 
-__all__ = ["Retention", "RetentionJob", "expendable_files"]
+__all__ = [
+    "ExpiryWish",
+    "Hold",
+    "Retention",
+    "RetentionFloor",
+    "RetentionJob",
+    "expiry_end",
+    "expiry_wish",
+    "held_words",
+]
 
 _FILES_PER_RUN_MAX: Final = 10
 """`deleteFileBatchMax`: removing a gigabyte file keeps the disk busy for a while."""
 _HOUR_MS: Final = 3_600_000
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Somebody needs the log from `offset` on."""
+
+    offset: int
+    holder: str
+    """With what it waits for, in words: `slave 1, which does not have it`."""
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionFloor:
+    """Who needs how much of the log; of each kind the one that needs most. None: nobody of that kind needs anything."""
+
+    master: Hold | None = None
+    """Of a slave alone: what its master has not deleted it keeps, whatever its own disk and clock say."""
+    replica: Hold | None = None
+    """Of a master alone: a slave."""
+    reader: Hold | None = None
+    """A consumer group that has read a part."""
+    unread: Hold | None = None
+    """What no group has ever read from: it is kept until it expires, and no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryWish:
+    """What may go by age and use of the disk alone: files that end at or below an offset, for each reason."""
+
+    usage: DiskUsage
+    start_offset: int
+    """Of the log: an end there is no file at all."""
+    expired_end: int
+    unread_end: int
+    """Old enough to go though a group has not read them."""
+    unreplicated_end: int
+    """Old enough to go though a slave does not have them."""
+    needed_end: int
+    """Their room is needed, however young they are."""
+    is_short: bool
+    """The disk is used above `disk_clean_forcibly_ratio`."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it does not matter who needs what."""
+        return max(self.expired_end, self.needed_end) <= self.start_offset and not self.is_short
+
+
 class RetentionJob:
     """Removes files the store has given up already; oldest first, so that a crash leaves no gap."""
 
-    def __init__(self, disk: Disk, segments: Sequence[MappedSegment]) -> None:
+    def __init__(self, disk: Disk, segments: Sequence[MappedSegment], *, lost: Sequence[tuple[Hold, int]] = ()) -> None:
         """`segments` are the last references to the files: unmapping a gigabyte takes a while as well."""
         self._disk: Final = disk
         self._segments: Final = deque(segments)
         self.paths: Final = [segment.path for segment in segments]
+        self.lost: Final = lost
+        """Who still needed a part of them, and how many bytes: a setting allowed it."""
 
     def run(self) -> None:
         """Blocks; may run in a thread."""
@@ -62,29 +126,47 @@ class Retention:
         """May change."""
         self._untrimmed: dict[tuple[str, int], ConsumeQueue] = {}
 
-    def expire(self, *, dispatched_offset: int, now_wall_ms: int) -> RetentionJob | None:
+    def wish(self, time: BelievedTime, *, usage: DiskUsage, dispatched_offset: int) -> ExpiryWish:
+        """What should go, if nobody needed it."""
+        log = self._log
+        first = log.min_offset
+        listed = {entry.name: entry for entry in self._disk.list_folder(COMMIT_LOG_FOLDER)}
+        files = [
+            listed[file_name(first + number * log.file_bytes)] for number in range(self._complete(dispatched_offset))
+        ]
+        return expiry_wish(
+            time.ages_ms(files),
+            start_offset=first,
+            file_bytes=log.file_bytes,
+            usage=usage,
+            options=self.options,
+            now_ms=time.now_ms,
+        )
+
+    def expire(self, wish: ExpiryWish, floor: RetentionFloor, *, dispatched_offset: int) -> RetentionJob | None:
         """Drops the CommitLog files that may go; the job removes them. None: nothing may."""
         log = self._log
         first = log.min_offset
-        expendable_end = min(log.flushed_offset, dispatched_offset, log.end_offset - 1)
-        count = max(0, expendable_end - first) // log.file_bytes
-        if not count:
-            return None
-        modified_ms = {entry.name: entry.modified_ms for entry in self._disk.list_folder(COMMIT_LOG_FOLDER)}
-        count = expendable_files(
-            [modified_ms[file_name(first + number * log.file_bytes)] for number in range(count)],
-            file_bytes=log.file_bytes,
-            usage=self._disk.usage(),
-            options=self.options,
-            now_wall_ms=now_wall_ms,
-        )
-        if not count:
+        end = expiry_end(wish, floor, options=self.options)
+        count = min((end - first) // log.file_bytes, self._complete(dispatched_offset), _FILES_PER_RUN_MAX)
+        if count <= 0:
             return None
         given_up = log.forget_first(count)
+        lost = [
+            (hold, log.min_offset - max(first, hold.offset))
+            for hold in (floor.replica, floor.reader)
+            if hold is not None and hold.offset < log.min_offset
+        ]
         self._untrimmed = {(queue.topic, queue.queue_id): queue for queue in self._queues}
         if self._index is not None:
             given_up += self._index.forget_expired_files(log.min_offset)
-        return RetentionJob(self._disk, given_up)
+        return RetentionJob(self._disk, given_up, lost=lost)
+
+    def _complete(self, dispatched_offset: int) -> int:
+        """How many files are neither written nor read by the store itself any more."""
+        log = self._log
+        complete_end = min(log.flushed_offset, dispatched_offset, log.end_offset - 1)
+        return max(0, complete_end - log.min_offset) // log.file_bytes
 
     def trim_queues(self, *, max_queues: int) -> bool:
         """Trims queues that wait for it, but no other after one whose file went; True if more are waiting."""
@@ -107,19 +189,74 @@ class Retention:
         return queue.remove_expired_files(self._log.min_offset)
 
 
-def expendable_files(
-    modified_ms: Sequence[int], *, file_bytes: int, usage: DiskUsage, options: StoreOptions, now_wall_ms: int
-) -> int:
-    """How many of the oldest files go now. `modified_ms`: last change of each file that may go at all, oldest first."""
-    expired = 0
-    if usage.used_ratio > options.disk_max_used_ratio or _is_delete_hour(options, now_wall_ms):
-        latest_ms = now_wall_ms - options.file_reserved_hours * _HOUR_MS
-        while expired < len(modified_ms) and modified_ms[expired] <= latest_ms:
-            expired += 1
+def expiry_wish(
+    ages_ms: Sequence[int], *, start_offset: int, file_bytes: int, usage: DiskUsage, options: StoreOptions, now_ms: int
+) -> ExpiryWish:
+    """What should go. `ages_ms`: of each file that may go at all, oldest first; `now_ms` tells the hour."""
+    is_time = usage.used_ratio > options.disk_max_used_ratio or now_ms // _HOUR_MS % 24 in options.delete_when_hours
+
+    def end(hours: int) -> int:
+        count = 0
+        while is_time and hours and count < len(ages_ms) and ages_ms[count] >= hours * _HOUR_MS:
+            count += 1
+        return start_offset + count * file_bytes
+
+    reserved = options.file_reserved_hours
+    is_short = usage.used_ratio > options.disk_clean_forcibly_ratio
     surplus_bytes = usage.used_bytes - int(options.disk_clean_forcibly_ratio * usage.total_bytes)
-    needed = -(-surplus_bytes // file_bytes) if usage.used_ratio > options.disk_clean_forcibly_ratio else 0
-    return min(max(expired, needed), len(modified_ms), _FILES_PER_RUN_MAX)
+    needed = min(-(-surplus_bytes // file_bytes), len(ages_ms)) if is_short else 0
+    return ExpiryWish(
+        usage=usage,
+        start_offset=start_offset,
+        expired_end=end(reserved),
+        unread_end=end(max(reserved, options.unread_reserved_hours) if options.unread_reserved_hours else 0),
+        unreplicated_end=end(
+            max(reserved, options.unreplicated_reserved_hours) if options.unreplicated_reserved_hours else 0
+        ),
+        needed_end=start_offset + needed * file_bytes,
+        is_short=is_short,
+    )
 
 
-def _is_delete_hour(options: StoreOptions, now_wall_ms: int) -> bool:
-    return now_wall_ms // _HOUR_MS % 24 in options.delete_when_hours
+def expiry_end(wish: ExpiryWish, floor: RetentionFloor, *, options: StoreOptions) -> int:
+    """Files that end at or below it go."""
+    by_age = [end for end, hold in _limits(wish, floor) if hold is not floor.unread]
+    by_need = [end for end, _ in _limits(wish, _when_short(floor, options))]
+    return max(min([wish.expired_end, *by_age]), min([wish.needed_end, *by_need]))
+
+
+def held_words(wish: ExpiryWish, floor: RetentionFloor, *, end_offset: int, options: StoreOptions) -> str | None:
+    """Why a disk that is short of room stays so: who holds how much of the log that ends at `end_offset`, and the
+    remedy. None: old files are going, or it is not short."""
+    if not wish.is_short:
+        return None
+    full = f"the disk is {wish.usage.used_ratio:.0%} full"
+    if wish.needed_end <= wish.start_offset:
+        return f"{full}, and not of complete CommitLog files: make room on it, or take a larger one"
+    if expiry_end(wish, floor, options=options) >= wish.needed_end:
+        return None
+    limit, hold = min(_limits(wish, _when_short(floor, options)), key=lambda limit: limit[0])
+    return f"{full}; {_size(end_offset - limit)} of the log are kept for {hold.holder}: {hold.remedy}"
+
+
+def _when_short(floor: RetentionFloor, options: StoreOptions) -> RetentionFloor:
+    """Who is asked when files go for want of room."""
+    return replace(floor, reader=None, unread=None) if options.delete_unread_when_full else floor
+
+
+def _limits(wish: ExpiryWish, floor: RetentionFloor) -> list[tuple[int, Hold]]:
+    """Up to where each lets go."""
+    holds = (
+        (floor.master, wish.start_offset),
+        (floor.replica, wish.unreplicated_end),
+        (floor.reader, wish.unread_end),
+        (floor.unread, wish.start_offset),
+    )
+    return [(max(hold.offset, overdue_end), hold) for hold, overdue_end in holds if hold is not None]
+
+
+def _size(count: int) -> str:
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} bytes"

@@ -71,7 +71,7 @@ async def test_33_lease_of_10_s_ends_after_10_s(client: RawClient) -> None:
 
 async def test_33_lease_that_ended_while_nobody_waited(client: RawClient, endpoint: Endpoint) -> None:
     [first] = await delivered(client, b"a")
-    endpoint.clock.push_wall(10_001)
+    endpoint.clock.push(10_001)
     [again] = (await client.receive()).messages
     assert again.system_properties.delivery_attempt == 2
     assert again.system_properties.receipt_handle != first
@@ -79,7 +79,7 @@ async def test_33_lease_that_ended_while_nobody_waited(client: RawClient, endpoi
 
 async def test_34_ack_after_the_lease(client: RawClient, endpoint: Endpoint) -> None:
     handles = await delivered(client, b"a")
-    endpoint.clock.push_wall(10_001)
+    endpoint.clock.push(10_001)
     response = await client.ack(*handles)
     assert response.status.code == Code.INVALID_RECEIPT_HANDLE
     assert [entry.status.code for entry in response.entries] == [Code.INVALID_RECEIPT_HANDLE]

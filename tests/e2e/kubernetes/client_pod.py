@@ -76,9 +76,9 @@ class ClientPod:
         node: str = "node0",
         outside: bool = False,
     ) -> None:
+        self.image = image
         self._cluster = cluster
         self._namespace = namespace
-        self._image = image
         self._access_point = access_point
         self._node = node
         self._outside = outside
@@ -90,7 +90,7 @@ class ClientPod:
         programs = {path.name: path.read_text(encoding="utf-8") for path in sorted(_PROGRAMS.glob("*.py"))}
         container = {
             "name": "client",
-            "image": self._image,
+            "image": self.image,
             "imagePullPolicy": "IfNotPresent",
             "command": ["sleep", "86400"],
             "env": [{"name": "HOME", "value": WORK}],
@@ -142,14 +142,15 @@ class ClientPod:
         """Tells a program to come to its end."""
         self._exec("touch", f"{WORK}/{name}.stop")
 
+    def has_ended(self, name: str) -> bool:
+        """Whether a program has come to its end."""
+        return bool(self._exec("sh", "-c", f"cat {WORK}/{name}.code 2>/dev/null || true").strip())
+
     def result(self, name: str, limit_s: float) -> dict[str, Any]:
         """Waits for a program's end; returns the JSON object it printed. Raises NotInTime and CommandFailed."""
 
-        def ended() -> str:
-            return "" if self._exec("sh", "-c", f"cat {WORK}/{name}.code 2>/dev/null || true").strip() else "it runs"
-
         try:
-            until(ended, limit_s, f"the client's {name} ends", pause_s=1)
+            until(lambda: "" if self.has_ended(name) else "it runs", limit_s, f"the client's {name} ends", pause_s=1)
         except NotInTime as error:
             raise NotInTime(f"{error}\n{self.errors(name)}") from None
         printed = self._exec("cat", f"{WORK}/{name}.out").strip()

@@ -15,7 +15,7 @@ from e2e.kubernetes.installation import Installation
 from e2e.kubernetes.replicas import compare_replicas
 from e2e.kubernetes.report import FaultRow, Report
 
-__all__ = ["FAULT_KINDS", "break_everything"]
+__all__ = ["FAULT_KINDS", "Fault", "break_everything", "felt"]
 
 FAULT_KINDS: Final = ("delete", "kill", "power", "drain")
 TOPIC: Final = "faults"
@@ -192,7 +192,7 @@ def _judge(installation: Installation, report: Report, client: ClientPod, player
     received = {delivery.message_id for delivery in client.deliveries("load-received")}
     sends = sorted(client.acknowledged(LOAD), key=lambda each: each.at_s)
     for fault in player.played:
-        row = _felt(fault, sends)
+        row = felt(fault, sends)
         inside = [each for each in sends if fault.began_s <= each.at_s < fault.over_s]
         report.add_fault(replace(row, lost=sum(each.message_id not in received for each in inside)))
     report.check("faults: played", len(player.played), "faults", ">= 1")
@@ -208,7 +208,7 @@ def _judge(installation: Installation, report: Report, client: ClientPod, player
     )
 
 
-def _felt(fault: Fault, sends: Sequence[Acknowledged]) -> FaultRow:
+def felt(fault: Fault, sends: Sequence[Acknowledged]) -> FaultRow:
     """What a client felt of a fault, from the moments of its acknowledgements."""
     inside = [each for each in sends if fault.began_s - FELT_S <= each.at_s <= fault.over_s]
     moments = [each.at_s for each in inside]

@@ -48,6 +48,14 @@ def test_cluster_without_brokers_is_a_problem() -> None:
     assert _only(ClusterState(name_servers=servers, brokers=())).problem == "no broker is registered"
 
 
+def test_what_a_broker_says_of_itself_is_a_problem() -> None:
+    healthy = master()
+    assert healthy.status is not None
+    status = replace(healthy.status, problems=(("cannot read its config/topics.json", "start its slave"),))
+    finding = _only(with_broker(_HEALTHY, replace(healthy, status=status)))
+    assert finding == Finding(Severity.PROBLEM, "broker-a:0", "cannot read its config/topics.json", "start its slave")
+
+
 def test_dead_master_leaves_its_group_without_one() -> None:
     dead = replace(master(), status=None, error="UNAVAILABLE", registered=False)
     subjects = [finding.subject for finding in diagnose(with_broker(_HEALTHY, dead))]
@@ -108,7 +116,7 @@ def test_a_slave_that_refuses_its_master_says_why_and_what_helps() -> None:
 
 
 def test_what_a_broker_says_is_wrong_is_a_problem() -> None:
-    state = with_broker(_HEALTHY, slave(problems=("topics.json keeps what its master lacks",)))
+    state = with_broker(_HEALTHY, slave(problems=(("topics.json keeps what its master lacks", "make them again"),)))
     assert _only(state).problem == "topics.json keeps what its master lacks"
 
 
@@ -125,6 +133,11 @@ def test_no_remedy_says_that_a_tail_be_deleted() -> None:
     finding = _only(with_broker(_HEALTHY, slave(kept_tails=("kept-tails/0-9-1.log",))))
     assert "tandemmq restore-kept-tail" in finding.remedy
     assert "delete" not in finding.remedy
+
+
+def test_a_slave_whose_disk_is_full_says_that() -> None:
+    link = MasterLinkState(address="10.0.0.1:10912", state="disk full", master_end_offset=9, lag_bytes=4_096)
+    assert "its disk is full, 4,096 bytes" in _only(with_broker(_HEALTHY, slave(master_link=link))).problem
 
 
 def test_write_refusal_is_shown_with_its_reason() -> None:

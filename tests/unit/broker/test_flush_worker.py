@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
 from broker.flush_worker import FlushWorker
-from mqcore.storage import DiskError
+from mqcore.storage import DiskError, DiskFull
 
 
 class Job:
@@ -103,4 +105,39 @@ async def test_close_finishes_the_job_that_is_out() -> None:
     job.go_on.set()
     await asyncio.wait_for(closing, 10)
     assert harness.finished == [job]
+    await asyncio.wait_for(task, 10)
+
+
+class Full:
+    """A disk that has room the third time."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    def run(self) -> None:
+        self.tries += 1
+        if self.tries < 3:
+            raise DiskFull("disk full: config/topics.json")
+
+
+@pytest.mark.parametrize(("waits_for_room", "tries"), [(True, 3), (False, 1)])
+async def test_a_job_without_room_is_run_again_where_that_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, waits_for_room: bool, tries: int
+) -> None:
+    monkeypatch.setattr("broker.flush_worker.ROOM_PAUSE_S", 0)
+    job = Full()
+    jobs = [job]
+    ended: asyncio.Future[Full | DiskError] = asyncio.get_running_loop().create_future()
+    worker = FlushWorker[Full](
+        "test",
+        take=lambda: jobs.pop() if jobs else None,
+        finished=ended.set_result,
+        failed=ended.set_result,
+        waits_for_room=waits_for_room,
+    )
+    task = asyncio.create_task(worker.run())
+    worker.kick()
+    end = await asyncio.wait_for(ended, 10)
+    assert (job.tries, end is job) == (tries, waits_for_room)
+    await worker.close()
     await asyncio.wait_for(task, 10)

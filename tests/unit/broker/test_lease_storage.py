@@ -9,33 +9,35 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from broker.lease_copy import LeaseChange, LeaseCopy, LeasePosition, LeaseSource
 from broker.lease_storage import LeaseStorage
 from broker.master.metadata_recovery import recover_leases
+from mqcore.clock import Clock
 from mqcore.delivery import DeliveryOptions, LeaseTable, TagFilter
 from mqcore.delivery.journal import JournalEntry, read_frames
 from mqcore.storage import Disk
 from support.queue_memory import QueueMemory
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
+from support.stores import ManualClock
 
 GROUP, TOPIC = "group", "topic"
 
 
 def loaded(
-    disk: Disk, queues: QueueMemory, *, compaction_floor_bytes: int = 1 << 20
+    disk: Disk, queues: QueueMemory, *, compaction_floor_bytes: int = 1 << 20, clock: Clock | None = None
 ) -> tuple[LeaseTable, LeaseStorage]:
-    """A table with its storage, as a broker has them after its start."""
+    """A table with its storage, as a broker has them after its start; at 100 s if no clock is given."""
     table = LeaseTable(
         queues,
         options=DeliveryOptions(consume_from_earliest=True, compaction_floor_bytes=compaction_floor_bytes),
         broker_name="broker-a",
         nonce=itertools.count(1).__next__,
     )
-    storage = LeaseStorage(disk, table)
+    storage = LeaseStorage(disk, table, clock or ManualClock(100_000))
     storage.load()
     return table, storage
 
@@ -188,6 +190,70 @@ def test_an_operators_reset_during_a_compaction_outlives_a_loss_of_power() -> No
         assert len(receive(table, now_ms=100_000)) == 4
 
 
+class _TwoClocks(ManualClock):
+    """A wall clock that may be wrong by `wrong_ms`, beside the time since the machine's start."""
+
+    def __init__(self, *, up_ms: int, wrong_ms: int = 0, began_ms: int = 1_700_000_000_000) -> None:
+        super().__init__(up_ms)
+        self.wrong_ms = wrong_ms
+        self.began_ms = began_ms
+
+    def wall_ms(self) -> int:
+        return self.began_ms + self.now_ms + self.wrong_ms
+
+
+_DAY_MS = 24 * 3_600_000
+_wrong_ms = st.sampled_from([-3 * _DAY_MS, -20_000, 0, 20_000, 3 * _DAY_MS])
+
+
+@given(
+    wrong_at_grant_ms=_wrong_ms,
+    wrong_at_restart_ms=_wrong_ms,
+    away_ms=st.integers(0, 60_000),
+    reboots=st.booleans(),
+    was_older_version=st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_lease_lasts_as_long_as_it_was_given_for_whatever_the_wall_clock_says(
+    *, wrong_at_grant_ms: int, wrong_at_restart_ms: int, away_ms: int, reboots: bool, was_older_version: bool
+) -> None:
+    disk, queues = SimulatedDisk(random.Random(1)), queues_with(1)
+    clock = _TwoClocks(up_ms=500_000, wrong_ms=wrong_at_grant_ms)
+    table, storage = loaded(disk, queues, clock=clock)
+    clock.wrong_ms = 0  # Jumps while it runs change nothing.
+    assert receive(table, now_ms=clock.now_ms)
+    if was_older_version:
+        disk.remove("config/leaseClock.json")
+    storage.close()
+    disk.crash(power_loss=reboots)
+    clock = _TwoClocks(up_ms=500_000 + away_ms, wrong_ms=wrong_at_restart_ms)
+    if reboots:
+        clock = _TwoClocks(up_ms=1_000, wrong_ms=wrong_at_restart_ms, began_ms=clock.began_ms + 499_000 + away_ms)
+    table, _ = loaded(disk, queues, clock=clock)
+    if not reboots and not was_older_version:
+        assert receive(table, now_ms=500_000 + 29_999) == [] or away_ms >= 30_000
+        assert receive(table, now_ms=500_000 + 30_000)
+    else:
+        # By the wall clock, which nothing can be held against; but never longer than it was given for.
+        assert receive(table, now_ms=clock.now_ms + 30_000)
+        if wrong_at_grant_ms == wrong_at_restart_ms and away_ms < 30_000:
+            table, _ = loaded(disk, queues, clock=clock)
+            assert receive(table, now_ms=clock.now_ms) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"bootId": "other"}'])
+def test_a_lease_clock_that_cannot_be_read_is_that_of_another_run(content: bytes) -> None:
+    disk, queues = SimulatedDisk(random.Random(1)), queues_with(1)
+    clock = _TwoClocks(up_ms=500_000)
+    table, storage = loaded(disk, queues, clock=clock)
+    assert receive(table, now_ms=clock.now_ms)
+    storage.persist()
+    disk.write_file("config/leaseClock.json", content)
+    table, _ = loaded(disk, queues, clock=clock)
+    assert receive(table, now_ms=clock.now_ms + 29_999) == []
+    assert receive(table, now_ms=clock.now_ms + 30_000)
+
+
 def follow(copy: LeaseCopy, source: LeaseSource) -> LeaseChange:
     """One pull of a slave."""
     change = asyncio.run(source.changes_since(copy.known))
@@ -232,7 +298,7 @@ def new_master(disk: Disk, queues: QueueMemory) -> tuple[LeaseTable, LeaseStorag
         broker_name="broker-a",
         nonce=itertools.count(1_000).__next__,
     )
-    return table, LeaseStorage(disk, table)
+    return table, LeaseStorage(disk, table, ManualClock(100_000))
 
 
 @given(

@@ -7,9 +7,11 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.master.metadata_recovery import recover_metadata
-from broker.metadata_tables import MetadataTables
+from broker.metadata_tables import MetadataTables, MetadataWrite
 from broker.slave.metadata_pull import MetadataPull
 from mqcore.delivery import DeliveryOptions, LeaseTable, TagFilter
 from mqcore.metadata import DataVersion, MetadataFile, SubscriptionGroupConfig, TopicConfig
@@ -225,14 +227,14 @@ def test_a_damaged_table_comes_from_a_replica_or_keeps_the_master_from_serving(
     disk.remove(f"config/{file.value}.bak")
     damaged = started(disk)
     assert list(damaged.damaged) == [file]
-    assert any(f"config/{file.value}" in problem for problem in damaged.problems)
+    assert f"config/{file.value}" in damaged.damaged[file]
     damaged.persist_all()
     assert disk.read_file(f"config/{file.value}") == content, "nothing takes its place yet"
     if file is not MetadataFile.DELAY_OFFSETS:
         recover(damaged, started(new_disk()))
         assert list(damaged.damaged) == [file], "a new replica has nothing to say"
     assert recover(damaged, full)
-    assert not damaged.problems
+    assert not damaged.damaged
     assert texts(started(disk)) == texts(full)
 
 
@@ -242,7 +244,7 @@ def test_an_operator_may_go_on_without_a_damaged_table(full: MetadataTables) -> 
     damaged = started(disk)
     (line,) = damaged.accept_damage()
     assert "config/topics.json" in line
-    assert not damaged.problems
+    assert not damaged.damaged
     assert disk.read_file("config/topics.json.damaged") == b"{half"
     assert not started(disk).damaged
 
@@ -253,3 +255,104 @@ def test_a_damaged_replica_says_nothing(full: MetadataTables) -> None:
     before = full.topics.to_json()
     recover(full, started(disk))
     assert full.topics.to_json() == before
+
+
+class Written:
+    """Tables with a worker that writes when the test says so."""
+
+    def __init__(self) -> None:
+        self.disk = new_disk()
+        self.tables = started(self.disk)
+        self.kicks = 0
+        self.tables.attach(self._kicked)
+        self.answered: list[str] = []
+
+    def _kicked(self) -> None:
+        self.kicks += 1
+
+    def make(self, group: str) -> None:
+        self.tables.put_group(SubscriptionGroupConfig(group))
+        self.tables.when_group_written(group, lambda: self.answered.append(group))
+
+    def begin(self) -> MetadataWrite:
+        write = self.tables.take_write()
+        assert write is not None
+        return write
+
+    def end(self, write: MetadataWrite) -> None:
+        write.run()
+        self.tables.write_finished(write)
+
+    def on_disk(self) -> set[str]:
+        self.disk.crash(power_loss=True)
+        return {group.group_name for group in started(self.disk).groups}
+
+
+def test_all_changes_that_come_during_a_write_share_the_next_one() -> None:
+    written = Written()
+    written.make("first")
+    write = written.begin()
+    for number in range(100):
+        written.make(f"G{number}")
+    assert written.answered == []
+    written.end(write)
+    assert written.answered == ["first"]
+    written.end(written.begin())
+    assert len(written.answered) == 101
+    assert written.tables.take_write() is None
+    assert {"first", "G0", "G99"} <= written.on_disk()
+
+
+def test_others_do_not_wait_for_a_new_group() -> None:
+    written = Written()
+    written.make("known")
+    written.end(written.begin())
+    written.make("new")
+    written.make("known")
+    assert written.answered == ["known", "known"]
+
+
+@given(st.lists(st.sampled_from(["make", "begin", "end", "remove"]), max_size=40))
+def test_who_was_answered_finds_the_group_after_a_power_loss(steps: list[str]) -> None:
+    written, writes, made, removed = Written(), list[MetadataWrite](), 0, set[str]()
+    for step in steps:
+        if step == "make":
+            written.make(f"G{made}")
+            made += 1
+        elif step == "remove" and made:
+            removed.add(f"G{made - 1}")
+            written.tables.remove_group(f"G{made - 1}")
+        elif step == "begin" and not writes and (write := written.tables.take_write()) is not None:
+            writes.append(write)
+        elif step == "end" and writes:
+            written.end(writes.pop())
+    assert set(written.answered) - removed <= written.on_disk()
+
+
+async def test_an_operators_change_is_answered_when_it_is_written() -> None:
+    written = Written()
+    await written.tables.written()
+    written.tables.put_topic(TopicConfig("T", 1, 1))
+    waiting = asyncio.create_task(written.tables.written())
+    await asyncio.sleep(0)
+    write = written.begin()
+    assert not waiting.done()
+    late = asyncio.create_task(written.tables.written())
+    await asyncio.sleep(0)
+    written.end(write)
+    await asyncio.gather(waiting, late)
+    assert started(written.disk).topics.get("T") is not None
+
+
+def test_what_is_being_written_is_the_table_of_that_moment() -> None:
+    written = Written()
+    written.make("A")
+    written.tables.consumer_offsets.commit("A", "T", 0, 1, now_ms=1)
+    written.tables.forget_progress_in("none")
+    write = written.begin()
+    before = [table.to_json() for table in written.tables.by_file.values()]
+    written.make("B")
+    written.tables.consumer_offsets.commit("A", "T", 0, 2, now_ms=2)
+    written.tables.topics.put(TopicConfig("T", 1, 1), now_ms=3)
+    write.run()
+    assert texts(started(written.disk)) == before

@@ -41,6 +41,7 @@ class _Member:
     def __init__(self, *, serving: bool = True) -> None:
         self.proven: list[tuple[int, int, str]] = []
         self.superseded: list[str] = []
+        self.left: list[int] = []
         self.disk = SimulatedDisk(random.Random(1), wall_ms=lambda: 0)
         self.master = ReplicaIdentity(self.disk, BrokerIdentity("C", "broker-a", 0), new_disk_id=lambda: "M")
         self.master.read()
@@ -51,7 +52,11 @@ class _Member:
             serving=lambda: serving,
             verified=lambda *proven: self.proven.append(proven),
             superseded=self.superseded.append,
+            leave_master=self.leave_master,
         )
+
+    async def leave_master(self) -> None:
+        self.left.append(self.master.greatest_epoch)
 
     async def verify(
         self, start: int, end: int, digest: bytes, connection: str = "10.0.0.7:4", *, epoch: int = 3
@@ -121,3 +126,17 @@ async def test_a_member_that_holds_more_of_our_epoch_tells_it_too() -> None:
     assert len(member.superseded) == 1
     assert not await member.verify(FIRST + len(LOG) + 1, FIRST + len(LOG) + 1, b"", "", epoch=2)
     assert len(member.superseded) == 1, "one of an earlier epoch is behind, however long its log is"
+
+
+async def test_an_epoch_is_promised_to_one_disk_and_the_master_left_after_it_is_durable() -> None:
+    member = _Member()
+    assert not await member.proof.promise(3, "D1"), "that epoch was followed"
+    assert await member.proof.promise(5, "D1")
+    assert not await member.proof.promise(5, "D2")
+    assert not await member.proof.promise(4, "D2")
+    assert await member.proof.promise(5, "D1"), "the answer was lost, and it asks again"
+    assert await member.proof.promise(6, "D2")
+    assert member.left == [5, 5, 6]
+    again = ReplicaIdentity(member.disk, BrokerIdentity("C", "broker-a", 0), new_disk_id=lambda: "another")
+    again.read()
+    assert again.greatest_epoch == 6

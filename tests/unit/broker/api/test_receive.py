@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -329,6 +330,38 @@ def test_unknown_broker_name_means_this_one(broker: BrokerAssembly) -> None:
 def test_group_is_created_at_its_first_receive(broker: BrokerAssembly) -> None:
     call(broker, "ReceiveMessage", receive_request(group="newcomers"))
     assert broker.groups.get("newcomers") is not None
+
+
+def test_who_names_too_many_new_groups_is_told_so_and_known_groups_go_on(broker: BrokerAssembly) -> None:
+    send(broker, b"a")
+    broker.add_group("known")
+    broker.group_refusal = "clients name too many: create them beforehand"
+    fake = call(broker, "ReceiveMessage", receive_request(group="newcomers"))
+    assert Answer.of(fake).code == Code.TOO_MANY_REQUESTS
+    assert broker.groups.get("newcomers") is None
+    assert receive(broker, receive_request(group="known")).bodies == [b"a"]
+
+
+def test_first_receive_of_a_group_is_answered_when_the_group_is_durable(broker: BrokerAssembly) -> None:
+    send(broker, b"a")
+    writes: list[Callable[[], object]] = []
+    broker.group_writes = writes
+    waiting, cancelled = (call(broker, "ReceiveMessage", receive_request(group="newcomers")) for _ in range(2))
+    cancelled.cancel()
+    assert not waiting.sent
+    for written in writes:
+        written()
+    assert Answer.of(waiting).bodies == [b"a"]
+    assert not cancelled.sent
+
+
+def test_first_receive_of_a_group_ends_when_the_broker_stops_meanwhile(broker: BrokerAssembly) -> None:
+    writes: list[Callable[[], object]] = []
+    broker.group_writes = writes
+    waiting = call(broker, "ReceiveMessage", receive_request(group="newcomers"))
+    broker.refusal = "the broker is stopping"
+    writes[0]()
+    assert Answer.of(waiting).code == Code.FORBIDDEN
 
 
 def test_disabled_group_is_refused(broker: BrokerAssembly) -> None:

@@ -51,7 +51,7 @@ class Group:
             tag_filter=ALL_TAGS,
             batch_size=batch,
             invisible_ms=INVISIBLE_MS,
-            now_ms=self.time.wall_ms(),
+            now_ms=self.time.monotonic_ms(),
             max_attempts=17,
             auto_renew=False,
             client_id="client",
@@ -60,7 +60,7 @@ class Group:
     def acknowledge(self, received: Received, count: int) -> None:
         for delivery in received.deliveries[:count]:
             assert self.broker.leases.acknowledge(
-                group="billing", topic="orders", handle=delivery.handle, now_ms=self.time.wall_ms()
+                group="billing", topic="orders", handle=delivery.handle, now_ms=self.time.monotonic_ms()
             )
 
     async def told(self) -> dict[tuple[str, ...], float]:
@@ -114,7 +114,7 @@ async def test_what_waits_for_another_attempt_is_told_apart(group: Group) -> Non
     group.put(3)
     group.receive(3)
     group.time.advance(INVISIBLE_MS + 1)
-    group.broker.leases.expire(group.time.wall_ms())
+    group.broker.leases.expire(group.time.monotonic_ms())
     told = await group.told()
     labels = ("orders", "billing")
     assert (told["lag_messages", *labels, "false"], told["lag_messages", *labels, "true"]) == (0, 3)

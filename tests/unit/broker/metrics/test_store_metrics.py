@@ -6,11 +6,19 @@ import random
 
 from broker.metrics.catalogue import BROKER_METRICS
 from broker.metrics.store_metrics import StoreMetrics
+from broker.queue_reader import DamagedEntries
 from mqcore.metrics import Histogram
 from mqservice.metrics import MetricSamples
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, flush_all, new_store
+
+
+class Figures:
+    """Of the retention task."""
+
+    deleted_needed_bytes = 17
+    clock_jumped_ms = -5_500
 
 
 class Store:
@@ -25,7 +33,9 @@ class Store:
             disk=disk,
             clock=self.clock,
             flush_seconds={"log": Histogram((0.1,))},
+            retention=Figures(),
             disk_warning_ratio=lambda: 0.9,
+            damaged_entries=DamagedEntries(),
         )
 
     def samples(self) -> MetricSamples:
@@ -50,6 +60,8 @@ async def test_a_new_store_is_empty_and_recovered() -> None:
     assert told["storage_size"] == told["storage_message_reserve_time"] == 0
     assert told["store_recovery_progress_ratio"] == 1
     assert told["disk_warning_ratio"] == 0.9
+    assert told["store_needed_bytes_deleted_total"] == 17
+    assert told["store_wall_clock_jump_seconds"] == -5.5
 
 
 async def test_what_is_not_flushed_and_how_old_the_oldest_message_is() -> None:

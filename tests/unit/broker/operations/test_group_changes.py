@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.operations.group_changes import Edge, GroupRemoval, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
+from mqcore.delivery import SkippedBacklog
 from mqcore.metadata import TopicConfig
 from support.group_operations import ConsumedBroker
 
@@ -64,6 +65,40 @@ async def test_only_named_queues_move_and_the_others_begin_as_by_themselves() ->
     broker.put(3, queue_id=1)
     assert await reset(broker, {0: 1}) == [OffsetMove(0, -1, 1, 3, 0)]
     assert offsets(broker) == [(0, 1), (0, 2)]
+
+
+async def test_a_group_that_begins_at_the_newest_message_tells_what_it_will_not_get() -> None:
+    broker = ConsumedBroker(consume_from_earliest=False)
+    assert broker.leases.take_new_skips() == []
+    broker.put(3)
+    broker.put(2, queue_id=1)
+    broker.receive()
+    told = SkippedBacklog("G", "T", 5)
+    assert broker.leases.take_new_skips() == [told]
+    assert broker.leases.take_new_skips() == []
+    broker.put(4)
+    assert broker.leases.skipped_backlogs() == [told], "what came later is delivered"
+    await reset(broker, {0: 1})
+    assert broker.leases.skipped_backlogs() == [SkippedBacklog("G", "T", 2)]
+    await reset(broker, Edge.LATEST)
+    assert broker.leases.skipped_backlogs() == [], "an operator wants it there"
+    broker.changes.remove_group("G")
+    broker.receive()
+    assert broker.leases.take_new_skips() == [SkippedBacklog("G", "T", 9)], "it began anew"
+    broker.changes.forget_topic("T")
+    assert broker.leases.skipped_backlogs() == []
+
+
+@pytest.mark.parametrize("from_earliest", [True, False])
+def test_a_group_that_misses_nothing_tells_nothing(from_earliest: bool) -> None:
+    broker = ConsumedBroker(consume_from_earliest=from_earliest)
+    if from_earliest:
+        broker.put(3)
+    broker.receive()
+    broker.put(3)
+    broker.receive()
+    assert broker.leases.take_new_skips() == []
+    assert broker.leases.skipped_backlogs() == []
 
 
 @pytest.mark.parametrize(

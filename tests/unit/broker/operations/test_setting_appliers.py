@@ -62,6 +62,7 @@ class Parts:
 def test_a_slave_follows_what_is_its_own_and_traces_only_where_there_are_some() -> None:
     slaves = {
         "auditReadRate",
+        "clockJumpMax",
         "deleteWhen",
         "diskMaxUsedSpaceRatio",
         "diskSpaceCleanForciblyRatio",
@@ -74,8 +75,11 @@ def test_a_slave_follows_what_is_its_own_and_traces_only_where_there_are_some() 
         "autoCreateSubscriptionGroup",
         "consumeFromEarliest",
         "defaultTopicQueueNums",
+        "deleteUnreadWhenFull",
         "maxInflightPerQueue",
         "maxMessageSize",
+        "unreadReservedTime",
+        "unreplicatedReservedTime",
     }
     assert Parts().changeable() == masters
     assert Parts("traceEnable=true").changeable() == masters | {"traceSampleRate", "traceSlowThreshold"}

@@ -21,9 +21,10 @@ from broker.queries import (
     WantedMessages,
 )
 from mqcore.message.sys_flag import COMPRESSED
+from mqcore.storage import RetentionFloor
 from mqcore.storage.consume_queue import FILLER_SIZE
 from support.query_stores import QueryStore
-from support.stores import flush_all
+from support.stores import flush_all, right_time
 
 START_MS = 1_700_000_000_000
 
@@ -320,7 +321,7 @@ async def test_expired_messages_are_left_out() -> None:
     job = None
     for hour in range(24):
         store.clock.now_ms += hour and 3_600_000
-        job = job or store.store.expire(now_wall_ms=store.clock.now_ms)
+        job = job or store.store.expire(store.store.expiry_wish(right_time(store.clock.now_ms)), RetentionFloor())
     assert job is not None
     job.run()
     assert store.store.min_offset > 0

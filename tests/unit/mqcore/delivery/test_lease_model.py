@@ -229,7 +229,7 @@ class Delivering(RuleBasedStateMachine):
         # Less than the whole next frame, which would not be lost.
         torn = b"".join(self.frames[whole : whole + 1])[:-1][:torn_bytes]
         self.table = self.new_table()
-        report = self.table.restore(self.snapshot, journal + torn)
+        report = self.table.restore(self.snapshot, journal + torn, now_ms=self.now_ms)
         assert report == RestoreReport(snapshot_valid=True, journal_bytes=len(journal), torn_bytes=len(torn))
         self.groups = deepcopy(self.history[whole])
         self.snapshot = self.table.snapshot()

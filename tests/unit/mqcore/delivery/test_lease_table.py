@@ -86,11 +86,11 @@ class Broker:
     def committed(self, queue_id: int = 0) -> int | None:
         return self.leases.committed("G", "T", queue_id)
 
-    def restart(self) -> None:
+    def restart(self, *, now_ms: int = T0 + 86_400_000) -> None:
         """Kills the broker behind its last answer."""
         self.journal += self.leases.take_journal()
         self.leases = self._table()
-        report = self.leases.restore(b"", self.journal)
+        report = self.leases.restore(b"", self.journal, now_ms=now_ms)
         assert report.torn_bytes == 0
 
 
@@ -591,7 +591,7 @@ def test_a_damaged_snapshot_is_not_half_believed() -> None:
     journal = broker.leases.take_journal()
     damaged = snapshot[:-1] + bytes([snapshot[-1] ^ 1])
     table = broker._table()
-    report = table.restore(damaged, journal)
+    report = table.restore(damaged, journal, now_ms=T0 + LEASE_MS)
     assert not report.snapshot_valid
     assert list(table.progress()) == []
 

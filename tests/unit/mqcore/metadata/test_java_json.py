@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqcore.metadata import MetadataCorrupt
-from mqcore.metadata.java_json import JavaValue, read_java_json, write_java_json
+from mqcore.metadata.java_json import JavaText, JavaValue, read_java_json, write_java_json
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 VALUES = st.recursive(
@@ -48,6 +48,12 @@ def test_what_is_no_object_is_corrupt(text: str) -> None:
 def test_wrong_type_names_the_field(text: str) -> None:
     with pytest.raises(MetadataCorrupt, match=r"^a is no integer"):
         read_java_json(text).integer("a", 0)
+
+
+@given(st.dictionaries(TEXTS, VALUES, max_size=5))
+def test_what_was_printed_before_is_printed_the_same_inside_another(value: dict[str, JavaValue]) -> None:
+    printed = JavaText(value, depth=2)
+    assert write_java_json({"table": {"name": printed}}) == write_java_json({"table": {"name": value}})
 
 
 @given(st.dictionaries(TEXTS, VALUES, max_size=5))

@@ -26,7 +26,7 @@ def _step(
         our_segment_bytes=100,
         their_segment_bytes=segment_bytes,
         serving=serving,
-        our_history=our_history,
+        our_epoch=our_history.last_epoch,
         their_history=their_history,
     )
 

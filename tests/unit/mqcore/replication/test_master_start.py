@@ -63,6 +63,7 @@ def _step(
     now_ms: int = 0,
     accepts_loss: bool = False,
     rivals: dict[str, str] | None = None,
+    copies: tuple[str, ...] = (),
 ) -> StartStep:
     """`told` None: the NameServer is silent."""
     start = MasterStart(
@@ -78,7 +79,7 @@ def _step(
         start.name_server_told(NAME_SERVER, told, now_ms=0)
     for answer in answers:
         start.replica_answered(answer)
-    start.rivals_are(rivals or {})
+    start.rivals_are(rivals or {}, copies=copies)
     return start.next_step(now_ms=now_ms)
 
 
@@ -206,6 +207,22 @@ class TestTwoSlaves:
         assert _step(_own(300, whole=False), behind, longer, total=3) == Fetch(longer)
 
 
+class TestAnswersGrowOld:
+    def test_who_answered_once_and_is_away_is_waited_for(self) -> None:
+        start = MasterStart(
+            own=_own(whole=False),
+            total_replicas=2,
+            name_servers=frozenset({NAME_SERVER}),
+            recovery_timeout_ms=60_000,
+            started_ms=0,
+        )
+        start.name_server_told(NAME_SERVER, (SLAVE,), now_ms=0)
+        start.replica_answered(_answer())
+        assert isinstance(start.next_step(now_ms=0), Serve)
+        start.hear_anew()
+        assert _waits(start.next_step(now_ms=3_600_000)).missing == (SLAVE,)
+
+
 class TestTwoProcessesWithOneId:
     def test_the_second_waits_while_the_first_serves(self) -> None:
         rival = _answer(500, disk="M1", broker_id=0)
@@ -214,6 +231,10 @@ class TestTwoProcessesWithOneId:
 
     def test_the_second_waits_while_the_first_does_not_answer(self) -> None:
         assert "brokerId" in _waits(_step(_own(0, disk="M2"), rivals={"M1": "m1:10911"}, now_ms=3_600_000)).reason
+
+    def test_one_on_a_copy_of_the_disk_waits_as_well(self) -> None:
+        step = _step(_own(), _answer(), told=(US,), copies=("m1:10911",), accepts_loss=True)
+        assert "copy of this very disk, at m1:10911" in _waits(step).reason
 
     def test_of_two_that_start_the_one_with_the_better_log_goes_on(self) -> None:
         rival = _answer(300, disk="M1", broker_id=0, serving=False)

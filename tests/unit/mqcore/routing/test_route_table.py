@@ -41,7 +41,7 @@ def registration(
     client = address or f"{identity.broker_name}-{identity.broker_id}:8081"
     return Registration(
         identity,
-        BrokerEndpoints(client, "metadata:10911", "ha:10912"),
+        BrokerEndpoints(client, client.replace(":8081", ":10911"), "ha:10912"),
         incarnation,
         timeout_ms,
         DataVersion(0, 0, version),
@@ -246,6 +246,16 @@ def test_wall_clock_set_back_does_not_keep_a_restarted_broker_out() -> None:
     # And the former process does not come back by its later clock.
     reason = refused(table, registration(MASTER, ORDERS, incarnation=300, disk_id="disk", run=7)).reason
     assert "copy" in reason
+
+
+def test_one_that_recovers_does_not_push_out_one_that_serves_from_the_same_disk() -> None:
+    table = RouteTable()
+    register(table, registration(MASTER, ORDERS, disk_id="disk", run=7))
+    copied = registration(MASTER, address="other:8081", incarnation=300, disk_id="disk", run=8, recovering="asks")
+    assert "copy" in refused(table, copied).reason
+    assert table.route("orders") is not None
+    table.expire(now_ms=1_000)
+    assert register(table, copied, now_ms=1_000).is_new
 
 
 def test_another_disk_waits_until_the_live_broker_has_gone() -> None:

@@ -167,7 +167,7 @@ def test_min_offset_follows_the_log(table: ConsumeQueueTable) -> None:
     queue.correct_min_offset(12 * RECORD_BYTES)
     assert queue.min_offset == 12
     assert queue.read(11, 1) == []
-    queue.correct_min_offset(12 * RECORD_BYTES + 1)
+    queue.correct_min_offset(13 * RECORD_BYTES)
     assert queue.min_offset == 13
     queue.correct_min_offset(1_000_000)
     assert queue.min_offset == queue.max_offset == 45

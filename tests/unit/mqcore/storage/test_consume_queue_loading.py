@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.storage import LogGap, SegmentSizeMismatch
+from mqcore.storage import SegmentSizeMismatch
 from mqcore.storage.consume_queue import ENTRY, QueueEntry
 from mqcore.storage.consume_queue_loading import StopKind
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
@@ -171,12 +171,11 @@ def test_files_of_another_length_are_refused(disk: SimulatedDisk) -> None:
         loaded_offsets(disk, StopKind.CLEAN, durable_offset=0)
 
 
-def test_a_missing_file_is_refused_unless_the_machine_lost_power(disk: SimulatedDisk) -> None:
+@pytest.mark.parametrize("stop", list(StopKind))
+def test_a_missing_file_ends_the_queue_before_it(disk: SimulatedDisk, stop: StopKind) -> None:
     store_queue(disk, packed(*range(0, 10_000, 100)), packed(10_000), packed(20_000))
     disk.remove(f"{FOLDER}/{FILE_BYTES:020d}")
-    with pytest.raises(LogGap):
-        loaded_offsets(disk, StopKind.CLEAN, durable_offset=0)
-    assert len(loaded_offsets(disk, StopKind.POWER_LOST, durable_offset=9_900)) == 100
+    assert len(loaded_offsets(disk, stop, durable_offset=9_900)) == 100
 
 
 def test_names_that_are_no_queues_are_left_alone(disk: SimulatedDisk) -> None:

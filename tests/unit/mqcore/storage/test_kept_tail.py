@@ -38,7 +38,7 @@ def _tail(seed: int) -> Tail:
     rng = random.Random(seed)
     store = new_store(SimulatedDisk(rng), options=with_options(commit_log_file_bytes=_FILE_BYTES))
     store.load()
-    records = []
+    records: list[tuple[int, int]] = []
     for number in range(rng.randint(1, 30)):
         body = rng.randbytes(rng.choice((0, 10, 700)))
         if records and rng.random() < 0.3:

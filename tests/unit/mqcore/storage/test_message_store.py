@@ -634,3 +634,26 @@ def test_rewritten_entries_are_durable_after_their_sync(
     reloaded = again.consume_queue("topic", 0)
     assert reloaded is not None
     assert reloaded.read(0, 5) == sound
+
+
+def test_a_checkpoint_without_room_is_tried_again_and_stops_nothing() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    store = new_store(disk)
+    store.load()
+    store.put(outgoing_message())
+    store.write_appended()
+    job = store.queue_flush_job()
+    assert job is not None
+    capacity_bytes, disk.capacity_bytes = disk.capacity_bytes, disk.usage().used_bytes
+    job.run()
+    store.flush_finished(job)
+    assert store.refusal == "the disk is full"
+    assert store.put(outgoing_message()).status is PutStatus.SERVICE_NOT_AVAILABLE
+    disk.capacity_bytes = capacity_bytes
+    store.check_disk()
+    assert store.refusal is None
+    again = store.queue_flush_job()
+    assert again is not None, "nothing vouches for the entries yet"
+    again.run()
+    store.flush_finished(again)
+    assert store.queue_flush_job() is None

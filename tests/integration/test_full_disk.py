@@ -1,0 +1,80 @@
+"""A slave whose disk is full says so in words, stays up, and goes on when there is room again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from support.acknowledged_sends import AcknowledgedSender
+from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.topic_admin import broker_status, create_topic
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 24 MiB."""
+    folder = tmp_path / "broker-a-1"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted: {mounted.stderr.decode()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
+
+
+def _end(broker: ServiceProcess) -> int:
+    return int(asyncio.run(broker_status(broker)).end_offset)
+
+
+def test_a_slave_with_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path: Path, small_disk: Path) -> None:
+    with ProcessCluster(tmp_path) as cluster:
+        cluster.add_name_server()
+        settings = {"mappedFileSizeCommitLog": str(4 << 20), "maxMessageSize": "65536", "maxHashSlotNum": "1000"}
+        master = cluster.add_broker("broker-a", settings=settings | {"brokerRole": "ASYNC_MASTER"})
+        slave = cluster.add_broker("broker-a", broker_id=1, settings=settings)
+        asyncio.run(create_topic(master, "orders"))
+        # What somebody else left on that disk.
+        ballast = small_disk / "ballast"
+        ballast.write_bytes(bytes(8 << 20))
+
+        def told() -> list[str]:
+            assert slave.process is not None
+            assert slave.process.poll() is None, f"it ended:\n{slave.log_text()}"
+            names = ("slave_disk_full", "disk_full")
+            return [str(event["reason"]) for event in slave.events() if event.get("event") in names]
+
+        with AcknowledgedSender(master, "orders", body_bytes=16_000):
+            wait_until(lambda: told() != [], limit_s=60, what="the slave says that its disk is full")
+            # Not even a checkpoint has room.
+            with suppress(OSError), (small_disk / "more").open("wb", buffering=0) as more:
+                while True:
+                    more.write(bytes(4_096))
+            # Nor the table of topics.
+            asyncio.run(create_topic(master, "later"))
+            wait_until(lambda: any("config/topics.json" in line for line in told()), limit_s=60, what="it says so")
+            begun = _end(master)
+            wait_until(lambda: _end(master) > begun + (1 << 20), limit_s=60, what="the master goes on")
+        assert "disk full: commitlog/" in told()[0]
+        assert "4,194,304 bytes are needed and" in told()[0]
+        stopped_at = _end(slave)
+        assert stopped_at < _end(master)
+        ballast.unlink()
+        (small_disk / "more").unlink()
+        wait_until(lambda: _end(slave) > stopped_at, limit_s=60, what="it goes on")
+        assert told()
+        topics = small_disk / "config" / "topics.json"
+        wait_until(lambda: "later" in topics.read_text(), limit_s=60, what="the table is saved")
+        assert master.stop() == 0
+        assert slave.stop() == 0

@@ -1,0 +1,157 @@
+"""A slave on a real socket never vouches for bytes that are not what their sender wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, cast
+
+import pytest
+
+from broker.replica_identity import ReplicaIdentity
+from broker.slave.follower import Follower, MasterAddress
+from mqcore.replication import SlaveOptions
+from mqcore.replication.frames import REPORT, REPORT_BYTES, TRANSFER_HEADER
+from mqcore.routing import BrokerIdentity
+from mqcore.storage import MessageStore
+from mqservice.clock import SystemClock
+from support.messages import outgoing_message
+from support.simulated_disk import SimulatedDisk
+from support.stores import log_bytes, new_store, with_options
+
+_FILE_BYTES: Final = 64 << 10
+_LIMIT_S: Final = 20.0
+_OPTIONS: Final = with_options(commit_log_file_bytes=_FILE_BYTES, max_message_bytes=32 << 10)
+
+
+class RawMaster:
+    """A master as Java's is: no metadata plane. Sends `log` from where the slave says, in pieces; keeps all reports."""
+
+    def __init__(self, log: bytes, rng: random.Random) -> None:
+        self.log = log
+        self.rng = rng
+        self.reports: list[list[int]] = []
+        """Of each connection."""
+        self.damaged_connections = 0
+        """Of the next so many the byte at `damaged_at` arrives damaged."""
+        self.damaged_at = -1
+        self._heard = asyncio.Condition()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reports: list[int] = []
+        self.reports.append(reports)
+        log = bytearray(self.log)
+        if self.damaged_connections > 0:
+            self.damaged_connections -= 1
+            log[self.damaged_at] ^= 0x40
+        try:
+            (offset,) = REPORT.unpack(await reader.readexactly(REPORT_BYTES))
+            reports.append(offset)
+            sending = asyncio.create_task(self._send(bytes(log), offset, writer))
+            try:
+                while True:
+                    (report,) = REPORT.unpack(await reader.readexactly(REPORT_BYTES))
+                    async with self._heard:
+                        reports.append(report)
+                        self._heard.notify_all()
+            finally:
+                sending.cancel()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def _send(self, log: bytes, offset: int, writer: asyncio.StreamWriter) -> None:
+        while offset < len(log):
+            length = min(self.rng.choice((1, 40, 700, 9_000)), len(log) - offset, _FILE_BYTES - offset % _FILE_BYTES)
+            writer.write(TRANSFER_HEADER.pack(offset, length) + log[offset : offset + length])
+            await writer.drain()
+            offset += length
+            await asyncio.sleep(0)
+
+    async def reported(self, offset: int) -> None:
+        async with self._heard:
+            await self._heard.wait_for(lambda: any(offset in reports for reports in self.reports))
+
+
+@asynccontextmanager
+async def _no_flushes() -> AsyncIterator[None]:
+    yield
+
+
+@asynccontextmanager
+async def _followed(master: RawMaster, store: MessageStore) -> AsyncIterator[Follower]:
+    server = await asyncio.start_server(master.serve, "127.0.0.1", 0)
+    address = MasterAddress(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", None)
+    failures: list[Exception] = []
+    follower = Follower(
+        store=store,
+        clock=SystemClock(),
+        options=SlaveOptions(),
+        identity=BrokerIdentity("DefaultCluster", "broker-a", 1),
+        replica=cast(ReplicaIdentity, None),  # Nobody there asks for it.
+        metadata_endpoint=lambda: "",
+        master=lambda: address,
+        reports_flushed_only=False,
+        kick_flush=lambda: None,
+        flushes_paused=_no_flushes,
+        failed=failures.append,
+    )
+    task = asyncio.create_task(follower.run())
+    try:
+        async with asyncio.timeout(_LIMIT_S):
+            yield follower
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+        server.close()
+    assert not failures
+
+
+def _masters_log(rng: random.Random) -> tuple[bytes, list[tuple[int, int]]]:
+    """A log of several files, and where the records lie in it."""
+    store = new_store(SimulatedDisk(rng), options=_OPTIONS)
+    store.load()
+    records = []
+    for _ in range(60):
+        result = store.put(outgoing_message(body=rng.randbytes(rng.choice((10, 300, 9_000))), tag="t", keys=("k",)))
+        store.write_appended()
+        records.append((int(result.physical_offset), int(result.end_offset)))
+    return log_bytes(store), records
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_record_that_came_damaged_is_never_reported_and_comes_again(seed: int) -> None:
+    rng = random.Random(seed)
+    log, records = _masters_log(rng)
+    master = RawMaster(log, rng)
+    start, _ = rng.choice(records)
+    # A byte of the head that is checked, or of the body: the first eight are size and magic code.
+    master.damaged_at = start + rng.choice((0, 3, 5, 9, 30, 85, 88, 90))
+    master.damaged_connections = 1
+    slave = new_store(SimulatedDisk(rng), options=_OPTIONS)
+    slave.load()
+    async with _followed(master, slave):
+        await master.reported(len(log))
+    damaged, *later = master.reports
+    assert max(damaged) <= start, "a damaged record was vouched for"
+    assert later
+    assert log_bytes(slave) == log
+
+
+async def test_a_record_that_is_damaged_at_its_master_is_never_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(3)
+    log, records = _masters_log(rng)
+    start, end = records[30]
+    master = RawMaster(log, rng)
+    master.damaged_at, master.damaged_connections = end - 60, 1_000
+    slave = new_store(SimulatedDisk(rng), options=_OPTIONS)
+    slave.load()
+    monkeypatch.setattr("broker.slave.follower.CORRUPT_PAUSE_MAX_S", 0.6)
+    async with _followed(master, slave):
+        while len(master.reports) < 4:
+            await asyncio.sleep(0.01)
+    assert max(map(max, filter(None, master.reports))) <= start, "a damaged record was vouched for"
+    assert log_bytes(slave)[:start] == log[:start]
