@@ -8,13 +8,22 @@ vanish from sight as well, and with it the finding that matters most.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from admin.cluster_state import BrokerState, ClusterState, ExpectedBroker, Finding, diagnose, is_healthy, worst_first
+from admin.cluster_state import (
+    BrokerState,
+    ClusterState,
+    ExpectedBroker,
+    Finding,
+    Severity,
+    diagnose,
+    is_healthy,
+    worst_first,
+)
 from mqcore.clock import Clock
 
 __all__ = ["CachedCluster", "ClusterReading", "Reader"]
@@ -72,6 +81,7 @@ class CachedCluster:
         self._forget_after_ms = forget_after_ms
         # By broker key: where it was, and when a NameServer last knew it.
         self._seen: dict[str, tuple[ExpectedBroker, int]] = {}
+        self._log_ends = _LogEnds(forget_after_ms)
         self._listeners: set[Callable[[ClusterReading], None]] = set()
         self._turn_began_ms = clock.monotonic_ms()
 
@@ -100,9 +110,10 @@ class CachedCluster:
         began_ms = self._turn_began_ms = self._clock.monotonic_ms()
         self._forget_old(began_ms)
         state = await self._reader.read([broker for broker, _ in self._seen.values()])
-        findings = tuple(worst_first([*diagnose(state), *self._more_findings()]))
-        before = self.latest
         now_ms = self._clock.monotonic_ms()
+        fallen = self._log_ends.fallen(state, now_ms)
+        findings = tuple(worst_first([*diagnose(state), *fallen, *self._more_findings()]))
+        before = self.latest
         reading = ClusterReading(
             state=state,
             findings=findings,
@@ -137,6 +148,43 @@ class CachedCluster:
         for key, (_, seen_ms) in list(self._seen.items()):
             if now_ms - seen_ms > self._forget_after_ms:
                 del self._seen[key]
+
+
+class _LogEnds:
+    """The greatest end of each broker's log in the time that is remembered."""
+
+    def __init__(self, forget_after_ms: int) -> None:
+        self._forget_after_ms = forget_after_ms
+        # By broker key: the end, and when it was seen.
+        self._greatest: dict[str, tuple[int, int]] = {}
+
+    def fallen(self, state: ClusterState, now_ms: int) -> Iterator[Finding]:
+        """Of each log that ends before where it ended: a problem, or a note where another member holds that much."""
+        ends: dict[str, int] = {}
+        for broker in state.brokers:
+            if broker.status is not None:
+                ends[broker.broker_name] = max(ends.get(broker.broker_name, 0), broker.status.end_offset)
+        for key, (_, seen_ms) in list(self._greatest.items()):
+            if now_ms - seen_ms > self._forget_after_ms:
+                del self._greatest[key]
+        for broker in state.brokers:
+            if broker.status is None:
+                continue
+            end_offset = broker.status.end_offset
+            greatest, _ = self._greatest.get(broker.key, (0, 0))
+            if end_offset >= greatest:
+                if broker.key in self._greatest or len(self._greatest) < _REMEMBERED_MAX:
+                    self._greatest[broker.key] = (end_offset, now_ms)
+                continue
+            is_held = ends[broker.broker_name] >= greatest
+            yield Finding(
+                Severity.NOTE if is_held else Severity.PROBLEM,
+                broker.key,
+                f"its log ends at {end_offset:,}; it ended at {greatest:,} before"
+                + ("" if is_held else ", and no member in reach holds that much"),
+                "`tandemmq events` says why; `tandemmq restore-kept-tail` lists what was cut off, and a disk that was "
+                "replaced may still hold it",
+            )
 
 
 def _identity(finding: Finding) -> tuple[str, str, str]:

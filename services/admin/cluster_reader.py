@@ -21,6 +21,7 @@ from admin.cluster_state import (
     NameServerState,
     SlaveDeparture,
     SlaveState,
+    StartWait,
 )
 from admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, error_text
 
@@ -118,6 +119,8 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
             master_end_offset=link.master_end_offset,
             lag_bytes=link.lag_bytes,
             silent_ms=link.silent_ms if link.HasField("silent_ms") else None,
+            problem=link.problem,
+            remedy=link.remedy,
         )
         if reply.HasField("master_link")
         else None,
@@ -142,7 +145,22 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
         slave_departures=tuple(_departure(departure) for departure in reply.slave_departures),
         topic_count=reply.topic_count,
         group_count=reply.group_count,
+        epoch=reply.epoch,
+        disk_id=reply.disk_id,
+        run=reply.run,
+        start_wait=_start_wait(reply.start_wait) if reply.HasField("start_wait") else None,
         problems=tuple((problem.problem, problem.remedy) for problem in reply.problems),
+    )
+
+
+def _start_wait(wait: admin_pb.StartWait) -> StartWait:
+    return StartWait(
+        reason=wait.reason,
+        waited_seconds=wait.waited_seconds,
+        missing=tuple(wait.missing),
+        lost_bytes=wait.lost_bytes,
+        acceptable=wait.acceptable,
+        needs_operator=wait.needs_operator,
     )
 
 

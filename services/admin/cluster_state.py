@@ -25,6 +25,7 @@ __all__ = [
     "Severity",
     "SlaveDeparture",
     "SlaveState",
+    "StartWait",
     "diagnose",
     "is_healthy",
     "worst_first",
@@ -85,12 +86,31 @@ class MasterLinkState:
     """A master, as its slave sees it."""
 
     address: str
-    # connecting, verifying, transfer, resynchronising or waiting.
+    # connecting, verifying, transfer, resynchronising, waiting or refusing.
     state: str
     master_end_offset: int
     lag_bytes: int
     # Since anything came from the master's machine; None: not connected, or not known.
     silent_ms: int | None = None
+    # Why the master that is there is not followed, and what to do; empty: it is, or may be.
+    problem: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StartWait:
+    """Why a master that starts does not serve yet."""
+
+    reason: str
+    waited_seconds: int
+    # Disks that may hold more than the best log in reach, as name:id of their brokers.
+    missing: tuple[str, ...]
+    # How much more they are known to hold; they may hold more than is known.
+    lost_bytes: int
+    # An operator may give up what it waits for.
+    acceptable: bool
+    # It will not end by itself.
+    needs_operator: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +183,23 @@ class BrokerStatus:
     # With those of the system.
     topic_count: int = 0
     group_count: int = 0
+    # Greatest epoch of its history, id of its disk, and the disk's starts.
+    epoch: int = 0
+    disk_id: str = ""
+    run: int = 0
+    # What a starting master waits for.
+    start_wait: StartWait | None = None
     # What the broker itself says is to be mended, and how.
     problems: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def role_in_words(self) -> str:
+        """With what it is up to, if it is not at work."""
+        if self.start_wait is not None:
+            return f"{self.role}, waiting"
+        if self.master_link is not None and self.master_link.state == "refusing":
+            return f"{self.role}, refusing"
+        return self.role
 
     @property
     def put_count(self) -> int:
@@ -301,6 +336,8 @@ def _name_server_findings(state: ClusterState) -> Iterator[Finding]:
 def _group_findings(state: ClusterState) -> Iterator[Finding]:
     for name in sorted({broker.broker_name for broker in state.brokers}):
         members = [broker for broker in state.brokers if broker.broker_name == name]
+        if any(broker.is_master and broker.status and broker.status.start_wait for broker in members):
+            continue  # That says more.
         if not any(
             broker.is_master and broker.status and (broker.registered or not state.registrations_known)
             for broker in members
@@ -310,6 +347,42 @@ def _group_findings(state: ClusterState) -> Iterator[Finding]:
                 "has no working master: it takes no messages",
                 "restart its master; clients use the other groups meanwhile",
             )
+        yield from _more_than_master(members)
+
+
+def _more_than_master(members: Sequence[BrokerState]) -> Iterator[Finding]:
+    """What a slave has and its master, which serves, has not: a log that fell back, topics and groups that went."""
+    master = next((broker for broker in members if broker.is_master), None)
+    if master is None or master.status is None or master.status.start_wait is not None:
+        return
+    theirs = master.status
+    for broker in members:
+        status = broker.status
+        if broker.is_master or status is None:
+            continue
+        behind = status.end_offset - theirs.end_offset
+        if behind > 0 and not _is_behind_only_in_time(status):
+            yield _problem(
+                master.key,
+                f"ends at {theirs.end_offset:,}, {behind:,} bytes before its slave {broker.key}",
+                "restart this master: it asks its slaves before it serves, and fetches what it lacks; do not clear the "
+                "slave's disk",
+            )
+        for what, ours, count in (
+            ("topics", status.topic_count, theirs.topic_count),
+            ("consumer groups", status.group_count, theirs.group_count),
+        ):
+            if ours > count and not _is_behind_only_in_time(status):
+                yield _problem(
+                    master.key,
+                    f"has {count} {what}, its slave {broker.key} has {ours}",
+                    "compare the two with `tandemmq topic list`; a master that restarts takes over what its slave has",
+                )
+
+
+def _is_behind_only_in_time(slave: BrokerStatus) -> bool:
+    """It follows: the two were read at different moments, and are the same a moment later."""
+    return slave.master_link is not None and slave.master_link.state == "transfer"
 
 
 def _broker_findings(broker: BrokerState, registrations_known: bool) -> Iterator[Finding]:
@@ -325,13 +398,17 @@ def _broker_findings(broker: BrokerState, registrations_known: bool) -> Iterator
         yield _problem(
             broker.key, "is registered with no NameServer: clients do not find it", "check its namesrvAddr and its log"
         )
+    for problem, remedy in status.problems:
+        yield _problem(broker.key, problem, remedy)
+    if status.start_wait is not None:
+        # It serves nobody and has no slave yet, because it waits.
+        yield _wait_finding(broker, status.start_wait)
+        return
     # A slave refuses writes by its nature.
     if broker.is_master and status.write_refusal:
         yield _problem(
             broker.key, f"refuses writes: {status.write_refusal}", "remove the cause named here; reads go on"
         )
-    for problem, remedy in status.problems:
-        yield _problem(broker.key, problem, remedy)
     yield from _slaves_of(broker, status)
     if status.master_link is not None:
         yield from _master_link_findings(broker, status.master_link)
@@ -340,8 +417,21 @@ def _broker_findings(broker: BrokerState, registrations_known: bool) -> Iterator
             Severity.NOTE,
             broker.key,
             f"keeps {len(status.kept_tails)} cut-off CommitLog tail(s), newest {status.kept_tails[-1]}",
-            "`tandemmq restore-kept-tail` says what of it is missing and brings it back; delete the file only then",
+            "`tandemmq restore-kept-tail` says what of it is missing elsewhere, and brings that back",
         )
+
+
+def _wait_finding(broker: BrokerState, wait: StartWait) -> Finding:
+    known = f", {wait.lost_bytes:,} bytes are known to be missing" if wait.lost_bytes else ""
+    waited = f" for {wait.waited_seconds:,} s" if wait.waited_seconds else ""
+    if wait.acceptable:
+        start = f"start {', '.join(wait.missing)} with its disk" if wait.missing else "start the group's other replicas"
+        remedy = f"{start}; if it is gone for good: `tandemmq broker accept-loss {broker.broker_name}`"
+    elif wait.needs_operator:
+        remedy = "remove the cause named here"
+    else:
+        remedy = "wait some seconds: it begins by itself when it has heard whom it must hear"
+    return _problem(broker.key, f"waits{waited}, and takes and gives no messages: {wait.reason}{known}", remedy)
 
 
 def _slaves_of(broker: BrokerState, status: BrokerStatus) -> Iterator[Finding]:
@@ -384,6 +474,12 @@ def _master_link_findings(broker: BrokerState, link: MasterLinkState) -> Iterato
             broker.key,
             f"is copying what it lacks from {link.address}, {link.lag_bytes:,} bytes to go",
             "wait; it is not a full copy until this is over",
+        )
+    elif link.state == "refusing":
+        yield _problem(
+            broker.key,
+            f"refuses to follow its master at {link.address}: {link.problem}",
+            link.remedy or "see its log",
         )
     elif link.state == "disk full":
         yield _problem(

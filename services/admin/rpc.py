@@ -18,6 +18,7 @@ from tandemmq.admin.v1 import message_query_service_pb2 as query_pb
 from tandemmq.admin.v1 import trace_service_pb2 as trace_pb
 from tandemmq.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.broker.v1 import replica_repair_service_pb2 as repair_pb
+from tandemmq.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 
 from mqservice.cancellation import cancellation_wins
@@ -28,6 +29,7 @@ __all__ = [
     "Channels",
     "MessageQueryCalls",
     "NameServerCalls",
+    "ReplicaCalls",
     "ReplicaRepairCalls",
     "TraceCalls",
     "error_text",
@@ -102,6 +104,12 @@ class NameServerCalls:
             return await _first(call)
         finally:
             call.cancel()
+
+    async def group_memory(self, cluster: str, broker_name: str) -> nameserver_pb.GetGroupMemoryResponse:
+        """What it remembers of a broker group's replicas."""
+        request = nameserver_pb.GetGroupMemoryRequest(cluster=cluster, broker_name=broker_name)
+        path = "/tandemmq.nameserver.v1.NameServerService/GetGroupMemory"
+        return await _unary(self._channel, path, request, nameserver_pb.GetGroupMemoryResponse, _READ_TIMEOUT_S)
 
     async def brokers(self) -> list[nameserver_pb.RegisteredBroker]:
         """All live brokers, without routes."""
@@ -283,6 +291,18 @@ class MessageQueryCalls:
     async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
         path = f"/tandemmq.admin.v1.MessageQueryService/{method}"
         return await _unary(self._channel, path, request, reply_type, timeout_s)
+
+
+class ReplicaCalls:
+    """ReplicaService of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def accept_loss(self, request: replica_pb.AcceptLossRequest) -> replica_pb.AcceptLossResponse:
+        """What a starting master waits for, and an operator's word that it need not."""
+        path = "/tandemmq.broker.v1.ReplicaService/AcceptLoss"
+        return await _unary(self._channel, path, request, replica_pb.AcceptLossResponse, _SEARCH_TIMEOUT_S)
 
 
 class ReplicaRepairCalls:

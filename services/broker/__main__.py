@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
 import os
@@ -34,6 +35,12 @@ __all__ = ["main", "run_broker"]
 _DESCRIPTION: Final = "A TandemMQ broker: one member of a broker group. Settings have RocketMQ's names."
 
 
+_ACCEPT_LOSS_HELP: Final = (
+    "serve without replicas that cannot be reached, whatever they hold, and without metadata that cannot be read; for "
+    "one start of a master, never in a unit or a pod: `tandemmq broker accept-loss` says first what is given up"
+)
+
+
 def main() -> None:
     """Console entry point."""
     sys.exit(run_broker(sys.argv[1:]))
@@ -46,6 +53,8 @@ def run_broker(
 
     `home_role` is what the caller's name promises; settings of the other role are refused.
     """
+    switches = argparse.ArgumentParser(add_help=False)
+    switches.add_argument("--accept-loss", action="store_true", help=_ACCEPT_LOSS_HELP)
     settings = settings_of_command_line(
         BrokerSettings,
         program=program,
@@ -53,7 +62,12 @@ def run_broker(
         arguments=arguments,
         environ=os.environ,
         check=partial(_check, home_role=home_role),
+        parents=[switches],
     )
+    accepts_loss: bool = switches.parse_known_args(arguments)[0].accept_loss
+    if accepts_loss and not settings.is_master:
+        sys.stderr.write("--accept-loss: this broker is a slave, which has nothing to accept; leave it out\n")
+        return EXIT_REFUSED
     events = EventMemory()
     log_level = configure_logging(
         os.environ,
@@ -67,13 +81,15 @@ def run_broker(
     log_level.set(settings.log_level)
     log = structlog.get_logger(__name__)
     log.info("broker_starting", settings=effective_settings(settings), process_id=os.getpid())
+    if accepts_loss:
+        log.warning("loss_accepted_beforehand", remedy="start it without --accept-loss the next time")
     # The store's arrays are added up and sorted, never multiplied as matrices: threads for that would only take memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     exit_code = EXIT_REFUSED
     try:
         meter = LoopMeter()
         with asyncio.Runner(loop_factory=meter.new_loop) as runner:
-            exit_code = runner.run(_serve(settings, meter, events, log_level))
+            exit_code = runner.run(_serve(settings, meter, events, log_level, accepts_loss))
     except* (StorageError, MetadataCorrupt, ListenError, AddressUnusable, OSError) as group:
         for error in group.exceptions:
             log.critical("broker_not_started", error=str(error), kind=type(error).__name__)
@@ -98,14 +114,22 @@ def check_machine(settings: BrokerSettings) -> list[str]:
     ]
 
 
-async def _serve(settings: BrokerSettings, meter: LoopMeter, events: EventMemory, log_level: LevelSwitch) -> int:
+async def _serve(
+    settings: BrokerSettings, meter: LoopMeter, events: EventMemory, log_level: LevelSwitch, accepts_loss: bool
+) -> int:
     clock = SystemClock()
     with stop_requested() as stop:
         store_host = await _unless(stop, resolve_advertised(settings, clock=clock))
         if store_host is None:
             return 0
         broker = Broker(
-            settings, clock=clock, store_host=store_host, loop_meter=meter, events=events, log_level=log_level
+            settings,
+            clock=clock,
+            store_host=store_host,
+            loop_meter=meter,
+            events=events,
+            log_level=log_level,
+            accepts_loss=accepts_loss,
         )
         return await _run(broker, stop)
 

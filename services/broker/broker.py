@@ -276,6 +276,8 @@ class Broker:
             accepts_loss=accepts_loss,
             alone_with_store=self._alone_with_store,
             fetch_metadata=self._fetch_metadata,
+            damaged_tables=lambda: {file.value: text for file, text in self._tables.damaged.items()},
+            accept_damage=self._tables.accept_damage,
             given_up=lambda: self._stopping.is_set(),
             state_changed=self._recovery_changed,
             tail_bytes=2 * (settings.max_message_size + RECORD_HEAD_ROOM_BYTES),
@@ -338,6 +340,10 @@ class Broker:
             tables=self._tables,
             current_settings=self._current_settings,
             refusal=lambda: self.refusal,
+            member=self._member,
+            recovery=self._recovery,
+            retention_problems=lambda: self._retention.problems,
+            log_damage=lambda: self._log_damage,
         )
         self._queries = MessageQueries(
             store=self._store,
@@ -394,6 +400,8 @@ class Broker:
         )
         self.refusal: str | None = "the broker is starting"
         """Why messages are neither taken nor given now; None when they are. An attribute: every send asks."""
+        self._log_damage = ""
+        """What was wrong with the log's tail when it was read at the start."""
         self._serving = False
         self._is_open = False
         self._failure: str | None = None
@@ -559,6 +567,7 @@ class Broker:
             stop_reason=report.stop_reason,
             duration_ms=report.duration_ms,
         )
+        self._log_damage = report.damage
         for topic, queue_id, queue_offset in report.damaged_queues[:DAMAGED_QUEUES_TOLD]:
             log.error("consume_queue_damaged", topic=topic, queue_id=queue_id, rebuilt_from=queue_offset)
         if report.damage:
@@ -572,8 +581,6 @@ class Broker:
             broker_name=self._settings.broker_name,
             auto_create_topic=self._settings.auto_create_topic_enable,
         )
-        if self._settings.is_master and self._settings.total_replicas == 1:
-            self._tables.refuse_damage()
 
     def _metadata_server_of(self, settings: BrokerSettings) -> GrpcServer:
         metadata_server = GrpcServer(
@@ -695,6 +702,10 @@ class Broker:
             retention=self._retention,
             refusal=lambda: self.refusal,
             span_counts=self._observability.span_counts,
+            epoch=lambda: self.epoch,
+            start_waited_ms=lambda: self._recovery.waited_ms,
+            is_log_damaged=lambda: bool(self._log_damage),
+            problem_count=lambda: self._report.problem_count,
             damaged_entries=self._damaged_entries,
         )
 
@@ -729,7 +740,6 @@ class Broker:
         self._links.announce()
         if not await self._recovery.run(is_whole=self._is_whole):
             return  # The tail stays in doubt: the next start asks again.
-        self._tables.refuse_damage()
         # Not before the log is whole: what lies beyond its end goes back to it.
         await asyncio.to_thread(self._lease_storage.load)
         await asyncio.to_thread(self._store.trust_tail)

@@ -144,11 +144,6 @@ class MetadataTables:
         self.groups.add_system_groups(system_subscription_groups())
         self.persist_all()
 
-    def refuse_damage(self) -> None:
-        """Before a master serves: MetadataCorrupt when a table is still damaged."""
-        if self.damaged:
-            raise MetadataCorrupt("; ".join(self.damaged.values()) + "; " + _DAMAGE_REMEDY)
-
     def accept_damage(self) -> list[str]:
         """An operator goes on without what is damaged; what that was, one line each. Files are kept: `.damaged`."""
         given_up = list(self.damaged.values())

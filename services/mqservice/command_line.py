@@ -30,13 +30,14 @@ def settings_of_command_line(
     arguments: Sequence[str],
     environ: Mapping[str, str],
     check: Callable[[SettingsT], list[str]],
+    parents: Sequence[argparse.ArgumentParser] = (),
 ) -> SettingsT:
-    """The settings to start with.
+    """The settings to start with. `parents` add what is said to one start and is no setting.
 
     `check` looks at the machine: ports, folders. Raises SystemExit where the process must not go on: 2 with a line on
     standard error for each problem, 0 after --check found none, or after --schema or --version.
     """
-    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser = argparse.ArgumentParser(prog=program, description=description, parents=list(parents))
     parser.add_argument("-c", "--config", type=Path, metavar="FILE", help="key=value lines, as RocketMQ reads them")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting; wins over FILE")
     parser.add_argument("--check", action="store_true", help="check the settings and this machine, start nothing")

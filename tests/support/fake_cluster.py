@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.values import (
+    AcceptedLoss,
     Client,
     DeadLetterResult,
     EventLine,
@@ -13,6 +14,7 @@ from admin.operations.values import (
     GroupSummary,
     KeptTail,
     Message,
+    MissingReplica,
     OffsetReset,
     Progress,
     Setting,
@@ -43,6 +45,17 @@ KEPT_TAIL = KeptTail(
 )
 """Three messages: one is held, one is missing, one's topic is gone."""
 
+WAITS = AcceptedLoss(
+    "broker-b:0",
+    "a replica may hold more than the 4096 bytes in reach",
+    (MissingReplica("broker-b:1", "d1", 3, 2, 8_192, "10.0.0.7:10911", 1_700_000_000_000),),
+    (),
+    4_096,
+    4_096,
+    True,
+)
+"""Of a master whose slave is away."""
+
 __all__ = ["FakeCluster"]
 
 
@@ -65,6 +78,7 @@ class FakeCluster:
         self.sent: list[TestMessage] = []
         self.resent: list[DeadLetterResult] = []
         self.kept_tails: list[KeptTail] = [] if empty else [KEPT_TAIL]
+        self.waits: dict[str, AcceptedLoss] = {}
         self.restored: set[str] = set()
         self.restored_from_files: list[int] = []
 

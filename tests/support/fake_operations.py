@@ -12,6 +12,7 @@ from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.topic_names import DEAD_LETTER_PREFIX
 from admin.operations.values import (
     FIRST_PAGE,
+    AcceptedLoss,
     BrokerSettings,
     BrokerTopic,
     Change,
@@ -409,6 +410,20 @@ class FakeOperations:
             self.cluster.writable[broker_name] = writable
         what = "no change" if same else f"{len(self.cluster.topics)} topics {'writable' if writable else 'read only'}"
         return self._result([Change(server, what) for server in _NAME_SERVERS], dry_run)
+
+    async def accept_loss(self, broker_name: str, *, names: Sequence[str] = (), dry_run: bool = False) -> AcceptedLoss:
+        self._check("accept_loss")
+        if broker_name not in self.cluster.writable:
+            raise OperationFailed(FailureKind.NOT_FOUND, f"there is no broker group {broker_name}")
+        loss = self.cluster.waits.get(broker_name)
+        if loss is None:
+            raise OperationFailed(FailureKind.REFUSED, f"{broker_name}:0 waits for nothing")
+        if dry_run:
+            return loss
+        if set(names) != set(loss.names):
+            raise OperationFailed(FailureKind.REFUSED, f"it waits for {', '.join(loss.names)}")
+        del self.cluster.waits[broker_name]
+        return replace(loss, dry_run=False)
 
     async def events(self, *, limit: int = 200) -> tuple[Sequence[EventLine], Sequence[Unseen]]:
         self._check("events")

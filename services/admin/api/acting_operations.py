@@ -14,6 +14,7 @@ from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.interface import Operations
 from admin.operations.values import (
     FIRST_PAGE,
+    AcceptedLoss,
     BrokerSettings,
     ChangeResult,
     Client,
@@ -287,6 +288,16 @@ class ActingOperations:
             broker_name,
             lambda: self._to.set_write_permission(broker_name, writable=writable, dry_run=dry_run),
             {"writable": str(writable).lower()},
+            dry_run=dry_run,
+        )
+
+    async def accept_loss(self, broker_name: str, *, names: Sequence[str] = (), dry_run: bool = False) -> AcceptedLoss:
+        """`Operations`'."""
+        return await self._changing(
+            "accept_loss",
+            broker_name,
+            lambda: self._to.accept_loss(broker_name, names=names, dry_run=dry_run),
+            {"names": ",".join(names)},
             dry_run=dry_run,
         )
 

@@ -92,6 +92,8 @@ def _status(broker: BrokerState, status: BrokerStatus) -> broker_pb.GetBrokerSta
             master_end_offset=link.master_end_offset,
             lag_bytes=link.lag_bytes,
             silent_ms=link.silent_ms,
+            problem=link.problem,
+            remedy=link.remedy,
         )
         if link is not None
         else None,
@@ -102,11 +104,24 @@ def _status(broker: BrokerState, status: BrokerStatus) -> broker_pb.GetBrokerSta
         client_count=status.client_count,
         write_refusal=status.write_refusal,
         kept_tails=status.kept_tails,
-        problems=[broker_pb.BrokerProblem(problem=problem, remedy=remedy) for problem, remedy in status.problems],
         needed_slave_count=status.needed_slave_count,
         client_plane_counts=status.client_plane_counts,
         client_connection_count=status.client_connection_count,
         event_loop=broker_pb.EventLoopStatus(
             stall_count=status.loop_stall_count, longest_stall_ms=status.longest_loop_stall_ms
         ),
+        epoch=status.epoch,
+        disk_id=status.disk_id,
+        run=status.run,
+        start_wait=broker_pb.StartWait(
+            reason=status.start_wait.reason,
+            waited_seconds=status.start_wait.waited_seconds,
+            missing=status.start_wait.missing,
+            lost_bytes=status.start_wait.lost_bytes,
+            acceptable=status.start_wait.acceptable,
+            needs_operator=status.start_wait.needs_operator,
+        )
+        if status.start_wait is not None
+        else None,
+        problems=[broker_pb.BrokerProblem(problem=problem, remedy=remedy) for problem, remedy in status.problems],
     )

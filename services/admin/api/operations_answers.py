@@ -11,6 +11,7 @@ from tandemmq.admin.v1 import cluster_operations_service_pb2 as pb
 from tandemmq.admin.v1 import message_query_service_pb2 as query_pb
 
 from admin.operations.values import (
+    AcceptedLoss,
     ChangeResult,
     Client,
     DeadLetterResult,
@@ -37,6 +38,7 @@ from admin.operations.values import (
 )
 
 __all__ = [
+    "accepted_loss",
     "change_report",
     "client_list",
     "cluster_event",
@@ -220,6 +222,27 @@ def kept_tail_list(tails: Iterable[KeptTail], unseen: Iterable[Unseen]) -> pb.Li
         view.name, view.reason = tail.name, tail.reason
         view.start_offset, view.end_offset = tail.start_offset, tail.end_offset
         view.kept_time.FromMilliseconds(tail.kept_ms)
+    return answer
+
+
+def accepted_loss(loss: AcceptedLoss) -> pb.AcceptGroupLossResponse:
+    """What a master that waits gives up."""
+    answer = pb.AcceptGroupLossResponse(
+        broker=loss.broker, waits_for=loss.waits_for, end_offset=loss.end_offset, lost_bytes=loss.lost_bytes
+    )
+    for one in loss.missing:
+        replica = answer.missing.add(
+            broker=one.broker,
+            disk_id=one.disk_id,
+            run=one.run,
+            epoch=one.epoch,
+            end_offset=one.end_offset,
+            metadata_endpoint=one.metadata_endpoint,
+        )
+        if one.last_seen_ms:
+            replica.last_seen_time.FromMilliseconds(one.last_seen_ms)
+    for table in loss.damaged_tables:
+        answer.damaged_tables.add(file=table.file, problem=table.problem)
     return answer
 
 

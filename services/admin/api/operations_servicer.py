@@ -91,6 +91,7 @@ class OperationsServicer:
             "SetWritePermission": (pb.SetWritePermissionRequest, _set_write_permission),
             "ListClusterKeptTails": (pb.ListClusterKeptTailsRequest, _list_kept_tails),
             "RestoreKeptTail": (pb.RestoreKeptTailRequest, _restore_kept_tail),
+            "AcceptGroupLoss": (pb.AcceptGroupLossRequest, _accept_loss),
             "ListClusterEvents": (pb.ListClusterEventsRequest, _list_events),
         }
         methods: dict[str, Any] = {
@@ -244,6 +245,11 @@ async def _restore_kept_tail(request: pb.RestoreKeptTailRequest, operations: Ope
         request.broker, request.name, page_token=request.page_token, dry_run=request.dry_run
     )
     return answers.restored_tail(result)
+
+
+async def _accept_loss(request: pb.AcceptGroupLossRequest, operations: Operations) -> Message:
+    loss = await operations.accept_loss(request.broker_name, names=request.names, dry_run=request.dry_run)
+    return answers.accepted_loss(loss)
 
 
 async def _list_clients(request: pb.ListClusterClientsRequest, operations: Operations) -> Message:

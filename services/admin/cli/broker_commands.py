@@ -8,7 +8,9 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from admin.cli.broker_choice import find_broker
 from admin.cli.cluster_choice import ClusterChoice, with_cluster
@@ -23,7 +25,7 @@ from admin.cli.rates import BrokerRates, read_with_rates
 from admin.cli.status_view import new_table, or_text, plain_row
 from admin.cli.time_option import aged_text
 from admin.cluster_state import BrokerState, BrokerStatus, ClusterState
-from admin.operations.values import ConfigChange, EventLine, Setting
+from admin.operations.values import AcceptedLoss, ConfigChange, EventLine, Setting
 from admin.quantities import bytes_text, duration_text, rate_text
 from mqservice.clock import SystemClock
 
@@ -242,6 +244,39 @@ def write_permission(
     )
 
 
+@broker_app.command("accept-loss")
+@with_cluster
+def accept_loss(
+    cluster: ClusterChoice,
+    broker_group: Annotated[
+        str, typer.Argument(metavar="GROUP", help="Name of a broker group.", autocompletion=complete_broker_group)
+    ],
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Have a master that waits at its start serve without the disks, or the damaged tables, that it waits for.
+
+    Only when they are gone for good: what they alone hold is lost. It says in numbers what is known of that, and asks.
+    A replica that comes back later keeps what it held beyond as a tail: see `tandemmq restore-kept-tail`.
+
+    Examples:
+
+      tandemmq broker accept-loss broker-a --dry-run
+
+      tandemmq broker accept-loss broker-a --yes
+    """
+    planned = cluster.ask(lambda operations: operations.accept_loss(broker_group, dry_run=True))
+    if dry_run or not yes:
+        emit(output if dry_run else OutputFormat.TABLE, planned, _loss_view(planned))
+        if dry_run:
+            return
+        ask(f"Give that up for good? ({cluster.target().title})")
+    done = cluster.ask(lambda operations: operations.accept_loss(broker_group, names=planned.names))
+    told = Text(f"{done.broker} gave up what it waited for, and begins to serve; `tandemmq status` shows when")
+    emit(output, done, Group(_loss_view(done), "", told) if yes else told)
+
+
 @ha_app.command("status")
 @with_cluster
 def ha_status(
@@ -292,6 +327,42 @@ def events(
     tell_unseen(unseen)
 
 
+def _loss_view(loss: AcceptedLoss) -> RenderableType:
+    """What is given up, in numbers."""
+    parts: list[RenderableType] = [Text(f"{loss.broker} waits: {loss.waits_for}"), ""]
+    if loss.missing:
+        table = new_table(
+            "missing", "disk", "starts", "epoch", "last known end", "more than in reach", "last seen", "at"
+        )
+        now_ms = SystemClock().wall_ms()
+        for one in loss.missing:
+            plain_row(
+                table,
+                one.broker,
+                one.disk_id,
+                str(one.run),
+                str(one.epoch),
+                f"{one.end_offset:,}",
+                f"{max(0, one.end_offset - loss.end_offset):,}",
+                aged_text(one.last_seen_ms, now_ms=now_ms) if one.last_seen_ms else "not known",
+                one.metadata_endpoint or "not known",
+            )
+        parts += [
+            table,
+            "",
+            Text(
+                f"The best log in reach ends at {loss.end_offset:,}. Known to be lost: {loss.lost_bytes:,} bytes; the "
+                "missing may hold more than is known."
+            ),
+        ]
+    if loss.damaged_tables:
+        table = new_table("damaged table", "what is wrong")
+        for damaged in loss.damaged_tables:
+            plain_row(table, damaged.file, damaged.problem)
+        parts += [table, "", Text("What they held is forgotten; the files are kept beside the new ones, as .damaged.")]
+    return Group(*parts)
+
+
 def _events_table(lines: Sequence[EventLine]) -> Table:
     now_ms = SystemClock().wall_ms()
     table = new_table("when", "who", "level", "what", "")
@@ -306,7 +377,7 @@ def _broker_line(broker: BrokerState, rate: BrokerRates | None) -> _BrokerLine:
     return _BrokerLine(
         broker=broker.key,
         cluster=broker.cluster,
-        role=status.role if status else "",
+        role=status.role_in_words if status else "",
         version=status.version if status else "",
         client_endpoint=broker.client_endpoint,
         metadata_endpoint=broker.metadata_endpoint,

@@ -75,6 +75,10 @@ def check_replication(
             levels.append(CheckLevel.CRITICAL)
             reasons.append(f"{broker.key} does not answer ({broker.error})")
             continue
+        if broker.status.start_wait is not None:
+            levels.append(CheckLevel.CRITICAL)
+            reasons.append(f"{broker.key} waits and does not serve: {broker.status.start_wait.reason}")
+            continue
         in_sync = sum(slave.in_sync for slave in broker.status.slaves)
         if in_sync < broker.status.needed_slave_count:
             levels.append(CheckLevel.CRITICAL)
@@ -89,6 +93,11 @@ def check_replication(
                 levels.append(level)
                 behind = f"{bytes_text(slave.lag_bytes)} and {duration_text(slave.lag_seconds)}"
                 reasons.append(f"{name} is {behind} behind")
+    for broker in state.brokers:
+        link = broker.status.master_link if broker.status is not None else None
+        if link is not None and link.state == "refusing":
+            levels.append(CheckLevel.CRITICAL)
+            reasons.append(f"{broker.key} refuses to follow its master: {link.problem}")
     if not masters and not orphans:
         return CheckResult("replication", CheckLevel.UNKNOWN, ["no broker is registered"])
     slaves = sum(len(broker.status.slaves) for broker in masters if broker.status)

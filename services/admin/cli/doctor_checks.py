@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from admin.cli.doctor_facts import BrokerLook, Check, ClusterLook, Dial, PeerLook, Verdict
+from admin.cli.doctor_facts import BrokerLook, Check, ClusterLook, Dial, Memory, PeerLook, Verdict
 from admin.cluster_state import BrokerState, Severity, diagnose
 from mqcore.routing import parse_address
 
@@ -24,6 +24,7 @@ def check_cluster(look: ClusterLook) -> list[Check]:
     """Everything looked at, in the order of the areas: what `tandemmq status` finds comes first."""
     return [
         *_health(look),
+        *_memories(look),
         *_name_servers(look),
         *_advertised(look),
         *_reachable_from_here(look),
@@ -50,6 +51,53 @@ def _health(look: ClusterLook) -> Iterator[Check]:
             Verdict.OK,
             f"{masters} master(s) serve, {len(look.state.brokers) - masters} slave(s) follow in sync",
         )
+
+
+def _memories(look: ClusterLook) -> Iterator[Check]:
+    """Logs that end before where a NameServer remembers that they, or a disk that is not here, ended."""
+    told: dict[tuple[str, str], Memory] = {}
+    for memory in look.memories:
+        known = told.get((memory.broker_name, memory.disk_id))
+        if known is None or memory.end_offset > known.end_offset:
+            told[memory.broker_name, memory.disk_id] = memory
+    for name in sorted({memory.broker_name for memory in look.memories}):
+        members = [each for each in look.state.brokers if each.broker_name == name and each.status is not None]
+        statuses = {each.key: each.status for each in members if each.status is not None}
+        if not statuses or any(status.start_wait for status in statuses.values()):
+            continue  # What it waits for says the same.
+        best = max((status.epoch, status.end_offset) for status in statuses.values())
+        is_fine = True
+        for memory in (memory for (group, _), memory in sorted(told.items()) if group == name):
+            key = f"{name}:{memory.broker_id}"
+            here = next((key for key, status in statuses.items() if status.disk_id == memory.disk_id), None)
+            own_end = statuses[here].end_offset if here is not None else None
+            if own_end is not None and memory.end_offset > own_end:
+                is_fine = False
+                yield _fallen(here or key, memory, own_end, is_held=memory.end_offset <= best[1])
+            elif here is None and memory.epoch >= best[0] and memory.end_offset > best[1]:
+                is_fine = False
+                yield Check(
+                    "log",
+                    key,
+                    Verdict.PROBLEM,
+                    f"its disk {memory.disk_id} held {memory.end_offset:,} bytes by {memory.name_server}; no member in "
+                    f"reach holds more than {best[1]:,}",
+                    "start that member with that disk: what only it holds comes back as a kept tail, which "
+                    "`tandemmq restore-kept-tail` sends again",
+                )
+        if is_fine:
+            yield Check("log", f"broker group {name}", Verdict.OK, f"holds all that NameServers remember: {best[1]:,}")
+
+
+def _fallen(key: str, memory: Memory, end_offset: int, *, is_held: bool) -> Check:
+    return Check(
+        "log",
+        key,
+        Verdict.NOTE if is_held else Verdict.PROBLEM,
+        f"its log ends at {end_offset:,}; NameServer {memory.name_server} remembers that it ended at "
+        f"{memory.end_offset:,}" + (", which another member holds" if is_held else ""),
+        "`tandemmq events` says why; `tandemmq restore-kept-tail` lists what was cut off",
+    )
 
 
 def _name_servers(look: ClusterLook) -> Iterator[Check]:

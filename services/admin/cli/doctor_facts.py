@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from admin.cluster_state import BrokerState, ClusterState
 
-__all__ = ["BrokerLook", "Check", "ClusterLook", "Dial", "DiskLook", "PeerLook", "Verdict", "is_bad", "worst"]
+__all__ = ["BrokerLook", "Check", "ClusterLook", "Dial", "DiskLook", "Memory", "PeerLook", "Verdict", "is_bad", "worst"]
 
 
 class Verdict(StrEnum):
@@ -97,12 +97,26 @@ class BrokerLook:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """What a NameServer remembers of a disk."""
+
+    name_server: str
+    broker_name: str
+    broker_id: int
+    disk_id: str
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterLook:
     """A whole cluster."""
 
     state: ClusterState
     name_server_dials: tuple[Dial, ...]
     brokers: tuple[BrokerLook, ...]
+    # Older than `state`, so that a log that grows is not ahead of itself.
+    memories: tuple[Memory, ...] = ()
 
 
 def is_bad(check: Check) -> bool:

@@ -11,10 +11,10 @@ import grpc.aio
 from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
 
 from admin.cli.cluster_address import ClusterAddress
-from admin.cli.doctor_facts import BrokerLook, ClusterLook, Dial, DiskLook, PeerLook
+from admin.cli.doctor_facts import BrokerLook, ClusterLook, Dial, DiskLook, Memory, PeerLook
 from admin.cluster_reader import ClusterReader
-from admin.cluster_state import BrokerState
-from admin.rpc import BrokerAdminCalls, Channels, error_text
+from admin.cluster_state import BrokerState, ClusterState
+from admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, error_text
 from mqcore.clock import Clock
 from mqcore.routing import parse_address
 
@@ -30,15 +30,38 @@ ResultT = TypeVar("ResultT")
 async def look_at_cluster(
     channels: Channels, cluster: ClusterAddress, clock: Clock, *, dial_from_here: bool
 ) -> ClusterLook:
-    """Takes about 10 s at most. Without `dial_from_here` only the brokers themselves dial their peers."""
-    state = await ClusterReader(channels, cluster.name_servers, cluster.expected).read()
+    """Takes about 15 s at most. Without `dial_from_here` only the brokers themselves dial their peers."""
+    reader = ClusterReader(channels, cluster.name_servers, cluster.expected)
+    memories = await _memories(channels, await reader.read())
+    state = await reader.read()
     at_once = asyncio.Semaphore(_DIALS_MAX)
     name_servers = [("nameserver", server.address) for server in state.name_servers] if dial_from_here else []
     server_dials, brokers = await asyncio.gather(
         _dial_all(name_servers, at_once),
         _all(_look_at_broker(channels, broker, clock, at_once, dial_from_here) for broker in state.brokers),
     )
-    return ClusterLook(state, server_dials, tuple(brokers))
+    return ClusterLook(state, server_dials, tuple(brokers), memories)
+
+
+async def _memories(channels: Channels, state: ClusterState) -> tuple[Memory, ...]:
+    """What each NameServer that answers remembers of each group; one of an older version remembers nothing."""
+    groups = sorted({(broker.cluster, broker.broker_name) for broker in state.brokers})
+    servers = [server.address for server in state.name_servers if server.error is None]
+    slots = asyncio.Semaphore(_DIALS_MAX)
+
+    async def ask(address: str, cluster: str, broker_name: str) -> list[Memory]:
+        try:
+            async with slots:
+                reply = await NameServerCalls(channels, address).group_memory(cluster, broker_name)
+        except grpc.aio.AioRpcError:
+            return []
+        return [
+            Memory(address, broker_name, one.broker_id, one.disk_id, one.epoch, one.end_offset)
+            for one in reply.replicas
+        ]
+
+    found = await _all(ask(address, *group) for address in servers for group in groups)
+    return tuple(memory for memories in found for memory in memories)
 
 
 async def dial(plane: str, address: str) -> Dial:

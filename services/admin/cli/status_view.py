@@ -119,8 +119,13 @@ def _brokers(state: ClusterState) -> Table:
             table.add_row(broker.key, Text("does not answer", style="bold red"), "-", "-", "-", "-", "-")
             continue
         offsets = (status.min_offset, status.end_offset, status.flushed_offset, status.dispatched_offset)
-        table.add_row(broker.key, status.role, *(f"{offset:,}" for offset in offsets), _copies(status))
+        table.add_row(broker.key, _role(status), *(f"{offset:,}" for offset in offsets), _copies(status))
     return table
+
+
+def _role(status: BrokerStatus) -> Text:
+    words = status.role_in_words
+    return Text(words, style="" if words == status.role else "bold red")
 
 
 def _endpoints(state: ClusterState) -> Table:

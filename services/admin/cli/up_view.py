@@ -74,6 +74,7 @@ def up_picture(
         Text.assemble(("TandemMQ ", "bold"), f"{record.preset}, {record.state}"),
         _members(lines, brokers, rates),
     ]
+    parts += _waiting(brokers.values())
     if events:
         parts += ["", Text("\n".join(events), style="dim", no_wrap=True, overflow="ellipsis")]
     if record.state == "ready":
@@ -110,7 +111,7 @@ def _members(lines: Iterable[MemberLine], brokers: Mapping[str, BrokerState], ra
         status = broker.status if broker else None
         table.add_row(
             line.name,
-            line.role,
+            f"{line.role}, waiting" if status and status.start_wait else line.role,
             str(line.pid or "-"),
             Text(
                 line.state + (f" ({line.last_exit})" if line.state == "died" else ""), _STATE_STYLES.get(line.state, "")
@@ -122,6 +123,19 @@ def _members(lines: Iterable[MemberLine], brokers: Mapping[str, BrokerState], ra
             str(line.restart_count),
         )
     return table
+
+
+def _waiting(brokers: Iterable[BrokerState]) -> list[RenderableType]:
+    """Of each master that waits: for what, and what ends it."""
+    parts: list[RenderableType] = []
+    for broker in brokers:
+        wait = broker.status.start_wait if broker.status is not None else None
+        if wait is None or not wait.needs_operator:
+            continue
+        parts += ["", Text(f"{broker.key} waits: {wait.reason}", "bold red")]
+        if wait.acceptable:
+            parts.append(Text(f"  gone for good? tandemmq broker accept-loss {broker.broker_name}"))
+    return parts
 
 
 def _lag(status: BrokerStatus | None) -> str:

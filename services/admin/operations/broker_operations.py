@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
+from tandemmq.broker.v1 import replica_service_pb2 as replica_pb
 
 from admin.cluster_state import BrokerState
 from admin.operations.failure import FailureKind, OperationFailed
@@ -13,10 +14,13 @@ from admin.operations.members import Members
 from admin.operations.questions import Answer, Questions, unseen_of
 from admin.operations.topic_messages import moment_ms
 from admin.operations.values import (
+    AcceptedLoss,
     BrokerSettings,
     ConfigChange,
+    DamagedTable,
     DeadLetterResult,
     EventLine,
+    MissingReplica,
     Setting,
     Unseen,
 )
@@ -61,6 +65,40 @@ class BrokerOperations:
             problem=f"the settings of {broker} were not changed",
         )
         return tuple(ConfigChange(broker, one.key, one.from_value, one.to_value) for one in answer.changes)
+
+    async def accept_loss(self, broker_name: str, *, names: Sequence[str] = (), dry_run: bool = False) -> AcceptedLoss:
+        """Asks what the master waits for; and, unless `dry_run`, gives that up if it is what was named."""
+        self._members.of_group(broker_name)
+        master = self._members.broker(f"{broker_name}:0")
+        problem = f"what {master.key} waits for cannot be given up"
+        waits = await self._questions.broker(
+            master,
+            lambda planes: planes.replica.accept_loss(replica_pb.AcceptLossRequest(dry_run=True)),
+            problem=f"{master.key} does not say what it waits for",
+        )
+        if not waits.waits_for:
+            raise OperationFailed(
+                FailureKind.REFUSED, f"{master.key} waits for nothing", remedy="`tandemmq status` shows how it is"
+            )
+        loss = _loss(master, waits, dry_run=dry_run)
+        if not loss.names:
+            raise OperationFailed(
+                FailureKind.REFUSED, problem, cause=loss.waits_for, remedy="nobody can give that up; remove the cause"
+            )
+        if dry_run:
+            return loss
+        if set(names) != set(loss.names):
+            raise OperationFailed(
+                FailureKind.REFUSED,
+                problem,
+                cause=f"it waits for {', '.join(loss.names)}; named was {', '.join(names) or 'nothing'}",
+                remedy="look again with a dry run, and name what it tells",
+            )
+        request = replica_pb.AcceptLossRequest(
+            disk_ids=[one.disk_id for one in loss.missing], damaged_tables=[one.file for one in loss.damaged_tables]
+        )
+        await self._questions.broker(master, lambda planes: planes.replica.accept_loss(request), problem=problem)
+        return loss
 
     async def events(self, *, limit: int) -> tuple[list[EventLine], list[Unseen]]:
         """Of all brokers together, newest first."""
@@ -118,3 +156,26 @@ class BrokerOperations:
             [master], lambda planes: planes.operations.resend_dead_letters(request)
         )
         return answer
+
+
+def _loss(master: BrokerState, waits: replica_pb.AcceptLossResponse, *, dry_run: bool) -> AcceptedLoss:
+    return AcceptedLoss(
+        broker=master.key,
+        waits_for=waits.waits_for,
+        missing=tuple(
+            MissingReplica(
+                broker=f"{master.broker_name}:{one.broker_id}",
+                disk_id=one.disk_id,
+                run=one.run,
+                epoch=one.epoch,
+                end_offset=one.end_offset,
+                metadata_endpoint=one.metadata_endpoint,
+                last_seen_ms=moment_ms(one.last_seen_time) if one.HasField("last_seen_time") else 0,
+            )
+            for one in waits.missing
+        ),
+        damaged_tables=tuple(DamagedTable(one.file, one.problem) for one in waits.damaged_tables),
+        end_offset=waits.end_offset,
+        lost_bytes=waits.lost_bytes,
+        dry_run=dry_run,
+    )

@@ -26,6 +26,7 @@ from admin.operations.topic_names import dead_letter_topic
 from admin.operations.topic_operations import TopicOperations
 from admin.operations.values import (
     FIRST_PAGE,
+    AcceptedLoss,
     BrokerSettings,
     ChangeResult,
     Client,
@@ -218,6 +219,10 @@ class ClusterOperations:
         """See `Operations`."""
         topics = await self._topics.writable_on(broker_name) if dry_run else ()
         return await self._routes.set_write_permission(broker_name, writable=writable, dry_run=dry_run, topics=topics)
+
+    async def accept_loss(self, broker_name: str, *, names: Sequence[str] = (), dry_run: bool = False) -> AcceptedLoss:
+        """See `Operations`."""
+        return await self._brokers.accept_loss(broker_name, names=names, dry_run=dry_run)
 
     async def events(self, *, limit: int = 200) -> tuple[Sequence[EventLine], Sequence[Unseen]]:
         """See `Operations`. At most 500."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from admin.operations.values import (
     FIRST_PAGE,
+    AcceptedLoss,
     BrokerSettings,
     ChangeResult,
     Client,
@@ -141,6 +142,11 @@ class Operations(Protocol):
 
     async def set_write_permission(self, broker_name: str, *, writable: bool, dry_run: bool = False) -> ChangeResult:
         """Takes a broker group out of producers' routes at every NameServer, or puts it back."""
+
+    async def accept_loss(self, broker_name: str, *, names: Sequence[str] = (), dry_run: bool = False) -> AcceptedLoss:
+        """Has the group's master, which waits at its start, serve without what it waits for: disks with messages, or
+        damaged tables. `names` are all that a dry run told; REFUSED: it waits for nothing, for others by now, or for
+        something that nobody can give up."""
 
     async def events(self, *, limit: int = 200) -> tuple[Sequence[EventLine], Sequence[Unseen]]:
         """What happened lately on all brokers, newest first."""

@@ -14,7 +14,15 @@ import grpc.aio
 from admin.cluster_state import BrokerState
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.values import Unseen
-from admin.rpc import BrokerAdminCalls, BrokerOperationsCalls, Channels, MessageQueryCalls, TraceCalls, error_text
+from admin.rpc import (
+    BrokerAdminCalls,
+    BrokerOperationsCalls,
+    Channels,
+    MessageQueryCalls,
+    ReplicaCalls,
+    TraceCalls,
+    error_text,
+)
 
 __all__ = ["Answer", "BrokerPlanes", "CallFailure", "Questions", "each_once", "require_all", "unseen_of", "values_of"]
 
@@ -80,6 +88,7 @@ class BrokerPlanes:
         self.admin = BrokerAdminCalls(channels, broker.metadata_endpoint)
         self.operations = BrokerOperationsCalls(channels, broker.metadata_endpoint)
         self.messages = MessageQueryCalls(channels, broker.metadata_endpoint)
+        self.replica = ReplicaCalls(channels, broker.metadata_endpoint)
         self.traces = TraceCalls(channels, broker.metadata_endpoint)
 
 

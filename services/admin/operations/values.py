@@ -13,12 +13,14 @@ from typing import Final, Generic, TypeVar
 
 __all__ = [
     "FIRST_PAGE",
+    "AcceptedLoss",
     "BrokerSettings",
     "BrokerTopic",
     "Change",
     "ChangeResult",
     "Client",
     "ConfigChange",
+    "DamagedTable",
     "DeadLetterResult",
     "EventLine",
     "Extent",
@@ -32,6 +34,7 @@ __all__ = [
     "MessagePage",
     "MessageQuery",
     "MessageSummary",
+    "MissingReplica",
     "OffsetReset",
     "Page",
     "PageRequest",
@@ -531,6 +534,58 @@ class TailResult:
     # Where the next part begins; empty: this was all.
     next_page_token: str
     dry_run: bool
+
+
+# A master that waits
+
+
+@dataclass(frozen=True, slots=True)
+class MissingReplica:
+    """A disk that a starting master waits for, as it was last heard of."""
+
+    # As name:id; the master's own, when it came back with an older disk.
+    broker: str
+    disk_id: str
+    # Starts of that disk.
+    run: int
+    # Greatest epoch it knew.
+    epoch: int
+    # It held at least so much of the log.
+    end_offset: int
+    # host:port; empty: not known.
+    metadata_endpoint: str
+    # By the clock of whoever heard it; 0: not known.
+    last_seen_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedTable:
+    """A metadata table that cannot be read, and that no replica in reach has."""
+
+    # Its file below the store's config folder.
+    file: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedLoss:
+    """What a starting master waits for, and was told, or would be told, to give up."""
+
+    # The master, as name:id.
+    broker: str
+    waits_for: str
+    missing: Sequence[MissingReplica]
+    damaged_tables: Sequence[DamagedTable]
+    # Where the best log in reach ends.
+    end_offset: int
+    # How much more the missing disks are known to hold; they may hold more than is known.
+    lost_bytes: int
+    dry_run: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all that is given up: ids of disks, files of tables. Whoever accepts it says them again."""
+        return (*(one.disk_id for one in self.missing), *(one.file for one in self.damaged_tables))
 
 
 # Brokers

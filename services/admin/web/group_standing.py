@@ -99,6 +99,10 @@ def _verdict(members: tuple[BrokerState, ...], registrations_known: bool) -> tup
     master = next((broker.status for broker in reached if broker.is_master), None)
     if master is None:
         return "bad", "no working master"
+    if master.start_wait is not None:
+        return "bad", "its master waits"
+    if any(broker.status and broker.status.master_link and broker.status.master_link.problem for broker in members):
+        return "bad", "a slave refuses its master"
     in_sync = sum(slave.in_sync for slave in master.slaves)
     if master.write_refusal:
         return "bad", "refuses writes"

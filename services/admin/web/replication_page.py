@@ -31,6 +31,7 @@ _LINK_STATES: Final = {
     "connecting": "tries to reach its master",
     "verifying": "compares its log with the master's",
     "resynchronising": "copies what it lacks",
+    "refusing": "refuses its master",
     "waiting": "waits before it tries its master again",
 }
 
@@ -118,7 +119,8 @@ def _facts(standing: GroupStanding, history: ClusterHistory) -> list[tuple[str, 
     needed = status.needed_slave_count
     in_sync = sum(slave.in_sync for slave in status.slaves)
     return [
-        ("master", f"{master.key}, {status.role}, {status.flush_disk_type}"),
+        ("master", f"{master.key}, {status.role_in_words}, {status.flush_disk_type}"),
+        *([("epoch", count_text(status.epoch))] if status.epoch else []),
         ("master's end", f"{count_text(status.end_offset)} ({bytes_text(status.end_offset)})"),
         (
             "on its disk up to",
@@ -155,6 +157,13 @@ def _notes(standing: GroupStanding) -> list[str]:
             f"The master {standing.master.key} does not answer ({standing.master.error}): lags are as its slaves "
             "last heard of its end."
         )
+    elif (wait := standing.master_status.start_wait) is not None:
+        notes.append(f"The master waits and serves nobody: {wait.reason}.")
+        if wait.acceptable:
+            notes.append(
+                "Start what is missing with its disk. If it is gone for good: "
+                f"tandemmq broker accept-loss {standing.name} says in numbers what that gives up, and asks."
+            )
     elif not standing.slaves and not standing.master_status.slaves:
         notes.append("This group has no slave: what its disk loses is lost.")
     return notes
@@ -258,6 +267,8 @@ def _own_view(member: BrokerState | None) -> str:
     if link is None:
         return f"says it is {member.status.role}"
     state = _LINK_STATES.get(link.state, link.state)
+    if link.problem:
+        return f"{state}: {link.problem}; {link.remedy}"
     return state if link.address else f"{state}; knows no master"
 
 

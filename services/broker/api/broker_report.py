@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +14,12 @@ from broker.api.sessions import ClientSessions
 from broker.client_plane import ClientPlane
 from broker.delivery_meter import DeliveryMeter
 from broker.lag_age import LagAge
+from broker.master.group_recovery import GroupRecovery
 from broker.master.ha_listener import HaListener
 from broker.metadata_tables import MetadataTables
 from broker.peer_probe import PeerProbes, ProbeTarget, probe_targets
 from broker.put_meter import PutMeter
+from broker.replica_identity import ReplicaIdentity
 from broker.settings import BrokerSettings
 from broker.slave.follower import Follower
 from broker.write_path import WritePath
@@ -43,7 +45,8 @@ _TICKS_PER_LOOK: Final = 5
 
 
 class BrokerReport:
-    """Answers what BrokerAdminService asks of the broker as a whole. `refusal`: why it serves no clients now."""
+    """Answers what BrokerAdminService asks of the broker as a whole. `refusal`: why it serves no clients now;
+    `log_damage`: what was wrong with the log's tail at the start, or empty."""
 
     def __init__(
         self,
@@ -68,6 +71,10 @@ class BrokerReport:
         tables: MetadataTables,
         current_settings: Callable[[], BrokerSettings],
         refusal: Callable[[], str | None],
+        member: ReplicaIdentity,
+        recovery: GroupRecovery,
+        retention_problems: Callable[[], Sequence[str]],
+        log_damage: Callable[[], str],
     ) -> None:
         self._settings = settings
         self._identity = identity
@@ -89,6 +96,10 @@ class BrokerReport:
         self._tables = tables
         self._current_settings = current_settings
         self._refusal = refusal
+        self._member = member
+        self._recovery = recovery
+        self._retention_problems = retention_problems
+        self._log_damage = log_damage
         self._started_ms = clock.monotonic_ms()
         self._peer_probes = PeerProbes(clock=clock, targets=self._probe_targets)
         self._disk_usage: DiskUsage | None = None
@@ -143,17 +154,48 @@ class BrokerReport:
             send_latency=_latency(histogram.reading() for histogram in self._puts.send_to_ack_s.values()),
             topic_count=len(self._tables.topics),
             group_count=len(self._tables.groups),
+            epoch=self._member.history.last_epoch,
+            disk_id=self._member.disk_id,
+            run=self._member.run,
         )
         status.problems.extend(self._problems())
         if self._disk_usage is not None:
             status.disk.CopyFrom(self._disk_state(self._disk_usage))
         if settings.is_master:
+            self._add_wait(status)
             self._add_slaves(status)
         else:
             self._add_master(status)
         return status
 
+    def _add_wait(self, status: pb.GetBrokerStatusResponse) -> None:
+        waiting = self._recovery.waiting
+        if waiting is None:
+            return
+        wait = status.start_wait
+        wait.reason = waiting.reason
+        wait.waited_seconds = self._recovery.waited_ms // 1_000
+        wait.missing.extend(f"{self._identity.broker_name}:{memory.broker_id}" for memory in waiting.missing)
+        wait.lost_bytes = waiting.lost_bytes
+        wait.acceptable = waiting.is_acceptable
+        wait.needs_operator = waiting.needs_operator
+
+    @property
+    def problem_count(self) -> int:
+        """How many things there are to mend."""
+        return sum(1 for _ in self._problems())
+
     def _problems(self) -> Iterator[pb.BrokerProblem]:
+        if damage := self._log_damage():
+            yield pb.BrokerProblem(
+                problem=f"found its log damaged when it started: {damage}",
+                remedy="`tandemmq verify` says whether the replicas are equal, `tandemmq restore-kept-tail` what was "
+                "cut off; look at the disk. It is told until the next start",
+            )
+        for problem in self._retention_problems():
+            yield pb.BrokerProblem(
+                problem=problem, remedy="see `tandemmq group list` for who reads behind, and the disk's room"
+            )
         for file in self._tables.damaged:
             yield pb.BrokerProblem(
                 problem=f"cannot read its config/{file.value}",
@@ -210,8 +252,10 @@ class BrokerReport:
     def _add_master(self, status: pb.GetBrokerStatusResponse) -> None:
         link, follower = status.master_link, self._follower
         link.address = follower.master_address
-        link.state = follower.state
+        link.state = "refusing" if follower.is_refusing else follower.state
         link.lag_bytes = follower.lag_bytes
+        if follower.is_refusing:
+            link.problem, link.remedy = follower.problem, follower.remedy
         silent_ms = follower.silent_ms
         if silent_ms is not None:
             link.silent_ms = silent_ms

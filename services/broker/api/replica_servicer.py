@@ -125,10 +125,13 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             return response
         response.waits_for = waiting.reason
         response.lost_bytes = waiting.lost_bytes
+        response.end_offset = waiting.end_offset or self._log.end_offset
         response.missing.extend(_remembered(memory) for memory in waiting.missing)
+        for file, problem in waiting.damaged_tables:
+            response.damaged_tables.add(file=file, problem=problem)
         if request.dry_run:
             return response
-        if refusal := self._recovery.accept_loss(request.disk_ids):
+        if refusal := self._recovery.accept_loss(request.disk_ids, request.damaged_tables):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         response.accepted = True
         return response
@@ -188,7 +191,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
 
 
 def _remembered(memory: ReplicaMemory) -> pb.RememberedReplica:
-    return pb.RememberedReplica(
+    message = pb.RememberedReplica(
         broker_id=memory.broker_id,
         disk_id=memory.disk_id,
         run=memory.run,
@@ -196,3 +199,6 @@ def _remembered(memory: ReplicaMemory) -> pb.RememberedReplica:
         end_offset=memory.end_offset,
         metadata_endpoint=memory.metadata_endpoint,
     )
+    if memory.last_seen_wall_ms:
+        message.last_seen_time.FromMilliseconds(memory.last_seen_wall_ms)
+    return message

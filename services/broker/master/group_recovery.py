@@ -65,7 +65,8 @@ class GroupRecovery:
     `alone_with_store` keeps every job away while the log is cut or moved; `given_up` tells that the broker is to stop
     instead; `state_changed` is called when `waiting` changes. `fetch_metadata` brings tables and leases from the
     replicas at the given endpoints, the best first, and is told whether our disk was behind the best of them;
-    PeerUnavailable: what is needed cannot be had now.
+    PeerUnavailable: what is needed cannot be had now. `damaged_tables` are those that cannot be read and that nobody in
+    reach has, by file; with `accepts_damage` it begins without them.
     """
 
     def __init__(
@@ -81,6 +82,8 @@ class GroupRecovery:
         accepts_loss: bool,
         alone_with_store: Callable[[], AbstractAsyncContextManager[None]],
         fetch_metadata: Callable[[Sequence[str], bool], Awaitable[None]],
+        damaged_tables: Callable[[], Mapping[str, str]] = dict,
+        accept_damage: Callable[[], object] = lambda: None,
         given_up: Callable[[], bool] = lambda: False,
         state_changed: Callable[[], None] = lambda: None,
         tail_bytes: int = TAIL_BYTES,
@@ -95,6 +98,10 @@ class GroupRecovery:
         self._accepts_loss = accepts_loss
         self._alone_with_store = alone_with_store
         self._fetch_metadata = fetch_metadata
+        self._damaged_tables = damaged_tables
+        self._accept_damage = accept_damage
+        # At the start an operator accepts all that is damaged by then; later, what he was told of.
+        self._accepts_damage = accepts_loss
         self._given_up = given_up
         self._state_changed = state_changed
         self._tail_bytes = tail_bytes
@@ -106,18 +113,35 @@ class GroupRecovery:
         self.waiting_since_ms = 0
         """Monotonic."""
 
-    def accept_loss(self, disk_ids: Sequence[str]) -> str:
-        """An operator gives up the disks that are waited for; why not, or empty. They are those the operator named."""
+    @property
+    def waited_ms(self) -> int:
+        """For how long it has waited; 0 when it does not."""
+        return 0 if self.waiting is None else self._clock.monotonic_ms() - self.waiting_since_ms
+
+    def accept_loss(self, disk_ids: Sequence[str], damaged_tables: Sequence[str] = ()) -> str:
+        """An operator gives up what is waited for, disks or tables; why not, or empty. The operator named them."""
         waiting = self.waiting
         if waiting is None:
             return "this broker does not wait for anything"
-        missing = {memory.disk_id for memory in waiting.missing}
-        if not missing:
+        if not waiting.is_acceptable:
             return f"no operator can give that up: {waiting.reason}"
+        missing = {memory.disk_id for memory in waiting.missing}
         if set(disk_ids) != missing:
-            return f"disk_ids: it waits for {', '.join(sorted(missing))} now; look again"
-        log.warning("loss_accepted", disks=sorted(missing), lost_bytes=waiting.lost_bytes, reason=waiting.reason)
-        self._accepts_loss = True
+            return f"disk_ids: it waits for {', '.join(sorted(missing)) or 'no disk'} now; look again"
+        tables = {file for file, _ in waiting.damaged_tables}
+        if set(damaged_tables) != tables:
+            return f"damaged_tables: it lacks {', '.join(sorted(tables)) or 'none'} now; look again"
+        log.warning(
+            "loss_accepted",
+            disks=sorted(missing),
+            damaged_tables=sorted(tables),
+            lost_bytes=waiting.lost_bytes,
+            reason=waiting.reason,
+        )
+        if missing:
+            self._accepts_loss = True
+        if tables:
+            self._accepts_damage = True
         return ""
 
     async def run(self, *, is_whole: bool) -> bool:
@@ -144,6 +168,16 @@ class GroupRecovery:
                 if not await self._is_promised(start, step.epoch) or not await self._metadata_fetched(start):
                     await asyncio.sleep(ASK_PAUSE_S)
                     continue
+                damaged = self._damaged_tables()
+                if damaged and not self._accepts_damage:
+                    # Another member may come that has them.
+                    self._note_waiting(_wait_for_tables(damaged, end_offset=self._store.end_offset))
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(ASK_PAUSE_MAX_S, 1.2 * pause_s)
+                    continue
+                if damaged:
+                    log.warning("metadata_given_up", tables=sorted(damaged), kept="beside it, as .damaged")
+                    self._accept_damage()
                 await self._begin(start, step)
                 return True
             if isinstance(step, Fetch):
@@ -352,25 +386,50 @@ class GroupRecovery:
         )
 
     def _note_waiting(self, waiting: Wait | None) -> None:
-        if waiting == self.waiting and (
+        if _is_same(waiting, self.waiting) and (
             waiting is None or self._clock.monotonic_ms() - self._told_waiting_ms < _RETELL_MS
         ):
+            self.waiting = waiting
             return
         now_ms = self._clock.monotonic_ms()
         if self.waiting is None:
             self.waiting_since_ms = now_ms
         self.waiting = waiting
         self._told_waiting_ms = now_ms
-        if waiting is not None and waiting.missing:
+        if waiting is not None and waiting.is_acceptable:
             log.error(
                 "master_waits",
                 reason=waiting.reason,
                 lost_bytes=waiting.lost_bytes,
                 remedy=f"start the missing replica, or: tandemmq broker accept-loss {self._identity.broker_name}",
             )
+        elif waiting is not None and waiting.needs_operator:
+            log.error("master_waits", reason=waiting.reason)
         elif waiting is not None:
             log.info("master_waits", reason=waiting.reason)
         self._state_changed()
+
+
+def _is_same(waiting: Wait | None, before: Wait | None) -> bool:
+    """To those who are told: when somebody was last seen is no news."""
+    if waiting is None or before is None:
+        return waiting is before
+    return (waiting.reason, waiting.lost_bytes, waiting.is_acceptable) == (
+        before.reason,
+        before.lost_bytes,
+        before.is_acceptable,
+    )
+
+
+def _wait_for_tables(damaged: Mapping[str, str], *, end_offset: int) -> Wait:
+    told = tuple(sorted(damaged.items()))
+    return Wait(
+        "these tables are damaged, and no replica in reach has them: "
+        + "; ".join(f"{file} ({problem})" for file, problem in told),
+        end_offset=end_offset,
+        damaged_tables=told,
+        needs_operator=True,
+    )
 
 
 def _answer_of(endpoint: str, theirs: PeerLog, relation: Relation) -> ReplicaAnswer:

@@ -75,6 +75,10 @@ class BrokerMetrics:
         retention: RetentionFigures,
         refusal: Callable[[], str | None],
         span_counts: Callable[[], Mapping[str, int]],
+        epoch: Callable[[], int],
+        start_waited_ms: Callable[[], int],
+        is_log_damaged: Callable[[], bool],
+        problem_count: Callable[[], int],
         damaged_entries: DamagedEntries,
     ) -> None:
         """`flush_seconds` by what is flushed; `span_counts` by what became of spans."""
@@ -88,6 +92,10 @@ class BrokerMetrics:
         self._loop_meter = loop_meter
         self._refusal = refusal
         self._span_counts = span_counts
+        self._epoch = epoch
+        self._start_waited_ms = start_waited_ms
+        self._is_log_damaged = is_log_damaged
+        self._problem_count = problem_count
         self._started_ms = clock.monotonic_ms()
         self._base = (identity.cluster, NODE_TYPE, identity.broker_name, str(identity.broker_id))
         pair_limit: SeriesLimit[tuple[str, str]] = SeriesLimit(settings.metrics_series_max)
@@ -163,6 +171,9 @@ class BrokerMetrics:
 
     async def _tell_broker(self, samples: MetricSamples) -> None:
         turn = TurnLimit(self._clock)
+        samples.add("rocketmq_broker_problems", self._problem_count())
+        samples.add("rocketmq_store_log_damaged", self._is_log_damaged())
+        samples.add("rocketmq_store_ha_epoch", self._epoch())
         samples.add("rocketmq_topic_number", len(self._topics))
         samples.add("rocketmq_consumer_group_number", len(self._groups))
         samples.add("rocketmq_broker_permission", self._permission)
@@ -172,6 +183,7 @@ class BrokerMetrics:
             samples.add("rocketmq_broker_writable", self._permission == PERM_READ_WRITE)
             samples.add("rocketmq_broker_waiting_sends", self._write_path.waiting_count)
             samples.add_counts("rocketmq_broker_messages_put_total", _NO_PUTS | self._write_path.put_counts)
+            samples.add("rocketmq_store_ha_start_waiting_seconds", self._start_waited_ms() / 1_000)
             self._master.tell(samples)
             await self._messages.tell(samples, turn)
             await self._consumers.tell(samples, turn)

@@ -124,6 +124,21 @@ _REPLICATION: Final = (
     _gauge("rocketmq_store_ha_slaves_needed", "{slave}", "Slaves that must hold a message before it is acknowledged."),
     _gauge("rocketmq_store_ha_slave_following", "1", "1 when this slave follows its master, else 0. Told by slaves."),
     _gauge("rocketmq_store_ha_slave_behind_bytes", "By", "Bytes this slave knows it is behind. Told by slaves."),
+    _gauge(
+        "rocketmq_store_ha_slave_refusing",
+        "1",
+        "1 when this slave refuses to follow the master that is there, else 0. Told by slaves.",
+    ),
+    _gauge(
+        "rocketmq_store_ha_epoch",
+        "1",
+        "Greatest epoch of the broker's history: it grows by one each time a master of the group begins to serve.",
+    ),
+    _gauge(
+        "rocketmq_store_ha_start_waiting_seconds",
+        "s",
+        "For how long a master that starts has waited for a replica, or for an operator; 0 when it does not.",
+    ),
     _counter(
         "rocketmq_store_ha_reports_refused_total",
         "{report}",
@@ -158,6 +173,7 @@ _STORE: Final = (
         "Places of queues that consumers pass over: no replica in reach holds a sound record.",
     ),
     _gauge("rocketmq_store_kept_tails", "{file}", "Cut-off CommitLog tails kept aside."),
+    _gauge("rocketmq_store_log_damaged", "1", "1 when the log's tail was damaged as the broker read it at its start."),
     _histogram(
         "rocketmq_store_flush_seconds", "s", "How long a flush took, by what is flushed: `log` or `queues`.", "file"
     ),
@@ -191,6 +207,7 @@ _BROKER: Final = (
     _gauge("rocketmq_broker_info", "1", "1; what the broker is.", "role", "flush_disk_type", "version"),
     _gauge("rocketmq_broker_uptime_seconds", "s", "Time since the process started."),
     _gauge("rocketmq_broker_permission", "1", "RocketMQ's permission bits: 4 is readable, 2 writable, 6 both."),
+    _gauge("rocketmq_broker_problems", "1", "What the broker says is wrong with it; `tandemmq status` has the words."),
     _gauge("rocketmq_topic_number", "{topic}", "Topics, those of the system included."),
     _gauge("rocketmq_consumer_group_number", "{group}", "Consumer groups."),
     _gauge("rocketmq_producer_connections", "{client}", "Producers with a session."),

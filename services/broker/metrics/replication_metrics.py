@@ -63,6 +63,7 @@ class SlaveMetrics:
         """Adds its samples."""
         samples.add("rocketmq_store_ha_slave_following", self._follower.is_following)
         samples.add("rocketmq_store_ha_slave_behind_bytes", self._follower.lag_bytes)
+        samples.add("rocketmq_store_ha_slave_refusing", self._follower.is_refusing)
 
 
 class _Slave(NamedTuple):

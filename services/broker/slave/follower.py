@@ -129,6 +129,7 @@ class Follower:
         self.master_end_offset = 0
         self.problem = ""
         """Why the master that is there is not followed, in words; an operator has to look. Empty: it is, or may be."""
+        self.remedy = ""
         self.has_accepted_master = False
         """Whether the master that was reached last is one that may be followed: its tables may be taken, too."""
 
@@ -147,6 +148,11 @@ class Follower:
     def is_following(self) -> bool:
         """True while the master's log flows to us: proven, connected, not repairing."""
         return self.state == "transfer" and self._connection.is_open
+
+    @property
+    def is_refusing(self) -> bool:
+        """True while the master that is there is not followed, however often it is asked again."""
+        return bool(self.problem and self.master_address)
 
     def flushed(self) -> None:
         """The flush worker finished a job: a slave that promises its disk reports now."""
@@ -185,7 +191,7 @@ class Follower:
                     self._corrupt_at = None
                 sock = await self._connected(master)
                 if sock is not None:
-                    self.problem, self.has_accepted_master = "", True
+                    self.problem, self.remedy, self.has_accepted_master = "", "", True
                     await self._follow(sock, master)
                     if self._connection.no_room is not None:
                         await self._wait_for_room(self._connection.no_room)
@@ -318,7 +324,7 @@ class Follower:
         self.state, self.has_accepted_master = "refusing", False
         if reason != self.problem:
             log.error("master_not_followed", master=master, reason=reason, remedy=remedy)
-        self.problem = reason
+        self.problem, self.remedy = reason, remedy
 
     def _claim(self) -> ReplicaClaim:
         return ReplicaClaim(

@@ -94,12 +94,23 @@ class ReplicaAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """`reason` is for people. `missing` are the disks that are waited for; without any no operator can end the wait."""
+    """`reason` is for people. `missing` are the disks that are waited for, `damaged_tables` the metadata (file and what
+    is wrong) that no replica in reach has; without either no operator can end the wait."""
 
     reason: str
     missing: tuple[ReplicaMemory, ...] = ()
     lost_bytes: int = 0
     """How much more than the best log in reach the missing disks are known to hold; they may hold more."""
+    end_offset: int = 0
+    """Of the best log in reach."""
+    damaged_tables: tuple[tuple[str, str], ...] = ()
+    needs_operator: bool = False
+    """It does not end by itself, unless what is missing comes back."""
+
+    @property
+    def is_acceptable(self) -> bool:
+        """An operator may give up what is waited for."""
+        return bool(self.missing or self.damaged_tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +215,7 @@ class MasterStart:
     def next_step(self, *, now_ms: int) -> StartStep:
         """What to do now."""
         if (rival := self._rival_reason()) is not None:
-            return Wait(rival)
+            return Wait(rival, needs_operator=True)
         best = max((answer for answer in self._answers.values()), key=lambda answer: answer.rank, default=None)
         best_rank = self.own.rank if best is None else max(self.own.rank, best.rank)
         missing = self._missing(best_rank)
@@ -212,7 +223,12 @@ class MasterStart:
         if missing and not is_proven and not self.accepts_loss:
             return self._wait_for(missing, best_rank)
         if self._unusable and not self.accepts_loss:
-            return Wait("; ".join(sorted(self._unusable.values())), missing=tuple(missing))
+            return Wait(
+                "; ".join(sorted(self._unusable.values())),
+                missing=tuple(missing),
+                end_offset=best_rank[1],
+                needs_operator=True,
+            )
         if best is not None and best.rank > self.own.rank and best.disk_id not in self._unusable:
             return Fetch(best)
         if not is_proven and not self.accepts_loss and (unheard := self._unheard_reason(now_ms)) is not None:
@@ -320,6 +336,8 @@ class MasterStart:
             f"a replica may hold more than the {best_rank[1]} bytes in reach: {whom}",
             missing=tuple(missing),
             lost_bytes=_bytes_beyond(best_rank, missing),
+            end_offset=best_rank[1],
+            needs_operator=True,
         )
 
     def _unheard_reason(self, now_ms: int) -> str | None:

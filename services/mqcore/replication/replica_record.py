@@ -36,12 +36,14 @@ class RecordDamaged(ValueError):
 def newest_memories(memories: Iterable[ReplicaMemory]) -> dict[str, ReplicaMemory]:
     """One memory a disk: of its newest run, and there the one that knows most."""
     newest: dict[str, ReplicaMemory] = {}
+    seen_ms: dict[str, int] = {}
     for memory in memories:
         known = newest.get(memory.disk_id)
+        seen_ms[memory.disk_id] = max(memory.last_seen_wall_ms, seen_ms.get(memory.disk_id, 0))
         if known is None or (memory.run, memory.end_offset, memory.left) > (known.run, known.end_offset, known.left):
             endpoint = memory.metadata_endpoint or (known.metadata_endpoint if known is not None else "")
             newest[memory.disk_id] = replace(memory, metadata_endpoint=endpoint)
-    return newest
+    return {disk_id: replace(memory, last_seen_wall_ms=seen_ms[disk_id]) for disk_id, memory in newest.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from admin.cluster_state import (
     NameServerState,
     Severity,
     SlaveState,
+    StartWait,
     diagnose,
 )
 from support.cluster_states import healthy_cluster, master, slave, with_broker
@@ -90,6 +91,48 @@ def test_a_peer_that_is_silent_for_longer_than_its_kernel_ever_is_is_a_problem()
     assert diagnose(with_broker(_HEALTHY, master(slaves=(replace(one, silent_ms=3_100),)))) == []
     link = MasterLinkState("10.0.0.1:10912", "transfer", master_end_offset=0, lag_bytes=0, silent_ms=4_000)
     assert "from its master at 10.0.0.1:10912" in _only(with_broker(_HEALTHY, slave(master_link=link))).problem
+
+
+def test_a_master_that_waits_is_one_problem_with_its_numbers_and_what_ends_it() -> None:
+    wait = StartWait("a replica may hold more", 90, ("broker-a:1",), 4_096, acceptable=True, needs_operator=True)
+    waiting = master(start_wait=wait, slaves=(), write_refusal="the broker is starting")
+    finding = _only(with_broker(_HEALTHY, waiting))
+    assert (finding.severity, finding.subject) == (Severity.PROBLEM, "broker-a:0")
+    assert "waits for 90 s" in finding.problem
+    assert "4,096 bytes are known to be missing" in finding.problem
+    assert "start broker-a:1" in finding.remedy
+    assert "`tandemmq broker accept-loss broker-a`" in finding.remedy
+    rival = replace(wait, reason="another process is broker 0", missing=(), lost_bytes=0, acceptable=False)
+    assert "accept-loss" not in _only(with_broker(_HEALTHY, master(start_wait=rival))).remedy
+
+
+def test_a_slave_that_refuses_its_master_says_why_and_what_helps() -> None:
+    link = MasterLinkState(
+        "10.0.0.1:10912", "refusing", master_end_offset=0, lag_bytes=0, problem="it is shorter", remedy="restart it"
+    )
+    finding = _only(with_broker(_HEALTHY, slave(master_link=link)))
+    assert "refuses to follow its master at 10.0.0.1:10912: it is shorter" in finding.problem
+    assert finding.remedy == "restart it"
+
+
+def test_what_a_broker_says_is_wrong_is_a_problem() -> None:
+    state = with_broker(_HEALTHY, slave(problems=(("topics.json keeps what its master lacks", "make them again"),)))
+    assert _only(state).problem == "topics.json keeps what its master lacks"
+
+
+def test_a_master_with_less_than_a_slave_that_does_not_follow_is_a_problem() -> None:
+    link = MasterLinkState("10.0.0.1:10912", "waiting", master_end_offset=0, lag_bytes=0)
+    ahead = slave(master_link=link, end_offset=2_000_000, topic_count=3, group_count=1)
+    problems = [each.problem for each in diagnose(with_broker(_HEALTHY, ahead)) if each.subject == "broker-a:0"]
+    assert len(problems) == 3
+    assert "765,433 bytes before its slave broker-a:1" in problems[0]
+    assert "has 0 topics, its slave broker-a:1 has 3" in problems[1]
+
+
+def test_no_remedy_says_that_a_tail_be_deleted() -> None:
+    finding = _only(with_broker(_HEALTHY, slave(kept_tails=("kept-tails/0-9-1.log",))))
+    assert "tandemmq restore-kept-tail" in finding.remedy
+    assert "delete" not in finding.remedy
 
 
 def test_a_slave_whose_disk_is_full_says_that() -> None:

@@ -15,6 +15,7 @@ from admin.api.actors import OPERATOR_ONLY, Actor, current_actor
 from admin.api.rest.request_parts import CHANGE_PROBLEMS, PROBLEMS, Body, DryRun, operations_of
 from admin.operations.interface import Operations
 from admin.operations.values import (
+    AcceptedLoss,
     BrokerSettings,
     ChangeResult,
     ConfigChange,
@@ -42,6 +43,14 @@ class WritePermissionBody(Body):
     """Whether producers get the queues of a broker group."""
 
     writable: bool
+
+
+class AcceptLossBody(Body):
+    """What is given up: all that a dry run told."""
+
+    names: list[Annotated[str, Field(max_length=200)]] = Field(
+        default_factory=list, max_length=200, description="Ids of disks, and files of tables."
+    )
 
 
 class RestoreBody(Body):
@@ -134,6 +143,19 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
     ) -> ChangeResult:
         """Takes a broker group out of producers' routes at every NameServer, or puts it back."""
         return await operations.set_write_permission(broker_name, writable=body.writable, dry_run=dry_run)
+
+    @app.post(
+        "/api/v1/broker-groups/{broker_name}/accept-loss",
+        tags=_TAGS,
+        responses=CHANGE_PROBLEMS,
+        dependencies=[OPERATOR_ONLY],
+    )
+    async def accept_loss(
+        broker_name: str, body: AcceptLossBody, dry_run: DryRun = False, operations: Operations = acting
+    ) -> AcceptedLoss:
+        """Has a master that waits at its start serve without what it waits for. What only the missing disks hold is
+        lost: with `dry_run` it tells in numbers what that is, and `names` says all of it again."""
+        return await operations.accept_loss(broker_name, names=body.names, dry_run=dry_run)
 
     @app.get("/api/v1/kept-tails", tags=_TAGS, responses=PROBLEMS)
     async def kept_tails(operations: Operations = acting) -> KeptTailsDocument:

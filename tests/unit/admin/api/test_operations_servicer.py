@@ -20,6 +20,7 @@ from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.values import MessageQuery
 from mqservice.rpc import ServerStreamMethod, StatusCode, UnaryMethod
 from support.fake_call import FakeCall
+from support.fake_cluster import WAITS
 from support.fake_operations import FakeOperations
 from support.manual_time import ManualTime
 from support.operations_samples import NOW_MS
@@ -204,6 +205,17 @@ async def test_a_kept_tail_is_listed_and_restored_in_parts() -> None:
         ("NOWHERE", -1),
     ]
     assert not rest.next_page_token
+
+
+async def test_a_loss_is_told_in_numbers_before_it_is_accepted() -> None:
+    service = _Service()
+    service.operations.cluster.waits["broker-b"] = WAITS
+    request = pb.AcceptGroupLossRequest(broker_name="broker-b", dry_run=True)
+    planned = await service.ask("AcceptGroupLoss", request)
+    assert (planned.broker, planned.lost_bytes, planned.missing[0].disk_id) == ("broker-b:0", 4_096, "d1")
+    request = pb.AcceptGroupLossRequest(broker_name="broker-b", names=["d1"])
+    assert (await service.ask("AcceptGroupLoss", request)).end_offset == 4_096
+    assert not service.operations.cluster.waits
 
 
 async def test_settings_write_permission_and_events() -> None:

@@ -11,6 +11,7 @@ import pytest
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.values import MessagePage, MessageQuery, SearchOrder
 from support.admin_in_memory import admin_in_memory
+from support.fake_cluster import WAITS
 from support.fake_operations import FakeOperations
 from support.operations_samples import LONGEST_NAME, RECEIPTS
 
@@ -176,6 +177,21 @@ async def test_a_kept_tail_is_listed_and_restored_in_parts() -> None:
     assert [part["messages"][0]["state"] for part in (planned, done, again)] == ["missing", "missing", "held"]
     assert nobodys.status_code == 404
     assert {line.fields["action"] for line in lines} == {"restore_kept_tail"}
+
+
+async def test_a_loss_is_accepted_by_whoever_names_what_it_is() -> None:
+    async with admin_in_memory() as admin:
+        admin.operations.cluster.waits["broker-b"] = WAITS
+        path = "/api/v1/broker-groups/broker-b/accept-loss"
+        planned = (await admin.client.post(path, params={"dry_run": True}, json={})).json()
+        unnamed = await admin.client.post(path, json={})
+        done = await admin.client.post(path, json={"names": [one["disk_id"] for one in planned["missing"]]})
+        again = await admin.client.post(path, json={"names": ["d1"]})
+        lines = admin.audit_log.lines()
+    assert (planned["lost_bytes"], planned["missing"][0]["end_offset"], planned["dry_run"]) == (4_096, 8_192, True)
+    assert (unnamed.status_code, done.status_code, again.status_code) == (409, 200, 409)
+    assert [line.fields["outcome"].partition(":")[0] for line in lines] == ["refused", "done", "refused", "done"]
+    assert {line.fields["action"] for line in lines} == {"accept_loss"}
 
 
 async def test_settings_write_permission_and_events() -> None:

@@ -18,6 +18,7 @@ from admin.cluster_state import SlaveDeparture
 from admin.operations.failure import FailureKind, OperationFailed
 from support.cli_cluster import FakeCluster, two_groups
 from support.cluster_states import master, with_broker
+from support.fake_cluster import WAITS
 
 _FAST = ("--interval", "0.1")
 
@@ -68,6 +69,21 @@ def test_write_permission_is_taken_and_given_back() -> None:
     assert not cluster.operations.cluster.writable["broker-a"]
     cluster.run("broker", "write-permission", "broker-a", "on", "--yes")
     assert cluster.operations.cluster.writable["broker-a"]
+
+
+def test_a_loss_is_told_in_numbers_and_accepted_as_it_was_told() -> None:
+    cluster = FakeCluster()
+    assert "waits for nothing" in str(cluster.invoke("broker", "accept-loss", "broker-b", "--dry-run").exception)
+    cluster.operations.cluster.waits["broker-b"] = WAITS
+    shown = cluster.run("broker", "accept-loss", "broker-b", "--dry-run")
+    assert "Known to be lost: 4,096 bytes" in shown
+    assert "may hold more than is known" in shown
+    assert "broker-b:1" in shown
+    assert cluster.failure("broker", "accept-loss", "broker-b").exit_code == EXIT_REFUSED, "nobody can be asked"
+    assert cluster.operations.cluster.waits
+    told = cluster.run("broker", "accept-loss", "broker-b", "--yes")
+    assert "gave up what it waited for" in told
+    assert not cluster.operations.cluster.waits
 
 
 def test_replication_shows_lag_and_who_left_and_why() -> None:

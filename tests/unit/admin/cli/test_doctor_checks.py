@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from admin.cli.doctor_checks import check_cluster
-from admin.cli.doctor_facts import BrokerLook, Check, ClusterLook, Dial, DiskLook, PeerLook, Verdict, is_bad
+from admin.cli.doctor_facts import BrokerLook, Check, ClusterLook, Dial, DiskLook, Memory, PeerLook, Verdict, is_bad
 from admin.cli.doctor_view import doctor_document, doctor_table
 from admin.cluster_state import BrokerState, ClusterState
 from support.cluster_states import healthy_cluster, master, slave, with_broker
@@ -219,3 +219,24 @@ def test_views_name_every_check_and_every_remedy() -> None:
     document = json.loads(json.dumps(doctor_document(checks)))
     assert document["healthy"] is False
     assert len(document["checks"]) == len(checks)
+
+
+def test_a_log_that_ends_before_what_is_remembered_is_a_problem() -> None:
+    """Of a disk that is here, of one that is not, and of one whose bytes a better disk has."""
+    state = healthy_cluster()
+    state = with_broker(state, master(disk_id="m", epoch=4))
+    state = with_broker(state, slave(disk_id="s", epoch=4))
+
+    def verdicts(*memories: Memory) -> list[Verdict]:
+        look = replace(_look(), state=state, memories=memories)
+        return [check.verdict for check in check_cluster(look) if check.area == "log"]
+
+    def memory(disk_id: str, end_offset: int, epoch: int = 4) -> Memory:
+        return Memory("127.0.0.1:9876", "broker-a", 1, disk_id, epoch, end_offset)
+
+    assert verdicts(memory("m", 1_234_567), memory("s", 1_234_500)) == [Verdict.OK]
+    assert verdicts(memory("m", 1_234_568)) == [Verdict.PROBLEM]
+    assert verdicts(memory("s", 1_234_501)) == [Verdict.NOTE]
+    assert verdicts(memory("gone", 1_234_568)) == [Verdict.PROBLEM]
+    assert verdicts(memory("gone", 1_234_568, epoch=3)) == [Verdict.OK]
+    assert verdicts(memory("gone", 1_234_567)) == [Verdict.OK]
