@@ -36,7 +36,7 @@ MESSAGES: Final = 300
 LATE_S: Final = 20.0
 LIMIT_S: Final = 300.0
 SEND_LIMIT_S: Final = 900.0
-RECEIVE_LIMIT_S: Final = 120.0
+RECEIVE_LIMIT_S: Final = 300.0
 COPY: Final = f"{STORE}-copy"
 HELPER: Final = "disk-helper"
 
