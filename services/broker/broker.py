@@ -278,6 +278,8 @@ class Broker:
             fetch_metadata=self._fetch_metadata,
             damaged_tables=lambda: {file.value: text for file, text in self._tables.damaged.items()},
             accept_damage=self._tables.accept_damage,
+            connected_ids=lambda: {slave.broker_id for slave in self._replica.slaves() if slave.broker_id is not None},
+            forgotten=lambda broker_id: self._master_floor.forget_replica(broker_id),
             given_up=lambda: self._stopping.is_set(),
             state_changed=self._recovery_changed,
             tail_bytes=2 * (settings.max_message_size + RECORD_HEAD_ROOM_BYTES),
@@ -289,23 +291,22 @@ class Broker:
             leases=self._lease_copy,
             accepted=lambda: self._follower.has_accepted_master,
         )
+        self._master_floor: MasterFloor = MasterFloor(
+            self._store,
+            clock=clock,
+            leases=self._leases,
+            stored=self._tables.consumer_offsets,
+            topics=self._tables.topics,
+            is_system_topic=self._is_system_topic,
+            slaves=self._replica.slaves,
+            slave_count=settings.total_replicas - 1,
+            absent_replicas=lambda: {memory.broker_id: memory.end_offset for memory in self._member.replicas},
+        )
         self._retention = Retention(
             self._store,
             disk=self._disk,
             clock=clock,
-            floor=MasterFloor(
-                self._store,
-                clock=clock,
-                leases=self._leases,
-                stored=self._tables.consumer_offsets,
-                topics=self._tables.topics,
-                is_system_topic=self._is_system_topic,
-                slaves=self._replica.slaves,
-                slave_count=settings.total_replicas - 1,
-                absent_replicas=lambda: {memory.broker_id: memory.end_offset for memory in self._member.replicas},
-            )
-            if settings.is_master
-            else SlaveFloor(self._members.master_address),
+            floor=self._master_floor if settings.is_master else SlaveFloor(self._members.master_address),
             is_master=settings.is_master,
         )
         self._departure = Departure(
@@ -400,7 +401,7 @@ class Broker:
         )
         self.refusal: str | None = "the broker is starting"
         """Why messages are neither taken nor given now; None when they are. An attribute: every send asks."""
-        self._log_damage = ""
+        self._log_damage: str = ""
         """What was wrong with the log's tail when it was read at the start."""
         self._serving = False
         self._is_open = False
