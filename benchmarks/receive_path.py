@@ -240,7 +240,8 @@ def read_only(broker: JournaledBroker, *, queues: int, watch: Stopwatch) -> int:
         end = reader.max_offset(TOPIC, queue_id)
         watch.start()
         for offset in range(0, end, BATCH):
-            reader.messages(reader.entries(TOPIC, queue_id, offset, BATCH))
+            entries = reader.entries(TOPIC, queue_id, offset, BATCH)
+            reader.messages(TOPIC, queue_id, range(offset, offset + BATCH), entries)
         watch.stop("read")
         count += end
     return count
@@ -252,7 +253,8 @@ def digest_only(broker: JournaledBroker, *, queues: int, watch: Stopwatch) -> in
     count = 0
     for queue_id in range(queues):
         for offset in range(0, reader.max_offset(TOPIC, queue_id), BATCH):
-            messages = reader.messages(reader.entries(TOPIC, queue_id, offset, BATCH))
+            entries = reader.entries(TOPIC, queue_id, offset, BATCH)
+            messages = reader.messages(TOPIC, queue_id, range(offset, offset + BATCH), entries)
             watch.start()
             for one in messages:
                 assert one is not None

@@ -278,27 +278,35 @@ class Broker:
             fetch_metadata=self._fetch_metadata,
             damaged_tables=lambda: {file.value: text for file, text in self._tables.damaged.items()},
             accept_damage=self._tables.accept_damage,
+            connected_ids=lambda: {slave.broker_id for slave in self._replica.slaves() if slave.broker_id is not None},
+            forgotten=lambda broker_id: self._master_floor.forget_replica(broker_id),
             given_up=lambda: self._stopping.is_set(),
             state_changed=self._recovery_changed,
             tail_bytes=2 * (settings.max_message_size + RECORD_HEAD_ROOM_BYTES),
+        )
+        self._metadata_pull = MetadataPull(
+            tables=self._tables.by_file,
+            master=self._members.master_metadata,
+            applied=self._tables.applied_from_master,
+            leases=self._lease_copy,
+            accepted=lambda: self._follower.has_accepted_master,
+        )
+        self._master_floor: MasterFloor = MasterFloor(
+            self._store,
+            clock=clock,
+            leases=self._leases,
+            stored=self._tables.consumer_offsets,
+            topics=self._tables.topics,
+            is_system_topic=self._is_system_topic,
+            slaves=self._replica.slaves,
+            slave_count=settings.total_replicas - 1,
+            absent_replicas=lambda: {memory.broker_id: memory.end_offset for memory in self._member.replicas},
         )
         self._retention = Retention(
             self._store,
             disk=self._disk,
             clock=clock,
-            floor=MasterFloor(
-                self._store,
-                clock=clock,
-                leases=self._leases,
-                stored=self._tables.consumer_offsets,
-                topics=self._tables.topics,
-                is_system_topic=self._is_system_topic,
-                slaves=self._replica.slaves,
-                slave_count=settings.total_replicas - 1,
-                absent_replicas=lambda: {memory.broker_id: memory.end_offset for memory in self._member.replicas},
-            )
-            if settings.is_master
-            else SlaveFloor(self._members.master_address),
+            floor=self._master_floor if settings.is_master else SlaveFloor(self._members.master_address),
             is_master=settings.is_master,
         )
         self._departure = Departure(
@@ -347,6 +355,7 @@ class Broker:
             ),
             clock=clock,
             is_indexed=settings.message_index_enable,
+            damaged=self._damaged_entries,
         )
         self._group_changes = GroupChanges(
             store=self._store,
@@ -392,7 +401,7 @@ class Broker:
         )
         self.refusal: str | None = "the broker is starting"
         """Why messages are neither taken nor given now; None when they are. An attribute: every send asks."""
-        self._log_damage = ""
+        self._log_damage: str = ""
         """What was wrong with the log's tail when it was read at the start."""
         self._serving = False
         self._is_open = False
@@ -724,14 +733,7 @@ class Broker:
         """Takes up the master's or the slave's work."""
         if not self._settings.is_master:
             await asyncio.to_thread(self._store.trust_tail)
-            pull = MetadataPull(
-                tables=self._tables.by_file,
-                master=self._members.master_metadata,
-                applied=self._tables.applied_from_master,
-                leases=self._lease_copy,
-                accepted=lambda: self._follower.has_accepted_master,
-            )
-            tasks += [group.create_task(self._follower.run()), group.create_task(pull.run())]
+            tasks += [group.create_task(self._follower.run()), group.create_task(self._metadata_pull.run())]
             tasks += self._start_tracing_copies(group)
             self._serving = True
             return
@@ -768,12 +770,16 @@ class Broker:
     @property
     def _is_ready(self) -> bool:
         """May work, or rely on us. Of a master: messages are taken, whatever its slaves do. Of a slave: it holds, or
-        is about to hold, what its master has; so a group whose slave is behind does not let its master be evicted.
+        is about to hold, what its master has, and has its topics, groups and offsets; so a group whose slave is behind
+        does not let its master be evicted.
         """
         if not self._is_open or self._departure.has_begun or self._stopping.is_set():
             return False
         if self._settings.is_master:
             return self.refusal is None and self._store.refusal is None
+        # A Java master has no metadata plane to take them from.
+        if not self._metadata_pull.has_all and self._members.master_metadata() is not None:
+            return False
         return self._follower.is_following and self._follower.lag_bytes < self._settings.ha_max_gap_not_in_sync
 
     async def _tell_readiness(self) -> None:

@@ -283,3 +283,21 @@ def test_pair_that_waits_for_both_disks_acknowledges(tmp_path: Path) -> None:
         status = asyncio.run(broker_status(master))
         assert status.flushed_offset == status.end_offset
         assert asyncio.run(broker_status(slave)).flushed_offset == status.end_offset
+
+
+def test_a_slave_that_is_gone_for_good_is_forgotten_by_an_operator_only(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path) as cluster:
+        master, slave = start_pair(cluster)
+        assert asyncio.run(loss_to_accept(master)).missing == [], "it is here"
+        assert slave.stop() == 0
+        wait_until(lambda: in_sync_slaves(master) == 0, limit_s=30, what="the master notices")
+        assert [one.broker_id for one in asyncio.run(loss_to_accept(master)).missing] == [1]
+        assert asyncio.run(accept_loss(master)).accepted
+        assert asyncio.run(loss_to_accept(master)).missing == []
+        assert master.stop() == 0
+        master.start()
+        slave.start()
+        wait_until(lambda: in_sync_slaves(master) == 1, limit_s=30, what="who comes back is a member again")
+        assert slave.stop() == 0
+        wait_until(lambda: in_sync_slaves(master) == 0, limit_s=30, what="the master notices")
+        assert [one.broker_id for one in asyncio.run(loss_to_accept(master)).missing] == [1]

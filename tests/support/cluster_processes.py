@@ -1,14 +1,17 @@
 """Real NameServer and broker processes on loopback for tests and benchmarks.
 
-The first start uses port 0 and learns the ports from the process's own `*_serving` log line; a restart asks for the
-same ports, as a real member keeps its address. Every wait has a limit and shows the log when it runs out.
+Members of a `ProcessCluster` keep their ports, which no other process is given while they are down. A `ServiceProcess`
+without ports asks for any, and learns them from its own `*_serving` log line. Every wait has a limit and shows the log
+when it runs out.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -29,6 +32,24 @@ SMALL_STORE: Final[Mapping[str, str]] = {
     "maxIndexNum": "40000",
     "maxMessageSize": str(4 << 20),
 }
+
+
+NAME_SERVER_PORTS: Final = ("listenPort",)
+BROKER_PORTS: Final = ("listenPort", "haListenPort", "grpcServerPort", "metricsPromExporterPort")
+# Below those that kernels give to whoever asks for any port, and above the well-known ones.
+LASTING_PORTS: Final = range(12_000, 32_000)
+
+
+def lasting_port() -> int:
+    """A port that is free, and stays so for a process that is started again: nobody gets it by chance."""
+    for _ in range(1_000):
+        port = random.choice(LASTING_PORTS)
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            continue
+    raise AssertionError("no port is free")
 
 
 def wait_until(condition: Callable[[], bool], *, limit_s: float, what: str) -> None:
@@ -165,7 +186,8 @@ class ProcessCluster:
                 **({"storePathRootDir": str(self.folder / f"namesrv-{number}")} if with_disk else {}),
             },
             log_path=self.folder / "logs" / f"namesrv-{number}.log",
-            port_keys=("listenPort",),
+            port_keys=NAME_SERVER_PORTS,
+            ports={key: lasting_port() for key in NAME_SERVER_PORTS},
         )
         # Listed before it starts: one that does not start in time is ended with the others.
         self.name_servers.append(server)
@@ -203,7 +225,8 @@ class ProcessCluster:
                 **(settings or {}),
             },
             log_path=self.folder / "logs" / f"{key}.log",
-            port_keys=("listenPort", "haListenPort", "grpcServerPort", "metricsPromExporterPort"),
+            port_keys=BROKER_PORTS,
+            ports={key: lasting_port() for key in BROKER_PORTS},
         )
         self.brokers[key] = broker
         broker.start(wait=wait)

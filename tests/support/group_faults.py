@@ -113,7 +113,7 @@ def _come_late(group: BrokerGroup, slave_late_s: float | None, servers: list[Ser
 def _wait_recovered(member: ServiceProcess) -> None:
     def recovered() -> bool:
         has_ended = member.process is not None and member.process.poll() is not None
-        return has_ended or any(event.get("event") == "store_recovered" for event in member.events())
+        return has_ended or _has_said(member, "store_recovered")
 
     wait_until(recovered, limit_s=member.start_limit_s, what=f"{member.name} has recovered its store")
 
@@ -150,6 +150,26 @@ def _waits_alone(group: BrokerGroup) -> None:
         group.problems.append("it did not say that it waits, or the NameServer does not know")
     for slave in group.slaves:
         slave.start()
+
+
+def _killed_while_it_recovers(group: BrokerGroup, chance: random.Random, *, slave_too: bool) -> None:
+    """Killed again at some step of its recovery, and with it perhaps the slave that it fetches from."""
+    group.rest()
+    group.kill(group.master)
+    group.wipe(group.master)
+    group.master.start(wait=False)
+    step = chance.choice(("fetching_log", "log_fetched", "metadata_recovered", "epoch_begun"))
+    wait_until(partial(_has_said, group.master, step), limit_s=group.master.start_limit_s, what=f"{step}")
+    group.kill(group.master)
+    if slave_too:
+        group.kill(*group.slaves)
+        for slave in group.slaves:
+            slave.start(wait=False)
+    group.master.start(wait=False)
+
+
+def _has_said(member: ServiceProcess, name: str) -> bool:
+    return any(event.get("event") == name for event in member.events())
 
 
 def _name_servers_anew(group: BrokerGroup, _: random.Random) -> None:
@@ -317,7 +337,7 @@ def _two_masters(group: BrokerGroup, _: random.Random, *, copied: bool, first_st
     deadline = time.monotonic() + BESIDE_S
     sender = None
     while time.monotonic() < deadline:
-        if sender is None and any(event.get("event") == "broker_serving" for event in second.events()):
+        if sender is None and _has_said(second, "broker_serving"):
             second.wait_serving()
             sender = group.start_sending(second)
         time.sleep(0.1)
@@ -443,6 +463,11 @@ def _faults() -> Iterator[Fault]:
                 f"{mode}: master's disk empty, {words} 6 s late",
                 partial(_master_empty, name_servers_late=count),
                 name_servers=2,
+            )
+        for slave_too, words in ((False, "killed again"), (True, "both killed")):
+            yield alike(
+                f"{mode}: master's disk empty, {words} while it recovers",
+                partial(_killed_while_it_recovers, slave_too=slave_too),
             )
         yield alike(f"{mode}: master's disk empty, nobody in reach", _master_alone)
         yield alike(f"{mode}: a live copy of the master's disk, nobody in reach", _older_copy_alone)

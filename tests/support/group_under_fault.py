@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
@@ -32,7 +31,7 @@ from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
 
 from demo.evidence import compare_logs, logged_message_ids
 from support.acknowledged_sends import METADATA, AcknowledgedSender, body_of
-from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.cluster_processes import ProcessCluster, ServiceProcess, lasting_port, wait_until
 from support.topic_admin import create_topic
 
 __all__ = ["BrokerGroup", "Verdict"]
@@ -46,6 +45,10 @@ SETTINGS: Final[Mapping[str, str]] = {
     "mappedFileSizeCommitLog": str(1 << 20),
     "maxMessageSize": str(64 << 10),
     "flushConsumerOffsetInterval": "300",
+    # How full the machine's disk is, is not what is looked at here: nothing expires, nothing is refused.
+    "diskMaxUsedSpaceRatio": "0.97",
+    "diskSpaceCleanForciblyRatio": "0.98",
+    "diskSpaceWarningLevelRatio": "0.99",
 }
 # However busy the machine is.
 START_LIMIT_S: Final = 120.0
@@ -323,7 +326,7 @@ class BrokerGroup:
             settings=settings,
             log_path=self.folder / "logs" / f"{folder.name}.log",
             port_keys=self.master.port_keys,
-            ports={key: _free_port() for key in self.master.port_keys},
+            ports={key: lasting_port() for key in self.master.port_keys},
             start_limit_s=START_LIMIT_S,
         )
         self.cluster.brokers[folder.name] = second
@@ -370,7 +373,7 @@ class BrokerGroup:
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     def is_settled(self) -> bool:
-        """Everybody runs, is in sync and of one length, and the master takes messages."""
+        """Everybody is ready, in sync and of one length."""
         try:
             status = _status(self.master)
             ends = {_status(slave).end_offset for slave in self.slaves}
@@ -381,7 +384,7 @@ class BrokerGroup:
             ends == {status.end_offset}
             and len(in_sync) == len(self.slaves)
             and not status.write_refusal
-            and self.is_ready(self.master)
+            and all(map(self.is_ready, self.members.values()))
         )
 
     def wait_settled(self) -> None:
@@ -470,11 +473,6 @@ def _lost(before: Tables, after: Tables) -> list[str]:
             if after.offsets.get(key, 0) < offset
         ),
     ]
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def _runs(member: ServiceProcess) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from broker.queries import MessagePage, MessageQueries, WantedMessages
 from broker.queries.commit_log_pages import LogRange
+from broker.queue_reader import DamagedEntries
 from mqcore.message.sys_flag import COMPRESSED
 from mqcore.metadata import TopicConfig, TopicTable
 from mqcore.storage import AppendResult, MessageStore, StoreOptions
@@ -46,7 +47,14 @@ class RememberedPages:
 class QueryStore:
     """A loaded store, a clock and `MessageQueries` over both."""
 
-    def __init__(self, *, topics: Sequence[str] = ("orders",), queues: int = 4, indexed: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str] = ("orders",),
+        queues: int = 4,
+        indexed: bool = True,
+        damaged: DamagedEntries | None = None,
+    ) -> None:
         self.clock = ManualClock()
         self.store = MessageStore(
             SimulatedDisk(random.Random(1), wall_ms=self.clock.wall_ms), self.clock, _OPTIONS, store_host=STORE_HOST
@@ -57,7 +65,12 @@ class QueryStore:
             self.topics.put(TopicConfig(topic, queues, queues), now_ms=0)
         self.pages = RememberedPages(self.clock)
         self.queries = MessageQueries(
-            store=self.store, topics=self.topics, pages=self.pages, clock=self.clock, is_indexed=indexed
+            store=self.store,
+            topics=self.topics,
+            pages=self.pages,
+            clock=self.clock,
+            is_indexed=indexed,
+            damaged=damaged,
         )
 
     def put(

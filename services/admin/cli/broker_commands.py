@@ -257,6 +257,8 @@ def accept_loss(
 ) -> None:
     """Have a master that waits at its start serve without the disks, or the damaged tables, that it waits for.
 
+    A master that serves forgets slaves that are away, for which it keeps its log.
+
     Only when they are gone for good: what they alone hold is lost. It says in numbers what is known of that, and asks.
     A replica that comes back later keeps what it held beyond as a tail: see `tandemmq restore-kept-tail`.
 
@@ -273,7 +275,7 @@ def accept_loss(
             return
         ask(f"Give that up for good? ({cluster.target().title})")
     done = cluster.ask(lambda operations: operations.accept_loss(broker_group, names=planned.names))
-    told = Text(f"{done.broker} gave up what it waited for, and begins to serve; `tandemmq status` shows when")
+    told = Text(f"{done.broker} gave that up; `tandemmq status` shows how it goes on")
     emit(output, done, Group(_loss_view(done), "", told) if yes else told)
 
 

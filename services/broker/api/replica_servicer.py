@@ -121,8 +121,10 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
     ) -> pb.AcceptLossResponse:
         waiting = self._recovery.waiting if self._recovery is not None else None
         response = pb.AcceptLossResponse(end_offset=self._log.end_offset)
-        if self._recovery is None or waiting is None:
+        if self._recovery is None:
             return response
+        if waiting is None:
+            return await self._forget_away(self._recovery, request, response, context)
         response.waits_for = waiting.reason
         response.lost_bytes = waiting.lost_bytes
         response.end_offset = waiting.end_offset or self._log.end_offset
@@ -132,6 +134,24 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         if request.dry_run:
             return response
         if refusal := self._recovery.accept_loss(request.disk_ids, request.damaged_tables):
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+        response.accepted = True
+        return response
+
+    async def _forget_away(
+        self,
+        recovery: GroupRecovery,
+        request: pb.AcceptLossRequest,
+        response: pb.AcceptLossResponse,
+        context: _Context,
+    ) -> pb.AcceptLossResponse:
+        away = recovery.away() if self._serving() else []
+        if away:
+            response.waits_for = "nothing: it serves; it keeps its log for members that are away, and asks for them"
+            response.missing.extend(_remembered(memory) for memory in away)
+        if not away or request.dry_run:
+            return response
+        if refusal := await recovery.forget_away(request.disk_ids):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         response.accepted = True
         return response

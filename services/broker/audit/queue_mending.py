@@ -105,7 +105,16 @@ class QueueMending:
             try:
                 async with asyncio.timeout(_TRY_LIMIT_S):
                     await self._mend(*place)
-            except (_NotNow, RepairRefused, JobFailed, HelperGone, HelperBusy, OSError, TimeoutError) as error:
+            except (
+                _NotNow,
+                RepairRefused,
+                JobFailed,
+                HelperGone,
+                HelperBusy,
+                DiskError,
+                OSError,
+                TimeoutError,
+            ) as error:
                 await self._failed_once(place, str(error))
             else:
                 self._tries.pop(place, None)

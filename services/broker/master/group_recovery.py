@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -86,6 +86,8 @@ class GroupRecovery:
         accept_damage: Callable[[], object] = lambda: None,
         given_up: Callable[[], bool] = lambda: False,
         state_changed: Callable[[], None] = lambda: None,
+        connected_ids: Callable[[], Collection[int]] = tuple,
+        forgotten: Callable[[int], None] = lambda _broker_id: None,
         tail_bytes: int = TAIL_BYTES,
     ) -> None:
         self._store = store
@@ -104,6 +106,8 @@ class GroupRecovery:
         self._accepts_damage = accepts_loss
         self._given_up = given_up
         self._state_changed = state_changed
+        self._connected_ids = connected_ids
+        self._forgotten = forgotten
         self._tail_bytes = tail_bytes
         self._is_whole = False
         self._was_behind = False
@@ -143,6 +147,28 @@ class GroupRecovery:
         if tables:
             self._accepts_damage = True
         return ""
+
+    def away(self) -> list[ReplicaMemory]:
+        """Of a master that serves: members that it remembers and that are not connected. It keeps its log for them."""
+        connected = self._connected_ids()
+        return [memory for memory in self._replica.replicas if memory.broker_id not in connected]
+
+    async def forget_away(self, disk_ids: Sequence[str]) -> str:
+        """An operator says that the members that are away will never come back; why not, or empty."""
+        away = {memory.disk_id: memory for memory in self.away()}
+        if set(disk_ids) != away.keys():
+            return f"disk_ids: {', '.join(sorted(away)) or 'none'} are away now; look again"
+        log.warning("replicas_forgotten", disks=sorted(away))
+        await self._forget(disk_ids)
+        for memory in away.values():
+            self._forgotten(memory.broker_id)
+        return ""
+
+    async def _forget(self, disk_ids: Sequence[str]) -> None:
+        # Ours first: a NameServer hears of every disk that a broker remembers.
+        await self._replica.forget(disk_ids)
+        for disk_id in disk_ids:
+            await self._group.forget(disk_id)
 
     async def run(self, *, is_whole: bool) -> bool:
         """Returns when this master may serve, in a new epoch that is durable; False: it is to stop instead.
@@ -372,10 +398,7 @@ class GroupRecovery:
         await self._replica.begin_epoch(history)
         await self._replica.remember(*(_memory_of(answer) for answer in start.answers))
         if step.given_up:
-            disk_ids = [memory.disk_id for memory in step.given_up]
-            await self._replica.forget(disk_ids)
-            for disk_id in disk_ids:
-                await self._group.forget(disk_id)
+            await self._forget([memory.disk_id for memory in step.given_up])
         log.info(
             "epoch_begun",
             epoch=step.epoch,

@@ -19,6 +19,7 @@ from broker.queries.queue_walk import Place, QueueWalk
 from broker.queries.stored_records import ReadableStore, StoredRecords
 from broker.queries.time_boundary import TimeBoundary
 from broker.queries.values import Fingerprint, FoundOffset, MessagePage, QueriedMessage, QueueState, RangeDigest
+from broker.queue_reader import EntryDamage, PassedOver
 from mqcore.clock import Clock
 from mqcore.message import MessageRecord, RecordOutline, decode_properties, offset_message_id
 from mqcore.message.property_names import PROPERTY_UNIQUE_KEY
@@ -40,13 +41,22 @@ class MessageQueries:
     """Answers from one replica, master or slave. Event loop only."""
 
     def __init__(
-        self, *, store: ReadableStore, topics: TopicTable, pages: Pages, clock: Clock, is_indexed: bool
+        self,
+        *,
+        store: ReadableStore,
+        topics: TopicTable,
+        pages: Pages,
+        clock: Clock,
+        is_indexed: bool,
+        damaged: EntryDamage | None = None,
     ) -> None:
+        """`damaged` is told of entries that do not lead to their records."""
         self._store = store
         self._topics = topics
         self._pages = pages
         self._clock = clock
         self._is_indexed = is_indexed
+        self._damaged = damaged or PassedOver()
         self._records = StoredRecords(store, pages)
         self._turns = asyncio.Semaphore(_QUERIES_AT_ONCE)
         self._waiting = 0
@@ -148,7 +158,12 @@ class MessageQueries:
         async with self._turn():
             entry = self._entry(topic, queue_id, queue_offset)
             (outline,) = await self._records.outlines([(entry.physical_offset, entry.size)])
-            if outline is None:
+            if outline is None or (outline.topic, outline.queue_id, outline.queue_offset) != (
+                topic,
+                queue_id,
+                queue_offset,
+            ):
+                self._damaged.note(topic, queue_id, queue_offset, f"no record of its own at {entry.physical_offset}")
                 raise _unreadable(queue_offset, entry)
             return await self._message(outline, body_bytes)
 
@@ -244,7 +259,7 @@ class MessageQueries:
             walk = self._stretch(wanted.topic, criteria, position)
         else:
             walk = await self._merged(wanted.topic, queue_ids, criteria, position)
-        search = QueueSearch(self._records, walk, wanted, clock=self._clock)
+        search = QueueSearch(self._records, walk, wanted, clock=self._clock, damaged=self._damaged)
         return await search.page()
 
     def _stretch(self, topic: str, criteria: QueueCriteria, position: int | None) -> QueueWalk:

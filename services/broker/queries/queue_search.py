@@ -10,6 +10,7 @@ from broker.queries.found_page import SLICE_RECORDS, FoundPage
 from broker.queries.queue_walk import Place, QueueWalk
 from broker.queries.stored_records import StoredRecords
 from broker.queries.values import MessagePage
+from broker.queue_reader import EntryDamage
 from mqcore.clock import Clock
 from mqcore.message import SCHEDULE_TOPIC, tags_code
 
@@ -24,7 +25,11 @@ _STEPS_MAX: Final = 1_000_000
 class QueueSearch:
     """One page of one query. Stops where its criteria end, and where a page does."""
 
-    def __init__(self, records: StoredRecords, walk: QueueWalk, wanted: WantedMessages, *, clock: Clock) -> None:
+    def __init__(
+        self, records: StoredRecords, walk: QueueWalk, wanted: WantedMessages, *, clock: Clock, damaged: EntryDamage
+    ) -> None:
+        self._topic = wanted.topic
+        self._damaged = damaged
         self._records = records
         self._walk = walk
         self._criteria = wanted.criteria
@@ -44,7 +49,14 @@ class QueueSearch:
             outlines = await self._records.outlines([(place.physical_offset, place.size) for place in places])
             for place, outline in zip(places, outlines, strict=True):
                 self._page.scanned_count += 1
-                if outline is None:
+                is_its_own = outline is not None and (outline.topic, outline.queue_id, outline.queue_offset) == (
+                    self._topic,
+                    place.queue_id,
+                    place.queue_offset,
+                )
+                if outline is None or not is_its_own:
+                    reason = f"no record of its own at {place.physical_offset}"
+                    self._damaged.note(self._topic, place.queue_id, place.queue_offset, reason)
                     continue
                 if self._ends_before(outline.store_timestamp_ms):
                     return self._page.ended(None)

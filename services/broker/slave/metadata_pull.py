@@ -66,6 +66,8 @@ class MetadataPull:
         self._master = master
         self._applied = applied
         self._changed = asyncio.Event()
+        self.has_all = False
+        """Every table was taken from a master since the process started, or was the same already."""
 
     async def run(self) -> None:
         """Pulls until cancelled."""
@@ -129,6 +131,7 @@ class MetadataPull:
 
     async def pull(self, peer: PeerClient) -> None:
         """Once. Each table by itself: one that fails to parse must not hold up the others."""
+        is_whole = True
         for file, table in self._tables.items():
             version, text = await peer.metadata_table(file, table.version)
             if not self._accepted():
@@ -139,9 +142,11 @@ class MetadataPull:
                 notices = table.apply_from_master(text, version)
             except ValueError as error:
                 log.error("metadata_unreadable", table=file.value, error=str(error))
+                is_whole = False
                 continue
             if notices:
                 # The offsets' are many and harmless; a topic or group that the master lacks is neither.
                 level = log.warning if file is MetadataFile.CONSUMER_OFFSETS else log.error
                 level("metadata_kept", table=file.value, notices=notices[:NOTICES_MAX], count=len(notices))
             self._applied(file, notices)
+        self.has_all = self.has_all or is_whole

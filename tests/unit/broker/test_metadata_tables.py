@@ -182,22 +182,23 @@ def test_a_slave_keeps_its_tables_when_its_master_comes_with_none(full: Metadata
     assert not any(full.kept.values()), "the master has them again"
 
 
-def follow(slave: MetadataTables, master: MetadataTables, *, accepted: bool = True) -> None:
-    """One pull."""
+def follow(slave: MetadataTables, master: MetadataTables, *, accepted: bool = True) -> bool:
+    """One pull; whether the slave has everything then."""
     pull = MetadataPull(
         tables=slave.by_file, master=lambda: "master", applied=slave.applied_from_master, accepted=lambda: accepted
     )
     peer: Any = Peer(master)
     asyncio.run(pull.pull(peer))
+    return pull.has_all
 
 
 def test_nothing_is_taken_from_a_master_whose_log_is_not_followed(full: MetadataTables) -> None:
     before = texts(full)
     master = started(new_disk())
     master.topics.put(TopicConfig("T", 1, 1), now_ms=9)
-    follow(full, master, accepted=False)
+    assert not follow(full, master, accepted=False)
     assert texts(full) == before
-    follow(full, master)
+    assert follow(full, master)
     assert texts(full) != before
 
 

@@ -20,9 +20,10 @@ from broker.queries import (
     TopicUnknown,
     WantedMessages,
 )
+from broker.queue_reader import DamagedEntries
 from mqcore.message.sys_flag import COMPRESSED
 from mqcore.storage import RetentionFloor
-from mqcore.storage.consume_queue import FILLER_SIZE
+from mqcore.storage.consume_queue import ENTRY, FILLER_SIZE
 from support.query_stores import QueryStore
 from support.stores import flush_all, right_time
 
@@ -299,9 +300,9 @@ async def test_gaps_of_a_queue_are_passed_over() -> None:
     store.put(queue_id=1)
     queue = store.store.consume_queue("orders", 0)
     assert queue is not None
-    result = store.put(topic="other", after_ms=1_000)
     # As a slave that lost a stretch of the log would have it: the next message of the queue is its thousandth.
-    queue.append(1_000, result.physical_offset, result.end_offset - result.physical_offset, 0)
+    queue._fill_up_to(1_000, store.store.end_offset)
+    store.put(queue_id=0, after_ms=1_000)
     assert queue.entry(500).size == FILLER_SIZE
     for newest_first in (False, True):
         pages = await store.all_pages(WantedMessages("orders", TimeCriteria(newest_first=newest_first), limit=1))
@@ -377,3 +378,19 @@ async def test_the_digest_of_a_range() -> None:
     assert digest.sha256 == hashlib.sha256(held).digest()
     assert (digest.min_offset, digest.end_offset, digest.flushed_offset) == (0, len(held), 0)
     assert (await store.queries.digest(second.physical_offset, len(held))).sha256 is None
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_an_entry_that_leads_to_another_queues_record_is_told_and_no_message(newest_first: bool) -> None:
+    damaged = DamagedEntries()
+    store = QueryStore(queues=2, damaged=damaged)
+    store.put(queue_id=0)
+    other = store.put(queue_id=1)
+    queue = store.store.consume_queue("orders", 0)
+    assert queue is not None
+    queue.rewrite(0, ENTRY.pack(other.physical_offset, other.end_offset - other.physical_offset, 0))
+    pages = await store.all_pages(WantedMessages("orders", TimeCriteria(newest_first=newest_first), limit=5))
+    assert places(pages) == [(1, 0)]
+    assert damaged.first() == ("orders", 0, 0)
+    with pytest.raises(MessageUnknown):
+        await store.queries.message_in_queue("orders", 0, 0, body_bytes=0)

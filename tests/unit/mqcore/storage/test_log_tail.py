@@ -86,7 +86,7 @@ def _started(disk: SimulatedDisk) -> tuple[MessageStore, RecoveryReport]:
 
 
 def _kept(disk: SimulatedDisk) -> list[bytes | None]:
-    return [disk.read_file(path) for path in disk.paths() if path.startswith("kept-tails/")]
+    return [disk.read_file(path) for path in disk.paths() if path.startswith("kept-tails/") and path.endswith(".log")]
 
 
 def _damaged(log: bytes, kind: str, at: int, chance: random.Random) -> bytes:
