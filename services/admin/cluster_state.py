@@ -425,8 +425,8 @@ def _wait_finding(broker: BrokerState, wait: StartWait) -> Finding:
     known = f", {wait.lost_bytes:,} bytes are known to be missing" if wait.lost_bytes else ""
     waited = f" for {wait.waited_seconds:,} s" if wait.waited_seconds else ""
     if wait.acceptable:
-        start = f"start {', '.join(wait.missing)} with its disk" if wait.missing else "start the group's other replicas"
-        remedy = f"{start}; if it is gone for good: `tandemmq broker accept-loss {broker.broker_name}`"
+        start = f"start {', '.join(wait.missing)} with the disk it had" if wait.missing else "start the other replicas"
+        remedy = f"{start}; if that is gone for good: `tandemmq broker accept-loss {broker.broker_name}`"
     elif wait.needs_operator:
         remedy = "remove the cause named here"
     else:

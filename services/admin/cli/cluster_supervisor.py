@@ -46,7 +46,8 @@ class ClusterSupervisor:
     async def _until_serving(self, wave: Sequence[SupervisedMember], stop: asyncio.Event) -> None:
         deadline_s = asyncio.get_running_loop().time() + self._start_limit_s
         while not stop.is_set():
-            waiting = [supervised for supervised in wave if supervised.state is not MemberState.SERVING]
+            # One that is held may be so for days: operators look at it, and at the others, meanwhile.
+            waiting = [each for each in wave if each.state not in (MemberState.SERVING, MemberState.HELD)]
             if not waiting:
                 return
             for supervised in waiting:

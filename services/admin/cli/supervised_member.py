@@ -8,9 +8,11 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
+import grpc.aio
+
 from admin.cli.cluster_folder import ClusterFolder
-from admin.cli.member import Member, member_environment
-from admin.rpc import Channels, serving
+from admin.cli.member import Member, MemberKind, member_environment
+from admin.rpc import BrokerAdminCalls, Channels, serving
 
 __all__ = ["MemberState", "SupervisedMember"]
 
@@ -29,6 +31,7 @@ class MemberState(StrEnum):
 
     WAITING = "waiting"  # not started yet
     STARTING = "starting"
+    HELD = "held"  # a master that waits for a replica, or for an operator: it is up, and serves nobody
     SERVING = "serving"
     UNREADY = "unready"  # runs, has served, does not at the moment
     DIED = "died"  # will be restarted unless that is switched off
@@ -147,12 +150,23 @@ class SupervisedMember:
     async def _watch_health(self) -> None:
         while True:
             healthy = await serving(self._channels, self.member.health_address)
-            if healthy and self.state in (MemberState.STARTING, MemberState.UNREADY):
+            if healthy and self.state in (MemberState.STARTING, MemberState.HELD, MemberState.UNREADY):
                 self._has_served = True
                 self._enter(MemberState.SERVING)
+            elif not healthy and self.state is MemberState.STARTING and await self._is_held():
+                self._enter(MemberState.HELD)
             elif not healthy and self.state is MemberState.SERVING:
                 self._enter(MemberState.UNREADY)
             await asyncio.sleep(_SERVING_POLL_S if self.state is MemberState.SERVING else _STARTING_POLL_S)
+
+    async def _is_held(self) -> bool:
+        if self.member.kind is not MemberKind.BROKER:
+            return False
+        try:
+            status = await BrokerAdminCalls(self._channels, self.member.address("listenPort")).status()
+        except grpc.aio.AioRpcError:
+            return False
+        return status.start_wait.needs_operator
 
     def _note_death(self, exit_code: int, log_start: int) -> None:
         self.last_exit = f"killed by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"

@@ -19,6 +19,7 @@ _STATE_STYLES = {
     "serving": "green",
     "starting": "yellow",
     "unready": "yellow",
+    "held": "bold red",
     "died": "bold red",
     "stopping": "yellow",
 }

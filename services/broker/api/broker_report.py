@@ -175,7 +175,9 @@ class BrokerReport:
         wait = status.start_wait
         wait.reason = waiting.reason
         wait.waited_seconds = self._recovery.waited_ms // 1_000
-        wait.missing.extend(f"{self._identity.broker_name}:{memory.broker_id}" for memory in waiting.missing)
+        # A broker may have had several disks.
+        missing_ids = sorted({memory.broker_id for memory in waiting.missing})
+        wait.missing.extend(f"{self._identity.broker_name}:{broker_id}" for broker_id in missing_ids)
         wait.lost_bytes = waiting.lost_bytes
         wait.acceptable = waiting.is_acceptable
         wait.needs_operator = waiting.needs_operator

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from admin.cluster_cache import ClusterReading
-from admin.cluster_state import ClusterState
+from admin.cluster_state import ClusterState, Severity
 from support.admin_readings import cached
-from support.cluster_states import healthy_cluster
+from support.cluster_states import healthy_cluster, master, slave, with_broker
 
 
 async def test_nothing_is_shown_before_the_first_reading() -> None:
@@ -74,3 +74,25 @@ async def test_reading_that_never_ends_is_noticed(monkeypatch: pytest.MonkeyPatc
         clock.advance(60_001)
         assert cluster.is_stuck()
         hanging.set()
+
+
+async def test_a_log_that_falls_back_is_a_problem_while_it_is_remembered() -> None:
+    cluster, reader, clock = cached(forget_after_ms=60_000)
+    await cluster.read_once()
+
+    def ends(master_end: int, slave_end: int) -> None:
+        state = with_broker(healthy_cluster(), master(end_offset=master_end))
+        reader.state = with_broker(state, slave(end_offset=slave_end))
+
+    async def fallen() -> list[tuple[str, Severity]]:
+        reading = await cluster.read_once()
+        return [(each.subject, each.severity) for each in reading.findings if "its log ends at" in each.problem]
+
+    ends(2_000_000, 2_000_000)
+    assert await fallen() == []
+    ends(2_000_000, 0)
+    assert await fallen() == [("broker-a:1", Severity.NOTE)], "its master holds it"
+    ends(0, 0)
+    assert await fallen() == [("broker-a:0", Severity.PROBLEM), ("broker-a:1", Severity.PROBLEM)]
+    clock.advance(60_001)
+    assert await fallen() == []
