@@ -73,6 +73,11 @@ class ReplicaIdentity:
         """Writes down that this disk was started once more."""
         self._disk.write_file(REPLICA_FILE, self._record.to_json().encode())
 
+    async def count_runs(self, run: int) -> None:
+        """Others remember more starts of this disk than it does."""
+        async with self._writing:
+            await self._write_record(replace(self._record, run=max(run, self._record.run)))
+
     async def begin_epoch(self, history: LogHistory) -> None:
         """Our log goes on in the last epoch of `history`. No door may be open before this returned."""
         await self._write_history(history)

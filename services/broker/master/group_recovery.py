@@ -30,6 +30,7 @@ from mqcore.replication import (
     Serve,
     Wait,
     cut_refusal,
+    memory_of,
     tail_range,
 )
 from mqcore.routing import BrokerIdentity, RegisteredBroker, ReplicaMemory
@@ -104,6 +105,7 @@ class GroupRecovery:
         self._accept_damage = accept_damage
         # At the start an operator accepts all that is damaged by then; later, what he was told of.
         self._accepts_damage = accepts_loss
+        self._given_up_disks: set[str] = set()
         self._given_up = given_up
         self._state_changed = state_changed
         self._connected_ids = connected_ids
@@ -142,8 +144,7 @@ class GroupRecovery:
             lost_bytes=waiting.lost_bytes,
             reason=waiting.reason,
         )
-        if missing:
-            self._accepts_loss = True
+        self._given_up_disks |= missing
         if tables:
             self._accepts_damage = True
         return ""
@@ -188,7 +189,11 @@ class GroupRecovery:
         pause_s = ASK_PAUSE_S
         while not self._given_up():
             await self._ask_around(start)
-            start.accepts_loss = self._accepts_loss
+            start.accepts_loss, start.given_up = self._accepts_loss, frozenset(self._given_up_disks)
+            if start.run_of_us > self._replica.run:
+                # This disk was rolled back: what is said of it from now on is newer than what is remembered.
+                await self._replica.count_runs(start.run_of_us)
+                self._state_changed()
             step = start.next_step(now_ms=self._clock.monotonic_ms())
             if isinstance(step, Serve):
                 if not await self._is_promised(start, step.epoch) or not await self._metadata_fetched(start):
@@ -396,7 +401,7 @@ class GroupRecovery:
         await self._cut_half_record()
         history = self._replica.history.begun(step.epoch, self._store.end_offset)
         await self._replica.begin_epoch(history)
-        await self._replica.remember(*(_memory_of(answer) for answer in start.answers))
+        await self._replica.remember(*(memory_of(answer) for answer in start.answers))
         if step.given_up:
             await self._forget([memory.disk_id for memory in step.given_up])
         log.info(
@@ -466,14 +471,4 @@ def _answer_of(endpoint: str, theirs: PeerLog, relation: Relation) -> ReplicaAns
         serving=theirs.serving,
         remembers=theirs.replicas,
         promised_epoch=theirs.promised_epoch,
-    )
-
-
-def _memory_of(answer: ReplicaAnswer) -> ReplicaMemory:
-    return ReplicaMemory(
-        broker_id=answer.broker_id,
-        disk_id=answer.disk_id,
-        epoch=answer.history.last_epoch,
-        end_offset=answer.extent.end_offset,
-        metadata_endpoint=answer.endpoint,
     )

@@ -30,6 +30,7 @@ from mqcore.replication.master_start import (
     Serve,
     StartStep,
     Wait,
+    memory_of,
 )
 from mqcore.replication.options import MasterOptions, SlaveOptions
 from mqcore.replication.put_gate import ProvenAck, PutGate, WaitingPut
@@ -84,6 +85,7 @@ __all__ = [
     "WaitingPut",
     "catch_up_step",
     "cut_refusal",
+    "memory_of",
     "stale_reason",
     "tail_range",
 ]

@@ -36,7 +36,7 @@ from mqcore.replication.log_history import LogHistory
 from mqcore.replication.replica_record import newest_memories
 from mqcore.routing.values import ReplicaMemory
 
-__all__ = ["Fetch", "MasterStart", "OwnReplica", "Relation", "ReplicaAnswer", "Serve", "StartStep", "Wait"]
+__all__ = ["Fetch", "MasterStart", "OwnReplica", "Relation", "ReplicaAnswer", "Serve", "StartStep", "Wait", "memory_of"]
 
 NEW_GROUP_GRACE_MS: Final = 10_000
 """How long members that nobody ever heard of are looked for. Slaves that run register within a few seconds."""
@@ -146,7 +146,9 @@ class MasterStart:
     remembered: tuple[ReplicaMemory, ...] = ()
     """What our own disk remembers of the others."""
     accepts_loss: bool = False
-    """An operator gave up what cannot be reached."""
+    """An operator gave up whatever cannot be reached."""
+    given_up: frozenset[str] = frozenset()
+    """Disks that an operator gave up by their names."""
     _told: dict[str, tuple[ReplicaMemory, ...]] = field(default_factory=dict)
     _last_name_server_ms: int = 0
     _answers: dict[str, ReplicaAnswer] = field(default_factory=dict)
@@ -188,6 +190,7 @@ class MasterStart:
 
     def log_changed(self, own: OwnReplica) -> None:
         """Our log is another one now: what was said of it is void."""
+        self._heard_epoch = max(self._heard_epoch, self.own.history.last_epoch)
         self.own = own
         self._answers.clear()
         self._unusable.clear()
@@ -210,6 +213,11 @@ class MasterStart:
         """Metadata endpoints at which members of the group were, for those who are not registered now."""
         return sorted({memory.metadata_endpoint for memory in self._memories().values() if memory.metadata_endpoint})
 
+    @property
+    def run_of_us(self) -> int:
+        """The greatest number of starts that others remember of our disk. More than it counts: it was rolled back."""
+        return max((memory.run for memory in self._memories_of_us()), default=0)
+
     # What follows
 
     def next_step(self, *, now_ms: int) -> StartStep:
@@ -218,22 +226,25 @@ class MasterStart:
             return Wait(rival, needs_operator=True)
         best = max((answer for answer in self._answers.values()), key=lambda answer: answer.rank, default=None)
         best_rank = self.own.rank if best is None else max(self.own.rank, best.rank)
-        missing = self._missing(best_rank)
         is_proven = self._is_proven()
-        if missing and not is_proven and not self.accepts_loss:
-            return self._wait_for(missing, best_rank)
-        if self._unusable and not self.accepts_loss:
+        missing = [] if is_proven else self._missing(best_rank)
+        waits_for = [] if self.accepts_loss else [one for one in missing if one.disk_id not in self.given_up]
+        if waits_for:
+            return self._wait_for(waits_for, best_rank)
+        unusable = {disk_id for disk_id in self._unusable if disk_id not in self.given_up and not self.accepts_loss}
+        if unusable:
             return Wait(
-                "; ".join(sorted(self._unusable.values())),
-                missing=tuple(missing),
+                "; ".join(sorted(self._unusable[disk_id] for disk_id in unusable)),
+                missing=tuple(memory_of(answer) for answer in self.answers if answer.disk_id in unusable),
                 end_offset=best_rank[1],
                 needs_operator=True,
             )
         if best is not None and best.rank > self.own.rank and best.disk_id not in self._unusable:
             return Fetch(best)
-        if not is_proven and not self.accepts_loss and (unheard := self._unheard_reason(now_ms)) is not None:
+        is_accepted = self.accepts_loss or bool(self.given_up)
+        if not is_proven and not is_accepted and (unheard := self._unheard_reason(now_ms)) is not None:
             return Wait(unheard)
-        given_up = tuple(missing) if self.accepts_loss and not is_proven else ()
+        given_up = tuple(missing)
         return Serve(
             epoch=1 + self._greatest_epoch(),
             reason=self._why(is_proven, given_up),
@@ -270,7 +281,9 @@ class MasterStart:
         return missing
 
     def _knew_more(self, memory: ReplicaMemory, best_rank: _Rank) -> bool:
-        """The disk held more than the best log in reach, or was in an epoch that nobody in reach has heard of."""
+        """The disk held more than the best log in reach, or some of an epoch that nobody in reach has heard of."""
+        if not memory.end_offset:
+            return False
         histories = [self.own.history, *(answer.history for answer in self._answers.values())]
         if memory.epoch > max(history.last_epoch for history in histories):
             return True
@@ -365,6 +378,17 @@ class MasterStart:
         if self._answers:
             return "every member that anybody remembers was heard"
         return "nobody ever heard of another member of this group"
+
+
+def memory_of(answer: ReplicaAnswer) -> ReplicaMemory:
+    """What is worth remembering of an answer."""
+    return ReplicaMemory(
+        broker_id=answer.broker_id,
+        disk_id=answer.disk_id,
+        epoch=answer.history.last_epoch,
+        end_offset=answer.extent.end_offset,
+        metadata_endpoint=answer.endpoint,
+    )
 
 
 def _key(answer: ReplicaAnswer) -> str:

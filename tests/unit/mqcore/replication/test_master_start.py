@@ -255,6 +255,43 @@ def test_a_better_log_that_cannot_be_taken_over_is_waited_for() -> None:
     assert "differs from 300 on" in _waits(start.next_step(now_ms=0)).reason
 
 
+def test_only_the_disks_that_an_operator_named_are_given_up() -> None:
+    other = ReplicaMemory(broker_id=2, disk_id="S2", run=1, epoch=2, end_offset=600)
+    start = MasterStart(
+        own=_own(400, whole=False),
+        total_replicas=3,
+        name_servers=frozenset(),
+        recovery_timeout_ms=60_000,
+        started_ms=0,
+        remembered=(SLAVE,),
+        given_up=frozenset({"S"}),
+    )
+    step = start.next_step(now_ms=0)
+    assert isinstance(step, Serve)
+    assert (step.given_up, step.lost_bytes) == ((SLAVE,), 100)
+    start.name_server_told(NAME_SERVER, (other,), now_ms=1)
+    assert _waits(start.next_step(now_ms=1)).missing == (other,), "nobody was asked about that one"
+
+
+def test_a_better_log_that_cannot_be_taken_over_can_be_given_up_by_its_name() -> None:
+    answer = _answer(700, Relation.PARTED)
+    start = MasterStart(
+        own=_own(500), total_replicas=2, name_servers=frozenset(), recovery_timeout_ms=60_000, started_ms=0
+    )
+    start.replica_answered(answer)
+    start.cannot_fetch(answer, "differs from 300 on")
+    assert [memory.disk_id for memory in _waits(start.next_step(now_ms=0)).missing] == ["S"]
+    start.given_up = frozenset({"S"})
+    assert isinstance(start.next_step(now_ms=0), Serve)
+
+
+def test_a_lost_disk_that_held_nothing_is_not_waited_for() -> None:
+    started = ReplicaMemory(broker_id=0, disk_id="M0", run=1, epoch=7, end_offset=0)
+    step = _step(_own(), _answer(500), told=(US, started))
+    assert isinstance(step, Serve)
+    assert step.epoch == 8
+
+
 # Whole groups. Three disks at most, a line of masters' epochs, and every byte known by who wrote it.
 
 
