@@ -46,31 +46,38 @@ async def find_common_end(peer: PeerClient, store: MessageStore, theirs: LogExte
         # Listing record boundaries scans a file of the log: off the loop.
         await asyncio.to_thread(search.answer, ours=mine, theirs=yours)
     offset = ours.min_offset if search.result is None else search.result
-    is_damaged = not _ours_is_sound(store, offset) and await _theirs_is_sound(peer, offset, theirs, store.segment_bytes)
-    return CommonEnd(offset, is_damaged)
+    return CommonEnd(offset, await _ours_is_damaged(peer, store, offset, theirs))
 
 
 async def _digests(store: MessageStore, ranges: Sequence[LogRange]) -> list[bytes]:
     return [await digest_of(store, item) for item in ranges]
 
 
-def _ours_is_sound(store: MessageStore, offset: int) -> bool:
-    """A record, or the filler of a file's end; at the end of the log it may be a part of one."""
+async def _ours_is_damaged(peer: PeerClient, store: MessageStore, offset: int, theirs: LogExtent) -> bool:
+    """What stands there in our log is no record, nor a file's filler, and the peer has one.
+
+    A log may end within a record. One whose damaged length leads beyond the end looks the same: then the peer's record
+    tells, which would have had room.
+    """
     if offset >= store.end_offset:
-        return True
+        return False
     data = store.read_log(offset, store.segment_bytes)
     found = scan_record(data, 0, len(data), physical_offset=offset)
-    return isinstance(found, RecordFound | Blank) or found is ScanStop.INCOMPLETE
+    if isinstance(found, RecordFound | Blank):
+        return False
+    record_bytes = await _their_record_bytes(peer, offset, theirs, store.segment_bytes)
+    return record_bytes > 0 and (found is not ScanStop.INCOMPLETE or record_bytes <= len(data))
 
 
-async def _theirs_is_sound(peer: PeerClient, offset: int, theirs: LogExtent, segment_bytes: int) -> bool:
+async def _their_record_bytes(peer: PeerClient, offset: int, theirs: LogExtent, segment_bytes: int) -> int:
+    """Length of the peer's record, or of its filler; 0 when it has neither there."""
     end_offset = min(theirs.end_offset, offset - offset % segment_bytes + segment_bytes, offset + _RECORD_BYTES_MAX)
     if not theirs.min_offset <= offset < end_offset:
-        return False
+        return 0
     data = b""
     async for _, piece in peer.read_log(LogRange(offset, end_offset)):
         data += piece
         found = scan_record(data, 0, len(data), physical_offset=offset)
         if found is not ScanStop.INCOMPLETE:
-            return isinstance(found, RecordFound | Blank)
-    return False
+            return found.size if isinstance(found, RecordFound | Blank) else 0
+    return 0

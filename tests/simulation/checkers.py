@@ -7,31 +7,39 @@ dispatch, and everything else is compared with that walk.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from mqcore.message import (
     Blank,
-    MessageRecord,
     RecordFound,
     decode_properties,
     decode_record,
     record_tags_code,
     scan_record,
 )
+from mqcore.metadata import ConsumerOffsetTable, MetadataCorrupt, MetadataFile
 from mqcore.storage import MessageStore, QueueEntry
 from simulation.ledger import Ledger
+from support.simulated_disk import SimulatedDisk
 
 __all__ = [
     "Violation",
+    "WalkedLog",
     "check_acknowledged",
     "check_delivered",
     "check_prefix",
     "check_queues",
+    "check_tables",
     "end_of_filler",
     "last_boundary",
+    "log_place",
     "read_whole_log",
+    "readable_end",
+    "stored_progress",
+    "table_holds",
+    "walk_log",
 ]
 
 DELAY_LEVELS_MS: Final = (1_000,)
@@ -54,6 +62,27 @@ class _Found:
     message_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class WalkedLog:
+    """A log's bytes and its records by physical offset, in their order: walked once for all checkers."""
+
+    min_offset: int
+    data: bytes
+    records: dict[int, _Found]
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last byte."""
+        return self.min_offset + len(self.data)
+
+
+def walk_log(node: str, store: MessageStore) -> WalkedLog:
+    """Record by record from the first byte to the last; anything else on the way is a violation."""
+    data = read_whole_log(store)
+    records = {found.offset: found for found in _walk(node, store, data)}
+    return WalkedLog(store.min_offset, data, records)
+
+
 def read_whole_log(store: MessageStore) -> bytes:
     """All bytes a node holds, from its min offset to its end."""
     pieces = []
@@ -65,6 +94,25 @@ def read_whole_log(store: MessageStore) -> bytes:
         pieces.append(bytes(piece))
         offset += len(piece)
     return b"".join(pieces)
+
+
+def log_place(offset: int, segment_bytes: int) -> tuple[str, int]:
+    """File of the CommitLog and position in it."""
+    return f"commitlog/{offset - offset % segment_bytes:020d}", offset % segment_bytes
+
+
+def readable_end(disk: SimulatedDisk, start_offset: int, segment_bytes: int) -> int:
+    """Where the records of a log end, walked from the file of `start_offset` on: nobody finds what is behind."""
+    offset = start_offset - start_offset % segment_bytes
+    while (data := disk.read_file(log_place(offset, segment_bytes)[0])) is not None:
+        position = 0
+        while position < len(data):
+            found = scan_record(data, position, len(data), physical_offset=offset + position)
+            if not isinstance(found, RecordFound | Blank) or position + found.size > len(data):
+                return offset + position
+            position += found.size
+        offset += segment_bytes
+    return offset
 
 
 def last_boundary(store: MessageStore, offset: int) -> int:
@@ -89,24 +137,24 @@ def end_of_filler(store: MessageStore) -> int:
     return start + found.size if isinstance(found, Blank) else store.end_offset
 
 
-def check_acknowledged(store: MessageStore, ledger: Ledger) -> int:
+def check_acknowledged(log: WalkedLog, ledger: Ledger) -> int:
     """Every acknowledged message is where the producer was told, byte for byte; returns how many excusably are not."""
     lost = 0
     for promise in ledger.acknowledgements:
-        record = _record_at(store, promise.physical_offset)
+        found = log.records.get(promise.physical_offset)
         wrong = None
-        if record is None:
-            wrong = f"the log [{store.min_offset}, {store.end_offset}) has no record there"
-        elif decode_properties(record.properties).get("UNIQ_KEY") != promise.message_id or record.body != promise.body:
-            wrong = f"{decode_properties(record.properties).get('UNIQ_KEY')} is there"
-        elif (record.queue_id, record.queue_offset) != (promise.queue_id, promise.queue_offset):
+        if found is None:
+            wrong = f"the log [{log.min_offset}, {log.end_offset}) has no record there"
+        elif found.message_id != promise.message_id or not _has_body(log, found, promise.body):
+            wrong = f"{found.message_id} is there"
+        elif (found.queue_id, found.queue_offset) != (promise.queue_id, promise.queue_offset):
             wrong = (
                 f"it was promised queue {promise.queue_id} offset {promise.queue_offset} "
-                f"and has queue {record.queue_id} offset {record.queue_offset}"
+                f"and has queue {found.queue_id} offset {found.queue_offset}"
             )
         if wrong is None:
             continue
-        if ledger.may_be_lost(promise) is None:
+        if (promise.message_id, promise.physical_offset) not in ledger.lost:
             raise Violation(
                 f"message {promise.message_id}, acknowledged at {promise.at_us / 1e6:.3f} s at physical offset "
                 f"{promise.physical_offset}, is lost: {wrong}"
@@ -115,25 +163,29 @@ def check_acknowledged(store: MessageStore, ledger: Ledger) -> int:
     return lost
 
 
-def check_prefix(slave: str, slave_store: MessageStore, master_store: MessageStore) -> None:
+def check_prefix(slave: str, slave_store: MessageStore, master: WalkedLog) -> None:
     """The slave's log equals its master's over everything it holds."""
-    ours, theirs = read_whole_log(slave_store), read_whole_log(master_store)
+    ours = read_whole_log(slave_store)
     start, end = slave_store.min_offset, slave_store.end_offset
-    if end > master_store.end_offset:
-        raise Violation(f"{slave} ends at {end}, beyond its master's end {master_store.end_offset}")
-    if start < master_store.min_offset:
-        raise Violation(f"{slave} starts at {start}, before its master's start {master_store.min_offset}")
-    expected = theirs[start - master_store.min_offset : end - master_store.min_offset]
+    if end > master.end_offset:
+        raise Violation(f"{slave} ends at {end}, beyond its master's end {master.end_offset}")
+    if start < master.min_offset:
+        raise Violation(f"{slave} starts at {start}, before its master's start {master.min_offset}")
+    expected = master.data[start - master.min_offset : end - master.min_offset]
     if ours != expected:
         at = next(index for index, (mine, other) in enumerate(zip(ours, expected)) if mine != other)
         raise Violation(f"{slave}'s log differs from its master's at offset {start + at}")
 
 
-def check_queues(node: str, store: MessageStore) -> None:
-    """Every ConsumeQueue is what the CommitLog says, dense from its first entry to its last, and there is no other."""
+def check_queues(node: str, store: MessageStore, log: WalkedLog) -> None:
+    """Every ConsumeQueue is what the CommitLog says, dense from its first entry to its last, and there is no other.
+
+    `log` is the node's own, or one that it was proven to be a part of.
+    """
     expected: dict[tuple[str, int], list[_Found]] = defaultdict(list)
-    for found in _walk(node, store):
-        expected[found.topic, found.queue_id].append(found)
+    for found in log.records.values():
+        if store.min_offset <= found.offset < store.end_offset:
+            expected[found.topic, found.queue_id].append(found)
     for (topic, queue_id), records in expected.items():
         queue = store.consume_queue(topic, queue_id)
         if queue is None:
@@ -149,13 +201,48 @@ def check_queues(node: str, store: MessageStore) -> None:
             raise Violation(f"{node}: {topic}/{queue_id} {_first_difference(entries, wanted, first)}")
 
 
-def check_delivered(store: MessageStore, delivered: Container[tuple[int, int, str]]) -> None:
-    """Every message of the log was given to its group; `delivered` holds (queue id, queue offset, message id)."""
-    for found in _walk("master", store):
-        if (found.queue_id, found.queue_offset, found.message_id) not in delivered:
+def check_delivered(log: WalkedLog, delivered: Container[tuple[int, int, str]], begin: Mapping[int, int]) -> None:
+    """Every message of the log was given to its group, from where that begins in each queue.
+
+    `delivered` holds (queue id, queue offset, message id).
+    """
+    for found in log.records.values():
+        is_due = found.queue_offset >= begin.get(found.queue_id, 0)
+        if is_due and (found.queue_id, found.queue_offset, found.message_id) not in delivered:
             raise Violation(
                 f"message {found.message_id}, queue {found.queue_id} offset {found.queue_offset}, was never delivered"
             )
+
+
+def check_tables(node: str, disk: SimulatedDisk, ledger: Ledger) -> None:
+    """Every topic and group that was created, and that a disk held all the time, is there."""
+    for file, names in ledger.tables.items():
+        for name in sorted(names):
+            if not table_holds(disk, file, name):
+                raise Violation(f"{node} has no {name} in {file}")
+
+
+def table_holds(disk: SimulatedDisk, file: str, name: str) -> bool:
+    """Whether a name is in a metadata file, or in its backup."""
+    wanted = f'"{name}"'.encode()
+    return any(wanted in (disk.read_file(f"config/{file}{suffix}") or b"") for suffix in ("", ".bak"))
+
+
+def stored_progress(disk: SimulatedDisk, group: str, topic: str) -> dict[int, int]:
+    """A group's committed offsets by queue id, as a disk keeps them; empty when it knows nothing of the group."""
+    for suffix in ("", ".bak"):
+        table = ConsumerOffsetTable()
+        try:
+            table.load_json((disk.read_file(f"config/{MetadataFile.CONSUMER_OFFSETS.value}{suffix}") or b"").decode())
+        except MetadataCorrupt:
+            continue
+        return table.offsets_of(group, topic)
+    return {}
+
+
+def _has_body(log: WalkedLog, found: _Found, body: bytes) -> bool:
+    start = found.offset - log.min_offset
+    return decode_record(memoryview(log.data)[start : start + found.size], check_crc=False).body == body
 
 
 def _first_difference(entries: list[QueueEntry], wanted: list[QueueEntry], first: int) -> str:
@@ -165,9 +252,7 @@ def _first_difference(entries: list[QueueEntry], wanted: list[QueueEntry], first
     return f"holds {len(entries)} entries from {first}, the CommitLog says {len(wanted)}"
 
 
-def _walk(node: str, store: MessageStore) -> Iterable[_Found]:
-    """Record by record from the first byte to the last; anything else on the way is a violation."""
-    data = read_whole_log(store)
+def _walk(node: str, store: MessageStore, data: bytes) -> Iterator[_Found]:
     base, position = store.min_offset, 0
     while position < len(data):
         offset = base + position
@@ -194,11 +279,3 @@ def _walk(node: str, store: MessageStore) -> Iterable[_Found]:
             position = segment_end
         else:
             raise Violation(f"{node}: no record at offset {offset} of a log that ends at {store.end_offset}: {found}")
-
-
-def _record_at(store: MessageStore, physical_offset: int) -> MessageRecord | None:
-    if not store.min_offset <= physical_offset < store.end_offset:
-        return None
-    data = store.read_log(physical_offset, store.segment_bytes)
-    found = scan_record(data, 0, len(data), physical_offset=physical_offset)
-    return decode_record(data) if isinstance(found, RecordFound) else None

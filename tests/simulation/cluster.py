@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,18 +16,23 @@ from simulation.checkers import (
     check_delivered,
     check_prefix,
     check_queues,
-    read_whole_log,
+    check_tables,
+    stored_progress,
+    table_holds,
+    walk_log,
 )
 from simulation.fault_budget import FaultBudget
 from simulation.faults import NORMAL_FLUSH_MS, FaultInjector
-from simulation.ledger import Ledger, LossWindow
+from simulation.ledger import Answer, Ledger
 from simulation.member import BrokerNode, Member
 from simulation.network import Network
 from simulation.process import Journal, Machine, Process, ProcessFell
 from simulation.run_settings import MASTER, NAME_SERVER, TOPIC, RunSettings
 from simulation.sim_consumer import DeliveryRecord, SimConsumer
+from simulation.sim_delivery import GROUP
 from simulation.sim_master import SimMaster
 from simulation.sim_name_server import SimNameServer
+from simulation.sim_operator import SimOperator
 from simulation.sim_producer import SimProducer
 from simulation.sim_slave import SimSlave
 from simulation.virtual_time import US_PER_MS, Timeline
@@ -43,6 +49,9 @@ CONSUMER_COUNT: Final = 2
 ROUTE_LIMIT_MS: Final = 20_000
 """How long a route may name a dead broker: liveness limit and scan interval."""
 WATCH_INTERVAL_MS: Final = 1_000
+REPLACED_LIMIT_MS: Final = 60_000
+"""How long a master that was replaced, and perhaps paused or cut off, may go on to deliver."""
+FOR_EVER_US: Final = 1 << 62
 
 
 @dataclass(slots=True)
@@ -70,42 +79,58 @@ class Cluster:
         self.network = Network(self.timeline, self._rng("network"))
         self.ledger = Ledger()
         self.deliveries = DeliveryRecord()
-        self._committed: dict[int, int] = {}
+        self._progress: dict[int, int] = {}
+        """What the group's committed offsets may not fall below, by queue id."""
+        self._unasked: dict[int, int] = {}
+        """The first message of each queue that no consumer asked to have finished."""
+        self._begin: dict[int, int] = {}
+        """Where the group begins in each queue: what is before need not be delivered."""
         names = (MASTER, *(f"slave-{number}" for number in range(1, settings.slave_count + 1)))
-        self.budget = FaultBudget(names, settings.power_losses_survived)
-        self.members = [
-            Member(
-                name,
-                broker_id,
-                self.network,
-                self._rng(name),
-                self.journal,
-                make_node=self._make_node,
-                process_gone=self._process_gone,
-                power_lost=self._power_lost,
-                may_lose_power=self.may_lose_power,
-            )
-            for broker_id, name in enumerate(names)
-        ]
+        self.budget = FaultBudget(names, settings.in_sync_replicas, settings.sync_flush)
+        self.members = [self._new_member(name, broker_id) for broker_id, name in enumerate(names)]
         self.master, *self.slaves = self.members
+        self.second_masters: list[Member] = []
+        """Further processes with the master's broker id, newest last: somebody's mistake."""
+        self._acting_master = self.master
+        """The one that began to serve last: what only other masters' disks hold is not the group's any more."""
+        self._is_acting = False
+        """False while it has not begun to serve since the one before it ended."""
         self.faults = FaultInjector(self, self._rng("faults"))
         self.producers: list[SimProducer] = []
+        self.operator: SimOperator | None = None
         self._name_server_machine = Machine(NAME_SERVER, self.network, self._rng(NAME_SERVER))
         self._name_server_process: Process | None = None
+        self._name_server_folder: dict[str, str] | None = {} if settings.name_server_remembers else None
         self.name_server: SimNameServer | None = None
 
     # Life
 
     def start(self) -> None:
-        """Starts the NameServer, all members and the producers."""
-        self.start_name_server()
+        """Starts the NameServer, all members and the clients, some of them late."""
+        self.timeline.after(self.settings.name_server_late_ms * US_PER_MS, self.start_name_server)
         for member in self.members:
-            member.start()
+            late_ms = 0 if member is self.master else self.settings.slaves_late_ms
+            self.timeline.after(late_ms * US_PER_MS, member.start)
+        process = Process(Machine("operator", self.network, self._rng("operator")), failed=self._client_failed)
+        self.operator = SimOperator(
+            process, self.network, self.ledger, self.settings, self._rng("operator choices"), {0: self.master.name}
+        )
+        self.operator.start()
         for number in range(self.settings.producer_count):
             self.add_producer(f"producer-{number}")
         for number in range(CONSUMER_COUNT):
             self._start_consumer(f"consumer-{number}")
         self.timeline.after(WATCH_INTERVAL_MS * US_PER_MS, self._watch)
+
+    def start_second_master(self, image: dict[str, bytes] | None) -> Member:
+        """Somebody starts another process with the master's broker id, on another machine."""
+        second = self._new_member(f"master-{len(self.second_masters) + 2}", 0)
+        if image is not None:
+            second.disk.put_back(image)
+        self.second_masters.append(second)
+        self.deliveries.two_masters_until_us = FOR_EVER_US
+        second.start()
+        return second
 
     def add_producer(self, name: str) -> SimProducer:
         """Starts one more producer."""
@@ -120,10 +145,12 @@ class Cluster:
         SimConsumer(process, self.network, self.deliveries, self._rng(f"{name} choices")).start()
 
     def start_name_server(self) -> None:
-        """Starts a NameServer that knows nothing yet."""
+        """Starts a NameServer, unless one runs."""
+        if self._name_server_process is not None:
+            return
         process = Process(self._name_server_machine, failed=self._client_failed)
         self._name_server_process = process
-        self.name_server = SimNameServer(process, self.network)
+        self.name_server = SimNameServer(process, self.network, folder=self._name_server_folder)
         self.name_server.start()
 
     def restart_name_server(self, *, after_ms: int) -> None:
@@ -152,7 +179,11 @@ class Cluster:
         """Ends all faults and starts whatever is down."""
         self.faults.stop()
         self.network.heal_all()
+        for second in self.second_masters:
+            self.end_second_master(second)
+        self.start_name_server()
         for member in self.members:
+            member.resume()
             member.disk.crash_at_operation(0)
             member.disk.failing_syncs = None
             member.free_disk()
@@ -164,7 +195,12 @@ class Cluster:
         self.heal()
         for producer in self.producers:
             producer.stop()
+        if self.operator is not None:
+            self.operator.stop()
         self.run_until(self._converged, limit_ms=HEAL_LIMIT_MS, what="the slaves do not follow their master")
+        self.run_until(
+            self._tables_follow, limit_ms=HEAL_LIMIT_MS, what="the slaves' tables do not follow their master's"
+        )
         self.run_until(
             lambda: self._consumed() and self._converged(),
             limit_ms=DELIVERY_LIMIT_MS,
@@ -175,20 +211,21 @@ class Cluster:
 
     def check(self) -> RunReport:
         """The checkers of every run, on a settled cluster."""
-        master = self._store_of(self.master)
-        lost = check_acknowledged(master, self.ledger)
-        check_delivered(master, self.deliveries.messages)
+        log = walk_log(self.master.name, self._store_of(self.master))
+        lost = check_acknowledged(log, self.ledger)
+        check_delivered(log, self.deliveries.messages, self._begin)
         for member in self.members:
             store = self._store_of(member)
+            check_tables(member.name, member.disk, self.ledger)
             if member is not self.master:
-                check_prefix(member.name, store, master)
-            check_queues(member.name, store)
+                check_prefix(member.name, store, log)
+            check_queues(member.name, store, log)
         return RunReport(
             settings=self.settings,
             acknowledged=len(self.ledger.acknowledgements),
             lost_as_expected=lost,
             delivered=self.deliveries.deliveries,
-            log_bytes=len(read_whole_log(master)),
+            log_bytes=len(log.data),
             virtual_ms=self.timeline.now_ms,
             events=self.timeline.events_done,
             faults=self.faults.counts,
@@ -214,31 +251,20 @@ class Cluster:
             if node is None or not node.loaded:
                 parts.append(f"{member.name} {'down' if node is None else 'recovering'}")
             else:
-                state = "ready" if node.ready else "not ready"
+                state = "ready" if node.ready else f"not ready ({node.problem})"
                 parts.append(f"{member.name} {state} [{node.store.min_offset}, {node.store.end_offset})")
         return "; ".join(parts)
 
     def may_lose_power(self, member: Member) -> bool:
-        """True when the settings survive a power loss of this machine now, or promise nothing anyway."""
-        if not self.settings.waits_for_slaves and not self.settings.sync_flush:
-            return True
+        """True when the settings survive a power loss of this machine now."""
         if any(other.doomed for other in self.members if other is not member):
             return False
-        return self.budget.may_lose_power(member.name)
+        return self.budget.survives(member.name, disk_lost=False)
 
     def may_lose_disk(self, member: Member) -> bool:
-        """True when every other machine holds all of this one's log on its disk, and the settings count on it."""
-        if (
-            not self.settings.waits_for_slaves
-            or not self.budget.settled
-            or not self._converged()
-            or not self.network.healthy
-        ):
-            return False
-        return not any(other.doomed for other in self.members) and all(
-            self._store_of(other).flushed_offset == self._store_of(member).end_offset
-            for other in self.members
-            if other is not member
+        """The same for its disk."""
+        return self.budget.survives(member.name, disk_lost=True) and not any(
+            other.doomed for other in self.members if other is not member
         )
 
     # Parts
@@ -246,15 +272,35 @@ class Cluster:
     def _rng(self, name: str) -> random.Random:
         return random.Random(f"{self.settings.seed} {name}")
 
+    def _new_member(self, name: str, broker_id: int) -> Member:
+        return Member(
+            name,
+            broker_id,
+            self.network,
+            self._rng(name),
+            self.journal,
+            make_node=self._make_node,
+            process_gone=self._process_gone,
+            data_loss=self._data_loss,
+            may_lose_power=self.may_lose_power,
+            segment_bytes=self.settings.commit_log_file_bytes,
+        )
+
     def _make_node(self, member: Member, process: Process) -> BrokerNode:
-        if member is self.master:
+        def settled(began_us: int) -> None:
+            self.budget.flushed(member.name, began_us=began_us)
+
+        if member.broker_id == 0:
             return SimMaster(
                 member=member,
                 process=process,
                 network=self.network,
                 settings=self.settings,
                 journal=self.journal,
-                settled=lambda began_us: self.budget.flushed(member.name, began_us=began_us),
+                ledger=self.ledger,
+                group_began=self._group_began,
+                serves=lambda: self._master_serves(member),
+                settled=settled,
             )
         return SimSlave(
             member=member,
@@ -262,7 +308,7 @@ class Cluster:
             network=self.network,
             settings=self.settings,
             journal=self.journal,
-            settled=lambda began_us: self.budget.flushed(member.name, began_us=began_us),
+            settled=settled,
         )
 
     def _process_gone(self, process: Process, power_loss: bool) -> None:
@@ -271,22 +317,72 @@ class Cluster:
         else:
             self.network.process_killed(process)
 
-    def _power_lost(self, member: Member) -> None:
-        """What the settings do not promise to survive is written down before it happens."""
-        self.budget.lost_power(member.name, at_us=self.timeline.now_us)
-        if member is self.master:
-            self._committed = {}
+    def end_second_master(self, second: Member) -> None:
+        """Somebody sees the mistake: the process is gone for good, and its disk with it."""
+        if not second.running:
+            return
+        second.kill(restart_after_ms=None)
+        self.deliveries.two_masters_until_us = self.timeline.now_us + REPLACED_LIMIT_MS * US_PER_MS
+        if self._acting_master is second:
+            self._change_master(self.master, cause=f"end of {second.name}")
+            self._is_acting = False
+
+    def _master_serves(self, member: Member) -> None:
+        self._is_acting = True
+        if member is not self._acting_master:
+            self._change_master(member, cause=f"{member.name} in place of {self._acting_master.name}")
+
+    def _change_master(self, member: Member, *, cause: str) -> None:
+        """The disk of the one before counts no more."""
+        with self._data_loss(self._acting_master, cause, disk_lost=True):
+            self._acting_master = member
+
+    @contextmanager
+    def _data_loss(self, member: Member, cause: str, *, disk_lost: bool) -> Iterator[None]:
+        """Something takes bytes from a disk. What no disk can give back afterwards is lost, and nothing else."""
+        survives = self.budget.survives(member.name, disk_lost=disk_lost)
+        self.budget.lost(member.name, at_us=self.timeline.now_us, disk_lost=disk_lost)
+        yield
+        if member.broker_id == 0:
             self.deliveries.journal_lost_us = self.timeline.now_us
-            node = member.node
-            durable_end = node.store.flushed_offset if node is not None and node.loaded else 0
-            self.ledger.loss_windows.append(
-                LossWindow(
-                    at_us=self.timeline.now_us,
-                    durable_end=durable_end,
-                    only_unwaited=self.settings.waits_for_slaves or self.settings.sync_flush,
-                    cause="power loss of the master",
-                )
+        gone = self.ledger.take_stock(self._is_held, cause=cause)
+        if survives and (waited := next((answer for answer in gone if answer.waited), None)):
+            raise Violation(
+                f"message {waited.message_id}, acknowledged at {waited.at_us / 1e6:.3f} s at physical offset "
+                f"{waited.physical_offset}, is on no disk any more after the {cause}, which the settings survive"
             )
+        self.ledger.take_stock_of_tables(
+            lambda file, name: any(table_holds(holder.disk, file, name) for holder in self._holders)
+        )
+        if member.broker_id == 0:
+            self._progress = self._stored_progress()
+
+    @property
+    def _holders(self) -> list[Member]:
+        """The members whose disks are the group's."""
+        return [self._acting_master, *self.slaves]
+
+    def _is_held(self, answer: Answer) -> bool:
+        return any(member.holds(answer) for member in self._holders)
+
+    def _stored_progress(self) -> dict[int, int]:
+        progress: dict[int, int] = {}
+        for member in self._holders:
+            for queue_id, offset in stored_progress(member.disk, GROUP, TOPIC).items():
+                progress[queue_id] = max(offset, progress.get(queue_id, 0))
+        return progress
+
+    def _group_began(self, offsets: dict[int, int]) -> None:
+        """The group starts in a lease table that knew nothing of it: the first time, or after a loss."""
+        for queue_id, offset in offsets.items():
+            stored = self._progress.get(queue_id)
+            if stored is None:
+                self._begin[queue_id] = max(offset, self._begin.get(queue_id, 0))
+                self._unasked[queue_id] = max(offset, self._unasked.get(queue_id, 0))
+            elif offset > stored:
+                raise Violation(
+                    f"the group starts at {offset} in queue {queue_id}, though a disk holds its offset {stored}"
+                )
 
     def _client_failed(self, process: Process, error: BaseException) -> None:
         self.timeline.fail(error if isinstance(error, Violation) else ProcessFell(process.host, error))
@@ -304,6 +400,12 @@ class Cluster:
             for member in self.members
         )
 
+    def _tables_follow(self) -> bool:
+        """All members have the master's topics and groups, in their files."""
+        nodes = [member.node for member in self.members if isinstance(member.node, SimMaster | SimSlave)]
+        versions = {(node.tables.topics.version, node.tables.groups.version) for node in nodes}
+        return len(nodes) == len(self.members) and len(versions) == 1 and all(_is_written(node) for node in nodes)
+
     def _consumed(self) -> bool:
         node = self.master.node
         return isinstance(node, SimMaster) and all(
@@ -313,16 +415,32 @@ class Cluster:
 
     def _watch(self) -> None:
         """Once a virtual second: what must hold also while things go wrong."""
+        if not self.budget.settled and self._converged():
+            self.budget.converged()
+        self._give_up_lost_disks()
         self._check_progress()
         self._check_route()
         self._check_followers()
         self.timeline.after(WATCH_INTERVAL_MS * US_PER_MS, self._watch)
 
+    def _give_up_lost_disks(self) -> None:
+        """An operator accepts the loss of disks that are in no machine any more, and of no others."""
+        for master in (self.master, *self.second_masters):
+            node = master.node
+            if not isinstance(node, SimMaster) or node.waiting is None or not node.waiting.missing:
+                continue
+            seconds = [second for second in self.second_masters if second.running]
+            there = {member.disk_id for member in (*self.members, *seconds) if member is not master}
+            missing = [memory.disk_id for memory in node.waiting.missing]
+            if there.isdisjoint(missing) and not node.accept_loss(missing):
+                self.journal.note("OPERATOR", f"accepts the loss of {', '.join(missing)} for {master.name}")
+
     def _check_route(self) -> None:
         if self.name_server is None:
             return
-        for broker_id in self.name_server.routed_broker_ids(TOPIC):
-            member = self.members[broker_id]
+        members = {member.name: member for member in (*self.members, *self.second_masters)}
+        for host in self.name_server.routed_hosts(TOPIC):
+            member = members[host]
             if member.process is not None:
                 continue
             dead_ms = (self.timeline.now_us - member.down_since_us) // US_PER_MS
@@ -330,15 +448,22 @@ class Cluster:
                 raise Violation(f"the route still names {member.name}, dead for {dead_ms} ms")
 
     def _check_progress(self) -> None:
-        """Consumer offsets never go back, but for what a power loss took from the journal or the log."""
-        node = self.master.node
-        if not isinstance(node, SimMaster) or not node.ready:
+        """Consumer offsets never go back, nor below what a disk still held after a loss, but with the log's end."""
+        node = self._acting_master.node
+        if not self._is_acting or not isinstance(node, SimMaster) or not node.ready:
             return
         committed = node.committed
-        for queue_id, offset in self._committed.items():
-            if committed.get(queue_id, 0) < offset:
-                raise Violation(f"the group's offset in queue {queue_id} went from {offset} to {committed[queue_id]}")
-        self._committed = committed
+        for queue_id, offset in committed.items():
+            least = min(self._progress.get(queue_id, 0), node.store.queue_max_offset(TOPIC, queue_id))
+            if offset < least:
+                raise Violation(f"the group's offset in queue {queue_id} went from {least} to {offset}")
+            self._unasked[queue_id] = most = self.deliveries.first_unasked(
+                queue_id, self._unasked.get(queue_id, self._begin.get(queue_id, 0))
+            )
+            if offset > most:
+                raise Violation(f"the group's offset in queue {queue_id} is {offset}, but {most} is not finished")
+        if committed:
+            self._progress = committed
 
     def _check_followers(self) -> None:
         """A slave whose bytes the master counts holds the master's bytes."""
@@ -357,6 +482,12 @@ class Cluster:
         start = max(start, end - end % master.segment_bytes - master.segment_bytes)
         if start < end and slave.digest(start, end) != master.digest(start, end):
             raise Violation(f"{name} follows its master with other bytes within [{start}, {end})")
+
+
+def _is_written(node: SimMaster | SimSlave) -> bool:
+    written: list[bool] = []
+    node.tables.when_written(lambda: written.append(True))
+    return bool(written)
 
 
 def run(cluster: Cluster) -> RunReport:

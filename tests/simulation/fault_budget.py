@@ -1,9 +1,9 @@
-"""How many machines may lose power when, so that the settings still promise every acknowledged message.
+"""Which losses the settings survive, so that they still promise every acknowledged message.
 
-With ASYNC_FLUSH an acknowledged message is in the page caches of `in_sync_replicas` machines. A machine that loses
-power takes its copy of the newest ones with it; the others must have them on disk before they may lose power too. Which
-message is where is left out on purpose: a fault is allowed by what the settings promise, never by what the product
-happened to do, or a broken acknowledgement would protect itself.
+An acknowledged message is on `copies` machines: in their page caches with ASYNC_FLUSH, on their disks with SYNC_FLUSH.
+A machine that loses power or its disk takes its copy with it; others must have made up for that before they may lose
+theirs. Which message is where is left out on purpose: what must survive is told by what the settings promise, never by
+what the product happened to do, or a broken acknowledgement would excuse itself.
 """
 
 from __future__ import annotations
@@ -14,32 +14,56 @@ __all__ = ["FaultBudget"]
 
 
 @dataclass(slots=True)
+class _Exposure:
+    """A machine has lost copies, and not all is as it was."""
+
+    at_us: int
+    disk_lost: bool
+    unflushed: set[str]
+    """Who may hold the lost copies' twins in its page cache only."""
+
+
+@dataclass(slots=True)
 class FaultBudget:
-    """Which machines have not yet flushed what they held when another one lost power."""
+    """Counts losses from one convergence of the group to the next."""
 
     members: tuple[str, ...]
-    power_losses_survived: int
-    _pending: dict[str, tuple[int, set[str]]] = field(default_factory=dict)
-    """Machine that lost power -> when, and who has not flushed since."""
+    copies: int
+    sync_flush: bool
+    _exposures: dict[str, _Exposure] = field(default_factory=dict)
 
-    def may_lose_power(self, name: str) -> bool:
-        """True when the settings survive it now."""
-        exposed_by = sum(1 for victim, (_, others) in self._pending.items() if victim != name and name in others)
-        return exposed_by + 1 <= self.power_losses_survived
+    def survives(self, name: str, *, disk_lost: bool) -> bool:
+        """True when the settings promise that a loss at this machine now costs no acknowledged message."""
+        if self.sync_flush and not disk_lost:
+            return True
+        exposed_by = sum(
+            victim != name and (disk_lost or exposure.disk_lost or name in exposure.unflushed)
+            for victim, exposure in self._exposures.items()
+        )
+        return exposed_by + 1 < self.copies
 
-    def lost_power(self, name: str, *, at_us: int) -> None:
-        """A machine lost its unflushed pages."""
-        self._pending[name] = (at_us, {member for member in self.members if member != name})
+    def lost(self, name: str, *, at_us: int, disk_lost: bool) -> None:
+        """A machine lost its unflushed pages, or what was on its disk."""
+        if self.sync_flush and not disk_lost:
+            return
+        before = self._exposures.get(name)
+        self._exposures[name] = _Exposure(
+            at_us,
+            disk_lost or (before is not None and before.disk_lost),
+            {member for member in self.members if member != name},
+        )
 
     def flushed(self, name: str, *, began_us: int) -> None:
         """A machine has on disk everything its log held at `began_us`."""
-        for victim, (at_us, others) in list(self._pending.items()):
-            if began_us >= at_us:
-                others.discard(name)
-                if not others:
-                    del self._pending[victim]
+        for exposure in self._exposures.values():
+            if began_us >= exposure.at_us:
+                exposure.unflushed.discard(name)
+
+    def converged(self) -> None:
+        """All machines hold the same log: every copy has been made up for."""
+        self._exposures.clear()
 
     @property
     def settled(self) -> bool:
-        """True when no earlier power loss matters any more."""
-        return not self._pending
+        """True when no earlier loss matters any more."""
+        return not self._exposures

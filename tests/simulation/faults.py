@@ -15,39 +15,63 @@ if TYPE_CHECKING:
     from simulation.cluster import Cluster
     from simulation.member import Member
 
-__all__ = ["FaultInjector"]
+__all__ = ["UNSURVIVED", "FaultInjector"]
 
 SLOW_DELAY_US: Final = (20_000, 400_000)
 NORMAL_FLUSH_MS: Final = (1, 10)
 SLOW_FLUSH_MS: Final = (200, 2_500)
 FREE_BYTES_WHEN_FULL: Final = 2_048
-QUIET_AFTER_NEW_DISK_MS: Final = 12_000
+HOUR_MS: Final = 3_600_000
+PAGE_BYTES: Final = 4_096
+STOP_LIMIT_MS: Final = 30_000
+ROT_ATTEMPTS: Final = 5
+
+UNSURVIVED: Final[frozenset[str]] = frozenset()
+"""Kinds of faults that come only when a run asks for them: the product does not survive them yet."""
 
 
 class FaultInjector:
-    """Draws a fault, does it, plans its end and the next one, until `stop`."""
+    """Draws a fault, does it, plans its end and the next one, until `stop`.
+
+    Some faults are drawn within what the settings survive, others whatever that costs: what no disk holds any more is
+    then lost, message by message, and everything else is not.
+    """
 
     def __init__(self, cluster: Cluster, rng: random.Random) -> None:
         self._cluster = cluster
         self._rng = rng
         self._stopped = False
-        self._quiet_until_us = 0
         self.counts: Counter[str] = Counter()
-        self._kinds = {
+        kinds = {
             self._kill: 6,
             self._lose_power: 5,
+            self._lose_more_power: 2,
             self._kill_at_disk_operation: 3,
             self._lose_all_power: 1,
             self._fail_sync: 1,
             self._fill_disk: 1,
-            self._replace_disk: 1,
+            self._replace_slave_disk: 1,
+            self._replace_master_disk: 1,
+            self._replace_any_disk: 1,
+            self._put_back_slave_disk: 1,
+            self._put_back_master_disk: 2,
+            self._rot_slave: 1,
+            self._rot_master: 1,
             self._slow_disk: 2,
+            self._stop_in_order: 2,
+            self._restart_all: 1,
+            self._pause: 3,
+            self._jump_clock: 2,
             self._partition: 5,
             self._cut_one_way: 4,
             self._drop_connections: 4,
             self._slow_network: 2,
             self._kill_name_server: 1,
+            self._start_late: 1,
+            self._start_second_master: 1,
         }
+        left_out = UNSURVIVED - set(cluster.settings.also_faults)
+        self._kinds = {kind: weight for kind, weight in kinds.items() if kind.__name__.strip("_") not in left_out}
 
     def start(self) -> None:
         """Plans the first fault."""
@@ -63,9 +87,6 @@ class FaultInjector:
 
     def _inject(self) -> None:
         if self._stopped:
-            return
-        if self._cluster.timeline.now_us < self._quiet_until_us:
-            self._plan_next()
             return
         fault = self._rng.choices(list(self._kinds), list(self._kinds.values()))[0]
         what = fault()
@@ -98,7 +119,7 @@ class FaultInjector:
         return f"{member.name} will die at disk operation {count} from now"
 
     def _lose_all_power(self) -> str | None:
-        """The whole rack. Only with SYNC_FLUSH does the product promise anything then."""
+        """The whole rack. Nothing that waited is lost with SYNC_FLUSH."""
         if not self._cluster.settings.sync_flush:
             return None
         for member in self._cluster.members:
@@ -121,18 +142,117 @@ class FaultInjector:
         self._later(self._rng.randint(1_000, 15_000), member.free_disk)
         return f"disk of {member.name} is full"
 
-    def _replace_disk(self) -> str | None:
-        """A machine comes back with an empty disk while the others hold everything and are within its reach.
+    def _lose_more_power(self) -> str | None:
+        """Any machines, whatever the settings promise."""
+        count = self._rng.choice((1, 1, 2, 3))
+        members = self._rng.sample(self._cluster.members, min(count, len(self._cluster.members)))
+        for member in members:
+            member.lose_power(restart_after_ms=self._down_ms())
+        return f"power loss of {', '.join(member.name for member in members)}"
 
-        An empty SYNC_MASTER waits only some seconds for slaves, since it may be brand-new: whoever exchanges a disk
-        has to see to it that they answer. Therefore nothing else goes wrong until it is filled again.
-        """
-        member = self._rng.choice(self._cluster.members)
-        if not self._cluster.may_lose_disk(member) or self._cluster.name_server is None:
+    def _replace_slave_disk(self) -> str | None:
+        return self._replace_disk(self._rng.choice(self._cluster.slaves))
+
+    def _replace_master_disk(self) -> str | None:
+        return self._replace_disk(self._cluster.master)
+
+    def _replace_disk(self, member: Member) -> str | None:
+        """A machine comes back with an empty disk, which the settings survive."""
+        if not self._cluster.may_lose_disk(member):
             return None
-        member.replace_disk(restart_after_ms=self._rng.choice((50, 2_000)))
-        self._quiet_until_us = self._cluster.timeline.now_us + QUIET_AFTER_NEW_DISK_MS * US_PER_MS
+        member.replace_disk(restart_after_ms=self._down_ms())
         return f"{member.name} gets a new, empty disk"
+
+    def _replace_any_disk(self) -> str | None:
+        """Whatever the settings promise."""
+        member = self._rng.choice(self._cluster.members)
+        member.replace_disk(restart_after_ms=self._down_ms())
+        return f"{member.name} gets a new, empty disk, with whatever it alone held"
+
+    def _put_back_slave_disk(self) -> str | None:
+        return self._put_back_disk(self._rng.choice(self._cluster.slaves))
+
+    def _put_back_master_disk(self) -> str | None:
+        return self._put_back_disk(self._cluster.master)
+
+    def _put_back_disk(self, member: Member) -> str | None:
+        """A copy of a disk, taken while its process ran or after an orderly stop, takes the disk's place later on."""
+        image = member.clean_image if self._rng.random() < 0.5 else None
+        is_clean = image is not None
+        image = image or member.disk.image()
+
+        def put_back() -> None:
+            if not self._stopped:
+                self._cluster.journal.note("FAULT", f"{member.name} gets its old disk back")
+                member.put_back_disk(image, reboots=self._rng.random() < 0.5, restart_after_ms=self._down_ms())
+
+        self._later(self._rng.randint(1_000, 30_000), put_back)
+        return (
+            f"the disk of {member.name} {'as it was at its last stop' if is_clean else 'as it is now'} will be put back"
+        )
+
+    def _rot_slave(self) -> str | None:
+        return self._rot(self._rng.choice(self._cluster.slaves))
+
+    def _rot_master(self) -> str | None:
+        return self._rot(self._cluster.master)
+
+    def _rot(self, member: Member) -> str | None:
+        """A process is killed, and its log's tail comes back with a flipped bit, or a page of zeros."""
+        member.kill(restart_after_ms=self._down_ms())
+        is_flipped = self._rng.random() < 0.5
+        for _ in range(ROT_ATTEMPTS):
+            back_bytes = self._rng.randint(1, 2 * PAGE_BYTES)
+            if member.damage_log(back_bytes, b"" if is_flipped else bytes(min(back_bytes, PAGE_BYTES))):
+                kind = "a flipped bit" if is_flipped else "a page of zeros"
+                return f"{member.name} is killed and finds {kind} in its log, {back_bytes} bytes before the end"
+        return f"kill {member.name}"
+
+    def _stop_in_order(self) -> str | None:
+        member = self._running_member()
+        if member is None:
+            return None
+        member.stop_in_order(limit_ms=STOP_LIMIT_MS, restart_after_ms=self._down_ms())
+        return f"{member.name} is told to stop"
+
+    def _restart_all(self) -> str | None:
+        """Somebody updates everything at once."""
+        for member in self._cluster.members:
+            if self._rng.random() < 0.5:
+                member.kill(restart_after_ms=self._down_ms())
+            else:
+                member.stop_in_order(limit_ms=STOP_LIMIT_MS, restart_after_ms=self._down_ms())
+        return "all members are restarted"
+
+    def _pause(self) -> str | None:
+        member = self._running_member()
+        if member is None:
+            return None
+        duration_ms = self._rng.choice((300, 3_000, 9_000, 15_000, 40_000))
+        member.pause(duration_ms)
+        return f"{member.name} is paused for {duration_ms} ms"
+
+    def _jump_clock(self) -> str | None:
+        """A wall clock goes wrong, or right again, under a running process."""
+        machine = self._rng.choice(self._cluster.members).machine
+        machine.wall_skew_ms = self._rng.choice(
+            (0, 0, 2_000, -60_000, HOUR_MS, -HOUR_MS, 100 * HOUR_MS, -100 * HOUR_MS)
+        )
+        return f"the wall clock of {machine.name} is {machine.wall_skew_ms} ms off now"
+
+    def _start_second_master(self) -> str | None:
+        """With an empty disk, or with a copy of the real one."""
+        if any(second.running for second in self._cluster.second_masters):
+            return None
+        image = self._cluster.master.disk.image() if self._rng.random() < 0.5 else None
+
+        def start() -> None:
+            if not self._stopped:
+                second = self._cluster.start_second_master(image)
+                self._later(self._rng.choice((2_000, 15_000, 40_000)), lambda: self._cluster.end_second_master(second))
+
+        self._later(self._rng.choice((10, 5_000, 20_000)), start)
+        return f"a second master with {'an empty disk' if image is None else 'a copy of the disk'} will be started"
 
     def _slow_disk(self) -> str | None:
         machine = self._rng.choice(self._cluster.members).machine
@@ -173,6 +293,16 @@ class FaultInjector:
     def _kill_name_server(self) -> str | None:
         self._cluster.restart_name_server(after_ms=self._down_ms())
         return "kill name server"
+
+    def _start_late(self) -> str | None:
+        """Somebody is away for long: a slave or the NameServer."""
+        away_ms = self._rng.choice((30_000, 60_000, 90_000))
+        if self._rng.random() < 0.5:
+            self._cluster.restart_name_server(after_ms=away_ms)
+            return f"no name server for {away_ms} ms"
+        slave = self._rng.choice(self._cluster.slaves)
+        slave.kill(restart_after_ms=away_ms)
+        return f"{slave.name} is away for {away_ms} ms"
 
     # Choices
 

@@ -13,9 +13,21 @@ __all__ = ["FaultyDisk"]
 class FaultyDisk(SimulatedDisk):
     """Tells `crashed` before SimulatedCrash is raised, so that nothing else of the process runs on half-done state."""
 
-    def __init__(self, chance: random.Random, *, wall_ms: Callable[[], int], crashed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        chance: random.Random,
+        *,
+        wall_ms: Callable[[], int],
+        boot_id: Callable[[], str],
+        crashed: Callable[[], None],
+    ) -> None:
+        """`boot_id` is the machine's: a disk may come into another one."""
         super().__init__(chance, wall_ms=wall_ms)
+        self._boot_id = boot_id
         self._crashed = crashed
+
+    def boot_id(self) -> str:
+        return self._boot_id()
 
     def _step(self) -> None:
         try:

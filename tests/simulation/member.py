@@ -1,7 +1,7 @@
 """One member of the broker group over its lives: its disk stays, processes come and go.
 
-At every crash it writes down which bytes of the log must be there at the next start, and looks for them then: a kill
-loses nothing that was appended, a power loss nothing below the flushed offset.
+At every end of a process it writes down which bytes of the log must be there at the next start, and looks for them
+then: a kill and an orderly stop lose nothing that was appended, a power loss nothing below the flushed offset.
 """
 
 from __future__ import annotations
@@ -9,20 +9,23 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from mqcore.replication import REPLICA_FILE, ReplicaRecord
 from mqcore.storage import DiskError, MessageStore
-from simulation.checkers import Violation, end_of_filler, last_boundary
+from mqcore.storage.checkpoint import StoreCheckpoint
+from simulation.checkers import Violation, end_of_filler, last_boundary, log_place, readable_end
 from simulation.faulty_disk import FaultyDisk
+from simulation.ledger import Answer
 from simulation.network import Network
 from simulation.process import Journal, Machine, Process, ProcessFell
 from simulation.virtual_time import US_PER_MS
-from support.simulated_disk import SimulatedCrash
+from support.simulated_disk import UNLIMITED_BYTES, SimulatedCrash
 
 __all__ = ["BrokerNode", "Member"]
 
-UNLIMITED_BYTES: Final = 1 << 40
 RESTART_AFTER_FAILURE_MS: Final = 1_000
 
 
@@ -42,6 +45,14 @@ class BrokerNode(Protocol):
         """True once the role's work has begun: the master serves, the slave follows."""
 
     @property
+    def next_walk_start(self) -> int:
+        """Where the next start begins to walk over the log."""
+
+    @property
+    def problem(self) -> str:
+        """What keeps it from being ready, for people."""
+
+    @property
     def whole_records_end(self) -> int:
         """End of the last record that is in the log whole."""
 
@@ -51,6 +62,22 @@ class BrokerNode(Protocol):
 
     def start(self) -> None:
         """Recovers the store and begins to work."""
+
+    async def stop(self) -> None:
+        """Ends the role's work in order. The files are closed afterwards."""
+
+    def close_files(self) -> None:
+        """The last step of an orderly stop but for the goodbye."""
+
+    async def say_goodbye(self) -> None:
+        """Tells where the log ends for good."""
+
+
+class DataLoss(Protocol):
+    """Told around everything that takes bytes from a disk."""
+
+    def __call__(self, member: Member, cause: str, *, disk_lost: bool) -> AbstractContextManager[None]:
+        """The loss happens inside the block; `disk_lost`: flushed bytes go as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +107,9 @@ class Member:
         *,
         make_node: Callable[[Member, Process], BrokerNode],
         process_gone: Callable[[Process, bool], None],
-        power_lost: Callable[[Member], None],
+        data_loss: DataLoss,
         may_lose_power: Callable[[Member], bool],
+        segment_bytes: int,
     ) -> None:
         self.name = name
         self.broker_id = broker_id
@@ -94,8 +122,15 @@ class Member:
         self._journal = journal
         self._make_node = make_node
         self._process_gone = process_gone
-        self._power_lost = power_lost
+        self._data_loss = data_loss
         self._may_lose_power = may_lose_power
+        self._segment_bytes = segment_bytes
+        self.clean_image: dict[str, bytes] | None = None
+        """What was on the disk after the last orderly stop."""
+        self._readable_end = 0
+        self._walked_from = 0
+        """Where the next start begins to walk over the log."""
+        self._is_closing = False
         self._starts_planned = 0
         self._after_kill = NO_PROMISE
         self._after_power_loss = NO_PROMISE
@@ -114,6 +149,15 @@ class Member:
     def doomed(self) -> bool:
         """True when its disk fails at the next sync; the machine will then be started again."""
         return self.disk.failing_syncs is not None
+
+    def holds(self, answer: Answer) -> bool:
+        """Whether whoever runs on this disk next finds the message: its bytes, and every record before them."""
+        end_offset = answer.physical_offset + len(answer.record)
+        is_loaded = self.node is not None and self.node.loaded and not self._is_closing
+        readable = self.node.store.end_offset if self.node is not None and is_loaded else self._readable_end
+        return end_offset <= readable and self.disk.shows(
+            *log_place(answer.physical_offset, self._segment_bytes), answer.record
+        )
 
     def start(self) -> None:
         """Starts a process, unless one runs."""
@@ -145,17 +189,107 @@ class Member:
     def lose_power(self, *, restart_after_ms: int | None) -> None:
         """The machine stops: of what was not synced, any sector may be gone."""
         self._write_promises(self.node)
-        self._power_lost(self)
-        self._end_process(power_loss=True)
+        with self._data_loss(self, f"power loss of {self.name}", disk_lost=False):
+            self._end_process(power_loss=True)
         self._plan_start(restart_after_ms)
 
     def replace_disk(self, *, restart_after_ms: int | None) -> None:
         """The machine stops and comes back with an empty disk."""
-        self._power_lost(self)
-        self._end_process(power_loss=True)
-        self.disk = self._new_disk()
-        self._after_kill = self._after_power_loss = NO_PROMISE
+        with self._data_loss(self, f"{self.name} got an empty disk", disk_lost=True):
+            self._end_process(power_loss=True)
+            self.disk = self._new_disk()
+            self._readable_end = self._walked_from = 0
+            self._after_kill = self._after_power_loss = NO_PROMISE
         self._plan_start(restart_after_ms)
+
+    def put_back_disk(self, image: dict[str, bytes], *, reboots: bool, restart_after_ms: int | None) -> None:
+        """The process ends, and the next one finds what was on the disk when `image` was taken."""
+        with self._data_loss(self, f"{self.name} got an old copy of its disk", disk_lost=True):
+            self._end_process(power_loss=reboots)
+            self.disk.put_back(image)
+            self._readable_end = self._walked_from = readable_end(self.disk, 0, self._segment_bytes)
+            self._after_kill = self._after_power_loss = NO_PROMISE
+        self._plan_start(restart_after_ms)
+
+    def damage_log(self, back_bytes: int, page: bytes) -> bool:
+        """Bytes of a stopped member's log change, up to `back_bytes` before the end: to `page`, or by a bit if that is
+        empty. Only where the next start walks over the log, and sees it.
+
+        False: nothing was changed, since no walk would notice. A record's checksum is of its body alone.
+        """
+        assert self.process is None, "a disk rots under a running process, too, but nobody reads that part again"
+        # A job that the dead process did not hear of may have vouched for more than it knew.
+        vouched_offset = StoreCheckpoint.load(self.disk).logics_physical_offset
+        offset = max(self._walked_from, vouched_offset, self._readable_end - back_bytes)
+        path, start = log_place(offset, self._segment_bytes)
+        before = self.disk.read_file(path)
+        if before is None or offset >= self._readable_end:
+            return False
+        page = page[: self._readable_end - offset]
+        self.disk.damage(path, start, page or bytes((before[start] ^ 0x10,)))
+        end_offset = readable_end(self.disk, offset - start, self._segment_bytes)
+        if end_offset > offset:
+            self.disk.damage(path, 0, before)
+            return False
+        with self._data_loss(self, f"rot at {offset} on the disk of {self.name}", disk_lost=True):
+            self._readable_end = end_offset
+            self._after_kill = replace(self._after_kill, end_offset=self._after_kill.start_offset)
+            self._after_power_loss = self._after_kill
+        return True
+
+    def damage_unseen(self, offset: int, data: bytes) -> None:
+        """Bytes of a stopped member's log change where its next start does not walk over it."""
+        self.disk.damage(*log_place(offset, self._segment_bytes), data)
+        self._after_kill = self._after_power_loss = replace(self._after_kill, end_offset=self._after_kill.start_offset)
+
+    def stop_in_order(self, *, limit_ms: int, restart_after_ms: int | None) -> None:
+        """SIGTERM, and SIGKILL once `limit_ms` have passed."""
+        process, node = self.process, self.node
+        if process is None or node is None or not node.loaded or self._is_closing:
+            return
+        self._journal.note(self.name, "is told to stop")
+
+        async def stop() -> None:
+            await node.stop()
+            if self.process is not process or not self._close_files(node):
+                return
+            await node.say_goodbye()
+            if self.process is process:
+                self._end_process(power_loss=False)
+                self._plan_start(restart_after_ms)
+
+        process.loop.spawn(stop(), name="stop")
+        self.machine.timeline.after(limit_ms * US_PER_MS, self._kill_if, process, restart_after_ms)
+
+    def _kill_if(self, process: Process, restart_after_ms: int | None) -> None:
+        if self.process is process:
+            self.kill(restart_after_ms=restart_after_ms)
+
+    def _close_files(self, node: BrokerNode) -> bool:
+        """Closed files cannot be read any more: what must be there is written down before. False: the disk failed."""
+        self._write_promises(node)
+        self._is_closing = True
+        try:
+            node.close_files()
+        except DiskError as error:
+            self._stop_for(error)
+            return False
+        self._after_power_loss = self._after_kill
+        self.clean_image = self.disk.image()
+        self._journal.note(self.name, f"stopped in order at {self._after_kill.end_offset}")
+        return True
+
+    def pause(self, duration_ms: int) -> None:
+        """SIGSTOP, and SIGCONT later: nothing of the process runs, the kernel keeps what arrives."""
+        if self.process is not None:
+            loop = self.process.loop
+            loop.freeze()
+            self.machine.timeline.after(duration_ms * US_PER_MS, loop.thaw)
+
+    def resume(self) -> None:
+        """SIGCONT now."""
+        if self.process is not None:
+            self.process.loop.thaw()
 
     def free_disk(self) -> None:
         """Somebody made room."""
@@ -165,6 +299,7 @@ class Member:
         return FaultyDisk(
             self.machine.rng,
             wall_ms=lambda: self.machine.clock.wall_ms(),
+            boot_id=lambda: self.machine.boot_id,
             crashed=self._crashed_in_disk,
         )
 
@@ -180,6 +315,22 @@ class Member:
         """The process was told by its disk to stop."""
         if process is self.process:
             self._stop_for(error)
+
+    def must_stop(self, process: Process) -> None:
+        """The process has found out that it must not go on; somebody starts it again."""
+        if process is self.process:
+            # Not in the midst of what it does: the callback runs to its end.
+            self.machine.timeline.after(0, self._kill_if, process, RESTART_AFTER_FAILURE_MS)
+
+    def new_disk_id(self) -> str:
+        """For a disk that has none."""
+        return f"{self.machine.rng.getrandbits(128):032x}"
+
+    @property
+    def disk_id(self) -> str | None:
+        """Of the disk that is in the machine now, as far as it has one."""
+        data = self.disk.read_file(REPLICA_FILE)
+        return None if data is None else ReplicaRecord.from_json(data.decode()).disk_id
 
     def _stop_for(self, error: BaseException) -> None:
         """Fail-stop. After a failed sync only a restart of the machine tells what the disk really holds."""
@@ -208,7 +359,7 @@ class Member:
 
     def _write_promises(self, node: BrokerNode | None) -> None:
         """Before a crash. A node that was still in recovery promises what its predecessor did."""
-        if node is not None and node.loaded:
+        if node is not None and node.loaded and not self._is_closing:
             store = node.store
             whole_end = min(node.whole_records_end, store.end_offset)
             held_end = max(node.longest_end, end_of_filler(store))
@@ -218,9 +369,16 @@ class Member:
             self._after_power_loss = _promise(store, flushed_end, held_end)
 
     def _end_process(self, *, power_loss: bool) -> None:
-        process, self.process, self.node = self.process, None, None
+        process, node = self.process, self.node
+        is_loaded = node is not None and node.loaded
+        walked_from = 0
+        if node is not None and is_loaded:
+            walked_from, self._walked_from = node.store.flushed_offset, node.next_walk_start
+        self.process, self.node, self._is_closing = None, None, False
         self.disk.crash(power_loss=power_loss)
         self.disk.failing_syncs = None
+        if power_loss or is_loaded:
+            self._readable_end = readable_end(self.disk, walked_from, self._segment_bytes)
         if process is not None:
             self.down_since_us = self.machine.timeline.now_us
             process.stop()

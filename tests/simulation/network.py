@@ -296,6 +296,10 @@ class Network:
         """Answers calls with `service` until the process is gone."""
         self._services[process.host, key.name] = (process, service)
 
+    def stop_serving(self, process: Process) -> None:
+        """The process closes its doors in order."""
+        self._forget(process)
+
     def process_killed(self, process: Process) -> None:
         """The kernel closes the streams of a process: some of what it sent last may be lost."""
         self._forget(process)

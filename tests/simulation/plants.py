@@ -1,15 +1,20 @@
-"""Bugs planted on purpose, by exchanging one function of the product: proof that the checkers bite."""
+"""Bugs planted on purpose, by exchanging a function or two of the product: proof that the checkers bite."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from typing import Any
 from unittest import mock
 
-from mqcore.replication import CatchUpStep, MasterReplica
+from broker.replica_identity import ReplicaIdentity
+from mqcore.delivery.queue_progress import QueueProgress
+from mqcore.metadata import DataVersion, TopicTable
+from mqcore.replication import CatchUpStep, Fetch, LogHistory, MasterReplica, MasterStart, Serve
+from mqcore.replication.master_start import StartStep
 from mqcore.storage import PutStatus
+from mqcore.storage.commit_log import CommitLog
 from mqcore.storage.flush_jobs import LogFlushJob
 
 __all__ = ["Plant", "planted"]
@@ -22,24 +27,42 @@ class Plant(Enum):
     """A master that answers PUT_OK before any slave has reported the message."""
     SKIP_SYNC = "skip-sync"
     """A store that calls the log flushed without having synced it."""
-    SERVE_AT_ONCE = "serve-at-once"
-    """A master that serves after a power loss without having asked its slaves, as RocketMQ's does."""
+    CUT_NOT_DURABLE = "cut-not-durable"
+    """A store that cuts its log without syncing the cut."""
     FOLLOW_UNPROVEN = "follow-unproven"
     """A slave that connects without having compared its log with the master's, as RocketMQ's does."""
+    SERVE_AT_ONCE = "serve-at-once"
+    """A master that serves without having asked its group, as RocketMQ's does."""
+    SERVE_WITH_LESS = "serve-with-less"
+    """A master that serves although a replica that answered has a better log."""
+    WITNESS_ALWAYS_BELIEVED = "witness-always-believed"
+    """A master that takes its disk for the newest copy of itself without a witness."""
+    CUT_FOR_ANY_MASTER = "cut-for-any-master"
+    """A slave that follows, and cuts its log for, a master without a newer history; and such a master."""
+    EPOCH_NOT_DURABLE = "epoch-not-durable"
+    """A replica that keeps the history of its log in memory."""
+    HALF_RECORD_KEPT = "half-record-kept-after-fetch"
+    """A master that goes on behind a part of a record that it fetched."""
+    METADATA_NOT_FETCHED = "metadata-not-fetched"
+    """A master that fetches a log and no tables."""
+    EMPTY_TABLE_TAKEN = "empty-table-taken"
+    """The same, and its slaves take what it has."""
+    FENCE_IGNORED = "fence-ignored"
+    """A master that goes on although it learned of a later one."""
+    COMMITTED_TOO_FAR = "committed+1"
+    """A lease table that commits one message too many."""
 
 
 @contextmanager
 def planted(plant: Plant | None) -> Iterator[None]:
     """The product with one bug more, or as it is."""
-    if plant is None:
-        yield
-        return
-    target, name, replacement = _CHANGES[plant]
-    with mock.patch(f"{target}.{name}", replacement):
+    with ExitStack() as stack:
+        for target, replacement in () if plant is None else _CHANGES[plant]:
+            stack.enter_context(mock.patch(target, replacement))
         yield
 
 
-def _submit_at_once(self: MasterReplica, put: object, *, now_ms: int) -> PutStatus:
+def _submit_at_once(self: MasterReplica, put: object, now_ms: int) -> PutStatus:
     return PutStatus.PUT_OK
 
 
@@ -47,17 +70,92 @@ def _no_sync(self: LogFlushJob) -> None:
     pass
 
 
-def _never_wait(**circumstances: object) -> int:
-    return 0
+_set_end = CommitLog.set_end
 
 
-def _always_connect(**extents: object) -> CatchUpStep:
+def _set_end_without_sync(self: CommitLog, end_offset: int) -> int:
+    with mock.patch("support.simulated_disk.SimulatedDisk.sync_file"):
+        return _set_end(self, end_offset)
+
+
+def _always_connect(**circumstances: object) -> CatchUpStep:
     return CatchUpStep.CONNECT
 
 
-_CHANGES: dict[Plant, tuple[str, str, Any]] = {
-    Plant.ACK_BEFORE_REPORT: ("mqcore.replication.master_replica.MasterReplica", "submit", _submit_at_once),
-    Plant.SKIP_SYNC: ("mqcore.storage.flush_jobs.LogFlushJob", "_sync", _no_sync),
-    Plant.SERVE_AT_ONCE: ("simulation.sim_master", "recovery_wait_ms", _never_wait),
-    Plant.FOLLOW_UNPROVEN: ("broker.slave.follower", "catch_up_step", _always_connect),
+def _serve_at_once(self: MasterStart, *, now_ms: int) -> StartStep:
+    return Serve(epoch=1 + self._greatest_epoch(), reason="planted")
+
+
+_next_step = MasterStart.next_step
+
+
+def _serve_with_less(self: MasterStart, *, now_ms: int) -> StartStep:
+    step = _next_step(self, now_ms=now_ms)
+    return _serve_at_once(self, now_ms=now_ms) if isinstance(step, Fetch) else step
+
+
+def _is_whole(self: MasterStart) -> bool:
+    return self.own.is_whole
+
+
+def _own_epoch_only(self: MasterStart) -> int:
+    return self.own.history.last_epoch
+
+
+def _no_objection(*extents: object, **circumstances: object) -> str:
+    return ""
+
+
+async def _history_in_memory(self: ReplicaIdentity, history: LogHistory) -> None:
+    self.history = history
+
+
+async def _nothing(*arguments: object, **circumstances: object) -> None:
+    pass
+
+
+def _take_all(self: TopicTable, text: str, version: DataVersion) -> list[str]:
+    self.load_json(text)
+    return []
+
+
+def _ignore(*arguments: object) -> None:
+    pass
+
+
+_settle = QueueProgress._settle
+
+
+def _settle_too_far(self: QueueProgress) -> None:
+    _settle(self)
+    if self.committed < self.next_offset:
+        self.committed += 1
+
+
+_START = "mqcore.replication.master_start.MasterStart"
+_TABLE_NOT_FETCHED = ("simulation.sim_master.recover_metadata", _nothing)
+
+_CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
+    Plant.ACK_BEFORE_REPORT: (("mqcore.replication.master_replica.MasterReplica.submit", _submit_at_once),),
+    Plant.SKIP_SYNC: (("mqcore.storage.flush_jobs.LogFlushJob._sync", _no_sync),),
+    Plant.CUT_NOT_DURABLE: (("mqcore.storage.commit_log.CommitLog.set_end", _set_end_without_sync),),
+    Plant.FOLLOW_UNPROVEN: (("broker.slave.follower.catch_up_step", _always_connect),),
+    Plant.SERVE_AT_ONCE: ((f"{_START}.next_step", _serve_at_once),),
+    Plant.SERVE_WITH_LESS: ((f"{_START}.next_step", _serve_with_less),),
+    Plant.WITNESS_ALWAYS_BELIEVED: ((f"{_START}._is_proven", _is_whole),),
+    Plant.CUT_FOR_ANY_MASTER: (
+        (f"{_START}.next_step", _serve_at_once),
+        (f"{_START}._greatest_epoch", _own_epoch_only),
+        ("mqcore.replication.slave_catch_up.stale_reason", _no_objection),
+        ("broker.slave.follower.cut_refusal", _no_objection),
+    ),
+    Plant.EPOCH_NOT_DURABLE: (("broker.replica_identity.ReplicaIdentity._write_history", _history_in_memory),),
+    Plant.HALF_RECORD_KEPT: (("broker.master.group_recovery.GroupRecovery._cut_half_record", _nothing),),
+    Plant.METADATA_NOT_FETCHED: (_TABLE_NOT_FETCHED,),
+    Plant.EMPTY_TABLE_TAKEN: (
+        _TABLE_NOT_FETCHED,
+        ("mqcore.metadata.topic_table.TopicTable.apply_from_master", _take_all),
+    ),
+    Plant.FENCE_IGNORED: (("simulation.sim_master.SimMaster._superseded", _ignore),),
+    Plant.COMMITTED_TOO_FAR: (("mqcore.delivery.queue_progress.QueueProgress._settle", _settle_too_far),),
 }

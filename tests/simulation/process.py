@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Journal", "Machine", "Process", "ProcessFell", "running_process"]
 
-JOURNAL_LINES: Final = 100
+JOURNAL_LINES: Final = 300
 
 
 class ProcessFell(Exception):
@@ -83,6 +83,7 @@ class Machine:
         self.network = network
         self.timeline = timeline = network.timeline
         self.rng = rng
+        self._boots = 1
         self.clock = VirtualClock(timeline, booted_at_us=0, wall_skew_ms=rng.randint(-2_000, 2_000))
         self.blocking_ms: tuple[int, int] = (1, 10)
 
@@ -91,8 +92,23 @@ class Machine:
         low, high = self.blocking_ms
         return self.rng.randint(low * US_PER_MS, high * US_PER_MS)
 
+    @property
+    def wall_skew_ms(self) -> int:
+        """How wrong its wall clock is; may be set at any time, and the clock of a process that runs jumps."""
+        return self.clock.wall_skew_ms
+
+    @wall_skew_ms.setter
+    def wall_skew_ms(self, skew_ms: int) -> None:
+        self.clock.wall_skew_ms = skew_ms
+
+    @property
+    def boot_id(self) -> str:
+        """Another one after each start of the machine."""
+        return f"{self.name}-{self._boots}"
+
     def boot(self) -> None:
         """The machine starts again: its monotonic clock begins anew, its wall clock may have jumped."""
+        self._boots += 1
         self.clock = VirtualClock(
             self.timeline, booted_at_us=self.timeline.now_us, wall_skew_ms=self.rng.randint(-2_000, 2_000)
         )

@@ -53,12 +53,20 @@ class RunSettings:
     fault_time_ms: int = 90_000
     fault_pause_ms: int = 7_000
     """Mean time from one fault to the next."""
-    master_recovery_timeout_ms: int = 600_000
-    """How long a master that lost its tail waits for its slaves. Longer than any run: giving up is an operator's
-    choice of availability over messages, and what is then lost is no finding."""
+    consume_from_earliest: bool = True
+    """Where a group starts that nobody knows the progress of: at the first message, or at the newest."""
+    name_server_remembers: bool = True
+    """Whether the NameServer has a folder, or forgets the group when it is started again."""
+    name_server_late_ms: int = 0
+    slaves_late_ms: int = 0
+    """How long after the master they are started for the first time."""
+    also_faults: tuple[str, ...] = ()
+    """Kinds of `simulation.faults.UNSURVIVED` that may come nevertheless."""
+    master_recovery_timeout_ms: int = 60_000
+    """The product's own: how long a master looks for NameServers that are silent."""
 
     @classmethod
-    def draw(cls, seed: int) -> RunSettings:
+    def draw(cls, seed: int, *, also_faults: tuple[str, ...] = ()) -> RunSettings:
         """The settings of a seed."""
         rng = random.Random(f"settings {seed}")
         return cls(
@@ -75,6 +83,11 @@ class RunSettings:
             no_wait_share=rng.choice((0.0, 0.05, 0.3)),
             fault_time_ms=rng.randint(30_000, 90_000),
             fault_pause_ms=rng.choice((2_500, 6_000, 12_000)),
+            consume_from_earliest=rng.random() < 0.5,
+            name_server_late_ms=rng.choices((0, 5_000, 40_000), (18, 1, 1))[0],
+            slaves_late_ms=rng.choices((0, 6_000, 40_000), (8, 1, 1))[0],
+            name_server_remembers=rng.random() < 0.7,
+            also_faults=also_faults,
         )
 
     @property
@@ -86,11 +99,6 @@ class RunSettings:
     def sync_flush(self) -> bool:
         """True when an acknowledgement waits for the disk."""
         return self.flush_disk_type is FlushDiskType.SYNC_FLUSH
-
-    @property
-    def power_losses_survived(self) -> int:
-        """How many machines may lose unflushed pages at one time without costing an acknowledged message."""
-        return 1 + self.slave_count if self.sync_flush else self.in_sync_replicas - 1
 
     def master_options(self) -> MasterOptions:
         """Replication of the master, with frames so small that records and files are cut in many places."""

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from broker.flush_worker import FlushWorker
+from broker.metadata_tables import MetadataTables, MetadataWrite
 from mqcore.message import Host
 from mqcore.storage import (
     BelievedTime,
@@ -26,6 +27,7 @@ from mqcore.storage import (
 from simulation.checkers import DELAY_LEVELS_MS
 from simulation.process import Process
 from simulation.run_settings import RunSettings
+from simulation.virtual_time import US_PER_MS, WALL_START_MS
 
 __all__ = ["RunningStore"]
 
@@ -88,7 +90,8 @@ class RunningStore:
                 flush_disk_type=settings.flush_disk_type,
                 flush_interval_ms=FLUSH_INTERVAL_MS,
                 delay_levels_ms=DELAY_LEVELS_MS,
-                # No file is ever deleted: a run has no history to spare, and a full disk is a fault, not a habit.
+                # No file is deleted for want of room: a run has no history to spare, and a full disk is a fault, not a
+                # habit. Files of three days are, though: no run is that long, whatever a clock says.
                 disk_max_used_ratio=1.0,
                 disk_clean_forcibly_ratio=1.0,
                 disk_warning_ratio=1.0,
@@ -96,7 +99,10 @@ class RunningStore:
             store_host=STORE_HOST,
         )
         self.loaded = False
+        self._walked_from = 0
         self._process = process
+        self._failed = failed
+        self._metadata_writer: FlushWorker[MetadataWrite] | None = None
         self._flushed = flushed
         self._settled = settled
         self._flush_began_us = 0
@@ -124,15 +130,39 @@ class RunningStore:
         )
 
     def load(self) -> RecoveryReport:
-        """Recovers and starts the workers."""
+        """Recovers."""
         report = self.store.load()
+        self._walked_from = report.start_offset
         self.loaded = True
+        return report
+
+    def start(self, tables: MetadataTables) -> None:
+        """Starts the workers, that of `tables` as well."""
+        self._metadata_writer = FlushWorker[MetadataWrite](
+            "write-metadata",
+            take=tables.take_write,
+            finished=tables.write_finished,
+            failed=self._failed,
+            waits_for_room=True,
+        )
+        tables.attach(self._metadata_writer.kick)
+        self._process.loop.spawn(self._metadata_writer.run(), name="write-metadata")
         self._process.loop.spawn(self._log_flush.run(), name="log-flush")
         self._process.loop.spawn(self._queue_flush.run(), name="queue-flush")
         self._process.loop.spawn(self._preparer.run(), name="prepare")
         self._process.loop.spawn(self._retention(), name="retention")
         self._log_flush.kick()
-        return report
+
+    async def stop_workers(self) -> None:
+        """Lets running jobs finish and starts no other."""
+        for worker in (self._log_flush, self._queue_flush, self._preparer, self._metadata_writer):
+            if worker is not None:
+                await worker.close()
+
+    @property
+    def next_walk_start(self) -> int:
+        """Where the next start begins to walk over the log."""
+        return max(self.store.saved_offset, self._walked_from)
 
     @property
     def longest_end(self) -> int:
@@ -150,7 +180,7 @@ class RunningStore:
         self._log_flush.kick()
 
     async def _retention(self) -> None:
-        """Lets a store that met a full disk see that there is room again."""
+        """See `broker.retention.Retention`; it also lets a store that met a full disk see that there is room again."""
         while True:
             await asyncio.sleep(RETENTION_INTERVAL_MS / 1000)
             clock = self._process.clock
@@ -158,7 +188,8 @@ class RunningStore:
                 boot_id="",
                 saved=None,
                 newest_ms=0,
-                wall_ms=clock.wall_ms(),
+                # What a broker believes of a wrong clock is not played here.
+                wall_ms=WALL_START_MS + clock.timeline.now_us // US_PER_MS,
                 monotonic_ms=clock.monotonic_ms(),
                 jump_max_ms=self.store.clock_jump_max_ms,
             )

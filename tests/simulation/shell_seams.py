@@ -1,8 +1,8 @@
 """Lets the broker's real shell run on simulated sockets and calls.
 
-`HaListener`, `HaConnection`, `Follower` and `TailRecovery` open sockets and channels themselves. Within `in_simulation`
-the names they do that with mean their simulated twins; nothing else of them is changed but what counts as a large read,
-so that a wrong order of steps in the shell is found here too.
+`HaListener`, `HaConnection`, `Follower`, `MetadataPull` and `GroupRecovery` open sockets and channels themselves.
+Within `in_simulation` the names they do that with mean their simulated twins; nothing else of them is changed but what
+counts as a large read, so that a wrong order of steps in the shell is found here too.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from unittest import mock
 
 import structlog
 
-from broker.master import ha_listener, tail_recovery
-from broker.slave import follower, ha_connection
+from broker.master import group_recovery, ha_listener
+from broker.slave import follower, ha_connection, metadata_pull
 from simulation.network import PeerUnavailable
 from simulation.sim_peer_client import SimPeerClient
 from simulation.sim_socket import SimSocketModule
+from simulation.virtual_time import bury_all
 
 __all__ = ["in_simulation"]
 
@@ -34,7 +35,7 @@ def in_simulation() -> Iterator[None]:
         for module in (ha_listener, ha_connection):
             stack.enter_context(mock.patch.object(module, "socket", SimSocketModule()))
         stack.enter_context(mock.patch.object(ha_connection, "WRITTEN_APART_BYTES_MIN", WRITTEN_APART_BYTES_MIN))
-        for module in (follower, tail_recovery):
+        for module in (follower, group_recovery, metadata_pull):
             stack.enter_context(mock.patch.object(module, "PeerClient", SimPeerClient))
             stack.enter_context(mock.patch.object(module, "PeerUnavailable", PeerUnavailable))
         configured = structlog.get_config()
@@ -45,6 +46,7 @@ def in_simulation() -> Iterator[None]:
             processors=[_drop],
         )
         stack.callback(structlog.configure, **configured)
+        stack.callback(bury_all)
         yield
 
 

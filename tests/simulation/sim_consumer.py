@@ -10,8 +10,9 @@ from typing import Final
 from simulation.checkers import Violation
 from simulation.network import Network, PeerUnavailable
 from simulation.process import Process
-from simulation.run_settings import MASTER
+from simulation.run_settings import NAME_SERVER, TOPIC
 from simulation.sim_delivery import DELIVERIES, INVISIBLE_MS, DeliveredMessage
+from simulation.sim_producer import ROUTES
 from simulation.virtual_time import US_PER_MS
 
 __all__ = ["DeliveryRecord", "SimConsumer"]
@@ -41,7 +42,17 @@ class DeliveryRecord:
     """By queue id, queue offset and message id."""
     journal_lost_us: int = -1
     """When the master last lost what it had not flushed."""
+    asked: set[tuple[int, int]] = field(default_factory=set)
+    """Queue id and offset of everything a consumer ever asked to have finished."""
+    two_masters_until_us: int = -1
+    """Until then one of two masters may not have heard yet that it is replaced: what it gives comes twice."""
     deliveries: int = 0
+
+    def first_unasked(self, queue_id: int, offset: int) -> int:
+        """The first message from `offset` on that nobody asked to have finished: nothing behind it is committed."""
+        while (queue_id, offset) in self.asked:
+            offset += 1
+        return offset
 
     def delivered(self, message: DeliveredMessage, *, asked_us: int, now_us: int) -> None:
         """A consumer got a message; it asked for it at `asked_us`."""
@@ -50,6 +61,9 @@ class DeliveryRecord:
         before = self.messages.get(key)
         if before is None:
             self.messages[key] = _History(received_us=asked_us)
+            return
+        if now_us < self.two_masters_until_us:
+            before.received_us, before.finished_us = asked_us, None
             return
         if before.finished_us is not None and self.journal_lost_us < before.finished_us:
             raise Violation(
@@ -78,6 +92,7 @@ class SimConsumer:
     network: Network
     record: DeliveryRecord
     rng: random.Random
+    master: str | None = None
 
     def start(self) -> None:
         """Begins to receive."""
@@ -89,14 +104,21 @@ class SimConsumer:
                 if not await self._receive():
                     await asyncio.sleep(IDLE_PAUSE_MS / 1000)
             except PeerUnavailable:
+                self.master = None
                 await asyncio.sleep(IDLE_PAUSE_MS / 1000)
 
     async def _receive(self) -> bool:
         timeline = self.network.timeline
+        if self.master is None:
+            self.master = await self.network.call(
+                self.process, NAME_SERVER, ROUTES, lambda route: route.master_of(TOPIC), timeout_ms=1_000
+            )
+            if self.master is None:
+                return False
         asked_us = timeline.now_us
         messages = await self.network.call(
             self.process,
-            MASTER,
+            self.master,
             DELIVERIES,
             lambda broker: broker.receive(self.process.host),
             timeout_ms=CALL_TIMEOUT_MS,
@@ -107,9 +129,10 @@ class SimConsumer:
         if kept:
             asked_us = timeline.now_us
             handles = [message.handle for message in kept]
+            self.record.asked |= {(message.queue_id, message.queue_offset) for message in kept}
             answers = await self.network.call(
                 self.process,
-                MASTER,
+                self.master,
                 DELIVERIES,
                 lambda broker: broker.acknowledge(handles),
                 timeout_ms=CALL_TIMEOUT_MS,

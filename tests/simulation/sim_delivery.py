@@ -1,19 +1,21 @@
-"""The master's delivery: lease table, its journal on the simulated disk, and the two calls a consumer makes."""
+"""The master's delivery: lease table, its journal and the groups' progress on disk, a consumer's two calls."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from broker.lease_storage import LeaseStorage
+from broker.metadata_tables import MetadataTables
 from broker.queue_reader import StoreQueueReader
 from mqcore.delivery import Delivery, DeliveryOptions, LeaseTable, TagFilter
 from mqcore.message import decode_properties
 from mqcore.storage import Disk, MessageStore
-from simulation.network import ServiceKey
+from simulation.network import PeerUnavailable, ServiceKey
 from simulation.process import Process
-from simulation.run_settings import BROKER_NAME, TOPIC
+from simulation.run_settings import BROKER_NAME, TOPIC, RunSettings
 
 __all__ = ["DELIVERIES", "GROUP", "INVISIBLE_MS", "DeliveredMessage", "DeliveryService", "SimDelivery"]
 
@@ -23,6 +25,8 @@ BATCH_SIZE: Final = 16
 COMPACTION_FLOOR_BYTES: Final = 4 << 10
 """Small, so that a run compacts its journal often."""
 TICK_MS: Final = 1_000
+PROGRESS_TICK_MS: Final = 5_000
+"""RocketMQ's flushConsumerOffsetInterval."""
 # Nobody fails here, so an attempt more is a lost answer; none of them may end as a dead letter.
 MAX_ATTEMPTS: Final = 1_000_000
 
@@ -54,21 +58,46 @@ DELIVERIES: Final = ServiceKey[DeliveryService]("delivery")
 class SimDelivery:
     """Owned by one run of the master. See `broker.broker.Broker` for the order of its steps."""
 
-    def __init__(self, *, process: Process, disk: Disk, store: MessageStore, queue_count: int) -> None:
+    def __init__(
+        self,
+        *,
+        process: Process,
+        disk: Disk,
+        store: MessageStore,
+        tables: MetadataTables,
+        settings: RunSettings,
+        group_began: Callable[[dict[int, int]], None],
+    ) -> None:
+        """`group_began` is told where the group starts, by queue id, when the lease table did not know it before."""
         self._process = process
-        self._queue_ids = range(queue_count)
+        self._group_began = group_began
+        self._tables = tables
+        self._queue_ids = range(settings.queue_count)
         self._table = LeaseTable(
             StoreQueueReader(store),
-            options=DeliveryOptions(consume_from_earliest=True, compaction_floor_bytes=COMPACTION_FLOOR_BYTES),
+            options=DeliveryOptions(
+                consume_from_earliest=settings.consume_from_earliest, compaction_floor_bytes=COMPACTION_FLOOR_BYTES
+            ),
             broker_name=BROKER_NAME,
             nonce=lambda: process.machine.rng.getrandbits(64),
+            stored_offset=tables.consumer_offsets.offset,
         )
-        self._storage = LeaseStorage(disk, self._table, process.clock)
+        self.storage = LeaseStorage(disk, self._table, process.clock)
 
     def load(self) -> None:
         """Restores the leases; the store is recovered by now."""
-        self._storage.load()
+        self.storage.load()
+
+    def start(self) -> None:
+        """The broker begins its work; see `broker.broker.Broker._start_background`."""
         self._process.loop.spawn(self._ticks(), name="leases")
+        self._process.loop.spawn(self._progress_ticks(), name="progress")
+
+    def close(self) -> None:
+        """An orderly stop writes everything."""
+        self._tables.collect_progress(self._table)
+        self._tables.persist_all()
+        self.storage.close()
 
     def committed(self) -> dict[int, int]:
         """First unfinished message by queue id, where the group has begun."""
@@ -76,6 +105,9 @@ class SimDelivery:
         return {queue_id: int(offset) for queue_id, offset in offsets.items() if offset is not None}
 
     async def receive(self, client_id: str) -> list[DeliveredMessage]:
+        if self._tables.groups.get(GROUP) is None or self._tables.topics.get(TOPIC) is None:
+            raise PeerUnavailable(f"there is no group {GROUP}, or no topic {TOPIC}")
+        is_known = bool(self.committed())
         received = self._table.receive(
             group=GROUP,
             topic=TOPIC,
@@ -88,7 +120,9 @@ class SimDelivery:
             auto_renew=False,
             client_id=client_id,
         )
-        self._storage.persist()
+        self.storage.persist()
+        if not is_known:
+            self._group_began(self.committed())
         return [_delivered(delivery) for delivery in received.deliveries]
 
     async def acknowledge(self, handles: list[str]) -> list[bool]:
@@ -96,15 +130,20 @@ class SimDelivery:
         finished = [
             self._table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=now_ms) for handle in handles
         ]
-        self._storage.persist()
+        self.storage.persist()
         return finished
 
     async def _ticks(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
             self._table.expire(self._process.clock.monotonic_ms())
-            self._storage.persist()
-            await self._storage.compact_if_due()
+            self.storage.persist()
+            await self.storage.compact_if_due()
+
+    async def _progress_ticks(self) -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_TICK_MS / 1000)
+            self._tables.collect_progress(self._table)
 
 
 def _delivered(delivery: Delivery) -> DeliveredMessage:

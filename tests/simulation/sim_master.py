@@ -1,31 +1,48 @@
-"""The master: store, `MasterReplica` and the broker's own write path, listener and recovery in one process."""
+"""The master: store, `GroupRecovery`, `MasterReplica` and the broker's own write path and listener in one process."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
+import simulation.sim_peer_client as peers
+from broker.group_members import GroupMembers
+from broker.master.group_recovery import GroupRecovery, GroupView
 from broker.master.ha_listener import HaListener
-from broker.master.tail_recovery import TailRecovery
+from broker.master.metadata_recovery import recover_leases, recover_metadata
+from broker.metadata_tables import MetadataTables
+from broker.replica_identity import ReplicaIdentity
 from broker.write_path import WritePath
-from mqcore.message import OutgoingMessage
-from mqcore.replication import MasterReplica, recovery_wait_ms
-from mqcore.storage import AppendResult, MessageStore, RecoveryReport
+from mqcore.message import OutgoingMessage, decode_properties
+from mqcore.metadata import SubscriptionGroupConfig, TopicConfig
+from mqcore.replication import MasterReplica, Wait
+from mqcore.routing import BrokerIdentity
+from mqcore.storage import AppendResult, MessageStore, PutStatus
+from simulation.ledger import Answer, Ledger
 from simulation.member import Member
-from simulation.network import Network
+from simulation.network import Network, PeerUnavailable
 from simulation.process import Journal, Process
-from simulation.run_settings import HA_PORT, METADATA_PORT, RunSettings
+from simulation.run_settings import BROKER_NAME, CLUSTER_NAME, HA_PORT, NAME_SERVER, RunSettings
 from simulation.running_store import RunningStore
 from simulation.sim_delivery import DELIVERIES, SimDelivery
 from simulation.sim_name_server import BrokerRegistration
+from simulation.sim_operator import ADMIN
 from simulation.sim_producer import SENDS
 from simulation.sim_replica_service import REPLICAS, SimReplicaService
 
 __all__ = ["SimMaster"]
 
+STOP_POLL_MS: Final = 10
+STOP_LIMIT_MS: Final = 5_000
+"""How long an orderly stop waits for sends in progress and for slaves."""
+
 
 class SimMaster:
-    """One run of broker id 0: recover, fetch a lost tail, listen, register, serve."""
+    """One run of broker id 0: recover, hear the group, fetch what another has more, listen, register, serve.
+
+    What is done here in which order is that of `broker.broker.Broker`.
+    """
 
     def __init__(
         self,
@@ -35,6 +52,9 @@ class SimMaster:
         network: Network,
         settings: RunSettings,
         journal: Journal,
+        ledger: Ledger,
+        group_began: Callable[[dict[int, int]], None],
+        serves: Callable[[], None],
         settled: Callable[[int], None],
     ) -> None:
         self._member = member
@@ -42,6 +62,11 @@ class SimMaster:
         self._network = network
         self._settings = settings
         self._journal = journal
+        self._ledger = ledger
+        self._serves = serves
+        self._refusal: str | None = None
+        self._role: asyncio.Task[None] | None = None
+        self._listener: HaListener | None = None
         self._write_path: WritePath | None = None
         self._replica: MasterReplica | None = None
         self._running_store = RunningStore(
@@ -52,10 +77,52 @@ class SimMaster:
             settled=settled,
             failed=lambda error: member.disk_failed(process, error),
         )
+        clock = process.clock
+        identity = BrokerIdentity(CLUSTER_NAME, BROKER_NAME, member.broker_id)
+        self.tables = MetadataTables(member.disk, clock, topics_changed=self._topics_changed)
+        self.replica = ReplicaIdentity(member.disk, identity, new_disk_id=member.new_disk_id)
         self._delivery = SimDelivery(
-            process=process, disk=member.disk, store=self.store, queue_count=settings.queue_count
+            process=process,
+            disk=member.disk,
+            store=self.store,
+            tables=self.tables,
+            settings=settings,
+            group_began=group_began,
         )
-        self._registration = BrokerRegistration(process, network, member.broker_id, settings.queue_count)
+        self._identity = identity
+        self._registration = BrokerRegistration(
+            process=process,
+            network=network,
+            identity=identity,
+            tables=self.tables,
+            replica=self.replica,
+            store=self.store,
+            recovering=self._recovering,
+            superseded=self._superseded,
+        )
+        self._members = GroupMembers(identity, view=lambda: self._registration.view, stated_master="")
+        self._recovery = GroupRecovery(
+            store=self.store,
+            replica=self.replica,
+            identity=identity,
+            clock=clock,
+            group=GroupView(
+                name_servers=frozenset({NAME_SERVER}),
+                members=self._members.registered,
+                told=self._registration.group_memory,
+                forget=self._registration.forget_replica,
+                own_endpoint=lambda: self._registration.metadata_endpoint,
+            ),
+            total_replicas=1 + settings.slave_count,
+            recovery_timeout_ms=settings.master_recovery_timeout_ms,
+            accepts_loss=False,
+            damaged_tables=lambda: {file.value: text for file, text in self.tables.damaged.items()},
+            accept_damage=self.tables.accept_damage,
+            alone_with_store=self._running_store.jobs_paused,
+            fetch_metadata=self._fetch_metadata,
+            given_up=lambda: self._refusal is not None,
+            state_changed=self._recovery_changed,
+        )
 
     @property
     def store(self) -> MessageStore:
@@ -68,6 +135,14 @@ class SimMaster:
     @property
     def ready(self) -> bool:
         return self._write_path is not None
+
+    @property
+    def problem(self) -> str:
+        return "" if self.waiting is None else self.waiting.reason
+
+    @property
+    def next_walk_start(self) -> int:
+        return self._running_store.next_walk_start
 
     @property
     def longest_end(self) -> int:
@@ -87,33 +162,156 @@ class SimMaster:
         """The consumer group's first unfinished message by queue id."""
         return self._delivery.committed()
 
+    @property
+    def waiting(self) -> Wait | None:
+        """What its start waits for."""
+        return self._recovery.waiting
+
+    def accept_loss(self, disk_ids: Sequence[str]) -> str:
+        """An operator gives disks up; why not, or empty."""
+        return self._recovery.accept_loss(disk_ids)
+
     def start(self) -> None:
+        self.replica.read()
         report = self._running_store.load()
-        self._delivery.load()
+        self.replica.count_start()
+        self.tables.load(cluster=CLUSTER_NAME, broker_name=BROKER_NAME, auto_create_topic=False)
+        self._running_store.start(self.tables)
         self._process.loop.spawn(self._registration.run(), name="registration")
         self._network.serve(
             self._process,
             REPLICAS,
             SimReplicaService(
                 store=self.store,
-                broker_id=self._member.broker_id,
+                identity=self._identity,
+                replica=self.replica,
                 serving=lambda: self.ready,
                 verified=self._verified,
+                superseded=self._superseded,
+                leave_master=_no_master,
+                tables=self.tables,
+                leases=self._delivery.storage,
             ),
         )
-        self._process.loop.spawn(self._run(report), name="master")
+        self._role = self._process.loop.spawn(self._run(is_whole=not report.may_have_lost), name="master")
+
+    async def stop(self) -> None:
+        """See `broker.broker.Broker._stop`."""
+        self._refusal = "the broker is stopping"
+        await self._registration.unregister()
+        if self._role is not None:
+            await asyncio.wait((self._role,))
+        clock, write_path = self._process.clock, self._write_path
+        deadline_ms = clock.monotonic_ms() + STOP_LIMIT_MS
+        while self.waiting_count and clock.monotonic_ms() < deadline_ms:
+            await asyncio.sleep(STOP_POLL_MS / 1000)
+        if write_path is not None and self._replica is not None and self._listener is not None:
+            write_path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
+            while clock.monotonic_ms() < deadline_ms and any(
+                slave.acked_offset < self.store.end_offset for slave in self._replica.slaves()
+            ):
+                await asyncio.sleep(STOP_POLL_MS / 1000)
+            self._write_path = None
+            self._listener.stop()
+            write_path.close()
+        self._network.stop_serving(self._process)
+        await self._running_store.stop_workers()
+
+    def close_files(self) -> None:
+        if self._delivery.storage.is_open:
+            self._delivery.close()
+        self.tables.persist_all()
+        self.store.close()
+
+    async def say_goodbye(self) -> None:
+        await self._registration.unregister(is_log_closed=True)
 
     async def send(self, message: OutgoingMessage) -> AppendResult:
         """The client API's SendMessage."""
-        assert self._write_path is not None
+        if self._write_path is None or self.tables.topics.get(message.topic) is None:
+            raise PeerUnavailable(f"stopping, or no topic {message.topic}")
         answer: asyncio.Future[AppendResult] = self._process.loop.create_future()
         self._write_path.put([message], lambda results: answer.set_result(results[0]))
-        return await answer
+        result = await answer
+        if result.status is PutStatus.PUT_OK:
+            self._note_answer(message, result)
+        return result
 
-    async def _run(self, report: RecoveryReport) -> None:
-        await self._recover_tail(report)
+    async def create_topic(self, name: str, queue_count: int) -> None:
+        """The admin API's CreateTopic."""
+        self._refuse_if_stopping()
+        self.tables.put_topic(TopicConfig(name, queue_count, queue_count))
+        await self.tables.written()
+
+    async def create_group(self, name: str) -> None:
+        """The admin API's CreateSubscriptionGroup."""
+        self._refuse_if_stopping()
+        self.tables.put_group(SubscriptionGroupConfig(group_name=name))
+        await self.tables.written()
+
+    def _refuse_if_stopping(self) -> None:
+        if self._refusal is not None:
+            raise PeerUnavailable(self._refusal)
+
+    def _note_answer(self, message: OutgoingMessage, result: AppendResult) -> None:
+        record = self.store.read_log(result.physical_offset, result.end_offset - result.physical_offset)
+        self._ledger.answered(
+            Answer(
+                message_id=decode_properties(message.properties)["UNIQ_KEY"],
+                physical_offset=result.physical_offset,
+                record=bytes(record),
+                waited=message.wait_store_ok,
+                at_us=self._process.machine.timeline.now_us,
+            )
+        )
+
+    def _topics_changed(self) -> None:
+        self._registration.changed()
+
+    async def _run(self, *, is_whole: bool) -> None:
+        self._registration.announce()
+        if not await self._recovery.run(is_whole=is_whole):
+            return  # The tail stays in doubt: the next start asks again.
+        await asyncio.to_thread(self._delivery.load)
         await asyncio.to_thread(self.store.trust_tail)
-        self._serve()
+        if self._refusal is None:
+            self._serve()
+
+    async def _fetch_metadata(self, endpoints: Sequence[str], is_behind: bool) -> None:
+        """See `broker.broker.Broker._fetch_metadata`."""
+        has_leases = False
+        for endpoint in endpoints:
+            try:
+                await recover_metadata(peers.SimPeerClient(endpoint), self.tables)  # type: ignore[arg-type]
+            except PeerUnavailable:
+                if is_behind or self.tables.damaged:
+                    raise
+            try:
+                peer = peers.SimPeerClient(endpoint)
+                has_leases = has_leases or await recover_leases(
+                    peer,  # type: ignore[arg-type]
+                    self._delivery.storage,
+                    replace=is_behind,
+                )
+            except PeerUnavailable:
+                pass
+
+    def _recovering(self) -> str:
+        if self.ready:
+            return ""
+        waiting = self._recovery.waiting
+        return waiting.reason if waiting is not None else "it asks the replicas of its group"
+
+    def _recovery_changed(self) -> None:
+        waiting = self._recovery.waiting
+        if waiting is not None:
+            self._journal.note(self._member.name, f"waits: {waiting.reason}")
+        self._registration.changed()
+
+    def _superseded(self, reason: str) -> None:
+        if self.ready:
+            self._journal.note(self._member.name, f"is superseded: {reason}")
+            self._member.must_stop(self._process)
 
     def _serve(self) -> None:
         clock = self._process.clock
@@ -127,17 +325,23 @@ class SimMaster:
             kick_flush=self._running_store.kick_flush,
             appended=lambda topic: None,
             answered=lambda: None,
-            refusal=lambda: None,
+            refusal=lambda: self._refusal,
             failed=lambda error: self._member.disk_failed(self._process, error),
         )
         listener = HaListener(replica=replica, log_reader=self.store, clock=clock, after_input=write_path.collect)
         write_path.attach(listener)
         listener.start(host=self._process.host, port=HA_PORT)
-        self._replica, self._write_path = replica, write_path
+        self._replica, self._write_path, self._listener = replica, write_path, listener
         self._network.serve(self._process, SENDS, self)
         self._network.serve(self._process, DELIVERIES, self._delivery)
-        self._registration.announced = True
-        self._journal.note(self._member.name, f"serves [{self.store.min_offset}, {self.store.end_offset})")
+        self._network.serve(self._process, ADMIN, self)
+        self._delivery.start()
+        self._registration.changed()
+        self._serves()
+        epoch = self.replica.history.last_epoch
+        self._journal.note(
+            self._member.name, f"serves [{self.store.min_offset}, {self.store.end_offset}) in epoch {epoch}"
+        )
 
     def _flushed(self) -> None:
         if self._write_path is not None:
@@ -147,31 +351,6 @@ class SimMaster:
         if self._replica is not None:
             self._replica.verified(broker_id, end_offset, peer=connection, now_ms=self._process.clock.monotonic_ms())
 
-    async def _recover_tail(self, report: RecoveryReport) -> None:
-        wait_ms = recovery_wait_ms(
-            log_is_empty=self.store.end_offset == self.store.min_offset,
-            clean_stop=report.clean,
-            same_boot=report.same_boot,
-            needed_slaves=self._settings.in_sync_replicas - 1,
-            recovery_timeout_ms=self._settings.master_recovery_timeout_ms,
-        )
-        if wait_ms == 0:
-            return
-        self._journal.note(self._member.name, f"asks its slaves for more than {self.store.end_offset}")
-        await asyncio.to_thread(self.store.doubt_tail)
-        recovery = TailRecovery(
-            store=self.store,
-            clock=self._process.clock,
-            slave_count=self._settings.slave_count,
-            slaves=self._slaves,
-            flushes_paused=self._running_store.jobs_paused,
-        )
-        async with self._running_store.jobs_paused():
-            heard_all = await recovery.run(wait_ms=wait_ms)
-        if not heard_all:
-            self._journal.note(self._member.name, "did not hear all of its slaves")
 
-    def _slaves(self) -> dict[int, str]:
-        return {
-            broker_id: f"{host}:{METADATA_PORT}" for broker_id, host in self._registration.hosts.items() if broker_id
-        }
+async def _no_master() -> None:
+    """It follows nobody."""

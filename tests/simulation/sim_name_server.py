@@ -5,29 +5,38 @@ from __future__ import annotations
 import asyncio
 import itertools
 import struct
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
-from mqcore.metadata.data_version import DataVersion
+from broker.metadata_tables import MetadataTables
+from broker.replica_identity import ReplicaIdentity
+from mqcore.metadata import DataVersion
 from mqcore.routing import (
     MASTER_ID,
-    PERMISSION_READ,
-    PERMISSION_WRITE,
     BrokerEndpoints,
     BrokerIdentity,
+    GroupMemory,
     HeartbeatStatus,
+    RegisteredBroker,
     Registration,
     RegistrationRefused,
+    ReplicaMemory,
     RouteTable,
     TopicQueues,
 )
+from mqcore.storage import MessageStore
+from mqservice.name_server_link import ClusterView
 from simulation.network import Connection, Network, PeerUnavailable, ServiceKey
 from simulation.process import Process
-from simulation.run_settings import BROKER_NAME, CLUSTER_NAME, NAME_SERVER, TOPIC
+from simulation.run_settings import BROKER_NAME, CLUSTER_NAME, HA_PORT, METADATA_PORT, NAME_SERVER
 from simulation.sim_producer import ROUTES
 
 __all__ = ["NAME_SERVER_PLANE", "BrokerRegistration", "NameServerService", "SimNameServer"]
 
+AnswerT = TypeVar("AnswerT")
+
+MEMORY_FILE: Final = "groupMemory.json"
 HEARTBEAT_PORT: Final = 9_876
 HEARTBEAT_INTERVAL_MS: Final = 1_000
 LIVENESS_TIMEOUT_MS: Final = 10_000
@@ -35,10 +44,14 @@ SCAN_INTERVAL_MS: Final = 5_000
 CALL_TIMEOUT_MS: Final = 3_000
 RETRY_PAUSE_MS: Final = 500
 
-# One sign of life: broker_id i32 | incarnation i64. The answer is one byte, see HEARD and REGISTER_AGAIN.
-HEARTBEAT: Final = struct.Struct(">iq")
+# One sign of life: broker_id i32 | incarnation, epoch, end of the log, the topic table's state version, time and
+# counter: i64 each. The answer is one byte.
+HEARTBEAT: Final = struct.Struct(">iqqqqqq")
 HEARD: Final = b"\x00"
 REGISTER_AGAIN: Final = b"\x01"
+SUPERSEDED: Final = b"\x02"
+MEMORY_WRITE_MS: Final = 1_000
+"""How often a NameServer with a folder writes what it remembers; see `nameserver.group_memory_file`."""
 
 
 class NameServerService(Protocol):
@@ -47,20 +60,34 @@ class NameServerService(Protocol):
     async def register(self, registration: Registration) -> None:
         """RegisterBroker; PeerUnavailable when refused."""
 
-    async def broker_hosts(self) -> dict[int, str]:
-        """ListBrokers of the one group: broker id to host."""
+    async def unregister(
+        self, broker_id: int, incarnation: int, disk_id: str, run: int, end_offset: int | None
+    ) -> None:
+        """UnregisterBroker."""
+
+    async def brokers(self) -> list[RegisteredBroker]:
+        """ListBrokers."""
+
+    async def group_memory(self) -> tuple[ReplicaMemory, ...]:
+        """GetGroupMemory."""
+
+    async def forget_replica(self, disk_id: str) -> None:
+        """ForgetReplicas."""
 
 
 NAME_SERVER_PLANE: Final = ServiceKey[NameServerService]("name server")
 
 
 class SimNameServer:
-    """One run of a NameServer; knows nothing at its start."""
+    """One run of a NameServer. It knows nobody at its start, but for what an earlier run wrote to its `folder`."""
 
-    def __init__(self, process: Process, network: Network) -> None:
+    def __init__(self, process: Process, network: Network, *, folder: dict[str, str] | None) -> None:
+        """`folder` holds its file; None: it has none."""
         self._process = process
         self._network = network
-        self._table = RouteTable()
+        self._folder = folder
+        text = None if folder is None else folder.get(MEMORY_FILE)
+        self._table = RouteTable(None if text is None else GroupMemory.restored(text))
         self._connection_numbers = itertools.count(1)
 
     def start(self) -> None:
@@ -69,14 +96,30 @@ class SimNameServer:
         self._network.serve(self._process, ROUTES, self)
         self._network.listen(self._process, HEARTBEAT_PORT, self._accept)
         self._process.loop.spawn(self._scan(), name="scan")
+        if self._folder is not None:
+            self._process.loop.spawn(self._keep_memory(self._folder), name="memory")
 
     async def register(self, registration: Registration) -> None:
-        answer = self._table.register(registration, now_ms=self._process.clock.monotonic_ms())
+        answer = self._table.register(
+            registration, now_ms=self._process.clock.monotonic_ms(), wall_ms=self._process.clock.wall_ms()
+        )
         if isinstance(answer, RegistrationRefused):
-            raise PeerUnavailable(answer.reason)
+            raise RegisteredSuperseded(answer.reason) if answer.is_superseded else PeerUnavailable(answer.reason)
 
-    async def broker_hosts(self) -> dict[int, str]:
-        return {broker.identity.broker_id: broker.endpoints.client for broker in self._table.brokers()}
+    async def unregister(
+        self, broker_id: int, incarnation: int, disk_id: str, run: int, end_offset: int | None
+    ) -> None:
+        identity = BrokerIdentity(CLUSTER_NAME, BROKER_NAME, broker_id)
+        self._table.unregister(identity, incarnation=incarnation, disk_id=disk_id, run=run, end_offset=end_offset)
+
+    async def brokers(self) -> list[RegisteredBroker]:
+        return self._table.brokers()
+
+    async def group_memory(self) -> tuple[ReplicaMemory, ...]:
+        return self._table.memory.replicas((CLUSTER_NAME, BROKER_NAME))
+
+    async def forget_replica(self, disk_id: str) -> None:
+        self._table.memory.forget((CLUSTER_NAME, BROKER_NAME), disk_id=disk_id)
 
     async def master_of(self, topic: str) -> str | None:
         """The client's route query, cut down to the only master there can be."""
@@ -86,15 +129,21 @@ class SimNameServer:
         endpoints = route.brokers[0].endpoints.get(MASTER_ID)
         return None if endpoints is None else endpoints.client
 
-    def routed_broker_ids(self, topic: str) -> list[int]:
+    def routed_hosts(self, topic: str) -> list[str]:
         """Whom the route names, for the checkers."""
         route = self._table.route(topic)
-        return [] if route is None else [broker_id for group in route.brokers for broker_id in group.endpoints]
+        endpoints = [] if route is None else [ends for group in route.brokers for ends in group.endpoints.values()]
+        return [end.client for end in endpoints]
 
     async def _scan(self) -> None:
         while True:
             await asyncio.sleep(SCAN_INTERVAL_MS / 1000)
             self._table.expire(now_ms=self._process.clock.monotonic_ms())
+
+    async def _keep_memory(self, folder: dict[str, str]) -> None:
+        while True:
+            folder[MEMORY_FILE] = self._table.memory.image().text()
+            await asyncio.sleep(MEMORY_WRITE_MS / 1000)
 
     def _accept(self, connection: Connection) -> None:
         number = next(self._connection_numbers)
@@ -103,16 +152,22 @@ class SimNameServer:
         def readable() -> None:
             unread.extend(connection.receive(1_024))
             while len(unread) >= HEARTBEAT.size:
-                broker_id, incarnation = HEARTBEAT.unpack_from(unread)
+                broker_id, incarnation, epoch, end_offset, *version = HEARTBEAT.unpack_from(unread)
                 del unread[: HEARTBEAT.size]
                 answer = self._table.heartbeat(
                     BrokerIdentity(CLUSTER_NAME, BROKER_NAME, broker_id),
                     incarnation=incarnation,
-                    data_version=TABLE_VERSION,
+                    data_version=DataVersion(*version),
                     connection=number,
+                    epoch=epoch,
+                    end_offset=end_offset,
                     now_ms=self._process.clock.monotonic_ms(),
+                    wall_ms=self._process.clock.wall_ms(),
                 )
-                connection.send(HEARD if answer.status is HeartbeatStatus.ACCEPTED else REGISTER_AGAIN)
+                if answer.superseded:
+                    connection.send(SUPERSEDED)
+                else:
+                    connection.send(HEARD if answer.status is HeartbeatStatus.ACCEPTED else REGISTER_AGAIN)
 
         def lost(reason: str) -> None:
             self._table.connection_lost(number)
@@ -121,21 +176,74 @@ class SimNameServer:
         connection.on_lost = lost
 
 
-TABLE_VERSION: Final = DataVersion(counter=1)
+class RegisteredSuperseded(PeerUnavailable):
+    """The NameServer knows a later master on another disk."""
 
 
 @dataclass(slots=True)
 class BrokerRegistration:
-    """A broker's link to the NameServer: learns who is there and, once `announced`, keeps the broker registered."""
+    """A broker's link to the NameServer: learns who is there and, once `announced`, keeps the broker registered.
+
+    See `mqservice.name_server_link.NameServerLinks`.
+    """
 
     process: Process
     network: Network
-    broker_id: int
-    queue_count: int
-    hosts: dict[int, str] = field(default_factory=dict)
-    """The group's live members by broker id, as the NameServer last said."""
+    identity: BrokerIdentity
+    tables: MetadataTables
+    replica: ReplicaIdentity
+    store: MessageStore
+    recovering: Callable[[], str]
+    superseded: Callable[[str], None]
+    members: tuple[RegisteredBroker, ...] = ()
+    """The live brokers, as the NameServer last said."""
     announced: bool = False
-    """Set once the broker's role has begun."""
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def view(self) -> ClusterView:
+        """As `NameServerLinks` gives it."""
+        return ClusterView(0, self.members)
+
+    @property
+    def metadata_endpoint(self) -> str:
+        """Where this broker is asked."""
+        return f"{self.process.host}:{METADATA_PORT}"
+
+    def announce(self) -> None:
+        """Registers from now on."""
+        self.announced = True
+
+    def changed(self) -> None:
+        """What is registered changed: the NameServer is told at once."""
+        self._changed.set()
+
+    async def group_memory(self) -> dict[str, Sequence[ReplicaMemory] | None]:
+        """What each NameServer remembers; None of one that does not answer."""
+        try:
+            return {NAME_SERVER: await self._ask(lambda plane: plane.group_memory())}
+        except PeerUnavailable:
+            return {NAME_SERVER: None}
+
+    async def forget_replica(self, disk_id: str) -> None:
+        """By an operator's word."""
+        try:
+            await self._ask(lambda plane: plane.forget_replica(disk_id))
+        except PeerUnavailable:
+            pass
+
+    async def unregister(self, *, is_log_closed: bool = False) -> None:
+        """Leaves the routes. The broker that stops does not wait for a NameServer that is away."""
+        self.announced = False
+        self._changed.set()
+        replica, end_offset = self.replica, self.store.dispatched_offset
+        last_words = (replica.disk_id, replica.run, end_offset) if is_log_closed else ("", 0, None)
+        try:
+            await self._ask(
+                lambda plane: plane.unregister(self.identity.broker_id, self.process.started_wall_ms, *last_words)
+            )
+        except PeerUnavailable:
+            pass
 
     async def run(self) -> None:
         """Works until the process ends."""
@@ -146,38 +254,51 @@ class BrokerRegistration:
                     await self._beat()
                 else:
                     await self._look()
+            except RegisteredSuperseded as error:
+                self.superseded(str(error))
             except (PeerUnavailable, OSError, TimeoutError):
                 pass
             await asyncio.sleep(RETRY_PAUSE_MS / 1000)
 
+    async def _ask(self, ask: Callable[[NameServerService], Awaitable[AnswerT]]) -> AnswerT:
+        return await self.network.call(self.process, NAME_SERVER, NAME_SERVER_PLANE, ask, timeout_ms=CALL_TIMEOUT_MS)
+
     async def _look(self) -> None:
-        self.hosts = await self.network.call(
-            self.process,
-            NAME_SERVER,
-            NAME_SERVER_PLANE,
-            lambda plane: plane.broker_hosts(),
-            timeout_ms=CALL_TIMEOUT_MS,
-        )
+        self.members = tuple(await self._ask(lambda plane: plane.brokers()))
 
     async def _register(self) -> None:
+        self._changed.clear()
+        host, topics = self.process.host, self.tables.topics
         registration = Registration(
-            identity=BrokerIdentity(CLUSTER_NAME, BROKER_NAME, self.broker_id),
-            endpoints=BrokerEndpoints(client=self.process.host),
+            identity=self.identity,
+            endpoints=BrokerEndpoints(
+                client="" if self.recovering() else host,
+                metadata=self.metadata_endpoint,
+                ha=f"{host}:{HA_PORT}" if self.identity.is_master and not self.recovering() else "",
+            ),
             incarnation=self.process.started_wall_ms,
             liveness_timeout_ms=LIVENESS_TIMEOUT_MS,
-            data_version=TABLE_VERSION,
-            topics=(TopicQueues(TOPIC, self.queue_count, self.queue_count, PERMISSION_READ | PERMISSION_WRITE),),
+            data_version=topics.version,
+            topics=tuple(
+                TopicQueues(
+                    topic=topic.topic_name,
+                    read_queue_count=topic.read_queue_count,
+                    write_queue_count=topic.write_queue_count,
+                    permission=topic.perm,
+                )
+                for topic in topics
+            ),
+            disk_id=self.replica.disk_id,
+            run=self.replica.run,
+            epoch=self.replica.history.last_epoch,
+            end_offset=self.store.dispatched_offset,
+            known_replicas=self.replica.replicas,
+            recovering=self.recovering(),
         )
-        await self.network.call(
-            self.process,
-            NAME_SERVER,
-            NAME_SERVER_PLANE,
-            lambda plane: plane.register(registration),
-            timeout_ms=CALL_TIMEOUT_MS,
-        )
+        await self._ask(lambda plane: plane.register(registration))
 
     async def _beat(self) -> None:
-        """Returns when the NameServer asks for another registration, is silent, or is gone."""
+        """Returns when another registration is due, when the NameServer is silent, or is gone."""
         connection = await self.network.connect(self.process, NAME_SERVER, HEARTBEAT_PORT)
         ended: asyncio.Future[None] = self.process.loop.create_future()
         heard_ms = self.process.clock.monotonic_ms()
@@ -189,15 +310,37 @@ class BrokerRegistration:
         def readable() -> None:
             nonlocal heard_ms
             heard_ms = self.process.clock.monotonic_ms()
-            if REGISTER_AGAIN in connection.receive(1_024):
+            answers = connection.receive(1_024)
+            if SUPERSEDED in answers:
+                self.superseded("the NameServer knows a later master")
+            if REGISTER_AGAIN in answers:
                 end()
 
         connection.on_readable = readable
         connection.on_lost = lambda reason: end()
         try:
             while not ended.done() and self.process.clock.monotonic_ms() - heard_ms < LIVENESS_TIMEOUT_MS:
-                connection.send(HEARTBEAT.pack(self.broker_id, self.process.started_wall_ms))
+                version = self.tables.topics.version
+                connection.send(
+                    HEARTBEAT.pack(
+                        self.identity.broker_id,
+                        self.process.started_wall_ms,
+                        self.replica.history.last_epoch,
+                        self.store.dispatched_offset,
+                        version.state_version,
+                        version.timestamp_ms,
+                        version.counter,
+                    )
+                )
                 await self._look()
-                await asyncio.wait((ended,), timeout=HEARTBEAT_INTERVAL_MS / 1000)
+                changed = self.process.loop.create_task(self._changed.wait())
+                await asyncio.wait(
+                    (ended, changed), timeout=HEARTBEAT_INTERVAL_MS / 1000, return_when=asyncio.FIRST_COMPLETED
+                )
+                changed.cancel()
+                if self._changed.is_set():
+                    if not self.announced:
+                        return
+                    await self._register()
         finally:
             connection.close()

@@ -6,10 +6,14 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from mqcore.replication import LogRange
+from broker.api.peer_client import EpochPromise, ReplicaClaim
+from broker.lease_copy import LeaseChange, LeasePosition
+from mqcore.metadata import DataVersion, MetadataFile
+from mqcore.replication import LogHistory, LogRange
+from mqcore.routing import BrokerIdentity
 from simulation.network import PeerUnavailable
 from simulation.process import running_process
-from simulation.sim_replica_service import REPLICAS, PeerLog
+from simulation.sim_replica_service import REPLICAS, WATCH_LIMIT_MS, PeerLog
 
 __all__ = ["SimPeerClient"]
 
@@ -48,13 +52,23 @@ class SimPeerClient:
             self._process, self._host, REPLICAS, lambda peer: peer.digests(ranges), timeout_ms=DIGEST_TIMEOUT_MS
         )
 
-    async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes, connection: str) -> bool:
+    async def verify(self, claim: ReplicaClaim, *, tail: LogRange, digest: bytes, connection: str) -> LogHistory | None:
         """VerifyReplica."""
         return await self._process.network.call(
             self._process,
             self._host,
             REPLICAS,
-            lambda peer: peer.verify(broker_id=broker_id, tail=tail, digest=digest, connection=connection),
+            lambda peer: peer.verify(claim, tail=tail, digest=digest, connection=connection),
+            timeout_ms=VERIFY_TIMEOUT_MS,
+        )
+
+    async def promise_epoch(self, epoch: int, *, disk_id: str, identity: BrokerIdentity) -> EpochPromise | None:
+        """PromiseEpoch."""
+        return await self._process.network.call(
+            self._process,
+            self._host,
+            REPLICAS,
+            lambda peer: peer.promise_epoch(epoch, disk_id),
             timeout_ms=VERIFY_TIMEOUT_MS,
         )
 
@@ -71,3 +85,37 @@ class SimPeerClient:
                 raise PeerUnavailable(f"{self._host} no longer holds {offset}")
             yield offset, data
             offset += len(data)
+
+    async def metadata_table(
+        self, file: MetadataFile, known: DataVersion | None, *, accept_copy: bool = False
+    ) -> tuple[DataVersion, str | None]:
+        """GetMetadataTable."""
+        return await self._process.network.call(
+            self._process,
+            self._host,
+            REPLICAS,
+            lambda peer: peer.metadata_table(file, known, accept_copy=accept_copy),
+            timeout_ms=CALL_TIMEOUT_MS,
+        )
+
+    async def leases(self, known: LeasePosition, *, accept_copy: bool = False) -> LeaseChange:
+        """GetLeases."""
+        return await self._process.network.call(
+            self._process,
+            self._host,
+            REPLICAS,
+            lambda peer: peer.leases(known, accept_copy=accept_copy),
+            timeout_ms=DIGEST_TIMEOUT_MS,
+        )
+
+    async def metadata_changes(self) -> AsyncIterator[None]:
+        """WatchMetadata."""
+        while True:
+            yield None
+            await self._process.network.call(
+                self._process,
+                self._host,
+                REPLICAS,
+                lambda peer: peer.metadata_change(),
+                timeout_ms=WATCH_LIMIT_MS + CALL_TIMEOUT_MS,
+            )

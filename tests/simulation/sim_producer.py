@@ -70,7 +70,6 @@ class SimProducer:
         message_id = f"{self.process.host}-{self.sent:06d}"
         message = self._message(message_id)
         for _ in range(ATTEMPTS):
-            sent_us = self.network.timeline.now_us
             result = await self._send(message)
             if result is None or not result.status.stored:
                 await asyncio.sleep(0.2)
@@ -84,7 +83,6 @@ class SimProducer:
                         queue_offset=result.queue_offset,
                         physical_offset=result.physical_offset,
                         waited=message.wait_store_ok,
-                        sent_us=sent_us,
                         at_us=self.network.timeline.now_us,
                     )
                 )

@@ -1,17 +1,30 @@
-"""What members of the group ask each other about their logs. See `broker.api.replica_servicer.ReplicaServicer`."""
+"""What members of the group ask each other about their logs and tables.
+
+See `broker.api.replica_servicer.ReplicaServicer` and `broker.api.metadata_servicer.MetadataServicer`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from broker.api.peer_client import EpochPromise, ReplicaClaim
+from broker.lease_copy import LeaseChange, LeasePosition, LeaseSource
+from broker.metadata_tables import MetadataTables
+from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import ReplicaProof
-from mqcore.replication import LogExtent, LogRange
+from mqcore.metadata import DataVersion, MetadataFile
+from mqcore.replication import LogExtent, LogHistory, LogRange
+from mqcore.routing import BrokerIdentity, ReplicaMemory
 from mqcore.storage import MessageStore
 from simulation.network import PeerUnavailable, ServiceKey
 
-__all__ = ["REPLICAS", "PeerLog", "ReplicaService", "SimReplicaService"]
+__all__ = ["REPLICAS", "WATCH_LIMIT_MS", "PeerLog", "ReplicaService", "SimReplicaService"]
+
+WATCH_LIMIT_MS: Final = 5_000
+"""A watch of the tables is a row of calls that wait for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +36,13 @@ class PeerLog:
     serving: bool
     broker_id: int
     flushed_offset: int
+    disk_id: str
+    run: int
+    history: LogHistory
+    cluster: str
+    broker_name: str
+    replicas: tuple[ReplicaMemory, ...]
+    promised_epoch: int
 
 
 class ReplicaService(Protocol):
@@ -34,11 +54,25 @@ class ReplicaService(Protocol):
     async def digests(self, ranges: Sequence[LogRange]) -> list[bytes]:
         """GetRangeDigests."""
 
-    async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes, connection: str) -> bool:
-        """VerifyReplica."""
+    async def verify(self, claim: ReplicaClaim, *, tail: LogRange, digest: bytes, connection: str) -> LogHistory | None:
+        """VerifyReplica: the history, if it holds the same."""
+
+    async def promise_epoch(self, epoch: int, disk_id: str) -> EpochPromise:
+        """PromiseEpoch."""
 
     async def read_log(self, wanted: LogRange) -> bytes:
         """One piece of ReadLog."""
+
+    async def metadata_table(
+        self, file: MetadataFile, known: DataVersion | None, *, accept_copy: bool
+    ) -> tuple[DataVersion, str | None]:
+        """GetMetadataTable."""
+
+    async def leases(self, known: LeasePosition, *, accept_copy: bool) -> LeaseChange:
+        """GetLeases."""
+
+    async def metadata_change(self) -> None:
+        """Returns at a change of any table, or after `WATCH_LIMIT_MS`."""
 
 
 REPLICAS: Final = ServiceKey[ReplicaService]("replica")
@@ -51,23 +85,45 @@ class SimReplicaService:
         self,
         *,
         store: MessageStore,
-        broker_id: int,
+        identity: BrokerIdentity,
+        replica: ReplicaIdentity,
         serving: Callable[[], bool],
         verified: Callable[[int, int, str], None],
+        superseded: Callable[[str], None],
+        leave_master: Callable[[], Awaitable[None]],
+        tables: MetadataTables,
+        leases: LeaseSource,
     ) -> None:
         self._store = store
-        self._broker_id = broker_id
+        self._identity = identity
+        self._replica = replica
         self._serving = serving
-        self._proof = ReplicaProof(log=store, serving=serving, verified=verified)
+        self._tables = tables
+        self._leases = leases
+        self._proof = ReplicaProof(
+            log=store,
+            replica=replica,
+            serving=serving,
+            verified=verified,
+            superseded=superseded,
+            leave_master=leave_master,
+        )
 
     async def log(self) -> PeerLog:
-        store = self._store
+        store, replica = self._store, self._replica
         return PeerLog(
             extent=LogExtent(min_offset=store.min_offset, end_offset=store.end_offset),
             segment_bytes=store.segment_bytes,
             serving=self._serving(),
-            broker_id=self._broker_id,
+            broker_id=self._identity.broker_id,
             flushed_offset=store.flushed_offset,
+            disk_id=replica.disk_id,
+            run=replica.run,
+            history=replica.history,
+            cluster=self._identity.cluster,
+            broker_name=self._identity.broker_name,
+            replicas=replica.replicas,
+            promised_epoch=replica.greatest_epoch,
         )
 
     async def digests(self, ranges: Sequence[LogRange]) -> list[bytes]:
@@ -75,12 +131,58 @@ class SimReplicaService:
             self._check(item)
         return [await self._proof.digest(item) for item in ranges]
 
-    async def verify(self, *, broker_id: int, tail: LogRange, digest: bytes, connection: str) -> bool:
-        return await self._proof.verify(broker_id=broker_id, tail=tail, digest=digest, connection=connection)
+    async def verify(self, claim: ReplicaClaim, *, tail: LogRange, digest: bytes, connection: str) -> LogHistory | None:
+        is_equal = await self._proof.verify(
+            ReplicaMemory(
+                broker_id=claim.identity.broker_id,
+                disk_id=claim.disk_id,
+                run=claim.run,
+                epoch=claim.epoch,
+                end_offset=tail.end_offset,
+                metadata_endpoint=claim.metadata_endpoint,
+            ),
+            tail=tail,
+            digest=digest,
+            connection=connection,
+        )
+        return self._proof.history if is_equal else None
+
+    async def promise_epoch(self, epoch: int, disk_id: str) -> EpochPromise:
+        if self._identity.is_master and self._serving():
+            raise PeerUnavailable("this broker is the master, and serves")
+        promised = await self._proof.promise(epoch, disk_id)
+        return EpochPromise(promised, self._replica.greatest_epoch, self._store.end_offset)
 
     async def read_log(self, wanted: LogRange) -> bytes:
         self._check(wanted)
         return bytes(self._store.read_log(wanted.start_offset, wanted.end_offset - wanted.start_offset))
+
+    async def metadata_table(
+        self, file: MetadataFile, known: DataVersion | None, *, accept_copy: bool
+    ) -> tuple[DataVersion, str | None]:
+        if not accept_copy:
+            self._refuse_on_slave()
+        table = self._tables.by_file[file]
+        return table.version, None if known == table.version or file in self._tables.damaged else table.to_json()
+
+    async def leases(self, known: LeasePosition, *, accept_copy: bool) -> LeaseChange:
+        if not accept_copy:
+            self._refuse_on_slave()
+        if not self._leases.is_open or (change := await self._leases.changes_since(known)) is None:
+            raise PeerUnavailable("no leases are loaded here, or a snapshot was made meanwhile; ask again")
+        return change
+
+    async def metadata_change(self) -> None:
+        self._refuse_on_slave()
+        try:
+            async with asyncio.timeout(WATCH_LIMIT_MS / 1000):
+                await self._tables.changes.next().wait()
+        except TimeoutError:
+            pass
+
+    def _refuse_on_slave(self) -> None:
+        if not self._identity.is_master:
+            raise PeerUnavailable("this broker is a slave; ask its master")
 
     def _check(self, item: LogRange) -> None:
         if not self._proof.holds(item):

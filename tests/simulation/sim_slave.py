@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
-from broker.slave.follower import Follower, MasterAddress
+from broker.group_members import GroupMembers
+from broker.lease_copy import LeaseCopy
+from broker.metadata_tables import MetadataTables
+from broker.replica_identity import ReplicaIdentity
+from broker.slave.follower import Follower
+from broker.slave.metadata_pull import MetadataPull
+from mqcore.routing import BrokerIdentity
 from mqcore.storage import MessageStore
 from simulation.member import Member
 from simulation.network import Network
 from simulation.process import Journal, Process
-from simulation.run_settings import HA_PORT, MASTER, METADATA_PORT, RunSettings
+from simulation.run_settings import BROKER_NAME, CLUSTER_NAME, RunSettings
 from simulation.running_store import RunningStore
 from simulation.sim_name_server import BrokerRegistration
 from simulation.sim_replica_service import REPLICAS, SimReplicaService
@@ -36,6 +43,7 @@ class SimSlave:
         self._settings = settings
         self._journal = journal
         self._follower: Follower | None = None
+        self._roles: list[asyncio.Task[None]] = []
         self._running_store = RunningStore(
             process=process,
             disk=member.disk,
@@ -44,7 +52,21 @@ class SimSlave:
             settled=settled,
             failed=lambda error: member.disk_failed(process, error),
         )
-        self._registration = BrokerRegistration(process, network, member.broker_id, settings.queue_count)
+        self.tables = MetadataTables(member.disk, process.clock, topics_changed=self._topics_changed)
+        self._identity = identity = BrokerIdentity(CLUSTER_NAME, BROKER_NAME, member.broker_id)
+        self.replica = ReplicaIdentity(member.disk, identity, new_disk_id=member.new_disk_id)
+        self._lease_copy = LeaseCopy(member.disk)
+        self._registration = BrokerRegistration(
+            process=process,
+            network=network,
+            identity=identity,
+            tables=self.tables,
+            replica=self.replica,
+            store=self.store,
+            recovering=lambda: "",
+            superseded=lambda reason: None,
+        )
+        self._members = GroupMembers(identity, view=lambda: self._registration.view, stated_master="")
 
     @property
     def store(self) -> MessageStore:
@@ -64,6 +86,14 @@ class SimSlave:
         return self._follower is not None and self._follower.state == "transfer"
 
     @property
+    def problem(self) -> str:
+        return "" if self._follower is None else self._follower.problem or self._follower.state
+
+    @property
+    def next_walk_start(self) -> int:
+        return self._running_store.next_walk_start
+
+    @property
     def longest_end(self) -> int:
         return self._running_store.longest_end
 
@@ -72,37 +102,77 @@ class SimSlave:
         return self.store.dispatched_offset
 
     def start(self) -> None:
+        self.replica.read()
         self._running_store.load()
+        self.replica.count_start()
+        self.tables.load(cluster=CLUSTER_NAME, broker_name=BROKER_NAME, auto_create_topic=False)
         self.store.trust_tail()
+        self._running_store.start(self.tables)
         self._network.serve(
             self._process,
             REPLICAS,
             SimReplicaService(
                 store=self.store,
-                broker_id=self._member.broker_id,
+                identity=self._identity,
+                replica=self.replica,
                 serving=lambda: True,
                 verified=lambda broker_id, end_offset, connection: None,
+                superseded=lambda reason: None,
+                leave_master=self._leave_master,
+                tables=self.tables,
+                leases=self._lease_copy,
             ),
         )
         self._follower = Follower(
             store=self.store,
             clock=self._process.clock,
             options=self._settings.slave_options(),
-            broker_id=self._member.broker_id,
-            master=self._master,
+            identity=self._identity,
+            replica=self.replica,
+            metadata_endpoint=lambda: self._registration.metadata_endpoint,
+            master=self._members.master_address,
             reports_flushed_only=self._settings.sync_flush,
             kick_flush=self._running_store.kick_flush,
             flushes_paused=self._running_store.jobs_paused,
             failed=lambda error: self._member.disk_failed(self._process, error),
         )
-        self._registration.announced = True
+        self._registration.announce()
         self._process.loop.spawn(self._registration.run(), name="registration")
-        self._process.loop.spawn(self._follower.run(), name="follower")
+        pull = MetadataPull(
+            tables=self.tables.by_file,
+            master=self._members.master_metadata,
+            applied=self.tables.applied_from_master,
+            leases=self._lease_copy,
+            accepted=lambda: self._follower is not None and self._follower.has_accepted_master,
+        )
+        self._roles = [
+            self._process.loop.spawn(self._follower.run(), name="follower"),
+            self._process.loop.spawn(pull.run(), name="metadata pull"),
+        ]
 
-    def _master(self) -> MasterAddress | None:
-        if self._registration.hosts.get(0) is None:
-            return None
-        return MasterAddress(ha=f"{MASTER}:{HA_PORT}", metadata=f"{MASTER}:{METADATA_PORT}")
+    async def stop(self) -> None:
+        """See `broker.broker.Broker._stop`."""
+        await self._registration.unregister()
+        for role in self._roles:
+            role.cancel()
+        await asyncio.wait(self._roles)
+        self._network.stop_serving(self._process)
+        await self._running_store.stop_workers()
+
+    async def say_goodbye(self) -> None:
+        await self._registration.unregister(is_log_closed=True)
+
+    def close_files(self) -> None:
+        self._lease_copy.close()
+        self.tables.persist_all()
+        self.store.close()
+
+    def _topics_changed(self) -> None:
+        self._registration.changed()
+
+    async def _leave_master(self) -> None:
+        if self._follower is not None:
+            await self._follower.leave_master()
 
     def _flushed(self) -> None:
         if self._follower is not None:

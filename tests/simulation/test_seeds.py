@@ -6,7 +6,7 @@ import pytest
 
 from simulation.pool import run_seeds
 
-SEED_COUNT = 300
+SEED_COUNT = 150
 
 
 @pytest.mark.timeout(1800)

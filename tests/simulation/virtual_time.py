@@ -14,14 +14,18 @@ import asyncio
 import contextvars
 import heapq
 import random
+import weakref
 from asyncio import events
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-__all__ = ["LoopSocket", "ProcessLoop", "Timeline", "Timer", "VirtualClock"]
+__all__ = ["LoopSocket", "ProcessLoop", "Timeline", "Timer", "VirtualClock", "bury_all"]
 
 T = TypeVar("T")
+
+BURIAL_ATTEMPTS: Final = 5
+"""A block that awaits in its clean-up is closed once more for it."""
 
 US_PER_MS: Final = 1_000
 NS_PER_US: Final = 1_000
@@ -121,19 +125,50 @@ class VirtualClock:
         return (WALL_START_MS + self.wall_skew_ms) * US_PER_MS * NS_PER_US + self.timeline.now_us * NS_PER_US
 
 
-class _Handle(asyncio.TimerHandle):
-    """A call scheduled on one process's loop."""
+class _Handle:
+    """A call scheduled on one process's loop: of `asyncio.TimerHandle` what asyncio itself uses, at half its cost."""
 
-    __slots__ = ()
+    __slots__ = ("_arguments", "_callback", "_context", "_loop", "_when_us")
+
+    def __init__(
+        self,
+        when_us: int,
+        callback: Callable[..., object],
+        arguments: tuple[Any, ...],
+        loop: ProcessLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        self._when_us = when_us
+        self._callback: Callable[..., object] | None = callback
+        self._arguments = arguments
+        self._loop = loop
+        self._context = contextvars.copy_context() if context is None else context
+
+    def cancel(self) -> None:
+        """Forgets the call; it stays in the heap and does nothing there."""
+        self._callback, self._arguments = None, ()
+
+    def cancelled(self) -> bool:
+        """True once it was taken back."""
+        return self._callback is None
+
+    def when(self) -> float:
+        """The loop's time at which it is due, in seconds."""
+        return self._when_us / US_PER_S
 
     def fire(self) -> None:
         """Runs the call in its process, if that still lives."""
-        loop: ProcessLoop = self._loop  # type: ignore[attr-defined]
-        if self._cancelled or loop.dead:
+        loop = self._loop
+        if self._callback is None or loop.dead:
+            return
+        if loop.frozen:
+            loop.held.append(self.fire)
             return
         events._set_running_loop(loop)
         try:
-            self._run()
+            self._context.run(self._callback, *self._arguments)
+        except Exception as error:
+            loop.call_exception_handler({"message": "a callback raised", "exception": error})
         finally:
             events._set_running_loop(None)
 
@@ -168,7 +203,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         blocking_us: Callable[[], int],
         failed: Callable[[BaseException], None],
     ) -> None:
+        LOOPS.add(self)
         self.dead = False
+        self.frozen = False
+        self.held: list[Callable[[], None]] = []
+        """What came due while frozen, in its order."""
         self.owner = owner
         self._timeline = timeline
         self._rng = rng
@@ -183,17 +222,30 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """
         if not self.dead:
             self.dead = True
-            self._timeline.after(0, self._bury)
+            self._timeline.after(0, self.bury)
 
-    def _bury(self) -> None:
+    def freeze(self) -> None:
+        """Nothing runs until `thaw`; whatever comes due waits. Safe from outside of the loop only."""
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """What waited runs, as late as it is. Twice is fine."""
+        self.frozen = False
+        held, self.held = self.held, []
+        for fire in held:
+            self._timeline.push(self._timeline.now_us, fire)
+
+    def bury(self) -> None:
         """Closes what waits, so that the interpreter has nothing to say about it later."""
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            try:
-                task.get_coro().close()
-            except Exception:  # Clean-up of the dead: an exit that awaits, a disk already gone.
-                continue
+            for _ in range(BURIAL_ATTEMPTS):
+                try:
+                    task.get_coro().close()
+                except Exception:  # Clean-up of the dead: an exit that awaits, a disk already gone.
+                    continue
+                break
 
     # What asyncio asks of a loop
 
@@ -202,17 +254,17 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
+    ) -> _Handle:
         return self._schedule(self._timeline.now_us, callback, args, context)
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> _Handle:
         return self._schedule(self._timeline.now_us + round(delay * US_PER_S), callback, args, context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> _Handle:
         return self._schedule(round(when * US_PER_S), callback, args, context)
 
     def _schedule(
@@ -222,13 +274,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         args: tuple[Any, ...],
         context: contextvars.Context | None,
     ) -> _Handle:
-        handle = _Handle(when_us / US_PER_S, callback, args, self, context)
+        handle = _Handle(when_us, callback, args, self, context)
         if not self.dead:
             self._timeline.push(when_us, handle.fire)
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """A cancelled handle stays in the heap and does nothing there."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -321,3 +370,15 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 def _call(callback: Callable[..., object], args: tuple[Any, ...]) -> None:
     callback(*args)
+
+
+LOOPS: Final[weakref.WeakSet[ProcessLoop]] = weakref.WeakSet()
+"""All loops with something still to be closed."""
+
+
+def bury_all() -> None:
+    """Closes what waits on any loop: a run is over, and the interpreter is to have nothing to say about it later."""
+    for loop in list(LOOPS):
+        loop.dead = True
+        loop.bury()
+    LOOPS.clear()

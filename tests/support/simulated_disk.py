@@ -25,12 +25,14 @@ from mqcore.storage import (
     StoreLocked,
 )
 
-__all__ = ["SimulatedCrash", "SimulatedDisk"]
+__all__ = ["UNLIMITED_BYTES", "SimulatedCrash", "SimulatedDisk"]
 
 SECTOR_BYTES: Final = 512
 """What a disk writes whole or not at all."""
 PAGE_BYTES: Final = 4096
 """Grain of the space a sparse file takes."""
+UNLIMITED_BYTES: Final = 1 << 40
+"""A disk of this capacity never fills up."""
 
 
 class SimulatedCrash(Exception):
@@ -49,7 +51,7 @@ class SimulatedDisk(Disk):
         self,
         chance: random.Random,
         *,
-        capacity_bytes: int = 1 << 40,
+        capacity_bytes: int = UNLIMITED_BYTES,
         wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self.capacity_bytes = capacity_bytes
@@ -96,6 +98,30 @@ class SimulatedDisk(Disk):
     def durable_bytes(self, path: str) -> bytes:
         """What the platter holds of a file."""
         return bytes(self._files[path].durable)
+
+    def shows(self, path: str, start: int, data: bytes) -> bool:
+        """Whether a file holds these bytes there, for whoever reads it next."""
+        file = self._files.get(path)
+        return file is not None and file.cached[start : start + len(data)] == data
+
+    def image(self) -> dict[str, bytes]:
+        """All files as they are shown now: what a copy of the disk holds."""
+        return {path: bytes(file.cached) for path, file in self._files.items()}
+
+    def put_back(self, image: dict[str, bytes]) -> None:
+        """The disk holds what `image` does, durably, and nothing else. No process may run on it."""
+        sparse = {path for path, file in self._files.items() if file.is_sparse}
+        self._generation += 1
+        self._locked.clear()
+        self._files = {
+            path: _File.durable_copy(data, self._wall_ms(), is_sparse=path in sparse) for path, data in image.items()
+        }
+
+    def damage(self, path: str, start: int, data: bytes) -> None:
+        """Other bytes than were written are found there from now on."""
+        file = self._files[path]
+        for content in (file.cached, file.durable):
+            content[start : start + len(data)] = data[: max(0, len(content) - start)]
 
     def paths(self) -> list[str]:
         """Every file, sorted."""
@@ -246,8 +272,8 @@ class SimulatedDisk(Disk):
         self.operations += 1
 
     def _reserve(self, size: int) -> None:
-        usage = self.usage()
-        if usage.used_bytes + size > usage.total_bytes:
+        # Adding up every file before every write costs more than the write: not where there is room for anything.
+        if self.capacity_bytes < UNLIMITED_BYTES and self.usage().used_bytes + size > self.capacity_bytes:
             raise DiskFull("No space left on device")
 
     def _should_fail(self, path: str) -> bool:
@@ -279,6 +305,17 @@ class _File:
         self.name_durable = False
         self.pages: set[int] = set()
         self.lost: dict[int, bytes] = {}
+
+    @classmethod
+    def durable_copy(cls, data: bytes, modified_ms: int, *, is_sparse: bool) -> _File:
+        """A file that lies on the platter as a whole."""
+        file = cls(bytearray(data), modified_ms, is_sparse=is_sparse)
+        file.durable = bytearray(data)
+        file.name_durable = True
+        if is_sparse:
+            pages = range(0, len(data), PAGE_BYTES)
+            file.pages = {page // PAGE_BYTES for page in pages if any(data[page : page + PAGE_BYTES])}
+        return file
 
     @property
     def used_bytes(self) -> int:

@@ -236,21 +236,25 @@ class GroupRecovery:
         return LogExtent(min_offset=self._store.min_offset, end_offset=self._store.end_offset)
 
     async def _ask_around(self, start: MasterStart) -> None:
+        live = {
+            (member.identity.broker_id, member.disk_id, member.endpoints.metadata) for member in self._group.members()
+        }
         for address, memories in (await self._group.told()).items():
             if memories is not None:
                 start.name_server_told(address, memories, now_ms=self._clock.monotonic_ms())
+                # Who is registered comes by another stream, which may not have said anything yet.
+                live |= {(each.broker_id, each.disk_id, each.metadata_endpoint) for each in memories if each.live}
         registered: set[str] = set()
         rivals: dict[str, str] = {}
         copies: set[str] = set()
-        for member in self._group.members():
-            endpoint = member.endpoints.metadata
+        for broker_id, disk_id, endpoint in sorted(live):
             if not endpoint or endpoint == self._group.own_endpoint():
                 continue
             registered.add(endpoint)
-            if member.disk_id == self._replica.disk_id and member.disk_id:
+            if disk_id == self._replica.disk_id and disk_id:
                 copies.add(endpoint)
-            elif member.identity.broker_id == self._identity.broker_id and member.disk_id:
-                rivals[member.disk_id] = endpoint
+            elif broker_id == self._identity.broker_id and disk_id:
+                rivals[disk_id] = endpoint
         endpoints = sorted(registered | set(start.endpoints_remembered()))
         # All of them again each time: whoever is waited for may take hours, and meanwhile a replica that answered gets
         # more from a master that is alive elsewhere, or goes away.
@@ -270,7 +274,8 @@ class GroupRecovery:
             async with PeerClient(endpoint) as peer:
                 theirs = await peer.log()
                 if theirs.disk_id == self._replica.disk_id and theirs.disk_id:
-                    return theirs.run == self._replica.run
+                    # A copy may have been started as often as we were, but we do not serve yet.
+                    return theirs.run == self._replica.run and not theirs.serving
                 if theirs.broker_name and (theirs.cluster, theirs.broker_name) != (
                     self._identity.cluster,
                     self._identity.broker_name,

@@ -191,7 +191,9 @@ class RouteTable:
         broker = _broker_of(registration)
         refused = self._superseded(broker) or _contradiction(broker, group, current)
         if refused is not None:
-            return refused
+            is_stale = current is not None and identity.is_master and current.broker.epoch > broker.epoch
+            # Also on the same disk, which is then a copy: whoever serves in an earlier epoch has to stop.
+            return replace(refused, is_superseded=refused.is_superseded or (is_stale and not broker.recovering))
         is_new = current is None or not _is_same_process(current.broker, broker)
         replaced = _drop_former_role(group, broker)
         if current is not None and is_new:

@@ -258,6 +258,15 @@ def test_one_that_recovers_does_not_push_out_one_that_serves_from_the_same_disk(
     assert register(table, copied, now_ms=1_000).is_new
 
 
+def test_master_on_a_copy_of_the_disk_stops_when_the_other_is_in_a_later_epoch() -> None:
+    table = RouteTable()
+    register(table, registration(MASTER, ORDERS, disk_id="disk", run=7, epoch=4))
+    copied = registration(MASTER, ORDERS, address="other:8081", incarnation=300, disk_id="disk", run=6, epoch=3)
+    answer = refused(table, copied)
+    assert "copy" in answer.reason
+    assert answer.is_superseded
+
+
 def test_another_disk_waits_until_the_live_broker_has_gone() -> None:
     table = RouteTable()
     register(table, registration(MASTER, ORDERS, disk_id="disk-1", run=7, epoch=3))
