@@ -144,7 +144,8 @@ class ClientPod:
 
     def has_ended(self, name: str) -> bool:
         """Whether a program has come to its end."""
-        return bool(self._exec("sh", "-c", f"cat {WORK}/{name}.code 2>/dev/null || true").strip())
+        # Asked while faults are played: an API server that is busy with them takes its time.
+        return bool(self._exec("sh", "-c", f"cat {WORK}/{name}.code 2>/dev/null || true", limit_s=120).strip())
 
     def result(self, name: str, limit_s: float) -> dict[str, Any]:
         """Waits for a program's end; returns the JSON object it printed. Raises NotInTime and CommandFailed."""

@@ -7,6 +7,7 @@ the product's own `consumeFromEarliest`, and reads nothing while a fault is play
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -94,7 +95,7 @@ class _Disks:
             name, act = faults[kind]
             try:
                 self._play(f"{self._installation.preset}: {name}", act)
-            except (CommandFailed, NotInTime) as error:
+            except (CommandFailed, NotInTime, subprocess.TimeoutExpired) as error:
                 said = self._cluster.kubectl("logs", "-n", self._installation.namespace, MASTER, check=False)
                 self._report.failure(
                     f"disks: {self._installation.preset}: {kind}",
