@@ -300,6 +300,7 @@ class Cluster:
                 ledger=self.ledger,
                 group_began=self._group_began,
                 serves=lambda: self._master_serves(member),
+                is_replaced=lambda: member is not self._acting_master,
                 settled=settled,
             )
         return SimSlave(

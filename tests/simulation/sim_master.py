@@ -55,6 +55,7 @@ class SimMaster:
         ledger: Ledger,
         group_began: Callable[[dict[int, int]], None],
         serves: Callable[[], None],
+        is_replaced: Callable[[], bool],
         settled: Callable[[int], None],
     ) -> None:
         self._member = member
@@ -64,6 +65,7 @@ class SimMaster:
         self._journal = journal
         self._ledger = ledger
         self._serves = serves
+        self._is_replaced = is_replaced
         self._refusal: str | None = None
         self._role: asyncio.Task[None] | None = None
         self._listener: HaListener | None = None
@@ -254,10 +256,15 @@ class SimMaster:
             raise PeerUnavailable(self._refusal)
 
     def _note_answer(self, message: OutgoingMessage, result: AppendResult) -> None:
+        message_id = decode_properties(message.properties)["UNIQ_KEY"]
+        if self._is_replaced() and not (self._settings.waits_for_slaves and message.wait_store_ok):
+            # Nobody but itself had to agree, and it has not heard yet.
+            self._ledger.lost[message_id, result.physical_offset] = "acknowledged by a master that had been replaced"
+            return
         record = self.store.read_log(result.physical_offset, result.end_offset - result.physical_offset)
         self._ledger.answered(
             Answer(
-                message_id=decode_properties(message.properties)["UNIQ_KEY"],
+                message_id=message_id,
                 physical_offset=result.physical_offset,
                 record=bytes(record),
                 waited=message.wait_store_ok,
