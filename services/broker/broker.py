@@ -725,8 +725,6 @@ class Broker:
         ]
         if self.send_tracer is not None:
             tasks.append(group.create_task(self.send_tracer.run()))
-        if self._settings.is_master:
-            tasks += [group.create_task(self._lease_ticks()), group.create_task(self._progress_ticks())]
         return tasks
 
     async def _start_role(self, group: asyncio.TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
@@ -743,6 +741,8 @@ class Broker:
             return  # The tail stays in doubt: the next start asks again.
         # Not before the log is whole: what lies beyond its end goes back to it.
         await asyncio.to_thread(self._lease_storage.load)
+        # Only then: a tick beside it would find a half-filled table and no journal.
+        tasks += [group.create_task(self._lease_ticks()), group.create_task(self._progress_ticks())]
         await asyncio.to_thread(self._store.trust_tail)
         self._ha.start(host=self._settings.bind_address, port=self._settings.ha_listen_port)
         self._ports["haListenPort"] = self._ha.port
