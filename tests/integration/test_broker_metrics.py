@@ -16,7 +16,11 @@ from support.topic_admin import create_topic
 TOPIC = "orders"
 PROM = {"metricsExporterType": "PROM"}
 TRACED = {"traceEnable": "true", "traceSampleRate": "1.0"}
-SLAVES_ONLY = {"rocketmq_store_ha_slave_following", "rocketmq_store_ha_slave_behind_bytes"}
+SLAVES_ONLY = {
+    "rocketmq_store_ha_slave_following",
+    "rocketmq_store_ha_slave_behind_bytes",
+    "rocketmq_store_ha_slave_refusing",
+}
 # There when there is something to tell: a client, a delivery, a refusal.
 NOT_YET = {
     "rocketmq_messages_out_total",

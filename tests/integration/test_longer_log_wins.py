@@ -1,6 +1,7 @@
 """No member that comes back with less takes anything from the others: one round of each fault, with real processes.
 
-`make loss-rounds` plays 20 rounds of each, and those that take too long for here.
+`make loss-rounds` plays 20 rounds of each, and those that take too long for here. With asynchronous replication a master
+starts as it does with synchronous one, so only the faults that differ in what was acknowledged are played here.
 """
 
 from __future__ import annotations
@@ -47,8 +48,18 @@ def one_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_OneGroup]:
         group.end()
 
 
+_ASYNC: Final = (
+    "async: master's disk empty",
+    "async: master's disk empty, slave 6 s late",
+    "async: a live copy of the master's disk",
+    "async: a second master with an empty disk, first one stays",
+)
+
 # Those of a kind one after the other.
-_SHORT: Final = sorted((fault for fault in FAULTS if fault.is_short), key=lambda fault: str(fault.kind))
+_SHORT: Final = sorted(
+    (fault for fault in FAULTS if fault.is_short and (fault.sync or fault.name in _ASYNC)),
+    key=lambda fault: str(fault.kind),
+)
 
 
 @pytest.mark.slow
