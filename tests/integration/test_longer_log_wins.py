@@ -1,7 +1,7 @@
 """No member that comes back with less takes anything from the others: one round of each fault, with real processes.
 
-`make loss-rounds` plays 20 rounds of each, and those that take too long for here. With asynchronous replication a master
-starts as it does with synchronous one, so only the faults that differ in what was acknowledged are played here.
+`make loss-rounds` plays 20 rounds of each, and those that take too long for here. With asynchronous replication a
+master starts as it does with synchronous one, so only the faults that differ in what was acknowledged are played here.
 """
 
 from __future__ import annotations
