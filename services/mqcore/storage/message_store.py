@@ -241,6 +241,14 @@ class MessageStore:
             while (job := next_job()) is not None:
                 job.run()
                 self.flush_finished(job)
+                if isinstance(job, QueueFlushJob) and job.no_room:
+                    break  # The next round would meet the same full disk.
+        try:
+            self._save_last_checkpoint()
+        except DiskFull:
+            pass  # The marks of this run stay: the next start reads again what no checkpoint vouches for.
+
+    def _save_last_checkpoint(self) -> None:
         if self._index is not None:
             checkpoint = self._queue_flush.checkpoint
             self._queue_flush.save(replace(checkpoint, index_message_timestamp_ms=self._index.close()))

@@ -376,6 +376,25 @@ class TestFlushing:
             run_queue_flush(store)
         assert store.checkpoint.logics_physical_offset == store.dispatched_offset - store.message_at(0).total_size
 
+    @pytest.mark.parametrize("free_bytes", [0, 100, 1_000, 10_000])
+    def test_a_stop_on_a_full_disk_comes_to_an_end_and_the_next_start_misses_nothing(
+        self, disk: SimulatedDisk, free_bytes: int
+    ) -> None:
+        store = store_of_small_jobs(disk)
+        for n in range(5):
+            store.put(outgoing_message(queue_id=n, keys="key"))
+        run_queue_flush_round(store)
+        for n in range(5):
+            store.put(outgoing_message(queue_id=n, keys="key"))
+        room = disk.capacity_bytes
+        disk.capacity_bytes = disk.usage().used_bytes + free_bytes
+        store.close()
+        disk.capacity_bytes = room
+        again = new_store(disk)
+        again.load()
+        assert sum(map(len, queue_contents(again).values())) == 10
+        assert queue_contents(again) == derived_queues(again)
+
     def test_many_queues_wait_for_more_of_their_entries_and_few_do_not(
         self, store: MessageStore, clock: ManualClock
     ) -> None:
