@@ -382,10 +382,10 @@ class TestFlushing:
     ) -> None:
         store = store_of_small_jobs(disk)
         for n in range(5):
-            store.put(outgoing_message(queue_id=n, keys="key"))
+            store.put(outgoing_message(queue_id=n, keys=("key",)))
         run_queue_flush_round(store)
         for n in range(5):
-            store.put(outgoing_message(queue_id=n, keys="key"))
+            store.put(outgoing_message(queue_id=n, keys=("key",)))
         room = disk.capacity_bytes
         disk.capacity_bytes = disk.usage().used_bytes + free_bytes
         store.close()
