@@ -234,6 +234,7 @@ class Network:
         self._listeners: dict[tuple[str, int], tuple[Process, Callable[[Connection], None]]] = {}
         self._last_port = 32_768
         self._services: dict[tuple[str, str], tuple[Process, object]] = {}
+        self._calls: dict[Process, set[asyncio.Task[None]]] = {}
 
     # Faults
 
@@ -297,8 +298,10 @@ class Network:
         self._services[process.host, key.name] = (process, service)
 
     def stop_serving(self, process: Process) -> None:
-        """The process closes its doors in order."""
+        """The process closes its doors in order, and carries out no call to its end."""
         self._forget(process)
+        for call in self._calls.pop(process, ()):
+            call.cancel()
 
     def process_killed(self, process: Process) -> None:
         """The kernel closes the streams of a process: some of what it sent last may be lost."""
@@ -391,7 +394,10 @@ class Network:
                 result = error
             self.timeline.after(self.delay_us(), self._answer, host, process, answer, result)
 
-        owner.loop.spawn(carry_out(), name=f"call from {process.host}")
+        call = owner.loop.spawn(carry_out(), name=f"call from {process.host}")
+        calls = self._calls.setdefault(owner, set())
+        calls.add(call)
+        call.add_done_callback(calls.discard)
 
     def _answer(
         self, host: str, process: Process, answer: asyncio.Future[ResultT], result: ResultT | PeerUnavailable
