@@ -82,8 +82,16 @@ class ReplicaIdentity:
         """Our log goes on in the last epoch of `history`. No door may be open before this returned."""
         await self._write_history(history)
 
-    async def adopt_history(self, history: LogHistory) -> None:
-        """Takes over the master's history, before a byte of its epoch is taken."""
+    @property
+    def epoch_owner(self) -> str:
+        """Disk id of the master that began `greatest_epoch`, or to which it was promised; empty: not known."""
+        return self._record.promised_to if self._record.promised_epoch >= self.history.last_epoch else ""
+
+    async def adopt_history(self, history: LogHistory, *, owner: str = "") -> None:
+        """Takes over the master's history, before a byte of its epoch is taken. `owner` is its disk id."""
+        if owner and history.last_epoch > self._record.promised_epoch:
+            async with self._writing:
+                await self._write_record(replace(self._record, promised_epoch=history.last_epoch, promised_to=owner))
         if history != self.history:
             await self._write_history(history)
 

@@ -281,6 +281,7 @@ class Follower:
                 serving=theirs.serving,
                 our_epoch=our_epoch,
                 their_history=theirs.history,
+                is_other_owner=self._is_other_owner(theirs),
             )
             match step:
                 case CatchUpStep.CONNECT:
@@ -298,7 +299,11 @@ class Follower:
                     self._refuse(
                         master.ha,
                         stale_reason(
-                            ours=ours, theirs=theirs.extent, our_epoch=our_epoch, their_history=theirs.history
+                            ours=ours,
+                            theirs=theirs.extent,
+                            our_epoch=our_epoch,
+                            their_history=theirs.history,
+                            is_other_owner=self._is_other_owner(theirs),
                         ),
                         remedy="restart that master: it asks us before it serves, and fetches what it lacks",
                     )
@@ -318,6 +323,11 @@ class Follower:
                 case CatchUpStep.START_OVER:
                     await self._cut(self._store.min_offset, reason="the master's log starts behind our end")
         return None
+
+    def _is_other_owner(self, theirs: PeerLog) -> bool:
+        """The greatest epoch that we know of was begun on another disk than the master's."""
+        owner = self._replica.epoch_owner
+        return bool(owner and theirs.disk_id) and owner != theirs.disk_id
 
     def _refuse(self, master: str, reason: str, *, remedy: str) -> None:
         """The master is there, and not followed: an operator has to know, once."""
@@ -346,7 +356,7 @@ class Follower:
             history = await peer.verify(self._claim(), tail=tail, digest=digest, connection=connection_end(host, port))
             if history is not None:
                 # Before the first report: whoever asks us from now on hears of this epoch.
-                await self._replica.adopt_history(history)
+                await self._replica.adopt_history(history, owner=theirs.disk_id)
                 await self._replica.remember(
                     ReplicaMemory(
                         broker_id=theirs.broker_id,
@@ -359,7 +369,7 @@ class Follower:
                 )
                 # Another master may have been promised a later epoch meanwhile. Nothing is awaited from here until the
                 # state says that we follow.
-                is_proven = history.last_epoch >= self._replica.greatest_epoch
+                is_proven = history.last_epoch >= self._replica.greatest_epoch and not self._is_other_owner(theirs)
         finally:
             if not is_proven:
                 sock.close()

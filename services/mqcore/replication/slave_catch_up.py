@@ -54,16 +54,20 @@ def catch_up_step(
     serving: bool,
     our_epoch: int,
     their_history: LogHistory,
+    is_other_owner: bool = False,
 ) -> CatchUpStep:
     """The step for a slave that holds `ours` under a master that holds `theirs`.
 
-    `our_epoch` is the greatest that was followed, or promised to a master that starts.
+    `our_epoch` is the greatest that was followed, or promised to a master that starts; `is_other_owner`: to a master on
+    another disk than this one's.
     """
     if our_segment_bytes != their_segment_bytes:
         return CatchUpStep.REFUSE
     if not serving:
         return CatchUpStep.WAIT
-    if stale_reason(ours=ours, theirs=theirs, our_epoch=our_epoch, their_history=their_history):
+    if stale_reason(
+        ours=ours, theirs=theirs, our_epoch=our_epoch, their_history=their_history, is_other_owner=is_other_owner
+    ):
         return CatchUpStep.STALE
     if ours.is_empty:
         return CatchUpStep.CONNECT
@@ -72,7 +76,9 @@ def catch_up_step(
     return CatchUpStep.VERIFY if ours.end_offset <= theirs.end_offset else CatchUpStep.RESYNCHRONISE
 
 
-def stale_reason(*, ours: LogExtent, theirs: LogExtent, our_epoch: int, their_history: LogHistory) -> str:
+def stale_reason(
+    *, ours: LogExtent, theirs: LogExtent, our_epoch: int, their_history: LogHistory, is_other_owner: bool = False
+) -> str:
     """Why the master must not be followed, in words; empty: nothing speaks against it.
 
     A master without any history (an older version) is believed as long as it does not hold less than we do.
@@ -80,6 +86,8 @@ def stale_reason(*, ours: LogExtent, theirs: LogExtent, our_epoch: int, their_hi
     their_epoch = their_history.last_epoch
     if their_epoch < our_epoch:
         return f"its last epoch is {their_epoch}, and we have followed epoch {our_epoch} or promised to"
+    if their_epoch == our_epoch > 0 and is_other_owner:
+        return f"epoch {our_epoch} is that of a master on another disk, which we have followed or promised to"
     if their_epoch == our_epoch and theirs.end_offset < ours.end_offset and not ours.is_empty:
         return f"it ends at {theirs.end_offset}, we hold {ours.end_offset}, and no newer epoch says why"
     return ""

@@ -511,6 +511,9 @@ def _contradiction(broker: RegisteredBroker, group: _Group, current: _Member | N
     if current is None or _is_same_process(current.broker, broker):
         return None
     live = current.broker
+    if live.recovering and not broker.recovering:
+        # Who only waits keeps nobody out who serves, and learns by this that it is there.
+        return None
     alive = f"{identity.broker_name} id {identity.broker_id} is alive at {live.endpoints.client or 'no address yet'}"
     if _on_different_disks(live, broker):
         return RegistrationRefused(

@@ -90,3 +90,21 @@ def test_a_cut_needs_a_newer_history_and_spares_what_both_share() -> None:
     assert refusal(400, NEWER, NEWER)
     assert refusal(400, LogHistory(), LogHistory())
     assert not refusal(0, LogHistory(), NEWER), "a store from before the first epoch has nothing to compare"
+
+
+def test_two_masters_of_one_epoch_are_not_both_followed() -> None:
+    def step(*, is_other_owner: bool, their_history: LogHistory) -> CatchUpStep:
+        return catch_up_step(
+            ours=LogExtent(0, 400),
+            theirs=LogExtent(0, 500),
+            our_segment_bytes=100,
+            their_segment_bytes=100,
+            serving=True,
+            our_epoch=2,
+            their_history=their_history,
+            is_other_owner=is_other_owner,
+        )
+
+    assert step(is_other_owner=True, their_history=NEWER) is CatchUpStep.STALE
+    assert step(is_other_owner=False, their_history=NEWER) is CatchUpStep.VERIFY
+    assert step(is_other_owner=True, their_history=NEWER.begun(3, 500)) is CatchUpStep.VERIFY
