@@ -27,7 +27,7 @@ HOUR_MS: Final = 3_600_000
 PAGE_BYTES: Final = 4_096
 STOP_LIMIT_MS: Final = 30_000
 ROT_ATTEMPTS: Final = 5
-WITHIN_RECORD_LOOKS: Final = 5_000
+WITHIN_RECORD_LOOKS: Final = 2_000
 
 UNSURVIVED: Final[frozenset[str]] = frozenset()
 """Kinds of faults that come only when a run asks for them: the product does not survive them yet."""

@@ -56,7 +56,7 @@ class Plant(Enum):
 
 
 def steered(settings: RunSettings, plant: Plant | None) -> RunSettings:
-    """The settings of a run that comes to the place of a planted bug; without that bug it keeps every promise."""
+    """The settings of a run that comes to the place of a planted bug; without the bug it has to keep every promise."""
     return settings if plant not in _STEERING else replace(settings, **_STEERING[plant])
 
 
@@ -183,6 +183,7 @@ _STEERING: dict[Plant, dict[str, Any]] = {
         "body_bytes_max": 1_200,
         "equal_messages": False,
         "pause_ms_max": 200,
+        "fault_time_ms": 30_000,
         "fault_weights": (("lose_master_disk_within_record", 40), ("slow_network", 20)),
     },
 }
