@@ -186,6 +186,7 @@ class Cluster:
             member.resume()
             member.disk.crash_at_operation(0)
             member.disk.failing_syncs = None
+            member.power_loss_after_cut_ms = None
             member.free_disk()
             member.machine.blocking_ms = NORMAL_FLUSH_MS
             member.start()

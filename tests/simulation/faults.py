@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from mqcore.storage import MessageStore
+from simulation.checkers import last_boundary
 from simulation.network import NORMAL_DELAY_US
 from simulation.run_settings import NAME_SERVER
 from simulation.virtual_time import US_PER_MS
@@ -25,6 +27,7 @@ HOUR_MS: Final = 3_600_000
 PAGE_BYTES: Final = 4_096
 STOP_LIMIT_MS: Final = 30_000
 ROT_ATTEMPTS: Final = 5
+WITHIN_RECORD_LOOKS: Final = 2_000
 
 UNSURVIVED: Final[frozenset[str]] = frozenset()
 """Kinds of faults that come only when a run asks for them: the product does not survive them yet."""
@@ -69,9 +72,18 @@ class FaultInjector:
             self._kill_name_server: 1,
             self._start_late: 1,
             self._start_second_master: 1,
+            # Stories of several steps: only where a run asks for them.
+            self._give_up_slaves: 0,
+            self._lose_power_after_cut: 0,
+            self._lose_master_disk_within_record: 0,
         }
         left_out = UNSURVIVED - set(cluster.settings.also_faults)
-        self._kinds = {kind: weight for kind, weight in kinds.items() if kind.__name__.strip("_") not in left_out}
+        weights = dict(cluster.settings.fault_weights)
+        self._kinds = {
+            kind: weights.get(name, weight)
+            for kind, weight in kinds.items()
+            if (name := kind.__name__.strip("_")) not in left_out
+        }
 
     def start(self) -> None:
         """Plans the first fault."""
@@ -254,6 +266,54 @@ class FaultInjector:
         self._later(self._rng.choice((10, 5_000, 20_000)), start)
         return f"a second master with {'an empty disk' if image is None else 'a copy of the disk'} will be started"
 
+    def _give_up_slaves(self) -> str | None:
+        """The master's disk is rolled back, and the slaves' are away for so long that somebody gives them up."""
+        image = self._cluster.master.disk.image()
+
+        def lose() -> None:
+            if self._stopped:
+                return
+            self._cluster.journal.note("FAULT", "the master gets its old disk back, the slaves get empty ones")
+            images = [(slave, slave.disk.image()) for slave in self._cluster.slaves]
+            for slave in self._cluster.slaves:
+                slave.replace_disk(restart_after_ms=self._down_ms())
+            self._cluster.master.put_back_disk(image, reboots=True, restart_after_ms=50)
+            self._later(self._rng.randint(8_000, 20_000), lambda: put_back(images))
+
+        def put_back(images: list[tuple[Member, dict[str, bytes]]]) -> None:
+            if not self._stopped:
+                self._cluster.journal.note("FAULT", "the slaves get back the disks that were given up")
+                for slave, old in images:
+                    slave.put_back_disk(old, reboots=True, restart_after_ms=50)
+
+        self._later(self._rng.randint(500, 5_000), lose)
+        return "the master's disk of now will be put back, and the slaves' disks will be away"
+
+    def _lose_power_after_cut(self) -> str | None:
+        for member in self._cluster.members:
+            member.power_loss_after_cut_ms = self._rng.choice((0, 1, 5, 50, 300))
+        return "every machine will lose power after the next cut of its log"
+
+    def _lose_master_disk_within_record(self) -> str | None:
+        """The master's disk goes when the longest log that is left ends within a record."""
+        self._lose_master_disk_soon(WITHIN_RECORD_LOOKS)
+        return "the master will lose its disk when a slave has a part of a record"
+
+    def _lose_master_disk_soon(self, looks_left: int) -> None:
+        if self._stopped or not looks_left:
+            return
+        nodes = [slave.node for slave in self._cluster.slaves if slave.node is not None and slave.node.loaded]
+        longest = max((node.store for node in nodes), key=lambda store: store.end_offset, default=None)
+        # Another slave's disk may hold more and be down.
+        if len(nodes) == len(self._cluster.slaves) and longest is not None and _ends_within_record(longest):
+            self._cluster.journal.note("FAULT", f"the master gets an empty disk; a slave ends at {longest.end_offset}")
+            for slave in self._cluster.slaves:
+                # The rest may have arrived and not have been read yet.
+                self._cluster.network.drop_connections(self._cluster.master.name, slave.name)
+            self._cluster.master.replace_disk(restart_after_ms=50)
+            return
+        self._later(1, lambda: self._lose_master_disk_soon(looks_left - 1))
+
     def _slow_disk(self) -> str | None:
         machine = self._rng.choice(self._cluster.members).machine
         machine.blocking_ms = SLOW_FLUSH_MS
@@ -327,3 +387,8 @@ class FaultInjector:
 
     def _later(self, delay_ms: int, end: Callable[[], None]) -> None:
         self._cluster.timeline.after(delay_ms * US_PER_MS, end)
+
+
+def _ends_within_record(store: MessageStore) -> bool:
+    end_offset = store.end_offset
+    return store.dispatched_offset < end_offset and last_boundary(store, end_offset) < end_offset

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from mqcore.storage.kept_tail import KEPT_TAILS_FOLDER
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 
 __all__ = ["FaultyDisk"]
@@ -20,14 +21,21 @@ class FaultyDisk(SimulatedDisk):
         wall_ms: Callable[[], int],
         boot_id: Callable[[], str],
         crashed: Callable[[], None],
+        tail_kept: Callable[[], None],
     ) -> None:
-        """`boot_id` is the machine's: a disk may come into another one."""
+        """`boot_id` is the machine's: a disk may come into another one. `tail_kept` tells of a cut that is to come."""
         super().__init__(chance, wall_ms=wall_ms)
         self._boot_id = boot_id
         self._crashed = crashed
+        self._tail_kept = tail_kept
 
     def boot_id(self) -> str:
         return self._boot_id()
+
+    def rename(self, old: str, new: str) -> None:
+        super().rename(old, new)
+        if new.startswith(f"{KEPT_TAILS_FOLDER}/"):
+            self._tail_kept()
 
     def _step(self) -> None:
         try:

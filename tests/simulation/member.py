@@ -127,6 +127,8 @@ class Member:
         self._segment_bytes = segment_bytes
         self.clean_image: dict[str, bytes] | None = None
         """What was on the disk after the last orderly stop."""
+        self.power_loss_after_cut_ms: int | None = None
+        """How long after its next cut the machine is to lose power; None: it is not."""
         self._readable_end = 0
         self._walked_from = 0
         """Where the next start begins to walk over the log."""
@@ -301,6 +303,7 @@ class Member:
             wall_ms=lambda: self.machine.clock.wall_ms(),
             boot_id=lambda: self.machine.boot_id,
             crashed=self._crashed_in_disk,
+            tail_kept=self._tail_kept,
         )
 
     def _failed(self, process: Process, error: BaseException) -> None:
@@ -348,6 +351,17 @@ class Member:
         self.process.stop()
         # The operation is still on the stack: the files change hands once it has unwound.
         self.machine.timeline.after(0, self._after_crash_in_disk, node)
+
+    def _tail_kept(self) -> None:
+        """The log is cut once the caller goes on: power may be lost as soon as that is done."""
+        delay_ms, self.power_loss_after_cut_ms = self.power_loss_after_cut_ms, None
+        if delay_ms is not None and self.process is not None:
+            self.machine.timeline.after(delay_ms * US_PER_MS, self._lose_power_if, self.process)
+
+    def _lose_power_if(self, process: Process) -> None:
+        if self.process is process:
+            self._journal.note(self.name, "loses power after a cut of its log")
+            self.lose_power(restart_after_ms=RESTART_AFTER_FAILURE_MS)
 
     def _after_crash_in_disk(self, node: BrokerNode | None) -> None:
         if self.node is not node:

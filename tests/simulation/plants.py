@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 from unittest import mock
@@ -16,8 +17,9 @@ from mqcore.replication.master_start import StartStep
 from mqcore.storage import PutStatus
 from mqcore.storage.commit_log import CommitLog
 from mqcore.storage.flush_jobs import LogFlushJob
+from simulation.run_settings import RunSettings
 
-__all__ = ["Plant", "planted"]
+__all__ = ["Plant", "planted", "steered"]
 
 
 class Plant(Enum):
@@ -51,6 +53,11 @@ class Plant(Enum):
     """A master that goes on although it learned of a later one."""
     COMMITTED_TOO_FAR = "committed+1"
     """A lease table that commits one message too many."""
+
+
+def steered(settings: RunSettings, plant: Plant | None) -> RunSettings:
+    """The settings of a run that comes to the place of a planted bug; without the bug it has to keep every promise."""
+    return settings if plant not in _STEERING else replace(settings, **_STEERING[plant])
 
 
 @contextmanager
@@ -158,4 +165,25 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
     ),
     Plant.FENCE_IGNORED: (("simulation.sim_master.SimMaster._superseded", _ignore),),
     Plant.COMMITTED_TOO_FAR: (("mqcore.delivery.queue_progress.QueueProgress._settle", _settle_too_far),),
+}
+
+# What the drawn settings seldom come to.
+_STEERING: dict[Plant, dict[str, Any]] = {
+    Plant.CUT_NOT_DURABLE: {
+        "in_sync_replicas": 1,
+        "fault_time_ms": 60_000,
+        "fault_pause_ms": 6_000,
+        "pause_ms_max": 500,
+        "name_server_late_ms": 0,
+        "slaves_late_ms": 0,
+        "fault_weights": (("give_up_slaves", 20), ("lose_power_after_cut", 40)),
+    },
+    Plant.HALF_RECORD_KEPT: {
+        "transfer_batch_bytes": 500,
+        "body_bytes_max": 1_200,
+        "equal_messages": False,
+        "pause_ms_max": 200,
+        "fault_time_ms": 30_000,
+        "fault_weights": (("lose_master_disk_within_record", 40), ("slow_network", 20)),
+    },
 }

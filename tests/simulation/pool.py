@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from simulation.checkers import Violation
 from simulation.cluster import Cluster, RunReport, run
-from simulation.plants import Plant, planted
+from simulation.plants import Plant, planted, steered
 from simulation.run_settings import RunSettings
 from simulation.shell_seams import in_simulation
 
@@ -70,10 +70,15 @@ class Totals:
         self.statuses += report.statuses
 
 
-def run_one(seed: int, plant: Plant | None = None, also_faults: tuple[str, ...] = ()) -> SeedResult:
-    """Runs one seed; a failure is a value."""
+def run_one(
+    seed: int,
+    plant: Plant | None = None,
+    also_faults: tuple[str, ...] = (),
+    steer_for: Plant | None = None,
+) -> SeedResult:
+    """Runs one seed; a failure is a value. With `steer_for` it goes where that bug would be, and without the bug."""
     started = time.perf_counter()
-    settings = RunSettings.draw(seed, also_faults=also_faults)
+    settings = steered(RunSettings.draw(seed, also_faults=also_faults), steer_for or plant)
     cluster = Cluster(settings)
     report, failure = None, None
     # A run's millions of short-lived objects seldom form cycles: looking for them all the time takes a sixth of it.

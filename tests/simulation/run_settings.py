@@ -62,6 +62,8 @@ class RunSettings:
     """How long after the master they are started for the first time."""
     also_faults: tuple[str, ...] = ()
     """Kinds of `simulation.faults.UNSURVIVED` that may come nevertheless."""
+    fault_weights: tuple[tuple[str, int], ...] = ()
+    """Kinds of faults that come more often than they do otherwise, or at all: their names and weights."""
     master_recovery_timeout_ms: int = 60_000
     """The product's own: how long a master looks for NameServers that are silent."""
 
