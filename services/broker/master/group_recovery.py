@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -106,6 +106,8 @@ class GroupRecovery:
         # At the start an operator accepts all that is damaged by then; later, what he was told of.
         self._accepts_damage = accepts_loss
         self._given_up_disks: set[str] = set()
+        self._half_records: dict[str, tuple[int, int]] = {}
+        """Of a disk whose log ends within a record: its end, and the end of its last whole record."""
         self._given_up = given_up
         self._state_changed = state_changed
         self._connected_ids = connected_ids
@@ -281,11 +283,12 @@ class GroupRecovery:
                     self._identity.broker_name,
                 ):
                     return False  # Its address is another group's now.
-                relation = await self._relation(peer, theirs.extent)
+                extent = self._whole(theirs.disk_id, theirs.extent)
+                relation = await self._relation(peer, extent)
         except (PeerUnavailable, RemoteProtocolError) as error:
             log.debug("replica_silent", endpoint=endpoint, reason=str(error))
             return False
-        start.replica_answered(_answer_of(endpoint, theirs, relation))
+        start.replica_answered(_answer_of(endpoint, theirs, extent, relation))
         return False
 
     async def _relation(self, peer: PeerClient, theirs: LogExtent) -> Relation:
@@ -303,6 +306,11 @@ class GroupRecovery:
         if their_digest != await digest_of(self._store, tail):
             return Relation.PARTED
         return Relation.EXTENDS if is_longer else Relation.WITHIN
+
+    def _whole(self, disk_id: str, extent: LogExtent) -> LogExtent:
+        """Without the part of a record at its end, if a fetch has shown that there is one."""
+        raw_end, whole_end = self._half_records.get(disk_id, (-1, 0))
+        return replace(extent, end_offset=whole_end) if extent.end_offset == raw_end else extent
 
     # Taking over
 
@@ -326,6 +334,9 @@ class GroupRecovery:
                 # What our log holds now, it shares with theirs. A version without histories leaves us ours.
                 history = answer.history if answer.history.epochs else history
                 await self._copy(peer, answer)
+                if self._store.dispatched_offset < self._store.end_offset == answer.extent.end_offset:
+                    # Nobody was promised a record of which this is a part; and there is no more of it to be had.
+                    self._half_records[answer.disk_id] = (answer.extent.end_offset, self._store.dispatched_offset)
         except (PeerUnavailable, RemoteProtocolError) as error:
             # With it perhaps the only copy went: ask again. What the others said is void as well, since they may not
             # extend what came so far.
@@ -387,7 +398,10 @@ class GroupRecovery:
                 return False
             if promise is None:
                 continue
-            if not promise.is_promised or promise.end_offset > answer.extent.end_offset:
+            promised = self._whole(
+                answer.disk_id, LogExtent(min(answer.extent.min_offset, promise.end_offset), promise.end_offset)
+            )
+            if not promise.is_promised or promised.end_offset > answer.extent.end_offset:
                 log.info("epoch_promised_before", replica=answer.endpoint, epoch=promise.epoch, wanted=epoch)
                 start.promise_refused(answer, promise.epoch)
                 return False
@@ -465,12 +479,12 @@ def _wait_for_tables(damaged: Mapping[str, str], *, end_offset: int) -> Wait:
     )
 
 
-def _answer_of(endpoint: str, theirs: PeerLog, relation: Relation) -> ReplicaAnswer:
+def _answer_of(endpoint: str, theirs: PeerLog, extent: LogExtent, relation: Relation) -> ReplicaAnswer:
     return ReplicaAnswer(
         broker_id=theirs.broker_id,
         endpoint=endpoint,
         disk_id=theirs.disk_id,
-        extent=theirs.extent,
+        extent=extent,
         history=theirs.history,
         relation=relation,
         serving=theirs.serving,

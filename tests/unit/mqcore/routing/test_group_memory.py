@@ -261,15 +261,17 @@ class Cluster(RuleBasedStateMachine):
             recovering,
         )
         answer = self.table.register(registration, now_ms=self.now_ms)
+        # Who only waits keeps nobody out who serves.
+        takes_over = before is not None and bool(before.recovering) and not recovering
         if broker_id == 0 and not recovering and epoch < greatest:
             assert isinstance(answer, RegistrationRefused)
             assert answer.is_superseded
-        elif before is not None and before.disk_id != disk_id:
+        elif before is not None and before.disk_id != disk_id and not takes_over:
             assert isinstance(answer, RegistrationRefused), "a live broker was pushed out by another disk"
             assert not answer.is_superseded
         if isinstance(answer, RegistrationRefused):
             return
-        if before is not None and before.incarnation != incarnation:
+        if before is not None and before.incarnation != incarnation and not takes_over:
             assert run > before.run or before.endpoints.client == registration.endpoints.client
         self.live[broker_id] = registration
         # What it says of its own disk it says in its own name.
