@@ -60,7 +60,7 @@ class _Start:
 
     async def _fetch(self, endpoints: Sequence[str], is_behind: bool) -> None:
         waiting = self.recovery.waiting
-        self.seen.append(waiting and waiting.reason)
+        self.seen.append(None if waiting is None else waiting.reason)
         if (failure := next(self._failures, None)) is not None:
             error = rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, failure)
             raise PeerUnavailable("slave:1", "GetMetadataTable", error)
