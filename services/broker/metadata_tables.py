@@ -138,10 +138,10 @@ class MetadataTables:
             self._entries_written[file] = len(table)
         if 0 < len(missing) < len(self.by_file):
             log.warning("metadata_missing", files=missing)
-        self.topics.add_system_topics(
+        self.topics.add_system(
             system_topics(cluster=cluster, broker_name=broker_name, auto_create_topic=auto_create_topic)
         )
-        self.groups.add_system_groups(system_subscription_groups())
+        self.groups.add_system(system_subscription_groups())
         self.persist_all()
 
     def accept_damage(self) -> list[str]:

@@ -417,7 +417,9 @@ class FakeOperations:
             raise OperationFailed(FailureKind.NOT_FOUND, f"there is no broker group {broker_name}")
         loss = self.cluster.waits.get(broker_name)
         if loss is None:
-            raise OperationFailed(FailureKind.REFUSED, f"{broker_name}:0 waits for nothing")
+            raise OperationFailed(
+                FailureKind.REFUSED, f"{broker_name}:0 serves and waits for nothing; nothing was given up"
+            )
         if dry_run:
             return loss
         if set(names) != set(loss.names):

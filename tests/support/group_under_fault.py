@@ -29,7 +29,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
 
+from broker.files import PosixDisk
 from demo.evidence import compare_logs, logged_message_ids
+from mqcore.metadata import (
+    ConsumerOffsetTable,
+    MetadataFile,
+    MetadataStore,
+    SubscriptionGroupTable,
+    TopicTable,
+)
 from support.acknowledged_sends import METADATA, AcknowledgedSender, body_of
 from support.cluster_processes import ProcessCluster, ServiceProcess, lasting_port, wait_until
 from support.topic_admin import create_topic
@@ -352,14 +360,33 @@ class BrokerGroup:
         )
 
     def wait_progress_copied(self) -> None:
-        """Waits until every running slave knows what the master knows, and remembers it as what must not be lost."""
+        """Waits until every running slave has on its disk what the master knows; that must not be lost.
+
+        On its disk: a slave answers with what it took over before it has written it. One that is killed in between
+        begins with the progress before, as does the master that asks it then: what was consumed since comes again.
+        """
         self._before = self.tables_of(self.master)
         for slave in self.slaves:
             if _runs(slave):
                 wait_until(partial(self._has_tables, slave), limit_s=30, what=f"{slave.name} has its master's tables")
 
     def _has_tables(self, member: ServiceProcess) -> bool:
-        return not _lost(self._before, self.tables_of(member))
+        return not _lost(self._before, self.tables_of(member)) and not _lost(self._before, self._tables_on_disk(member))
+
+    def _tables_on_disk(self, member: ServiceProcess) -> Tables:
+        """What a member would begin with."""
+        files = MetadataStore(PosixDisk(self.store(member)))
+        topics, groups, offsets = TopicTable(), SubscriptionGroupTable(), ConsumerOffsetTable()
+        files.load(MetadataFile.TOPICS, topics)
+        files.load(MetadataFile.SUBSCRIPTION_GROUPS, groups)
+        files.load(MetadataFile.CONSUMER_OFFSETS, offsets)
+        return Tables(
+            topics={
+                topic.name: (topic.read_queue_count, topic.write_queue_count, topic.message_type) for topic in topics
+            },
+            groups=frozenset(group.name for group in groups),
+            offsets={(one.group, one.topic, one.queue_id): one.offset for one in offsets},
+        )
 
     def is_ready(self, member: ServiceProcess) -> bool:
         """Its readiness probe, as kubelet asks it."""

@@ -228,7 +228,11 @@ def kept_tail_list(tails: Iterable[KeptTail], unseen: Iterable[Unseen]) -> pb.Li
 def accepted_loss(loss: AcceptedLoss) -> pb.AcceptGroupLossResponse:
     """What a master that waits gives up."""
     answer = pb.AcceptGroupLossResponse(
-        broker=loss.broker, waits_for=loss.waits_for, end_offset=loss.end_offset, lost_bytes=loss.lost_bytes
+        broker=loss.broker,
+        waits_for=loss.waits_for,
+        end_offset=loss.end_offset,
+        lost_bytes=loss.lost_bytes,
+        serving=loss.serving,
     )
     for one in loss.missing:
         replica = answer.missing.add(

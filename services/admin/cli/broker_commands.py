@@ -257,7 +257,8 @@ def accept_loss(
 ) -> None:
     """Have a master that waits at its start serve without the disks, or the damaged tables, that it waits for.
 
-    A master that serves forgets slaves that are away, for which it keeps its log.
+    A master that serves waits for nothing, and gives nothing up: it forgets slaves that are away, and keeps its log for
+    them no more.
 
     Only when they are gone for good: what they alone hold is lost. It says in numbers what is known of that, and asks.
     A replica that comes back later keeps what it held beyond as a tail: see `tandemmq restore-kept-tail`.
@@ -273,9 +274,13 @@ def accept_loss(
         emit(output if dry_run else OutputFormat.TABLE, planned, _loss_view(planned))
         if dry_run:
             return
-        ask(f"Give that up for good? ({cluster.target().title})")
+        ask(f"{'Forget them' if planned.serving else 'Give that up'} for good? ({cluster.target().title})")
     done = cluster.ask(lambda operations: operations.accept_loss(broker_group, names=planned.names))
-    told = Text(f"{done.broker} gave that up; `tandemmq status` shows how it goes on")
+    told = Text(
+        f"{done.broker} forgot them, and serves as before"
+        if done.serving
+        else f"{done.broker} gave that up; `tandemmq status` shows how it goes on"
+    )
     emit(output, done, Group(_loss_view(done), "", told) if yes else told)
 
 
@@ -331,7 +336,12 @@ def events(
 
 def _loss_view(loss: AcceptedLoss) -> RenderableType:
     """What is given up, in numbers."""
-    parts: list[RenderableType] = [Text(f"{loss.broker} waits: {loss.waits_for}"), ""]
+    heading = (
+        "serves, and waits for nothing. It keeps its log for members that are away:"
+        if loss.serving
+        else f"waits: {loss.waits_for}"
+    )
+    parts: list[RenderableType] = [Text(f"{loss.broker} {heading}"), ""]
     if loss.missing:
         table = new_table(
             "missing", "disk", "starts", "epoch", "last known end", "more than in reach", "last seen", "at"
@@ -353,8 +363,11 @@ def _loss_view(loss: AcceptedLoss) -> RenderableType:
             table,
             "",
             Text(
-                f"The best log in reach ends at {loss.end_offset:,}. Known to be lost: {loss.lost_bytes:,} bytes; the "
-                "missing may hold more than is known."
+                f"Its log ends at {loss.end_offset:,}, and nothing of it is given up: it forgets these members, and "
+                "keeps nothing for them any more."
+                if loss.serving
+                else f"The best log in reach ends at {loss.end_offset:,}. Known to be lost: {loss.lost_bytes:,} bytes; "
+                "the missing may hold more than is known."
             ),
         ]
     if loss.damaged_tables:

@@ -76,22 +76,30 @@ class BrokerOperations:
             lambda planes: planes.replica.accept_loss(replica_pb.AcceptLossRequest(dry_run=True)),
             problem=f"{master.key} does not say what it waits for",
         )
-        if not waits.waits_for:
+        if not waits.waits_for and not waits.missing:
             raise OperationFailed(
-                FailureKind.REFUSED, f"{master.key} waits for nothing", remedy="`tandemmq status` shows how it is"
+                FailureKind.REFUSED,
+                f"{master.key} {'serves and ' if waits.serving else ''}waits for nothing; nothing was given up",
+                remedy="`tandemmq status` shows how it is",
             )
         loss = _loss(master, waits, dry_run=dry_run)
         if not loss.names:
             raise OperationFailed(
-                FailureKind.REFUSED, problem, cause=loss.waits_for, remedy="nobody can give that up; remove the cause"
+                FailureKind.REFUSED,
+                problem,
+                cause=loss.waits_for,
+                remedy="nobody can give that up; wait, or remove the cause",
             )
         if dry_run:
             return loss
+        whom = f"it waits for {', '.join(loss.names)}"
+        if loss.serving:
+            problem, whom = f"{master.key} serves, and forgot nobody", f"away are {', '.join(loss.names)}"
         if set(names) != set(loss.names):
             raise OperationFailed(
                 FailureKind.REFUSED,
                 problem,
-                cause=f"it waits for {', '.join(loss.names)}; named was {', '.join(names) or 'nothing'}",
+                cause=f"{whom}; named was {', '.join(names) or 'nothing'}",
                 remedy="look again with a dry run, and name what it tells",
             )
         request = replica_pb.AcceptLossRequest(
@@ -178,4 +186,5 @@ def _loss(master: BrokerState, waits: replica_pb.AcceptLossResponse, *, dry_run:
         end_offset=waits.end_offset,
         lost_bytes=waits.lost_bytes,
         dry_run=dry_run,
+        serving=waits.serving,
     )

@@ -2,8 +2,9 @@
 
 Each broker answers in the order of its CommitLog. The merge takes the next message of all brokers' answers; when a
 broker's answer is used up and it has more, it is asked for more before anything else is taken, so that pages are in
-order. What is left of an answer is asked for again with the next page: from the store time of the last message that was
-taken, without those up to that one. Messages that come in meanwhile do not shift the pages.
+order. What is left of an answer is asked for again with the next page, without what was taken of it: by the token that
+the answer was asked for with, or, for a broker's first answer, from the store time of the last message that was taken.
+So one question brings what is left, and messages that come in meanwhile do not shift the pages.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class MessageSearch:
             start_ms, end_ms = (start_ms, standing.bound_ms + 1) if backwards else (standing.bound_ms, end_ms)
         request = query_request(query, start_ms=start_ms, end_ms=end_ms, limit=limit, page_token=standing.page_token)
         part.asks += 1
+        part.asked_from = standing
         [answer] = await self._questions.brokers([part.broker], lambda broker: broker.messages.query(request))
         if answer.value is None:
             part.failure = answer.failure
@@ -112,12 +114,13 @@ class _Part:
         self.broker = broker
         # Where its next answer begins.
         self.standing = standing
+        # Where its last answer began: all that was found and not taken is of that one.
+        self.asked_from = standing
         self.found: deque[MessageSummary] = deque()
         self.is_over = False
         self.failure: CallFailure | None = None
         self.scanned = 0
         self.asks = 0
-        self._began = standing
         self._last: MessageSummary | None = None
 
     @property
@@ -145,7 +148,9 @@ class _Part:
         if not self.found:
             return self.standing
         if self._last is None:
-            return self._began
+            return self.asked_from
+        if self.asked_from.page_token:
+            return replace(self.asked_from, taken_offset=self._last.physical_offset)
         return Standing(bound_ms=self._last.store_ms, taken_offset=self._last.physical_offset)
 
     def unseen(self) -> Unseen:

@@ -32,7 +32,7 @@ class Standing:
     page_token: bytes = b""
     # Store time of the last message taken when the token was made: nothing beyond it is wanted again. -1: the query's.
     bound_ms: int = -1
-    # Offset in the CommitLog of the last message taken; -1: none within the bound.
+    # Offset in the CommitLog of the last message taken; -1: none of those that are asked for.
     taken_offset: int = -1
 
     def has_taken(self, physical_offset: int, *, backwards: bool) -> bool:

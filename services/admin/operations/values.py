@@ -569,7 +569,10 @@ class DamagedTable:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """What a starting master waits for, and was told, or would be told, to give up."""
+    """What a starting master waits for, and was told, or would be told, to give up.
+
+    Of a master that serves: members that are away, which it forgets.
+    """
 
     # The master, as name:id.
     broker: str
@@ -581,6 +584,8 @@ class AcceptedLoss:
     # How much more the missing disks are known to hold; they may hold more than is known.
     lost_bytes: int
     dry_run: bool
+    # It serves, and waits for nothing.
+    serving: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -145,10 +145,12 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         response: pb.AcceptLossResponse,
         context: _Context,
     ) -> pb.AcceptLossResponse:
-        away = recovery.away() if self._serving() else []
-        if away:
-            response.waits_for = "nothing: it serves; it keeps its log for members that are away, and asks for them"
-            response.missing.extend(_remembered(memory) for memory in away)
+        if not self._serving():
+            response.waits_for = "the replicas of its group: it asks them"
+            return response
+        response.serving = True
+        away = recovery.away()
+        response.missing.extend(_remembered(memory) for memory in away)
         if not away or request.dry_run:
             return response
         if refusal := await recovery.forget_away(request.disk_ids):

@@ -197,28 +197,19 @@ class GroupRecovery:
                 await self._replica.count_runs(start.run_of_us)
                 self._state_changed()
             step = start.next_step(now_ms=self._clock.monotonic_ms())
-            if isinstance(step, Serve):
-                if not await self._is_promised(start, step.epoch) or not await self._metadata_fetched(start):
-                    await asyncio.sleep(ASK_PAUSE_S)
-                    continue
-                damaged = self._damaged_tables()
-                if damaged and not self._accepts_damage:
-                    # Another member may come that has them.
-                    self._note_waiting(_wait_for_tables(damaged, end_offset=self._store.end_offset))
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(ASK_PAUSE_MAX_S, 1.2 * pause_s)
-                    continue
-                if damaged:
-                    log.warning("metadata_given_up", tables=sorted(damaged), kept="beside it, as .damaged")
-                    self._accept_damage()
-                await self._begin(start, step)
-                return True
             if isinstance(step, Fetch):
                 self._note_waiting(None)
                 await self._fetch(start, step.answer)
                 pause_s = ASK_PAUSE_S
                 continue
-            self._note_waiting(step)
+            if isinstance(step, Serve) and not await self._is_promised(start, step.epoch):
+                await asyncio.sleep(ASK_PAUSE_S)
+                continue
+            waiting = step if isinstance(step, Wait) else await self._metadata_wait(start)
+            if isinstance(step, Serve) and waiting is None:
+                await self._begin(start, step)
+                return True
+            self._note_waiting(waiting)
             await asyncio.sleep(pause_s)
             pause_s = min(ASK_PAUSE_MAX_S, 1.2 * pause_s)
         return False
@@ -407,13 +398,21 @@ class GroupRecovery:
                 return False
         return True
 
-    async def _metadata_fetched(self, start: MasterStart) -> bool:
+    async def _metadata_wait(self, start: MasterStart) -> Wait | None:
+        """Takes tables and leases over from those that answered; what it has to wait for, if it cannot begin so."""
         try:
             await self._fetch_metadata([answer.endpoint for answer in start.answers], self._was_behind)
         except PeerUnavailable as error:
-            log.error("metadata_fetch_failed", reason=str(error))
-            return False
-        return True
+            reason = f"a replica does not give its topics, groups and offsets: {error}"
+            return Wait(reason, end_offset=self._store.end_offset)
+        damaged = self._damaged_tables()
+        if damaged and not self._accepts_damage:
+            # Another member may come that has them.
+            return _wait_for_tables(damaged, end_offset=self._store.end_offset)
+        if damaged:
+            log.warning("metadata_given_up", tables=sorted(damaged), kept="beside it, as .damaged")
+            self._accept_damage()
+        return None
 
     async def _begin(self, start: MasterStart, step: Serve) -> None:
         self._note_waiting(None)

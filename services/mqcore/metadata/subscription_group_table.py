@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Final
 
-from mqcore.metadata.data_version import DataVersion
 from mqcore.metadata.errors import InvalidGroup
-from mqcore.metadata.java_json import JavaObject, JavaText, JavaValue, read_java_json, write_java_json
-from mqcore.metadata.replica_merge import (
-    REMOVALS,
-    Entries,
-    follow_master,
-    merge_replica,
-    merged_version,
-    read_removals,
-    removed,
-)
+from mqcore.metadata.java_json import JavaObject, JavaValue
+from mqcore.metadata.replica_merge import NamedTable
 
 __all__ = ["SubscriptionGroupConfig", "SubscriptionGroupTable"]
 
@@ -50,6 +41,11 @@ class SubscriptionGroupConfig:
     consume_timeout_minutes: int = 15
     attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """RocketMQ 5's group attributes. Not to be changed."""
+
+    @property
+    def name(self) -> str:
+        """Its key in the table."""
+        return self.group_name
 
     @property
     def max_attempts(self) -> int:
@@ -106,129 +102,10 @@ class SubscriptionGroupConfig:
         )
 
 
-class SubscriptionGroupTable:
-    """All consumer groups of this broker. The version changes with every change."""
+class SubscriptionGroupTable(NamedTable[SubscriptionGroupConfig]):
+    """All consumer groups of this broker. RocketMQ's forbiddenTable, group to topic to bits, is kept as read."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, SubscriptionGroupConfig] = {}
-        self._forbidden: Mapping[str, JavaValue] = {}
-        """RocketMQ's forbiddenTable, group to topic to bits: kept as read, for Java readers."""
-        self._removals: dict[str, int] = {}
-        """Marks of groups that operators removed: see `replica_merge`."""
-        self._made_by_brokers: frozenset[str] = frozenset()
-        self._texts: dict[str, tuple[SubscriptionGroupConfig, JavaText]] = {}
-        self._version = DataVersion()
-
-    @property
-    def version(self) -> DataVersion:
-        """Compared by slaves."""
-        return self._version
-
-    def get(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group, if this broker has it."""
-        return self._groups.get(name)
-
-    def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
-        return iter(self._groups.values())
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def put(self, config: SubscriptionGroupConfig, *, now_ms: int) -> bool:
-        """Adds or changes a group; False when it was just so already. Raises InvalidGroup."""
-        config.check()
-        if self._groups.get(config.group_name) == config:
-            return False
-        self._groups[config.group_name] = config
-        self._version = self._version.next(now_ms)
-        return True
-
-    def add_system_groups(self, groups: Iterable[SubscriptionGroupConfig]) -> None:
-        """Adds those of a new broker that are missing. The table looks no newer for it: a new disk's is the oldest."""
-        made = list(groups)
-        self._made_by_brokers = frozenset(group.group_name for group in made)
-        for group in made:
-            if group.group_name not in self._groups:
-                self.put(group, now_ms=self._version.timestamp_ms)
-
-    def remove(self, name: str, *, now_ms: int) -> bool:
-        """Removes a group because somebody said so, and leaves a mark of it; False when there is none."""
-        if name not in self._groups:
-            return False
-        self._take(removed(self._entries, name, now_ms=now_ms))
-        self._version = self._version.next(now_ms)
-        return True
-
-    @property
-    def _entries(self) -> Entries[SubscriptionGroupConfig]:
-        return Entries(self._groups, self._removals)
-
-    def _take(self, entries: Entries[SubscriptionGroupConfig]) -> None:
-        self._groups, self._removals = entries.held, entries.removals
-
-    def to_json(self) -> str:
-        """The text of `subscriptionGroup.json`."""
-        fields: dict[str, JavaValue] = {
-            "dataVersion": self._version.to_fields(),
-            "forbiddenTable": self._forbidden,
-            "subscriptionGroupTable": {name: self._text_of(group) for name, group in self._groups.items()},
-        }
-        if self._removals:
-            fields[REMOVALS] = self._removals
-        return write_java_json(fields)
-
-    def _text_of(self, group: SubscriptionGroupConfig) -> JavaText:
-        known = self._texts.get(group.group_name)
-        if known is None or known[0] is not group:
-            known = self._texts[group.group_name] = (group, JavaText(group.to_fields(), depth=2))
-        return known[1]
-
-    def copied(self) -> Self:
-        """The table as it is now, to be printed in a thread. What was printed before is shared."""
-        copy = type(self)()
-        copy._groups, copy._removals, copy._version = dict(self._groups), self._removals, self._version
-        copy._forbidden = self._forbidden
-        if len(self._texts) > 2 * len(self._groups):
-            self._texts = {name: self._texts[name] for name in self._groups if name in self._texts}
-        copy._texts = self._texts
-        return copy
-
-    def load_json(self, text: str) -> None:
-        """Replaces everything, version included, by the text. MetadataCorrupt leaves the table as it was."""
-        self._version, entries, self._forbidden = _read(text)
-        self._take(entries)
-
-    def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
-        """Takes the master's table, without losing what no operator removed; one line for each group kept."""
-        _, master, self._forbidden = _read(text)
-        entries, kept = follow_master(self._entries, master, made_by_brokers=self._made_by_brokers)
-        self._take(entries)
-        self._version = version
-        return [f"group {name}: kept, since the master lacks it and nobody deleted it" for name in kept]
-
-    def merge_replica(self, text: str) -> list[str]:
-        """Takes what a replica holds beside ours, before a master serves; one line for each group that came of it."""
-        before, before_forbidden = self._entries, self._forbidden
-        their_version, theirs, their_forbidden = _read(text)
-        theirs_newer = their_version.is_newer_than(self._version)
-        merged = merge_replica(before, theirs, theirs_newer=theirs_newer)
-        older, newer = (before_forbidden, their_forbidden) if theirs_newer else (their_forbidden, before_forbidden)
-        self._forbidden = {**older, **newer}
-        self._version = merged_version(
-            (self._version, (before, before_forbidden)),
-            (their_version, (theirs, their_forbidden)),
-            (merged, self._forbidden),
+        super().__init__(
+            SubscriptionGroupConfig, kind="group", field="subscriptionGroupTable", kept_field="forbiddenTable"
         )
-        self._take(merged)
-        return [f"group {name}" for name in merged.held if name not in before.held]
-
-
-def _read(text: str) -> tuple[DataVersion, Entries[SubscriptionGroupConfig], Mapping[str, JavaValue]]:
-    fields = read_java_json(text)
-    groups = fields.object("subscriptionGroupTable")
-    held = {name: SubscriptionGroupConfig.from_object(name, groups.object(name)) for name in groups}
-    return (
-        DataVersion.from_object(fields.object("dataVersion")),
-        Entries(held, read_removals(fields)),
-        fields.raw("forbiddenTable"),
-    )

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Final
 
-from mqcore.metadata.data_version import DataVersion
 from mqcore.metadata.errors import InvalidTopic
-from mqcore.metadata.java_json import JavaObject, JavaText, JavaValue, read_java_json, write_java_json
-from mqcore.metadata.replica_merge import (
-    REMOVALS,
-    Entries,
-    follow_master,
-    merge_replica,
-    merged_version,
-    read_removals,
-    removed,
-)
+from mqcore.metadata.java_json import JavaObject, JavaValue
+from mqcore.metadata.replica_merge import NamedTable
 
 __all__ = [
     "ATTRIBUTE_MESSAGE_TYPE",
@@ -69,6 +60,11 @@ class TopicConfig:
     """RocketMQ 5's topic attributes. Not to be changed."""
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its key in the table."""
+        return self.topic_name
 
     @property
     def message_type(self) -> str:
@@ -130,116 +126,8 @@ class TopicConfig:
         )
 
 
-class TopicTable:
-    """All topics of this broker. The version changes with every change."""
+class TopicTable(NamedTable[TopicConfig]):
+    """All topics of this broker."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, TopicConfig] = {}
-        self._removals: dict[str, int] = {}
-        """Marks of topics that operators removed: see `replica_merge`."""
-        self._made_by_brokers: frozenset[str] = frozenset()
-        self._texts: dict[str, tuple[TopicConfig, JavaText]] = {}
-        self._version = DataVersion()
-
-    @property
-    def version(self) -> DataVersion:
-        """Compared by slaves."""
-        return self._version
-
-    def get(self, name: str) -> TopicConfig | None:
-        """The topic, if this broker has it."""
-        return self._topics.get(name)
-
-    def __iter__(self) -> Iterator[TopicConfig]:
-        return iter(self._topics.values())
-
-    def __len__(self) -> int:
-        return len(self._topics)
-
-    def put(self, config: TopicConfig, *, now_ms: int) -> bool:
-        """Adds or changes a topic; False when it was just so already. Raises InvalidTopic."""
-        config.check()
-        if self._topics.get(config.topic_name) == config:
-            return False
-        self._topics[config.topic_name] = config
-        self._version = self._version.next(now_ms)
-        return True
-
-    def add_system_topics(self, topics: Iterable[TopicConfig]) -> None:
-        """Adds those of a new broker that are missing. The table looks no newer for it: a new disk's is the oldest."""
-        made = list(topics)
-        self._made_by_brokers = frozenset(topic.topic_name for topic in made)
-        for topic in made:
-            if topic.topic_name not in self._topics:
-                self.put(topic, now_ms=self._version.timestamp_ms)
-
-    def remove(self, name: str, *, now_ms: int) -> bool:
-        """Removes a topic because somebody said so, and leaves a mark of it; False when there is none."""
-        if name not in self._topics:
-            return False
-        self._take(removed(self._entries, name, now_ms=now_ms))
-        self._version = self._version.next(now_ms)
-        return True
-
-    @property
-    def _entries(self) -> Entries[TopicConfig]:
-        return Entries(self._topics, self._removals)
-
-    def _take(self, entries: Entries[TopicConfig]) -> None:
-        self._topics, self._removals = entries.held, entries.removals
-
-    def to_json(self) -> str:
-        """The text of `topics.json`."""
-        fields: dict[str, JavaValue] = {
-            "dataVersion": self._version.to_fields(),
-            "topicConfigTable": {name: self._text_of(topic) for name, topic in self._topics.items()},
-        }
-        if self._removals:
-            fields[REMOVALS] = self._removals
-        return write_java_json(fields)
-
-    def _text_of(self, topic: TopicConfig) -> JavaText:
-        known = self._texts.get(topic.topic_name)
-        if known is None or known[0] is not topic:
-            known = self._texts[topic.topic_name] = (topic, JavaText(topic.to_fields(), depth=2))
-        return known[1]
-
-    def copied(self) -> Self:
-        """The table as it is now, to be printed in a thread. What was printed before is shared."""
-        copy = type(self)()
-        copy._topics, copy._removals, copy._version = dict(self._topics), self._removals, self._version
-        if len(self._texts) > 2 * len(self._topics):
-            self._texts = {name: self._texts[name] for name in self._topics if name in self._texts}
-        copy._texts = self._texts
-        return copy
-
-    def load_json(self, text: str) -> None:
-        """Replaces everything, version included, by the text. MetadataCorrupt leaves the table as it was."""
-        self._version, entries = _read(text)
-        self._take(entries)
-
-    def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
-        """Takes the master's table, without losing what no operator removed; one line for each topic kept."""
-        _, master = _read(text)
-        entries, kept = follow_master(self._entries, master, made_by_brokers=self._made_by_brokers)
-        self._take(entries)
-        self._version = version
-        return [f"topic {name}: kept, since the master lacks it and nobody deleted it" for name in kept]
-
-    def merge_replica(self, text: str) -> list[str]:
-        """Takes what a replica holds beside ours, before a master serves; one line for each topic that came of it."""
-        before = self._entries
-        their_version, theirs = _read(text)
-        merged = merge_replica(before, theirs, theirs_newer=their_version.is_newer_than(self._version))
-        self._version = merged_version((self._version, before), (their_version, theirs), merged)
-        self._take(merged)
-        return [f"topic {name}" for name in merged.held if name not in before.held]
-
-
-def _read(text: str) -> tuple[DataVersion, Entries[TopicConfig]]:
-    fields = read_java_json(text)
-    topics = fields.object("topicConfigTable")
-    return (
-        DataVersion.from_object(fields.object("dataVersion")),
-        Entries({name: TopicConfig.from_object(name, topics.object(name)) for name in topics}, read_removals(fields)),
-    )
+        super().__init__(TopicConfig, kind="topic", field="topicConfigTable")

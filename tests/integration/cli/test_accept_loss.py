@@ -96,7 +96,8 @@ def test_a_master_with_an_empty_disk_waits_in_sight_until_its_slave_comes(tmp_pa
         master.wait_serving()
         assert _end_offset(master) == end_offset
         wait_until(lambda: commands.run("status").exit_code == 0, limit_s=90, what="status is healthy")
-        assert "waits for nothing" in str(commands.run("broker", "accept-loss", "broker-a", "--yes").exception)
+        refused = str(commands.run("broker", "accept-loss", "broker-a", "--yes").exception)
+        assert "broker-a:0 serves and waits for nothing; nothing was given up" in refused
 
 
 def test_what_an_operator_gave_up_is_kept_by_the_slave_that_comes_later(tmp_path: Path) -> None:

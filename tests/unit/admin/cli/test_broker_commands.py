@@ -86,6 +86,18 @@ def test_a_loss_is_told_in_numbers_and_accepted_as_it_was_told() -> None:
     assert not cluster.operations.cluster.waits
 
 
+def test_a_master_that_serves_gives_nothing_up_and_forgets_who_is_away() -> None:
+    cluster = FakeCluster()
+    cluster.operations.cluster.waits["broker-b"] = replace(WAITS, serving=True, waits_for="", lost_bytes=0)
+    shown = cluster.run("broker", "accept-loss", "broker-b", "--dry-run")
+    assert "broker-b:0 serves, and waits for nothing. It keeps its log for members that are away:" in shown
+    assert "nothing of it is given up" in shown
+    assert "lost" not in shown
+    told = cluster.run("broker", "accept-loss", "broker-b", "--yes")
+    assert "broker-b:0 forgot them, and serves as before" in told
+    assert "gave that up" not in told
+
+
 def test_replication_shows_lag_and_who_left_and_why() -> None:
     gone = SlaveDeparture(peer="10.0.0.9:40000", broker_id=1, wall_ms=0, reason="reset by peer", lag_bytes=4_096)
     cluster = FakeCluster(state=with_broker(two_groups(), master(slave_departures=(gone,))))

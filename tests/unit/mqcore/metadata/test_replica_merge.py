@@ -35,8 +35,8 @@ class Broker:
         self.delays = DelayOffsetTable()
         for table, text in zip(self.tables, texts, strict=False):
             table.load_json(text)
-        self.topics.add_system_topics(system_topics(cluster="c", broker_name="b", auto_create_topic=True))
-        self.groups.add_system_groups(system_subscription_groups())
+        self.topics.add_system(system_topics(cluster="c", broker_name="b", auto_create_topic=True))
+        self.groups.add_system(system_subscription_groups())
         self.removed: set[str] = set()
         self.was_set: set[tuple[str, int]] = set()
 

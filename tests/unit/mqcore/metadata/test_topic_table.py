@@ -92,7 +92,7 @@ def test_the_last_topic_can_be_deleted() -> None:
 def test_what_brokers_make_by_themselves_is_the_masters_to_say() -> None:
     master, slave = TopicTable(), TopicTable()
     for table, auto_create in ((master, False), (slave, True)):
-        table.add_system_topics(system_topics(cluster="C", broker_name="a", auto_create_topic=auto_create))
+        table.add_system(system_topics(cluster="C", broker_name="a", auto_create_topic=auto_create))
     assert slave.apply_from_master(master.to_json(), master.version) == []
     assert slave.get("TBW102") is None
 

@@ -1,0 +1,71 @@
+"""What a master is told to give up, and what a caller hears who had nothing to give up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from tandemmq.broker.v1 import replica_service_pb2 as pb
+
+from admin.cluster_state import ClusterState
+from admin.operations.broker_operations import BrokerOperations
+from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.members import Members
+from support.cluster_states import master
+from support.fake_brokers import FakeQuestions
+
+_AWAY = pb.RememberedReplica(broker_id=1, disk_id="d1", end_offset=4_096)
+
+
+class _Replica:
+    """Answers AcceptLoss as a broker does."""
+
+    def __init__(self, answer: pb.AcceptLossResponse) -> None:
+        self.given_up: list[str] = []
+        self._answer = answer
+
+    async def accept_loss(self, request: pb.AcceptLossRequest) -> pb.AcceptLossResponse:
+        if not request.dry_run:
+            self.given_up += request.disk_ids
+        return self._answer
+
+
+def _operations(replica: _Replica) -> BrokerOperations:
+    state = ClusterState(name_servers=(), brokers=(master("broker-a"),))
+    return BrokerOperations(Members(lambda: state), FakeQuestions({"broker-a:0": SimpleNamespace(replica=replica)}))
+
+
+@pytest.mark.parametrize(
+    ("answer", "told", "cause"),
+    [
+        (
+            pb.AcceptLossResponse(serving=True),
+            "broker-a:0 serves and waits for nothing; nothing was given up",
+            "",
+        ),
+        (
+            pb.AcceptLossResponse(waits_for="the replicas of its group: it asks them"),
+            "what broker-a:0 waits for cannot be given up",
+            "the replicas of its group: it asks them",
+        ),
+    ],
+)
+async def test_who_has_nothing_to_give_up_is_refused(answer: pb.AcceptLossResponse, told: str, cause: str) -> None:
+    replica = _Replica(answer)
+    with pytest.raises(OperationFailed) as refused:
+        await _operations(replica).accept_loss("broker-a", names=["d1"])
+    assert refused.value.kind is FailureKind.REFUSED
+    assert told in str(refused.value)
+    assert refused.value.cause == cause
+    assert not replica.given_up
+
+
+async def test_a_master_that_serves_forgets_the_members_that_were_named() -> None:
+    replica = _Replica(pb.AcceptLossResponse(serving=True, missing=[_AWAY]))
+    operations = _operations(replica)
+    planned = await operations.accept_loss("broker-a", dry_run=True)
+    assert (planned.serving, planned.waits_for, planned.names) == (True, "", ("d1",))
+    with pytest.raises(OperationFailed, match="serves, and forgot nobody"):
+        await operations.accept_loss("broker-a", names=["d2"])
+    await operations.accept_loss("broker-a", names=planned.names)
+    assert replica.given_up == ["d1"]

@@ -1,0 +1,91 @@
+"""What operators hear of a master that starts. Whom it waits for, and what it fetches, is the simulator's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from structlog.testing import capture_logs
+
+from broker.api.peer_client import PeerUnavailable
+from broker.master import group_recovery
+from broker.master.group_recovery import GroupRecovery, GroupView
+from broker.replica_identity import ReplicaIdentity
+from mqcore.routing import BrokerIdentity, ReplicaMemory
+from support.fake_brokers import rpc_error
+from support.simulated_disk import SimulatedDisk
+from support.stores import ManualClock, new_store
+
+
+class _Start:
+    """Of a master that hears everybody at once, and whose replicas give their tables after so many failures."""
+
+    def __init__(self, failures: Sequence[str]) -> None:
+        self.seen: list[str | None] = []
+        self.told = 0
+        self._failures = iter(failures)
+        clock, identity = ManualClock(), BrokerIdentity("C", "broker-a", 0)
+        disk = SimulatedDisk(random.Random(1), wall_ms=clock.wall_ms)
+        store, replica = new_store(disk, clock), ReplicaIdentity(disk, identity, new_disk_id=lambda: "M")
+        store.load()
+        replica.read()
+        self.recovery = GroupRecovery(
+            store=store,
+            replica=replica,
+            identity=identity,
+            clock=clock,
+            group=GroupView(
+                name_servers=frozenset(), own_endpoint=str, members=list, told=self._nothing, forget=self._forget
+            ),
+            total_replicas=1,
+            recovery_timeout_ms=1_000,
+            accepts_loss=False,
+            alone_with_store=self._alone,
+            fetch_metadata=self._fetch,
+            state_changed=self._state_changed,
+        )
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        yield
+
+    async def _nothing(self) -> Mapping[str, Sequence[ReplicaMemory] | None]:
+        return {}
+
+    async def _forget(self, disk_id: str) -> None:
+        raise AssertionError(disk_id)
+
+    async def _fetch(self, endpoints: Sequence[str], is_behind: bool) -> None:
+        waiting = self.recovery.waiting
+        self.seen.append(None if waiting is None else waiting.reason)
+        if (failure := next(self._failures, None)) is not None:
+            error = rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, failure)
+            raise PeerUnavailable("slave:1", "GetMetadataTable", error)
+
+    def _state_changed(self) -> None:
+        self.told += 1
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_recovery, "ASK_PAUSE_S", 0.0)
+
+
+async def test_tables_that_cannot_be_fetched_are_waited_for_in_sight_and_told_once_for_each_cause() -> None:
+    start = _Start(["late"] * 20 + ["later"] * 20)
+    with capture_logs() as lines:
+        assert await start.recovery.run(is_whole=True)
+    late, later = (
+        "a replica does not give its topics, groups and offsets: "
+        f"GetMetadataTable at slave:1: DEADLINE_EXCEEDED {cause}"
+        for cause in ("late", "later")
+    )
+    assert start.seen == [None, *[late] * 20, *[later] * 20]
+    # Both causes, and the end of the wait.
+    assert start.told == 3
+    assert [line["event"] for line in lines] == ["master_asks_its_group", "master_waits", "master_waits", "epoch_begun"]
+    assert [line["reason"] for line in lines if line["event"] == "master_waits"] == [late, later]
+    assert start.recovery.waiting is None
