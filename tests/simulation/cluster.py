@@ -81,6 +81,8 @@ class Cluster:
         self.deliveries = DeliveryRecord()
         self._progress: dict[int, int] = {}
         """What the group's committed offsets may not fall below, by queue id."""
+        self._is_progress_on_disks_only = False
+        """The master lost its own, and has not been heard since: with another disk more of it may go."""
         self._unasked: dict[int, int] = {}
         """The first message of each queue that no consumer asked to have finished."""
         self._begin: dict[int, int] = {}
@@ -203,9 +205,10 @@ class Cluster:
             self._tables_follow, limit_ms=HEAL_LIMIT_MS, what="the slaves' tables do not follow their master's"
         )
         self.run_until(
-            lambda: self._consumed() and self._converged(),
+            # What an operator was just doing may still come while the consumers end.
+            lambda: self._consumed() and self._converged() and self._tables_follow(),
             limit_ms=DELIVERY_LIMIT_MS,
-            what="not everything was consumed",
+            what="not everything was consumed, or the tables do not follow",
         )
 
     # Judgement
@@ -356,8 +359,8 @@ class Cluster:
         self.ledger.take_stock_of_tables(
             lambda file, name: any(table_holds(holder.disk, file, name) for holder in self._holders)
         )
-        if member.broker_id == 0:
-            self._progress = self._stored_progress()
+        if member.broker_id == 0 or self._is_progress_on_disks_only:
+            self._progress, self._is_progress_on_disks_only = self._stored_progress(), True
 
     @property
     def _holders(self) -> list[Member]:
@@ -465,7 +468,7 @@ class Cluster:
             if offset > most:
                 raise Violation(f"the group's offset in queue {queue_id} is {offset}, but {most} is not finished")
         if committed:
-            self._progress = committed
+            self._progress, self._is_progress_on_disks_only = committed, False
 
     def _check_followers(self) -> None:
         """A slave whose bytes the master counts holds the master's bytes."""
