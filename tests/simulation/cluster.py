@@ -341,6 +341,9 @@ class Cluster:
         """The disk of the one before counts no more."""
         with self._data_loss(self._acting_master, cause, disk_lost=True):
             self._acting_master = member
+        # What the new one knew of the group before may be of messages that its log has no more: other masters served
+        # meanwhile, and others are at their offsets now.
+        self._progress = self._stored_progress(self.slaves)
 
     @contextmanager
     def _data_loss(self, member: Member, cause: str, *, disk_lost: bool) -> Iterator[None]:
@@ -359,8 +362,13 @@ class Cluster:
         self.ledger.take_stock_of_tables(
             lambda file, name: any(table_holds(holder.disk, file, name) for holder in self._holders)
         )
-        if member.broker_id == 0 or self._is_progress_on_disks_only:
-            self._progress, self._is_progress_on_disks_only = self._stored_progress(), True
+        if member.broker_id == 0:
+            self._progress, self._is_progress_on_disks_only = self._stored_progress(self._holders), True
+        elif self._is_progress_on_disks_only:
+            left = self._stored_progress(self._holders)
+            self._progress = {
+                queue_id: min(offset, left[queue_id]) for queue_id, offset in self._progress.items() if queue_id in left
+            }
 
     @property
     def _holders(self) -> list[Member]:
@@ -370,9 +378,9 @@ class Cluster:
     def _is_held(self, answer: Answer) -> bool:
         return any(member.holds(answer) for member in self._holders)
 
-    def _stored_progress(self) -> dict[int, int]:
+    def _stored_progress(self, holders: list[Member]) -> dict[int, int]:
         progress: dict[int, int] = {}
-        for member in self._holders:
+        for member in holders:
             for queue_id, offset in stored_progress(member.disk, GROUP, TOPIC).items():
                 progress[queue_id] = max(offset, progress.get(queue_id, 0))
         return progress
