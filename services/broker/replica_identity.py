@@ -63,6 +63,11 @@ class ReplicaIdentity:
         """No byte of an earlier one is taken: the greatest that was followed, or promised to a master that starts."""
         return max(self.history.last_epoch, self._record.promised_epoch)
 
+    @property
+    def followed_epoch(self) -> int:
+        """The greatest of which our log may hold bytes. A promised one counts where the history is not known."""
+        return self.history.last_epoch or self.greatest_epoch
+
     def read(self) -> None:
         """Reads both files. ForeignStore: the folder is another group's."""
         known = self._known_record()

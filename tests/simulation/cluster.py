@@ -81,6 +81,8 @@ class Cluster:
         self.deliveries = DeliveryRecord()
         self._progress: dict[int, int] = {}
         """What the group's committed offsets may not fall below, by queue id."""
+        self._is_progress_on_disks_only = False
+        """The master lost its own, and has not been heard since: with another disk more of it may go."""
         self._unasked: dict[int, int] = {}
         """The first message of each queue that no consumer asked to have finished."""
         self._begin: dict[int, int] = {}
@@ -203,9 +205,10 @@ class Cluster:
             self._tables_follow, limit_ms=HEAL_LIMIT_MS, what="the slaves' tables do not follow their master's"
         )
         self.run_until(
-            lambda: self._consumed() and self._converged(),
+            # What an operator was just doing may still come while the consumers end.
+            lambda: self._consumed() and self._converged() and self._tables_follow(),
             limit_ms=DELIVERY_LIMIT_MS,
-            what="not everything was consumed",
+            what="not everything was consumed, or the tables do not follow",
         )
 
     # Judgement
@@ -338,6 +341,9 @@ class Cluster:
         """The disk of the one before counts no more."""
         with self._data_loss(self._acting_master, cause, disk_lost=True):
             self._acting_master = member
+        # What the new one knew of the group before may be of messages that its log has no more: other masters served
+        # meanwhile, and others are at their offsets now.
+        self._progress = self._stored_progress(self.slaves)
 
     @contextmanager
     def _data_loss(self, member: Member, cause: str, *, disk_lost: bool) -> Iterator[None]:
@@ -357,7 +363,12 @@ class Cluster:
             lambda file, name: any(table_holds(holder.disk, file, name) for holder in self._holders)
         )
         if member.broker_id == 0:
-            self._progress = self._stored_progress()
+            self._progress, self._is_progress_on_disks_only = self._stored_progress(self._holders), True
+        elif self._is_progress_on_disks_only:
+            left = self._stored_progress(self._holders)
+            self._progress = {
+                queue_id: min(offset, left[queue_id]) for queue_id, offset in self._progress.items() if queue_id in left
+            }
 
     @property
     def _holders(self) -> list[Member]:
@@ -367,9 +378,9 @@ class Cluster:
     def _is_held(self, answer: Answer) -> bool:
         return any(member.holds(answer) for member in self._holders)
 
-    def _stored_progress(self) -> dict[int, int]:
+    def _stored_progress(self, holders: list[Member]) -> dict[int, int]:
         progress: dict[int, int] = {}
-        for member in self._holders:
+        for member in holders:
             for queue_id, offset in stored_progress(member.disk, GROUP, TOPIC).items():
                 progress[queue_id] = max(offset, progress.get(queue_id, 0))
         return progress
@@ -465,7 +476,7 @@ class Cluster:
             if offset > most:
                 raise Violation(f"the group's offset in queue {queue_id} is {offset}, but {most} is not finished")
         if committed:
-            self._progress = committed
+            self._progress, self._is_progress_on_disks_only = committed, False
 
     def _check_followers(self) -> None:
         """A slave whose bytes the master counts holds the master's bytes."""

@@ -74,6 +74,7 @@ class FaultInjector:
             self._start_second_master: 1,
             # Stories of several steps: only where a run asks for them.
             self._give_up_slaves: 0,
+            self._replace_silent_master: 0,
             self._lose_power_after_cut: 0,
             self._lose_master_disk_within_record: 0,
         }
@@ -257,14 +258,22 @@ class FaultInjector:
         if any(second.running for second in self._cluster.second_masters):
             return None
         image = self._cluster.master.disk.image() if self._rng.random() < 0.5 else None
-
-        def start() -> None:
-            if not self._stopped:
-                second = self._cluster.start_second_master(image)
-                self._later(self._rng.choice((2_000, 15_000, 40_000)), lambda: self._cluster.end_second_master(second))
-
-        self._later(self._rng.choice((10, 5_000, 20_000)), start)
+        self._later(self._rng.choice((10, 5_000, 20_000)), lambda: self._second_master(image, (2_000, 15_000, 40_000)))
         return f"a second master with {'an empty disk' if image is None else 'a copy of the disk'} will be started"
+
+    def _second_master(self, image: dict[str, bytes] | None, lasts_ms: tuple[int, ...]) -> None:
+        if not self._stopped:
+            second = self._cluster.start_second_master(image)
+            self._later(self._rng.choice(lasts_ms), lambda: self._cluster.end_second_master(second))
+
+    def _replace_silent_master(self) -> str | None:
+        """Another master takes over while the first one is paused; then the first goes on, and has to hear of it."""
+        if not self._cluster.master.running or any(second.running for second in self._cluster.second_masters):
+            return None
+        silent_ms = self._rng.choice((20_000, 40_000))
+        self._cluster.master.pause(silent_ms)
+        self._later(self._rng.randint(0, 10_000), lambda: self._second_master(None, (silent_ms,)))
+        return f"the master is paused for {silent_ms} ms, and another one will be started"
 
     def _give_up_slaves(self) -> str | None:
         """The master's disk is rolled back, and the slaves' are away for so long that somebody gives them up."""

@@ -19,7 +19,7 @@ from mqcore.storage.commit_log import CommitLog
 from mqcore.storage.flush_jobs import LogFlushJob
 from simulation.run_settings import RunSettings
 
-__all__ = ["Plant", "planted", "steered"]
+__all__ = ["STEERED_PLANTS", "Plant", "planted", "steered"]
 
 
 class Plant(Enum):
@@ -178,6 +178,22 @@ _STEERING: dict[Plant, dict[str, Any]] = {
         "slaves_late_ms": 0,
         "fault_weights": (("give_up_slaves", 20), ("lose_power_after_cut", 40)),
     },
+    Plant.FOLLOW_UNPROVEN: {
+        "fault_time_ms": 60_000,
+        "fault_pause_ms": 6_000,
+        "pause_ms_max": 500,
+        "name_server_late_ms": 0,
+        "slaves_late_ms": 0,
+        "fault_weights": (("give_up_slaves", 30),),
+    },
+    Plant.FENCE_IGNORED: {
+        "fault_time_ms": 60_000,
+        "fault_pause_ms": 12_000,
+        "pause_ms_max": 500,
+        "name_server_late_ms": 0,
+        "slaves_late_ms": 0,
+        "fault_weights": (("replace_silent_master", 60),),
+    },
     Plant.HALF_RECORD_KEPT: {
         "transfer_batch_bytes": 500,
         "body_bytes_max": 1_200,
@@ -187,3 +203,6 @@ _STEERING: dict[Plant, dict[str, Any]] = {
         "fault_weights": (("lose_master_disk_within_record", 40), ("slow_network", 20)),
     },
 }
+
+STEERED_PLANTS = tuple(_STEERING)
+"""Those whose runs are steered."""

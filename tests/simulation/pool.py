@@ -101,12 +101,13 @@ def run_seeds(
     plant: Plant | None = None,
     also_faults: tuple[str, ...] = (),
     processes: int | None = None,
+    steer_for: Plant | None = None,
 ) -> Iterator[SeedResult]:
     """Outcomes in order of their completion, from as many processes as there are cores."""
     # spawn: a forked child would share the parent's threads and imported state.
     context = multiprocessing.get_context("spawn")
     with context.Pool(processes) as pool:
-        yield from pool.imap_unordered(_Runner(plant, also_faults), seeds, chunksize=1)
+        yield from pool.imap_unordered(_Runner(plant, also_faults, steer_for), seeds, chunksize=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +116,10 @@ class _Runner:
 
     plant: Plant | None
     also_faults: tuple[str, ...]
+    steer_for: Plant | None
 
     def __call__(self, seed: int) -> SeedResult:
-        return run_one(seed, self.plant, self.also_faults)
+        return run_one(seed, self.plant, self.also_faults, self.steer_for)
 
 
 def _cause(error: BaseException) -> str:

@@ -280,6 +280,7 @@ class Follower:
                 their_segment_bytes=theirs.segment_bytes,
                 serving=theirs.serving,
                 our_epoch=our_epoch,
+                followed_epoch=self._replica.followed_epoch,
                 their_history=theirs.history,
                 is_other_owner=self._is_other_owner(theirs),
             )
@@ -302,6 +303,7 @@ class Follower:
                             ours=ours,
                             theirs=theirs.extent,
                             our_epoch=our_epoch,
+                            followed_epoch=self._replica.followed_epoch,
                             their_history=theirs.history,
                             is_other_owner=self._is_other_owner(theirs),
                         ),

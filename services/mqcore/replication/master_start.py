@@ -14,8 +14,9 @@ of all: a disk that is new, or came back with less, never wins.
 Who must be heard. Every member that anybody remembers: our own disk, a NameServer, or a replica that answers. A member
 need not be heard when our log is *whole* and *witnessed*. Whole: this very disk stopped in order, or was killed and the
 machine ran on, and recovery cut nothing but a torn record. Then it has all that it ever sent, and no slave can have
-more. Witnessed: somebody else remembers this disk in our last epoch with no more log than it has; so it is no older
-copy of itself. What is remembered is as old as the last heartbeat, about a second.
+more. Witnessed: somebody else remembers this disk in our last epoch with no more log than it has, so it is no older
+copy of itself; and no other disk is remembered with a better log than ours, so no damage at our log's end looks like
+the end. What is remembered is as old as the last heartbeat, about a second.
 
 Disks that are gone. A member that answers from another disk than the one remembered has lost that one; and so have we,
 when another disk is remembered in our place. Nobody waits for such a disk, unless it held more than the best log.
@@ -304,6 +305,9 @@ class MasterStart:
             return False
         of_us = self._memories_of_us()
         if any(memory.epoch > last_epoch or memory.end_offset > end_offset for memory in of_us):
+            return False
+        if any(self._knew_more(memory, self.own.rank) for memory in self._memories().values()):
+            # What they have came from here: something is gone, and recovery took the gap for the end of the log.
             return False
         return any(memory.epoch == last_epoch for memory in of_us)
 

@@ -53,20 +53,26 @@ def catch_up_step(
     their_segment_bytes: int,
     serving: bool,
     our_epoch: int,
+    followed_epoch: int,
     their_history: LogHistory,
     is_other_owner: bool = False,
 ) -> CatchUpStep:
     """The step for a slave that holds `ours` under a master that holds `theirs`.
 
     `our_epoch` is the greatest that was followed, or promised to a master that starts; `is_other_owner`: to a master on
-    another disk than this one's.
+    another disk than this one's. `followed_epoch` is the greatest of which we may hold bytes.
     """
     if our_segment_bytes != their_segment_bytes:
         return CatchUpStep.REFUSE
     if not serving:
         return CatchUpStep.WAIT
     if stale_reason(
-        ours=ours, theirs=theirs, our_epoch=our_epoch, their_history=their_history, is_other_owner=is_other_owner
+        ours=ours,
+        theirs=theirs,
+        our_epoch=our_epoch,
+        followed_epoch=followed_epoch,
+        their_history=their_history,
+        is_other_owner=is_other_owner,
     ):
         return CatchUpStep.STALE
     if ours.is_empty:
@@ -77,18 +83,25 @@ def catch_up_step(
 
 
 def stale_reason(
-    *, ours: LogExtent, theirs: LogExtent, our_epoch: int, their_history: LogHistory, is_other_owner: bool = False
+    *,
+    ours: LogExtent,
+    theirs: LogExtent,
+    our_epoch: int,
+    followed_epoch: int,
+    their_history: LogHistory,
+    is_other_owner: bool = False,
 ) -> str:
     """Why the master must not be followed, in words; empty: nothing speaks against it.
 
-    A master without any history (an older version) is believed as long as it does not hold less than we do.
+    A master without any history (an older version) is believed as long as it does not hold less than we do. One that
+    holds less in the epoch that we promised it has heard how far we are, and knows better.
     """
     their_epoch = their_history.last_epoch
     if their_epoch < our_epoch:
         return f"its last epoch is {their_epoch}, and we have followed epoch {our_epoch} or promised to"
     if their_epoch == our_epoch > 0 and is_other_owner:
         return f"epoch {our_epoch} is that of a master on another disk, which we have followed or promised to"
-    if their_epoch == our_epoch and theirs.end_offset < ours.end_offset and not ours.is_empty:
+    if their_epoch == followed_epoch and theirs.end_offset < ours.end_offset and not ours.is_empty:
         return f"it ends at {theirs.end_offset}, we hold {ours.end_offset}, and no newer epoch says why"
     return ""
 

@@ -27,6 +27,7 @@ def _step(
         their_segment_bytes=segment_bytes,
         serving=serving,
         our_epoch=our_history.last_epoch,
+        followed_epoch=our_history.last_epoch,
         their_history=their_history,
     )
 
@@ -79,6 +80,29 @@ def test_less_of_the_same_history_is_no_newer_one(history: LogHistory, theirs: L
     assert step is CatchUpStep.STALE
 
 
+@pytest.mark.parametrize(
+    ("followed_epoch", "is_other_owner", "expected"),
+    [(1, False, CatchUpStep.RESYNCHRONISE), (2, False, CatchUpStep.STALE), (1, True, CatchUpStep.STALE)],
+)
+def test_a_master_that_was_promised_its_epoch_may_hold_less(
+    followed_epoch: int, is_other_owner: bool, expected: CatchUpStep
+) -> None:
+    """It has heard how far we are: it left out a part of a record, or its last byte is of a later epoch."""
+    step = catch_up_step(
+        ours=LogExtent(0, 450),
+        theirs=LogExtent(0, 400),
+        our_segment_bytes=100,
+        their_segment_bytes=100,
+        serving=True,
+        our_epoch=2,
+        followed_epoch=followed_epoch,
+        their_history=NEWER,
+        is_other_owner=is_other_owner,
+    )
+
+    assert step is expected
+
+
 def test_a_cut_needs_a_newer_history_and_spares_what_both_share() -> None:
     def refusal(common_end: int, ours: LogHistory, theirs: LogHistory, *, damaged: bool = False) -> str:
         return cut_refusal(common_end, our_history=ours, their_history=theirs, record_is_damaged=damaged)
@@ -101,6 +125,7 @@ def test_two_masters_of_one_epoch_are_not_both_followed() -> None:
             their_segment_bytes=100,
             serving=True,
             our_epoch=2,
+            followed_epoch=2,
             their_history=their_history,
             is_other_owner=is_other_owner,
         )

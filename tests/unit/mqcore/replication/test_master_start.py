@@ -171,6 +171,18 @@ class TestAWholeLog:
     def test_waits_when_recovery_cut_something(self) -> None:
         assert _waits(_step(_own(whole=False), told=(US, SLAVE), remembered=(SLAVE,))).missing == (SLAVE,)
 
+    def test_a_slave_is_remembered_with_more_than_we_have(self) -> None:
+        """A gap at the end of our log looks like its end; the slave's last heartbeat came after our own."""
+        before = replace(US, end_offset=400)
+        assert _waits(_step(_own(400), told=(before, SLAVE))).missing == (SLAVE,)
+        assert _waits(_step(_own(400), told=(before,), remembered=(SLAVE,))).missing == (SLAVE,)
+        other = _answer(400, disk="S2", broker_id=2, remembers=(before, SLAVE))
+        assert _waits(_step(_own(400), other, told=(), total=3)).missing == (SLAVE,)
+
+    def test_a_slave_is_remembered_with_more_of_an_earlier_epoch(self) -> None:
+        longer = replace(SLAVE, epoch=1, end_offset=600)
+        assert isinstance(_step(_own(), told=(US, longer)), Serve)
+
     def test_somebody_served_after_us(self) -> None:
         later = ReplicaMemory(broker_id=0, disk_id="M2", epoch=3, end_offset=100)
         assert _waits(_step(_own(), told=(US, later, SLAVE), remembered=(SLAVE,))).missing
