@@ -46,7 +46,7 @@ from broker.lease_copy import LeaseCopy
 from broker.lease_storage import LeaseStorage
 from broker.master.group_recovery import GroupRecovery, GroupView
 from broker.master.ha_listener import HaListener
-from broker.master.metadata_recovery import recover_leases, recover_metadata
+from broker.master.metadata_recovery import cut_progress, recover_leases, recover_metadata
 from broker.message_lookup import MessageLookup
 from broker.metadata_tables import MetadataTables, MetadataWrite
 from broker.metrics import BrokerMetrics
@@ -276,6 +276,7 @@ class Broker:
             accepts_loss=accepts_loss,
             alone_with_store=self._alone_with_store,
             fetch_metadata=self._fetch_metadata,
+            cut_progress=lambda: cut_progress(self._tables, self._lease_storage, self._store.queue_max_offset),
             damaged_tables=lambda: {file.value: text for file, text in self._tables.damaged.items()},
             accept_damage=self._tables.accept_damage,
             connected_ids=lambda: {slave.broker_id for slave in self._replica.slaves() if slave.broker_id is not None},

@@ -10,10 +10,13 @@ import asyncio
 import re
 import secrets
 import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from mqcore.delivery.journal import read_frames
+from mqcore.delivery.replay import LeaseReplay, write_snapshot
+from mqcore.delivery.subscription import Subscription
 from mqcore.storage import AppendFile, Disk
 
 __all__ = ["LeaseChange", "LeaseCopy", "LeaseFiles", "LeasePosition", "LeaseSource", "file_path"]
@@ -90,6 +93,40 @@ class LeaseFiles:
         if snapshot:
             return read_frames(snapshot)[1] < len(snapshot)
         return not read_frames(self._journals_since(generation))[0]
+
+    def cut(self, queue_end: Callable[[str, int], int]) -> int:
+        """Brings progress beyond a queue's end back to it, durably; in how many queues. Blocks; nobody else writes.
+        `queue_end` knows the end of a queue by topic and queue id."""
+        subscriptions = self._replayed()
+        beyond = [
+            (queue, end)
+            for subscription in subscriptions
+            for queue in subscription.queues.values()
+            if queue.next_offset > (end := queue_end(subscription.topic, queue.queue_id))
+        ]
+        for queue, end in beyond:
+            queue.truncate(end)
+        if beyond:
+            self._replace_by(subscriptions)
+        return len(beyond)
+
+    def _replayed(self) -> list[Subscription]:
+        """What the files say; nothing where the snapshot cannot be read."""
+        snapshots, _ = self._files()
+        generation = max(snapshots, default=0)
+        replay = LeaseReplay()
+        snapshot = self.disk.read_file(file_path(generation, "snapshot")) or b""
+        entries, valid_bytes = read_frames(snapshot)
+        if valid_bytes == len(snapshot):
+            replay.apply(entries)
+            replay.apply(read_frames(self._journals_since(generation))[0])
+        return list(replay.subscriptions.values())
+
+    def _replace_by(self, subscriptions: Iterable[Subscription]) -> None:
+        snapshots, journals = self._files()
+        generation = max([*snapshots, *journals, 0]) + 1
+        self.disk.write_file(file_path(generation, "snapshot"), write_snapshot(subscriptions))
+        self._remove_before(generation)
 
     def _journals_since(self, generation: int) -> bytes:
         _, journals = self._files()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -12,7 +13,7 @@ from broker.lease_storage import LeaseStorage
 from broker.metadata_tables import MetadataTables
 from mqcore.metadata import MetadataCorrupt
 
-__all__ = ["recover_leases", "recover_metadata"]
+__all__ = ["cut_progress", "recover_leases", "recover_metadata"]
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +39,18 @@ async def recover_metadata(peer: PeerClient, tables: MetadataTables) -> list[str
             log.warning("metadata_recovered", table=file.value, replica=peer.endpoint, entries=len(lines))
         came += lines
     return came
+
+
+async def cut_progress(tables: MetadataTables, storage: LeaseStorage, queue_end: Callable[[str, int], int]) -> None:
+    """Before a starting master's `load`: progress of groups beyond a queue's end goes back to it, durably.
+
+    No operator did it, and no mark says so: where a replica knows that a group came further, that counts.
+    """
+    in_tables = tables.cut_progress(queue_end)
+    in_leases = await asyncio.to_thread(storage.cut, queue_end)
+    await tables.written()
+    if in_tables or in_leases:
+        log.warning("progress_cut", reason="it lay beyond the log's end", queues=max(in_tables, in_leases))
 
 
 async def recover_leases(peer: PeerClient, storage: LeaseStorage, *, replace: bool) -> bool:

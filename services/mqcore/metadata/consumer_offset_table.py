@@ -4,12 +4,13 @@ An offset is the first one not yet acknowledged. It never moves back by itself: 
 whose master is behind. RocketMQ merges whatever the master says, so that a master restarted from an old file sets the
 progress back everywhere and everything is consumed again after the next switch. Only an operator moves it back or lets
 it be forgotten, and a slave has to know that it was one: each such act leaves a mark beside the offsets, the wall clock
-in ms and never the same twice. A slave follows a mark that is newer than its own, whatever it holds.
+in ms and never the same twice. A slave follows a mark that is newer than its own, whatever it holds. The one exception
+is a log that gave up or lost what was consumed: see `cut`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self, TypeVar
 
@@ -112,6 +113,20 @@ class ConsumerOffsetTable:
             marks[queue_id] = max(now_ms, marks.get(queue_id, 0) + 1)
         self._let_old_marks_go(now_ms)
         self._version = self._version.next(now_ms)
+
+    def cut(self, queue_end: Callable[[str, int], int], *, now_ms: int) -> int:
+        """Sets progress beyond a queue's end back to it: the log lost or gave up what was consumed there. In how many
+        queues. It leaves no mark: a replica that knows that a group came further is to be believed."""
+        cut_count = 0
+        for subscription, queues in self._offsets.items():
+            topic = subscription.partition("@")[0]
+            for queue_id, offset in queues.items():
+                if offset > (end := queue_end(topic, queue_id)):
+                    queues[queue_id] = end
+                    cut_count += 1
+        if cut_count:
+            self._version = self._version.next(now_ms)
+        return cut_count
 
     def remove_topic(self, topic: str, *, now_ms: int) -> None:
         """Forgets a deleted topic: groups start anew in one made later under its name."""

@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 
 from broker.lease_copy import LeaseChange, LeaseCopy, LeasePosition, LeaseSource
 from broker.lease_storage import LeaseStorage
-from broker.master.metadata_recovery import recover_leases
+from broker.master.metadata_recovery import cut_progress, recover_leases
+from broker.metadata_tables import MetadataTables
 from mqcore.clock import Clock
 from mqcore.delivery import DeliveryOptions, LeaseTable, TagFilter
 from mqcore.delivery.journal import JournalEntry, read_frames
@@ -31,15 +32,22 @@ def loaded(
     disk: Disk, queues: QueueMemory, *, compaction_floor_bytes: int = 1 << 20, clock: Clock | None = None
 ) -> tuple[LeaseTable, LeaseStorage]:
     """A table with its storage, as a broker has them after its start; at 100 s if no clock is given."""
+    table, storage = unloaded(disk, queues, compaction_floor_bytes=compaction_floor_bytes, clock=clock)
+    storage.load()
+    return table, storage
+
+
+def unloaded(
+    disk: Disk, queues: QueueMemory, *, compaction_floor_bytes: int = 1 << 20, clock: Clock | None = None
+) -> tuple[LeaseTable, LeaseStorage]:
+    """The same while its log is still being recovered."""
     table = LeaseTable(
         queues,
         options=DeliveryOptions(consume_from_earliest=True, compaction_floor_bytes=compaction_floor_bytes),
         broker_name="broker-a",
         nonce=itertools.count(1).__next__,
     )
-    storage = LeaseStorage(disk, table, clock or ManualClock(100_000))
-    storage.load()
-    return table, storage
+    return table, LeaseStorage(disk, table, clock or ManualClock(100_000))
 
 
 def receive(table: LeaseTable, *, now_ms: int, batch_size: int = 10) -> list[str]:
@@ -119,6 +127,29 @@ def test_power_loss_redelivers_but_never_skips() -> None:
         table, _ = loaded(disk, queues)
         again = len(receive(table, now_ms=100_000))
         assert again in (3, 5), f"seed {seed}: {again} of 5 messages came, 2 were acknowledged"
+
+
+def test_what_comes_to_stand_where_a_log_was_cut_is_delivered_though_others_were_acknowledged_there() -> None:
+    disk, queues = SimulatedDisk(random.Random(1)), queues_with(5)
+    table, storage = loaded(disk, queues)
+    tables = MetadataTables(disk, ManualClock(), topics_changed=lambda: None)
+    held, *handles = receive(table, now_ms=1_000)
+    for handle in handles[:3]:
+        table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=1_500)
+    storage.persist()
+    tables.consumer_offsets.commit(GROUP, TOPIC, 0, 5, now_ms=1)
+    # Message 0 is held, 1 to 3 are finished, 4 is held; the log is cut at 2 before the next start.
+    queues.cut(TOPIC, 0, 2)
+    table, storage = unloaded(disk, queues)
+    asyncio.run(cut_progress(tables, storage, queues.max_offset))
+    disk.crash(power_loss=True)
+    for _ in range(4):
+        queues.put(TOPIC, 0)
+    table, storage = loaded(disk, queues)
+    assert tables.consumer_offsets.offset(GROUP, TOPIC, 0) == 2
+    assert len(receive(table, now_ms=2_000)) == 4
+    assert table.acknowledge(group=GROUP, topic=TOPIC, handle=held, now_ms=2_000)
+    assert table.committed(GROUP, TOPIC, 0) == 2
 
 
 def test_snapshot_that_cannot_be_read_is_told_as_the_error_it_is() -> None:

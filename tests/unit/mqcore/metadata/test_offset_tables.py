@@ -41,6 +41,20 @@ def test_an_operator_may_set_progress_back() -> None:
     assert table.version.counter == 2
 
 
+def test_progress_beyond_a_cut_queue_goes_back_and_a_replica_that_knows_more_still_counts() -> None:
+    table, replica = ConsumerOffsetTable(), ConsumerOffsetTable()
+    table.commit_all([GroupOffset("G", "T", 0, 10), GroupOffset("G", "T", 1, 3), GroupOffset("G", "U", 0, 2)], now_ms=1)
+    replica.commit("G", "T", 0, 8, now_ms=1)
+    ends = {("T", 0): 6, ("T", 1): 3}
+    assert table.cut(lambda topic, queue_id: ends.get((topic, queue_id), 0), now_ms=2) == 2
+    assert set(table) == {GroupOffset("G", "T", 0, 6), GroupOffset("G", "T", 1, 3), GroupOffset("G", "U", 0, 0)}
+    version = table.version
+    assert table.cut(lambda topic, queue_id: ends.get((topic, queue_id), 0), now_ms=3) == 0
+    assert table.version == version
+    table.merge_replica(replica.to_json())
+    assert table.offset("G", "T", 0) == 8
+
+
 def test_a_slave_keeps_what_its_master_would_set_back() -> None:
     master, slave = ConsumerOffsetTable(), ConsumerOffsetTable()
     master.commit_all([GroupOffset("G", "T", 0, 5), GroupOffset("G", "T", 1, 50)], now_ms=1)
