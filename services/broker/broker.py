@@ -937,14 +937,16 @@ class Broker:
         for endpoint in endpoints:
             try:
                 async with PeerClient(endpoint) as peer:
-                    await recover_metadata(peer, self._tables)
+                    await recover_metadata(peer, self._tables, self._lease_storage)
             except PeerUnavailable as error:
                 if is_behind or self._tables.damaged:
                     raise
                 log.warning("metadata_not_compared", replica=endpoint, reason=str(error))
             try:
                 async with PeerClient(endpoint) as peer:
-                    has_leases = has_leases or await recover_leases(peer, self._lease_storage, replace=is_behind)
+                    has_leases = has_leases or await recover_leases(
+                        peer, self._tables, self._lease_storage, replace=is_behind
+                    )
             except PeerUnavailable as error:
                 log.warning("leases_not_fetched", replica=endpoint, reason=str(error), effect="messages come again")
 

@@ -290,7 +290,8 @@ class SimMaster:
         has_leases = False
         for endpoint in endpoints:
             try:
-                await recover_metadata(peers.SimPeerClient(endpoint), self.tables)  # type: ignore[arg-type]
+                peer = peers.SimPeerClient(endpoint)
+                await recover_metadata(peer, self.tables, self._delivery.storage)  # type: ignore[arg-type]
             except PeerUnavailable:
                 if is_behind or self.tables.damaged:
                     raise
@@ -298,6 +299,7 @@ class SimMaster:
                 peer = peers.SimPeerClient(endpoint)
                 has_leases = has_leases or await recover_leases(
                     peer,  # type: ignore[arg-type]
+                    self.tables,
                     self._delivery.storage,
                     replace=is_behind,
                 )

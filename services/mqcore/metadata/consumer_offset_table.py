@@ -19,7 +19,7 @@ from mqcore.metadata.java_json import JavaObject, JavaValue, read_java_json, wri
 from mqcore.metadata.replica_merge import MARKS_KEPT_MS, REMOVALS, REMOVALS_MAX, merged_version, read_removals
 from mqcore.offsets import ConsumerOffset
 
-__all__ = ["ConsumerOffsetTable", "GroupOffset", "OffsetKept"]
+__all__ = ["ConsumerOffsetTable", "GroupOffset", "OffsetKept", "OperatorActs", "OperatorMarks"]
 
 KeyT = TypeVar("KeyT", str, int)
 
@@ -34,6 +34,22 @@ class GroupOffset(NamedTuple):
     queue_id: int
     offset: int
     """First offset not acknowledged."""
+
+
+class OperatorMarks(NamedTuple):
+    """Marks of what operators did, by subscription (topic@group): of queues that were set, and of removals."""
+
+    resets: dict[str, dict[int, int]]
+    removals: dict[str, int]
+
+
+class OperatorActs(NamedTuple):
+    """What operators did."""
+
+    resets: list[GroupOffset]
+    """Where groups go on; a subscription removed before is in `removed` as well."""
+    removed: set[tuple[str, str]]
+    """Progress of (group, topic) that is to be forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +161,31 @@ class ConsumerOffsetTable:
         if subscriptions:
             self._let_old_marks_go(now_ms)
             self._version = self._version.next(now_ms)
+
+    @property
+    def marks(self) -> OperatorMarks:
+        """For `acts_since`: of this moment."""
+        resets = {subscription: dict(marks) for subscription, marks in self._resets.items()}
+        return OperatorMarks(resets, dict(self._removals))
+
+    def acts_since(self, marks: OperatorMarks) -> OperatorActs:
+        """What this table knows of operators' acts, and a table with these `marks` does not. A group that goes on
+        elsewhere since is given as it stands."""
+        removed = set()
+        for subscription, marked_ms in self._removals.items():
+            if marked_ms > marks.removals.get(subscription, 0):
+                topic, _, group = subscription.partition("@")
+                removed.add((group, topic))
+        resets = []
+        for subscription, ours in self._resets.items():
+            topic, _, group = subscription.partition("@")
+            known, offsets = marks.resets.get(subscription, {}), self._offsets.get(subscription, {})
+            resets += [
+                GroupOffset(group, topic, queue_id, offsets[queue_id])
+                for queue_id, marked_ms in ours.items()
+                if marked_ms > known.get(queue_id, 0) and queue_id in offsets
+            ]
+        return OperatorActs(resets, removed)
 
     def _let_old_marks_go(self, now_ms: int) -> None:
         oldest_ms = now_ms - MARKS_KEPT_MS
