@@ -247,6 +247,7 @@ class Broker:
             flushes_paused=self._alone_with_store,
             tail_bytes=2 * (settings.max_message_size + RECORD_HEAD_ROOM_BYTES),
             failed=self._disk_failed,
+            cut_progress=lambda: cut_progress(self._tables, self._lease_copy, self._store.queue_max_offset),
             timelines=self._observability.replica_timelines,
         )
         self._stopping = asyncio.Event()

@@ -52,9 +52,10 @@ class LeaseChange:
 
     def obeying(self, acts: OperatorActs) -> LeaseChange:
         """The same for a copy that is to know what operators did, if it is a whole one."""
-        replay = LeaseReplay.of_files(self.snapshot or b"", self.journal)
-        is_changed = self.snapshot is not None and replay.obey(acts)
-        return LeaseChange(self.position, replay.to_snapshot(), b"") if is_changed else self
+        if self.snapshot is None or acts.are_none:
+            return self
+        replay = LeaseReplay.of_files(self.snapshot, self.journal)
+        return LeaseChange(self.position, replay.to_snapshot(), b"") if replay.obey(acts) else self
 
     @property
     def is_empty(self) -> bool:
@@ -110,6 +111,8 @@ class LeaseFiles:
 
     def obey(self, acts: OperatorActs) -> None:
         """Does in the files what operators did to the tables, durably. Blocks; nobody else writes."""
+        if acts.are_none:
+            return
         replay = self._replayed()
         if replay.obey(acts):
             self._replace_by(replay)
@@ -166,6 +169,12 @@ class LeaseCopy(LeaseFiles):
     def is_open(self) -> bool:
         """There are files, even if they are those of an earlier run, and no operator's act has to be done in them."""
         return self._acts_done == self.acts_count and bool(self._files()[0])
+
+    def cut(self, queue_end: Callable[[str, int], int]) -> int:
+        with self._turn:
+            self.close()
+            self.known = LeasePosition(0, 0, 0)
+            return super().cut(queue_end)
 
     async def follow_operator(self, acts: OperatorActs) -> None:
         """Does what operators did to the tables: these come at once, the copy seconds later. A master that begins with

@@ -9,7 +9,7 @@ from contextlib import suppress
 import structlog
 
 from broker.api.peer_client import PeerClient
-from broker.lease_copy import LeaseCopy, LeasePosition
+from broker.lease_copy import LeaseCopy, LeaseFiles, LeasePosition
 from broker.lease_storage import LeaseStorage
 from broker.metadata_tables import MetadataTables
 from mqcore.metadata import ConsumerOffsetTable, MetadataCorrupt, MetadataFile, OperatorActs, OperatorMarks
@@ -47,13 +47,14 @@ async def recover_metadata(peer: PeerClient, tables: MetadataTables, storage: Le
     return came
 
 
-async def cut_progress(tables: MetadataTables, storage: LeaseStorage, queue_end: Callable[[str, int], int]) -> None:
-    """Before a starting master's `load`: progress of groups beyond a queue's end goes back to it, durably.
+async def cut_progress(tables: MetadataTables, leases: LeaseFiles, queue_end: Callable[[str, int], int]) -> None:
+    """Progress of groups beyond a queue's end goes back to it, durably: before a starting master's `load`, and before a
+    slave follows a later epoch.
 
     No operator did it, and no mark says so: where a replica knows that a group came further, that counts.
     """
     in_tables = tables.cut_progress(queue_end)
-    in_leases = await asyncio.to_thread(storage.cut, queue_end)
+    in_leases = await asyncio.to_thread(leases.cut, queue_end)
     await tables.written()
     if in_tables or in_leases:
         log.warning("progress_cut", reason="it lay beyond the log's end", queues=max(in_tables, in_leases))

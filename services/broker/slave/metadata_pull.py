@@ -131,7 +131,7 @@ class MetadataPull:
                     log.error("leases_not_stored", error=str(error))
 
     async def _follow_operator(self, acts: OperatorActs) -> None:
-        if self._leases is None or not (acts.resets or acts.removed):
+        if self._leases is None or acts.are_none:
             return
         try:
             await self._leases.follow_operator(acts)

@@ -51,6 +51,11 @@ class OperatorActs(NamedTuple):
     removed: set[tuple[str, str]]
     """Progress of (group, topic) that is to be forgotten."""
 
+    @property
+    def are_none(self) -> bool:
+        """The usual case: nothing is to be done."""
+        return not self.resets and not self.removed
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetKept:

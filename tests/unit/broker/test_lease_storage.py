@@ -558,6 +558,18 @@ def test_leases_that_were_asked_for_before_a_reset_are_passed_over() -> None:
     assert group.received_by_a_new_master(group.slaves[:1]) == 3
 
 
+def test_a_slave_that_was_cut_gives_up_progress_beyond_its_end_until_its_master_tells_it_again() -> None:
+    group = OperatedGroup()
+    slave = group.slaves[0]
+    asyncio.run(cut_progress(slave.tables, slave.leases_held, lambda _topic, _queue_id: 3))
+    assert slave.tables.consumer_offsets.offset(GROUP, TOPIC, 0) == 3
+    assert group.received_by_a_new_master([slave]) == 2
+    slave.pull_tables(group.master)
+    assert follow(slave.leases_held, group.storage).snapshot is not None
+    assert slave.tables.consumer_offsets.offset(GROUP, TOPIC, 0) == 5
+    assert group.received_by_a_new_master([slave]) == 0
+
+
 def test_nobody_is_given_a_copy_that_lacks_an_operators_act(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise DiskError("refused")
