@@ -46,7 +46,7 @@ from broker.lease_copy import LeaseCopy
 from broker.lease_storage import LeaseStorage
 from broker.master.group_recovery import GroupRecovery, GroupView
 from broker.master.ha_listener import HaListener
-from broker.master.metadata_recovery import recover_leases, recover_metadata
+from broker.master.metadata_recovery import cut_progress, recover_leases, recover_metadata
 from broker.message_lookup import MessageLookup
 from broker.metadata_tables import MetadataTables, MetadataWrite
 from broker.metrics import BrokerMetrics
@@ -247,6 +247,7 @@ class Broker:
             flushes_paused=self._alone_with_store,
             tail_bytes=2 * (settings.max_message_size + RECORD_HEAD_ROOM_BYTES),
             failed=self._disk_failed,
+            cut_progress=lambda: cut_progress(self._tables, self._lease_copy, self._store.queue_max_offset),
             timelines=self._observability.replica_timelines,
         )
         self._stopping = asyncio.Event()
@@ -276,6 +277,7 @@ class Broker:
             accepts_loss=accepts_loss,
             alone_with_store=self._alone_with_store,
             fetch_metadata=self._fetch_metadata,
+            cut_progress=lambda: cut_progress(self._tables, self._lease_storage, self._store.queue_max_offset),
             damaged_tables=lambda: {file.value: text for file, text in self._tables.damaged.items()},
             accept_damage=self._tables.accept_damage,
             connected_ids=lambda: {slave.broker_id for slave in self._replica.slaves() if slave.broker_id is not None},
@@ -936,14 +938,16 @@ class Broker:
         for endpoint in endpoints:
             try:
                 async with PeerClient(endpoint) as peer:
-                    await recover_metadata(peer, self._tables)
+                    await recover_metadata(peer, self._tables, self._lease_storage)
             except PeerUnavailable as error:
                 if is_behind or self._tables.damaged:
                     raise
                 log.warning("metadata_not_compared", replica=endpoint, reason=str(error))
             try:
                 async with PeerClient(endpoint) as peer:
-                    has_leases = has_leases or await recover_leases(peer, self._lease_storage, replace=is_behind)
+                    has_leases = has_leases or await recover_leases(
+                        peer, self._tables, self._lease_storage, replace=is_behind
+                    )
             except PeerUnavailable as error:
                 log.warning("leases_not_fetched", replica=endpoint, reason=str(error), effect="messages come again")
 

@@ -10,10 +10,13 @@ import asyncio
 import re
 import secrets
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from mqcore.delivery.journal import read_frames
+from mqcore.delivery.replay import LeaseReplay
+from mqcore.metadata import OperatorActs
 from mqcore.storage import AppendFile, Disk
 
 __all__ = ["LeaseChange", "LeaseCopy", "LeaseFiles", "LeasePosition", "LeaseSource", "file_path"]
@@ -46,6 +49,13 @@ class LeaseChange:
     def since(self) -> LeasePosition:
         """Where a journal without a snapshot goes on."""
         return replace(self.position, journal_bytes=self.position.journal_bytes - len(self.journal))
+
+    def obeying(self, acts: OperatorActs) -> LeaseChange:
+        """The same for a copy that is to know what operators did, if it is a whole one."""
+        if self.snapshot is None or acts.are_none:
+            return self
+        replay = LeaseReplay.of_files(self.snapshot, self.journal)
+        return LeaseChange(self.position, replay.to_snapshot(), b"") if replay.obey(acts) else self
 
     @property
     def is_empty(self) -> bool:
@@ -91,6 +101,34 @@ class LeaseFiles:
             return read_frames(snapshot)[1] < len(snapshot)
         return not read_frames(self._journals_since(generation))[0]
 
+    def cut(self, queue_end: Callable[[str, int], int]) -> int:
+        """Brings progress beyond a queue's end back to it, durably; in how many queues. Blocks; nobody else writes."""
+        replay = self._replayed()
+        cut_count = replay.cut(queue_end)
+        if cut_count:
+            self._replace_by(replay)
+        return cut_count
+
+    def obey(self, acts: OperatorActs) -> None:
+        """Does in the files what operators did to the tables, durably. Blocks; nobody else writes."""
+        if acts.are_none:
+            return
+        replay = self._replayed()
+        if replay.obey(acts):
+            self._replace_by(replay)
+
+    def _replayed(self) -> LeaseReplay:
+        snapshots, _ = self._files()
+        generation = max(snapshots, default=0)
+        snapshot = self.disk.read_file(file_path(generation, "snapshot")) or b""
+        return LeaseReplay.of_files(snapshot, self._journals_since(generation))
+
+    def _replace_by(self, replay: LeaseReplay) -> None:
+        snapshots, journals = self._files()
+        generation = max([*snapshots, *journals, 0]) + 1
+        self.disk.write_file(file_path(generation, "snapshot"), replay.to_snapshot())
+        self._remove_before(generation)
+
     def _journals_since(self, generation: int) -> bytes:
         _, journals = self._files()
         numbers = sorted(number for number in journals if number >= generation)
@@ -123,11 +161,36 @@ class LeaseCopy(LeaseFiles):
         """A pull that is cancelled leaves its thread at work."""
         self.known = LeasePosition(0, 0, 0)
         """Of the master's files. After a restart the copy is made anew: its last write may be torn."""
+        self.acts_count = 0
+        """How often an operator's act came to be done in the copy. What was asked for before may not know of it."""
+        self._acts_done = 0
 
     @property
     def is_open(self) -> bool:
-        """There are files, even if they are those of an earlier run."""
-        return bool(self._files()[0])
+        """There are files, even if they are those of an earlier run, and no operator's act has to be done in them."""
+        return self._acts_done == self.acts_count and bool(self._files()[0])
+
+    def cut(self, queue_end: Callable[[str, int], int]) -> int:
+        with self._turn:
+            self.close()
+            self.known = LeasePosition(0, 0, 0)
+            return super().cut(queue_end)
+
+    async def follow_operator(self, acts: OperatorActs) -> None:
+        """Does what operators did to the tables: these come at once, the copy seconds later. A master that begins with
+        both takes the higher progress of the two, and would forget the act.
+
+        Until it is done nobody is given the copy; then it is asked for anew. DiskError: it is given to nobody.
+        """
+        self.acts_count += 1
+        await asyncio.to_thread(self._follow_operator, acts, self.acts_count)
+
+    def _follow_operator(self, acts: OperatorActs, number: int) -> None:
+        with self._turn:
+            self.close()
+            self.known = LeasePosition(0, 0, 0)
+            self.obey(acts)
+            self._acts_done = max(self._acts_done, number)
 
     async def changes_since(self, known: LeasePosition) -> LeaseChange | None:
         """Of its own files, for a master that comes with less."""
@@ -137,8 +200,9 @@ class LeaseCopy(LeaseFiles):
         generation = max(self._files()[0], default=0)
         return self._read(known, LeasePosition(self._source, generation, len(self._journals_since(generation))))
 
-    def take(self, change: LeaseChange) -> None:
-        """Makes the copy follow, durably.
+    def take(self, change: LeaseChange, *, acts_count: int | None = None) -> None:
+        """Makes the copy follow, durably. `acts_count`: as it was when the change was asked for; what was asked for
+        before an operator's act is passed over.
 
         A snapshot comes before the journal that goes with it: a crash leaves the old pair, or the new snapshot alone.
         What does not go on where the copy ends is passed over: the next change is asked for by `known`.
@@ -146,9 +210,13 @@ class LeaseCopy(LeaseFiles):
         with self._turn:
             if change.snapshot is None and change.since != self.known:
                 return
+            if acts_count not in (None, self.acts_count):
+                return
             self.known = LeasePosition(0, 0, 0)
             self._write(change)
             self.known = change.position
+            if change.snapshot is not None and acts_count is not None:
+                self._acts_done = acts_count
 
     def _write(self, change: LeaseChange) -> None:
         if change.snapshot is not None:

@@ -168,6 +168,14 @@ class MetadataTables:
         self.changes.notify()
         return came
 
+    def cut_progress(self, queue_end: Callable[[str, int], int]) -> int:
+        """Brings groups' progress beyond a queue's end back to it; in how many queues. `queue_end` knows the end of a
+        queue by topic and queue id."""
+        cut_count = self.consumer_offsets.cut(queue_end, now_ms=self._clock.wall_ms())
+        if cut_count:
+            self._offsets_edited()
+        return cut_count
+
     def attach(self, kick: Callable[[], None]) -> None:
         """From now on a worker writes: `kick` wakes it, `take_write` gives it what to do."""
         self._kick = kick

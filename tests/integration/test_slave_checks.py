@@ -81,6 +81,10 @@ async def _no_flushes() -> AsyncIterator[None]:
     yield
 
 
+async def _nothing_to_cut() -> None:
+    pass
+
+
 @asynccontextmanager
 async def _followed(master: RawMaster, store: MessageStore) -> AsyncIterator[Follower]:
     server = await asyncio.start_server(master.serve, "127.0.0.1", 0)
@@ -98,6 +102,7 @@ async def _followed(master: RawMaster, store: MessageStore) -> AsyncIterator[Fol
         kick_flush=lambda: None,
         flushes_paused=_no_flushes,
         failed=failures.append,
+        cut_progress=_nothing_to_cut,
     )
     task = asyncio.create_task(follower.run())
     try:

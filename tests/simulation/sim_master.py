@@ -10,7 +10,7 @@ import simulation.sim_peer_client as peers
 from broker.group_members import GroupMembers
 from broker.master.group_recovery import GroupRecovery, GroupView
 from broker.master.ha_listener import HaListener
-from broker.master.metadata_recovery import recover_leases, recover_metadata
+from broker.master.metadata_recovery import cut_progress, recover_leases, recover_metadata
 from broker.metadata_tables import MetadataTables
 from broker.replica_identity import ReplicaIdentity
 from broker.write_path import WritePath
@@ -122,6 +122,7 @@ class SimMaster:
             accept_damage=self.tables.accept_damage,
             alone_with_store=self._running_store.jobs_paused,
             fetch_metadata=self._fetch_metadata,
+            cut_progress=lambda: cut_progress(self.tables, self._delivery.storage, self.store.queue_max_offset),
             given_up=lambda: self._refusal is not None,
             state_changed=self._recovery_changed,
         )
@@ -289,7 +290,8 @@ class SimMaster:
         has_leases = False
         for endpoint in endpoints:
             try:
-                await recover_metadata(peers.SimPeerClient(endpoint), self.tables)  # type: ignore[arg-type]
+                peer = peers.SimPeerClient(endpoint)
+                await recover_metadata(peer, self.tables, self._delivery.storage)  # type: ignore[arg-type]
             except PeerUnavailable:
                 if is_behind or self.tables.damaged:
                     raise
@@ -297,6 +299,7 @@ class SimMaster:
                 peer = peers.SimPeerClient(endpoint)
                 has_leases = has_leases or await recover_leases(
                     peer,  # type: ignore[arg-type]
+                    self.tables,
                     self._delivery.storage,
                     replace=is_behind,
                 )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from broker.group_members import GroupMembers
 from broker.lease_copy import LeaseCopy
+from broker.master.metadata_recovery import cut_progress
 from broker.metadata_tables import MetadataTables
 from broker.replica_identity import ReplicaIdentity
 from broker.slave.follower import Follower
@@ -135,6 +136,7 @@ class SimSlave:
             kick_flush=self._running_store.kick_flush,
             flushes_paused=self._running_store.jobs_paused,
             failed=lambda error: self._member.disk_failed(self._process, error),
+            cut_progress=lambda: cut_progress(self.tables, self._lease_copy, self.store.queue_max_offset),
         )
         self._registration.announce()
         self._process.loop.spawn(self._registration.run(), name="registration")

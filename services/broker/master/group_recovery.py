@@ -66,7 +66,8 @@ class GroupRecovery:
     `alone_with_store` keeps every job away while the log is cut or moved; `given_up` tells that the broker is to stop
     instead; `state_changed` is called when `waiting` changes. `fetch_metadata` brings tables and leases from the
     replicas at the given endpoints, the best first, and is told whether our disk was behind the best of them;
-    PeerUnavailable: what is needed cannot be had now. `damaged_tables` are those that cannot be read and that nobody in
+    PeerUnavailable: what is needed cannot be had now. `cut_progress` brings what groups have consumed beyond a queue's
+    end back to that end, durably. `damaged_tables` are those that cannot be read and that nobody in
     reach has, by file; with `accepts_damage` it begins without them.
     """
 
@@ -83,6 +84,7 @@ class GroupRecovery:
         accepts_loss: bool,
         alone_with_store: Callable[[], AbstractAsyncContextManager[None]],
         fetch_metadata: Callable[[Sequence[str], bool], Awaitable[None]],
+        cut_progress: Callable[[], Awaitable[None]],
         damaged_tables: Callable[[], Mapping[str, str]] = dict,
         accept_damage: Callable[[], object] = lambda: None,
         given_up: Callable[[], bool] = lambda: False,
@@ -101,6 +103,7 @@ class GroupRecovery:
         self._accepts_loss = accepts_loss
         self._alone_with_store = alone_with_store
         self._fetch_metadata = fetch_metadata
+        self._cut_progress = cut_progress
         self._damaged_tables = damaged_tables
         self._accept_damage = accept_damage
         # At the start an operator accepts all that is damaged by then; later, what he was told of.
@@ -324,6 +327,9 @@ class GroupRecovery:
                     return
                 # What our log holds now, it shares with theirs. A version without histories leaves us ours.
                 history = answer.history if answer.history.epochs else history
+                # What we know of groups beyond our end is of messages that we gave up or lost. Others may come to stand
+                # there, and would be passed over. Before each copy: a start that dies in the middle cuts no more.
+                await self._cut_progress()
                 await self._copy(peer, answer)
                 if self._store.dispatched_offset < self._store.end_offset == answer.extent.end_offset:
                     # Nobody was promised a record of which this is a part; and there is no more of it to be had.
@@ -417,6 +423,8 @@ class GroupRecovery:
     async def _begin(self, start: MasterStart, step: Serve) -> None:
         self._note_waiting(None)
         await self._cut_half_record()
+        # Of what a replica told, too: nobody in reach has those messages any more, and others will stand there.
+        await self._cut_progress()
         history = self._replica.history.begun(step.epoch, self._store.end_offset)
         await self._replica.begin_epoch(history)
         await self._replica.remember(*(memory_of(answer) for answer in start.answers))

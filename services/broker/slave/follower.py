@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -74,7 +74,9 @@ class MasterAddress:
 class Follower:
     """One task of a slave. Event loop only; digests run on a worker thread.
 
-    `tail_bytes` of the log are stated to prove it: at least twice the largest record, or they could be filler alone.
+    `cut_progress` brings what groups have consumed beyond a queue's end back to that end, durably, before a later epoch
+    is followed. `tail_bytes` of the log are stated to prove it: at least twice the largest record, or they could be
+    filler alone.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Follower:
         kick_flush: Callable[[], None],
         flushes_paused: Callable[[], AbstractAsyncContextManager[None]],
         failed: Callable[[DiskError], None],
+        cut_progress: Callable[[], Awaitable[None]],
         tail_bytes: int = TAIL_BYTES,
         timelines: ReplicaTimelines | None = None,
     ) -> None:
@@ -104,6 +107,7 @@ class Follower:
         self._kick_flush = kick_flush
         self._flushes_paused = flushes_paused
         self._failed = failed
+        self._cut_progress = cut_progress
         self._corrupt_at: int | None = None
         self._last_corrupt_at: int | None = None
         self._corrupt_pause_s = RETRY_PAUSE_S
@@ -356,6 +360,10 @@ class Follower:
         try:
             host, port = sock.getsockname()[:2]
             history = await peer.verify(self._claim(), tail=tail, digest=digest, connection=connection_end(host, port))
+            if history is not None and history.last_epoch > self._replica.history.last_epoch:
+                # From our end on it may differ from what we followed, and what groups have consumed there would be
+                # taken for other messages. What the master knows of it comes again.
+                await self._cut_progress()
             if history is not None:
                 # Before the first report: whoever asks us from now on hears of this epoch.
                 await self._replica.adopt_history(history, owner=theirs.disk_id)

@@ -13,7 +13,7 @@ import structlog
 
 from broker.api.peer_client import PeerClient, PeerUnavailable
 from broker.lease_copy import LeaseCopy
-from mqcore.metadata import DataVersion, MetadataFile
+from mqcore.metadata import ConsumerOffsetTable, DataVersion, MetadataFile, OperatorActs
 from mqcore.storage import DiskError
 
 __all__ = ["FollowedTable", "MetadataPull"]
@@ -115,6 +115,7 @@ class MetadataPull:
         is_told = False
         while True:
             await asyncio.sleep(LEASES_INTERVAL_S)
+            acts_count = leases.acts_count
             try:
                 change = await peer.leases(leases.known)
             except PeerUnavailable as error:
@@ -125,9 +126,17 @@ class MetadataPull:
             is_told = False
             if self._accepted() and not change.is_empty:
                 try:
-                    await asyncio.to_thread(leases.take, change)
+                    await asyncio.to_thread(leases.take, change, acts_count=acts_count)
                 except DiskError as error:
                     log.error("leases_not_stored", error=str(error))
+
+    async def _follow_operator(self, acts: OperatorActs) -> None:
+        if self._leases is None or acts.are_none:
+            return
+        try:
+            await self._leases.follow_operator(acts)
+        except DiskError as error:
+            log.error("leases_not_stored", error=str(error))
 
     async def pull(self, peer: PeerClient) -> None:
         """Once. Each table by itself: one that fails to parse must not hold up the others."""
@@ -138,12 +147,16 @@ class MetadataPull:
                 return
             if text is None:
                 continue
+            marks = table.marks if isinstance(table, ConsumerOffsetTable) else None
             try:
                 notices = table.apply_from_master(text, version)
             except ValueError as error:
                 log.error("metadata_unreadable", table=file.value, error=str(error))
                 is_whole = False
                 continue
+            if isinstance(table, ConsumerOffsetTable) and marks is not None:
+                # Before the table's file is written: of both after a crash, the leases must not be the older.
+                await self._follow_operator(table.acts_since(marks))
             if notices:
                 # The offsets' are many and harmless; a topic or group that the master lacks is neither.
                 level = log.warning if file is MetadataFile.CONSUMER_OFFSETS else log.error

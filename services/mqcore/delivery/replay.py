@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from mqcore.delivery.journal import EntryKind, GrantEntry, JournalEntry, LeaseJournal, SubscriptionEntry
+from mqcore.delivery.journal import (
+    EntryKind,
+    GrantEntry,
+    JournalEntry,
+    LeaseJournal,
+    SubscriptionEntry,
+    read_frames,
+)
 from mqcore.delivery.queue_progress import Lease, QueueProgress
 from mqcore.delivery.subscription import Subscription
+from mqcore.metadata import OperatorActs
 
 __all__ = ["LeaseReplay", "write_snapshot"]
 
@@ -37,6 +45,45 @@ class LeaseReplay:
                 subscription.queues[entry.queue_id] = QueueProgress(subscription, entry.queue_id, entry.offset)
             elif queue is not None:
                 _apply_at(queue, entry.kind, entry.offset)
+
+    @classmethod
+    def of_files(cls, snapshot: bytes, journal: bytes) -> LeaseReplay:
+        """What both say together; nothing where the snapshot cannot be read."""
+        replay = cls()
+        entries, valid_bytes = read_frames(snapshot)
+        if valid_bytes == len(snapshot):
+            replay.apply(entries)
+            replay.apply(read_frames(journal)[0])
+        return replay
+
+    def cut(self, queue_end: Callable[[str, int], int]) -> int:
+        """Brings progress beyond a queue's end back to it; in how many queues. `queue_end` knows the end of a queue by
+        topic and queue id."""
+        cut_count = 0
+        for subscription in self.subscriptions.values():
+            for queue in subscription.queues.values():
+                if queue.next_offset > (end := queue_end(subscription.topic, queue.queue_id)):
+                    queue.truncate(end)
+                    cut_count += 1
+        return cut_count
+
+    def obey(self, acts: OperatorActs) -> bool:
+        """Does what operators did to the tables; False when it was about nothing that is held here."""
+        numbers = {(one.group, one.topic): number for number, one in self.subscriptions.items()}
+        removed = [numbers.pop(pair) for pair in acts.removed if pair in numbers]
+        for number in removed:
+            del self.subscriptions[number]
+        is_changed = bool(removed)
+        for group, topic, queue_id, offset in acts.resets:
+            subscription = self.subscriptions.get(numbers.get((group, topic), -1))
+            if subscription is not None and queue_id in subscription.queues:
+                subscription.queues[queue_id] = QueueProgress(subscription, queue_id, offset)
+                is_changed = True
+        return is_changed
+
+    def to_snapshot(self) -> bytes:
+        """See `write_snapshot`."""
+        return write_snapshot(self.subscriptions.values())
 
     def _apply_subscription(self, entry: SubscriptionEntry) -> None:
         if entry.kind is EntryKind.FORGET:

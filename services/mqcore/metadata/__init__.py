@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable, GroupOffset, OffsetKept
+from mqcore.metadata.consumer_offset_table import (
+    ConsumerOffsetTable,
+    GroupOffset,
+    OffsetKept,
+    OperatorActs,
+    OperatorMarks,
+)
 from mqcore.metadata.creation_limit import CreationLimit
 from mqcore.metadata.data_version import DataVersion
 from mqcore.metadata.delay_offset_table import DelayOffsetTable
@@ -52,6 +58,8 @@ __all__ = [
     "MetadataStore",
     "MetadataTable",
     "OffsetKept",
+    "OperatorActs",
+    "OperatorMarks",
     "SubscriptionGroupConfig",
     "SubscriptionGroupTable",
     "TopicConfig",

@@ -4,12 +4,13 @@ An offset is the first one not yet acknowledged. It never moves back by itself: 
 whose master is behind. RocketMQ merges whatever the master says, so that a master restarted from an old file sets the
 progress back everywhere and everything is consumed again after the next switch. Only an operator moves it back or lets
 it be forgotten, and a slave has to know that it was one: each such act leaves a mark beside the offsets, the wall clock
-in ms and never the same twice. A slave follows a mark that is newer than its own, whatever it holds.
+in ms and never the same twice. A slave follows a mark that is newer than its own, whatever it holds. The one exception
+is a log that gave up or lost what was consumed: see `cut`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self, TypeVar
 
@@ -18,7 +19,7 @@ from mqcore.metadata.java_json import JavaObject, JavaValue, read_java_json, wri
 from mqcore.metadata.replica_merge import MARKS_KEPT_MS, REMOVALS, REMOVALS_MAX, merged_version, read_removals
 from mqcore.offsets import ConsumerOffset
 
-__all__ = ["ConsumerOffsetTable", "GroupOffset", "OffsetKept"]
+__all__ = ["ConsumerOffsetTable", "GroupOffset", "OffsetKept", "OperatorActs", "OperatorMarks"]
 
 KeyT = TypeVar("KeyT", str, int)
 
@@ -33,6 +34,27 @@ class GroupOffset(NamedTuple):
     queue_id: int
     offset: int
     """First offset not acknowledged."""
+
+
+class OperatorMarks(NamedTuple):
+    """Marks of what operators did, by subscription (topic@group): of queues that were set, and of removals."""
+
+    resets: dict[str, dict[int, int]]
+    removals: dict[str, int]
+
+
+class OperatorActs(NamedTuple):
+    """What operators did."""
+
+    resets: list[GroupOffset]
+    """Where groups go on; a subscription removed before is in `removed` as well."""
+    removed: set[tuple[str, str]]
+    """Progress of (group, topic) that is to be forgotten."""
+
+    @property
+    def are_none(self) -> bool:
+        """The usual case: nothing is to be done."""
+        return not self.resets and not self.removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +135,20 @@ class ConsumerOffsetTable:
         self._let_old_marks_go(now_ms)
         self._version = self._version.next(now_ms)
 
+    def cut(self, queue_end: Callable[[str, int], int], *, now_ms: int) -> int:
+        """Sets progress beyond a queue's end back to it: the log lost or gave up what was consumed there. In how many
+        queues. It leaves no mark: a replica that knows that a group came further is to be believed."""
+        cut_count = 0
+        for subscription, queues in self._offsets.items():
+            topic = subscription.partition("@")[0]
+            for queue_id, offset in queues.items():
+                if offset > (end := queue_end(topic, queue_id)):
+                    queues[queue_id] = end
+                    cut_count += 1
+        if cut_count:
+            self._version = self._version.next(now_ms)
+        return cut_count
+
     def remove_topic(self, topic: str, *, now_ms: int) -> None:
         """Forgets a deleted topic: groups start anew in one made later under its name."""
         self._remove([one for one in self._offsets if one.startswith(f"{topic}@")], now_ms)
@@ -130,6 +166,31 @@ class ConsumerOffsetTable:
         if subscriptions:
             self._let_old_marks_go(now_ms)
             self._version = self._version.next(now_ms)
+
+    @property
+    def marks(self) -> OperatorMarks:
+        """For `acts_since`: of this moment."""
+        resets = {subscription: dict(marks) for subscription, marks in self._resets.items()}
+        return OperatorMarks(resets, dict(self._removals))
+
+    def acts_since(self, marks: OperatorMarks) -> OperatorActs:
+        """What this table knows of operators' acts, and a table with these `marks` does not. A group that goes on
+        elsewhere since is given as it stands."""
+        removed = set()
+        for subscription, marked_ms in self._removals.items():
+            if marked_ms > marks.removals.get(subscription, 0):
+                topic, _, group = subscription.partition("@")
+                removed.add((group, topic))
+        resets = []
+        for subscription, ours in self._resets.items():
+            topic, _, group = subscription.partition("@")
+            known, offsets = marks.resets.get(subscription, {}), self._offsets.get(subscription, {})
+            resets += [
+                GroupOffset(group, topic, queue_id, offsets[queue_id])
+                for queue_id, marked_ms in ours.items()
+                if marked_ms > known.get(queue_id, 0) and queue_id in offsets
+            ]
+        return OperatorActs(resets, removed)
 
     def _let_old_marks_go(self, now_ms: int) -> None:
         oldest_ms = now_ms - MARKS_KEPT_MS

@@ -58,10 +58,17 @@ class LoadedQueue(NamedTuple):
 
 
 def load_consume_queue(
-    queue: ConsumeQueue, files: ConsumeQueueFiles, stop: StopKind, durable_offset: int, *, log_end: int
+    queue: ConsumeQueue,
+    files: ConsumeQueueFiles,
+    stop: StopKind,
+    durable_offset: int,
+    *,
+    log_end: int,
+    farthest: Callable[[QueueEntry], None] = lambda _entry: None,
 ) -> LoadedQueue:
     """Restores `queue` from its files. `durable_offset` is logics_physical_offset, 0: unknown. No record ends beyond
-    `log_end`.
+    `log_end`. `farthest` is told, after an unclean stop, the entry of the record that lies farthest in the log, before
+    it is perhaps dropped.
 
     After an unclean stop, and where they are damaged, the files are repaired; that is durable after the next sync.
     Raises SegmentSizeMismatch if all files of the queue have another length: the setting was changed.
@@ -77,11 +84,16 @@ def load_consume_queue(
     else:
         end = _linear_end(reader, starts)
     first_offset = starts[0] // ENTRY_BYTES
+    last = reader.entry(end.offset - 1) if end.offset > first_offset else None
     while end.offset > first_offset and not _is_within(reader.entry(end.offset - 1), log_end):
         is_damaged = True
         end = _QueueEnd((end.offset - 2) * ENTRY_BYTES // files.file_bytes * files.file_bytes, end.offset - 1)
     end = _QueueEnd(max(starts[0], end.file_start), end.offset)
-    is_damaged = is_damaged or _hides_entries(files, queue.folder, starts, end, stop, durable_offset)
+    hidden = _read_behind(files, queue.folder, starts, end, stop, durable_offset)
+    is_damaged = is_damaged or hidden.are_durable
+    last = hidden.last or last
+    if last is not None and stop is not StopKind.CLEAN:
+        farthest(last)
     for start in reversed(starts):
         if start > end.file_start:
             files.remove(queue.folder, start)
@@ -95,28 +107,37 @@ def _is_within(entry: QueueEntry, log_end: int) -> bool:
     return entry.physical_end <= log_end
 
 
-def _hides_entries(
-    files: ConsumeQueueFiles, folder: str, starts: list[int], end: _QueueEnd, stop: StopKind, durable_offset: int
-) -> bool:
-    """Whether there are durable entries behind the end: then it is the place of a damage.
+class _HiddenEntries(NamedTuple):
+    """What lies behind the end of a queue."""
 
-    After an orderly stop nothing is there at all.
-    """
+    are_durable: bool
+    """Some of it was synced: the end is the place of a damage."""
+    last: QueueEntry | None
+    """That of the record that lies farthest, after an unclean stop. Of an entry that was torn a part is zero, which
+    makes it less and never more; of damaged ones nothing is believed."""
+
+
+def _read_behind(
+    files: ConsumeQueueFiles, folder: str, starts: list[int], end: _QueueEnd, stop: StopKind, durable_offset: int
+) -> _HiddenEntries:
+    """After an orderly stop nothing is there at all."""
     position = end.offset * ENTRY_BYTES
+    are_durable, last = False, None
     for start in starts:
         first = max(start, position)
         if first >= start + files.file_bytes:
             continue
         used_bytes = files.used_bytes_from(folder, first)
         if used_bytes and stop is StopKind.CLEAN:
-            return True
+            return _HiddenEntries(True, None)
         whole_bytes = min(used_bytes + ENTRY_BYTES - 1, start + files.file_bytes - first) // ENTRY_BYTES * ENTRY_BYTES
         for piece in range(first, first + whole_bytes, _BLOCK_BYTES):
             data = files.read(folder, piece, min(_BLOCK_BYTES, first + whole_bytes - piece))
-            for fields in ENTRY.iter_unpack(data):
-                if fields[1] > 0 and 0 < fields[0] <= durable_offset:
-                    return True
-    return False
+            for entry in map(_make_entry, ENTRY.iter_unpack(data)):
+                if entry.size > 0 and entry.physical_offset > 0:
+                    are_durable = are_durable or entry.physical_offset <= durable_offset
+                    last = entry if last is None or entry.physical_end > last.physical_end else last
+    return _HiddenEntries(are_durable, None if are_durable else last)
 
 
 def _restore(queue: ConsumeQueue, reader: _EntryReader, first_start: int, end_offset: int) -> None:

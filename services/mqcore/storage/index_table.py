@@ -106,6 +106,11 @@ class IndexTable:
             return None
         return PhysicalOffset(self._files[-1].end_physical_offset if self._files else 0)
 
+    @property
+    def last_physical_offset(self) -> int:
+        """Where the last record starts that was entered; -1 without any."""
+        return self._files[-1].end_physical_offset if self._files else -1
+
     def load_columns(self) -> None:
         """Has `enter_waiting` enter many records at once from now on, if numpy is there. Takes a tenth of a second."""
         if find_spec("numpy") is not None:

@@ -5,7 +5,9 @@ whole records, a part of one, zeros. Anything else behind the last valid record 
 flipped bit, a page of zeros with bytes behind it. (A power loss may leave anything of what was not flushed.)
 
 A part of a record, and a whole record whose last bytes have become zeros, look the same: only who knows how far the log
-went can tell.
+went can tell. The checkpoint knows, as of its last writing, and what was derived from the log since: entries of
+ConsumeQueues and index are made once their records are in the log, so that one beyond its end says that it was longer.
+After a power loss such an entry may have reached the disk where its record did not.
 """
 
 from __future__ import annotations
@@ -122,18 +124,20 @@ def _may_go_on(view: memoryview, used: int, size: int, head_bytes: int) -> bool:
     return properties_start + properties_bytes == size and 0 not in view[properties_start:used]
 
 
-def describe_damage(tail: LogTail, stop: StopKind, *, reason: str, vouched_offset: int) -> str:
-    """What was lost by something else than the stop, in words; "" if nothing was.
+def describe_damage(tail: LogTail, stop: StopKind, *, reason: str, vouched_offset: int, told_end: int = 0) -> str:
+    """What was lost by something else than the stop, or by it though others tell of it, in words; "" if nothing was.
 
-    `vouched_offset`: where the record starts up to which the log was known to be durable, 0: unknown. `reason`: why the
-    walk ended.
+    `vouched_offset`: where the record starts up to which the log was known to be durable, 0: unknown. `told_end`: how
+    far the log went as ConsumeQueues and index tell, which learn of a record only once it is in the log. `reason`: why
+    the walk ended.
     """
-    parts = []
     end = tail.start_offset
+    evidence = []
     if vouched_offset and end <= vouched_offset:
-        parts.append(
-            f"the log ends at {end} ({reason}); the checkpoint says that a record at {vouched_offset} was on disk"
-        )
+        evidence.append(f"the checkpoint says that a record at {vouched_offset} was on disk")
+    if told_end > end:
+        evidence.append(f"ConsumeQueues or index know of records up to {told_end}")
+    parts = [f"the log ends at {end} ({reason}); {' and '.join(evidence)}"] if evidence else []
     is_left_by_stop = stop is StopKind.POWER_LOST or (stop is StopKind.KILLED and tail.is_torn_record)
     if tail.size and not is_left_by_stop:
         parts.append(f"{tail.size} bytes lie behind the last valid record, in [{end}, {tail.end_offset}): {reason}")

@@ -59,8 +59,9 @@ class RecoveryReport:
     truncated_bytes: int
     """Distance from the end of the log to the end of what was behind it and is gone now."""
     damage: str
-    """What was lost by something else than the stop (see log_tail), in words with offsets; "" if nothing was.
-    A log that just ends early after a kill is not told: only who knows how far it went can say so."""
+    """What was lost by something else than the stop, or by it though ConsumeQueues or index still tell of it (see
+    log_tail), in words with offsets; "" if nothing was. A log that ends early together with them is not told: only
+    who knows how far it went can say so."""
     damaged_queues: tuple[tuple[str, int, int], ...]
     """ConsumeQueues whose files were damaged: topic, queue id, first entry that was made again from the log."""
     kept_tail: KeptTail | None
@@ -109,10 +110,21 @@ def recover(
         return _start_empty(disk, log, queues, index, checkpoint, stop=stop, doubt_tail=doubt_tail)
     vouched_offset = checkpoint.logics_physical_offset
     durable = _durable_record(log, checkpoint)
+    told_end = 0
+
+    def note_told(physical_offset: int, physical_end: int) -> None:
+        """What was derived from the log tells of a record, and may be gone when the next start looks for it."""
+        nonlocal told_end
+        if physical_end > told_end:
+            told_end = physical_end
+            if record_at(log.files, physical_offset, file_bytes=log.file_bytes) is None:
+                doubt_tail()
+
     damaged_from = queues.load(
         stop,
         durable_offset=durable.physical_offset if durable is not None else 0,
         log_end=log.files.end_offset,
+        farthest=lambda entry: note_told(entry.physical_offset, entry.physical_end),
     )
     index_lost_from = None
     if index is not None:
@@ -132,6 +144,8 @@ def recover(
         # A file's start is a record's start. What is there already is left alone.
         start_offset = dispatch_from = max(log.files.first_offset, log.files.file_start(damaged_from))
     if index is not None and stop is StopKind.KILLED:
+        # Only here: after a power loss a part that was taken back may have come back.
+        note_told(index.last_physical_offset, index.last_physical_offset + 1)
         # What a killed process was just entering may be there in part. The walk enters it anew.
         index.truncate(dispatch_from, log.stored_ms)
     progress.bytes_to_read = log.files.end_offset - start_offset
@@ -164,7 +178,13 @@ def recover(
     tail = read_log_tail(log.files, scan.end_offset, file_bytes=log.file_bytes)
     if tail.size and is_cut_kept(disk, log, start_offset=tail.start_offset, end_offset=tail.end_offset):
         tail = LogTail(tail.start_offset, tail.start_offset, is_torn_record=False)
-    damage = describe_damage(tail, stop, reason=scan.stop_reason, vouched_offset=vouched_offset)
+    damage = describe_damage(
+        tail,
+        stop,
+        reason=scan.stop_reason,
+        vouched_offset=vouched_offset,
+        told_end=told_end,
+    )
     if damage:
         doubt_tail()
     kept_tail = None

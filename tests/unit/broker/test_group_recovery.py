@@ -25,6 +25,8 @@ class _Start:
 
     def __init__(self, failures: Sequence[str]) -> None:
         self.seen: list[str | None] = []
+        self.cuts: list[int] = []
+        """How often tables had been asked for when progress was cut."""
         self.told = 0
         self._failures = iter(failures)
         clock, identity = ManualClock(), BrokerIdentity("C", "broker-a", 0)
@@ -45,6 +47,7 @@ class _Start:
             accepts_loss=False,
             alone_with_store=self._alone,
             fetch_metadata=self._fetch,
+            cut_progress=self._cut_progress,
             state_changed=self._state_changed,
         )
 
@@ -64,6 +67,9 @@ class _Start:
         if (failure := next(self._failures, None)) is not None:
             error = rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, failure)
             raise PeerUnavailable("slave:1", "GetMetadataTable", error)
+
+    async def _cut_progress(self) -> None:
+        self.cuts.append(len(self.seen))
 
     def _state_changed(self) -> None:
         self.told += 1
@@ -89,3 +95,9 @@ async def test_tables_that_cannot_be_fetched_are_waited_for_in_sight_and_told_on
     assert [line["event"] for line in lines] == ["master_asks_its_group", "master_waits", "master_waits", "epoch_begun"]
     assert [line["reason"] for line in lines if line["event"] == "master_waits"] == [late, later]
     assert start.recovery.waiting is None
+
+
+async def test_progress_beyond_the_log_is_cut_once_every_replica_told_what_it_knows() -> None:
+    start = _Start(["late"] * 3)
+    assert await start.recovery.run(is_whole=True)
+    assert start.cuts == [4]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -15,11 +15,14 @@ from structlog.testing import capture_logs
 
 from broker.lease_copy import LeaseChange, LeaseCopy, LeasePosition, LeaseSource
 from broker.lease_storage import LeaseStorage
-from broker.master.metadata_recovery import recover_leases
+from broker.master.metadata_recovery import cut_progress, recover_leases, recover_metadata
+from broker.metadata_tables import MetadataTables
+from broker.slave.metadata_pull import MetadataPull
 from mqcore.clock import Clock
 from mqcore.delivery import DeliveryOptions, LeaseTable, TagFilter
 from mqcore.delivery.journal import JournalEntry, read_frames
-from mqcore.storage import Disk
+from mqcore.metadata import DataVersion, MetadataFile
+from mqcore.storage import Disk, DiskError
 from support.queue_memory import QueueMemory
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import ManualClock
@@ -31,15 +34,22 @@ def loaded(
     disk: Disk, queues: QueueMemory, *, compaction_floor_bytes: int = 1 << 20, clock: Clock | None = None
 ) -> tuple[LeaseTable, LeaseStorage]:
     """A table with its storage, as a broker has them after its start; at 100 s if no clock is given."""
+    table, storage = unloaded(disk, queues, compaction_floor_bytes=compaction_floor_bytes, clock=clock)
+    storage.load()
+    return table, storage
+
+
+def unloaded(
+    disk: Disk, queues: QueueMemory, *, compaction_floor_bytes: int = 1 << 20, clock: Clock | None = None
+) -> tuple[LeaseTable, LeaseStorage]:
+    """The same while its log is still being recovered."""
     table = LeaseTable(
         queues,
         options=DeliveryOptions(consume_from_earliest=True, compaction_floor_bytes=compaction_floor_bytes),
         broker_name="broker-a",
         nonce=itertools.count(1).__next__,
     )
-    storage = LeaseStorage(disk, table, clock or ManualClock(100_000))
-    storage.load()
-    return table, storage
+    return table, LeaseStorage(disk, table, clock or ManualClock(100_000))
 
 
 def receive(table: LeaseTable, *, now_ms: int, batch_size: int = 10) -> list[str]:
@@ -119,6 +129,29 @@ def test_power_loss_redelivers_but_never_skips() -> None:
         table, _ = loaded(disk, queues)
         again = len(receive(table, now_ms=100_000))
         assert again in (3, 5), f"seed {seed}: {again} of 5 messages came, 2 were acknowledged"
+
+
+def test_what_comes_to_stand_where_a_log_was_cut_is_delivered_though_others_were_acknowledged_there() -> None:
+    disk, queues = SimulatedDisk(random.Random(1)), queues_with(5)
+    table, storage = loaded(disk, queues)
+    tables = MetadataTables(disk, ManualClock(), topics_changed=lambda: None)
+    held, *handles = receive(table, now_ms=1_000)
+    for handle in handles[:3]:
+        table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=1_500)
+    storage.persist()
+    tables.consumer_offsets.commit(GROUP, TOPIC, 0, 5, now_ms=1)
+    # Message 0 is held, 1 to 3 are finished, 4 is held; the log is cut at 2 before the next start.
+    queues.cut(TOPIC, 0, 2)
+    table, storage = unloaded(disk, queues)
+    asyncio.run(cut_progress(tables, storage, queues.max_offset))
+    disk.crash(power_loss=True)
+    for _ in range(4):
+        queues.put(TOPIC, 0)
+    table, storage = loaded(disk, queues)
+    assert tables.consumer_offsets.offset(GROUP, TOPIC, 0) == 2
+    assert len(receive(table, now_ms=2_000)) == 4
+    assert table.acknowledge(group=GROUP, topic=TOPIC, handle=held, now_ms=2_000)
+    assert table.committed(GROUP, TOPIC, 0) == 2
 
 
 def test_snapshot_that_cannot_be_read_is_told_as_the_error_it_is() -> None:
@@ -258,7 +291,7 @@ def follow(copy: LeaseCopy, source: LeaseSource) -> LeaseChange:
     """One pull of a slave."""
     change = asyncio.run(source.changes_since(copy.known))
     assert change is not None
-    copy.take(change)
+    copy.take(change, acts_count=copy.acts_count)
     return change
 
 
@@ -374,24 +407,180 @@ def test_files_that_cannot_be_read_are_as_good_as_none() -> None:
     assert storage.is_blank
 
 
+class Slave:
+    """One that keeps tables and a copy of leases, and answers a starting master with both."""
+
+    endpoint = "slave"
+
+    def __init__(self, seed: int) -> None:
+        self.disk = SimulatedDisk(random.Random(seed))
+        self.tables = MetadataTables(self.disk, ManualClock(), topics_changed=lambda: None)
+        self.leases_held = LeaseCopy(self.disk)
+
+    async def leases(self, known: LeasePosition, *, accept_copy: bool = False) -> LeaseChange:
+        assert self.leases_held.is_open
+        change = await self.leases_held.changes_since(known)
+        assert change is not None
+        return change
+
+    async def metadata_table(
+        self, file: MetadataFile, known: DataVersion | None, *, accept_copy: bool = False
+    ) -> tuple[DataVersion, str | None]:
+        table = self.tables.by_file[file]
+        return table.version, None if known == table.version else table.to_json()
+
+    def pull_tables(self, master: Slave) -> None:
+        """As a slave does on a change."""
+        pull = MetadataPull(
+            tables=self.tables.by_file,
+            master=lambda: None,
+            applied=self.tables.applied_from_master,
+            leases=self.leases_held,
+        )
+        peer: Any = master
+        asyncio.run(pull.pull(peer))
+
+
 def test_a_starting_master_takes_a_copy_when_it_has_nothing_or_is_told_to() -> None:
-    class Peer:
-        endpoint = "slave"
-
-        async def leases(self, known: LeasePosition, *, accept_copy: bool = False) -> LeaseChange:
-            change = await LeaseCopy(slave_disk).changes_since(known)
-            assert change is not None
-            return change
-
-    peer: Any = Peer()
-    disk, slave_disk, queues = SimulatedDisk(random.Random(1)), SimulatedDisk(random.Random(2)), queues_with(5)
+    disk, slave, queues = SimulatedDisk(random.Random(1)), Slave(2), queues_with(5)
     table, storage = loaded(disk, queues)
     (handle,) = receive(table, now_ms=1_000, batch_size=1)
     storage.persist()
-    follow(LeaseCopy(slave_disk), storage)
+    follow(slave.leases_held, storage)
     new_disk = SimulatedDisk(random.Random(3))
+    tables = MetadataTables(new_disk, ManualClock(), topics_changed=lambda: None)
     for replace, taken in ((False, True), (False, False), (True, True)):
         new_table, new_storage = new_master(new_disk, queues)
-        assert asyncio.run(recover_leases(peer, new_storage, replace=replace)) is taken
+        assert asyncio.run(recover_leases(cast(Any, slave), tables, new_storage, replace=replace)) is taken
         new_storage.load()
         assert new_table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=2_000)
+
+
+class OperatedGroup:
+    """A group that consumed five messages, all of it known to two slaves; then an operator does something, and the
+    tables alone hear of it."""
+
+    def __init__(self) -> None:
+        self.queues = queues_with(5)
+        self.master = Slave(1)
+        self.table, self.storage = loaded(self.master.disk, self.queues)
+        for handle in receive(self.table, now_ms=1_000):
+            self.table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=1_500)
+        self.slaves = [Slave(2), Slave(3)]
+        self.storage.persist()
+        self.master.tables.collect_progress(self.table)
+        for slave in self.slaves:
+            slave.pull_tables(self.master)
+            follow(slave.leases_held, self.storage)
+
+    def reset(self, offset: int) -> None:
+        self.table.reset(group=GROUP, topic=TOPIC, queue_id=0, offset=offset)
+        self.storage.persist_durably()
+        self.master.tables.collect_progress(self.table)
+
+    def received_by_a_new_master(self, slaves: Sequence[Slave], *, disk: SimulatedDisk | None = None) -> int:
+        """How many messages come from a master that heard these slaves, the one with the best log first."""
+        disk = disk or SimulatedDisk(random.Random(4))
+        tables = MetadataTables(disk, ManualClock(), topics_changed=lambda: None)
+        tables.load(cluster="C", broker_name="broker-a", auto_create_topic=False)
+        table = LeaseTable(
+            self.queues,
+            options=DeliveryOptions(consume_from_earliest=True),
+            broker_name="broker-a",
+            nonce=itertools.count(1_000).__next__,
+            stored_offset=tables.consumer_offsets.offset,
+        )
+        storage = LeaseStorage(disk, table, ManualClock(100_000))
+        has_leases = False
+        for slave in slaves:
+            peer: Any = slave
+            asyncio.run(recover_metadata(peer, tables, storage))
+            has_leases = has_leases or asyncio.run(recover_leases(peer, tables, storage, replace=False))
+        storage.load()
+        return len(receive(table, now_ms=2_000))
+
+
+def test_a_reset_that_a_slaves_tables_know_and_its_leases_do_not_outlives_the_masters_disk() -> None:
+    group = OperatedGroup()
+    assert group.received_by_a_new_master(group.slaves) == 0
+    group.reset(2)
+    slave = group.slaves[0]
+    slave.pull_tables(group.master)
+    assert group.received_by_a_new_master([slave]) == 3
+    # Nor is it forgotten when the slave is killed before its tables are in their files, or after it.
+    slave.disk.crash(power_loss=True)
+    slave.leases_held = LeaseCopy(slave.disk)
+    assert group.received_by_a_new_master([slave]) == 3
+    # The copy goes on behind it.
+    follow(slave.leases_held, group.storage)
+    assert group.received_by_a_new_master([slave]) == 3
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_a_reset_that_one_of_two_slaves_knows_is_not_forgotten_for_the_leases_of_the_other(told: int) -> None:
+    group = OperatedGroup()
+    group.reset(2)
+    group.slaves[told].pull_tables(group.master)
+    assert group.received_by_a_new_master(group.slaves) == 3
+
+
+def test_a_reset_that_a_master_with_an_older_disk_hears_of_is_done_in_its_own_leases() -> None:
+    group = OperatedGroup()
+    group.storage.close()
+    older_disk = SimulatedDisk(random.Random(5))
+    for path in group.master.disk.paths():
+        older_disk.write_file(path, group.master.disk.read_file(path) or b"")
+    group.table, group.storage = loaded(group.master.disk, group.queues)
+    group.reset(2)
+    group.slaves[0].pull_tables(group.master)
+    assert group.received_by_a_new_master(group.slaves, disk=older_disk) == 3
+
+
+def test_a_groups_removal_that_a_slaves_tables_know_takes_its_leases_along() -> None:
+    group = OperatedGroup()
+    group.master.tables.remove_group(GROUP)
+    group.slaves[0].pull_tables(group.master)
+    assert group.received_by_a_new_master(group.slaves[:1]) == 5
+
+
+def test_leases_that_were_asked_for_before_a_reset_are_passed_over() -> None:
+    group = OperatedGroup()
+    copy = group.slaves[0].leases_held
+    asked = copy.acts_count
+    for known in (LeasePosition(0, 0, 0), copy.known):
+        change = asyncio.run(group.storage.changes_since(known))
+        assert change is not None
+        group.reset(2)
+        group.slaves[0].pull_tables(group.master)
+        copy.take(change, acts_count=asked)
+        assert group.received_by_a_new_master(group.slaves[:1]) == 3
+    follow(copy, group.storage)
+    assert group.received_by_a_new_master(group.slaves[:1]) == 3
+
+
+def test_a_slave_that_was_cut_gives_up_progress_beyond_its_end_until_its_master_tells_it_again() -> None:
+    group = OperatedGroup()
+    slave = group.slaves[0]
+    asyncio.run(cut_progress(slave.tables, slave.leases_held, lambda _topic, _queue_id: 3))
+    assert slave.tables.consumer_offsets.offset(GROUP, TOPIC, 0) == 3
+    assert group.received_by_a_new_master([slave]) == 2
+    slave.pull_tables(group.master)
+    assert follow(slave.leases_held, group.storage).snapshot is not None
+    assert slave.tables.consumer_offsets.offset(GROUP, TOPIC, 0) == 5
+    assert group.received_by_a_new_master([slave]) == 0
+
+
+def test_nobody_is_given_a_copy_that_lacks_an_operators_act(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise DiskError("refused")
+
+    group = OperatedGroup()
+    slave = group.slaves[0]
+    group.reset(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(LeaseCopy, "obey", refuse)
+        slave.pull_tables(group.master)
+    assert not slave.leases_held.is_open
+    follow(slave.leases_held, group.storage)
+    assert slave.leases_held.is_open
+    assert group.received_by_a_new_master([slave]) == 3

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.lease_copy import LeaseCopy
 from broker.master.metadata_recovery import recover_metadata
 from broker.metadata_tables import MetadataTables, MetadataWrite
 from broker.slave.metadata_pull import MetadataPull
@@ -149,7 +150,8 @@ class Peer:
 
 def recover(tables: MetadataTables, replica: MetadataTables) -> list[str]:
     peer: Any = Peer(replica)
-    return asyncio.run(recover_metadata(peer, tables))
+    leases: Any = LeaseCopy(SimulatedDisk(random.Random(1)))
+    return asyncio.run(recover_metadata(peer, tables, leases))
 
 
 def texts(tables: MetadataTables) -> list[str]:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.metadata import ConsumerOffsetTable, DataVersion, DelayOffsetTable, GroupOffset, MetadataCorrupt
+from mqcore.metadata import (
+    ConsumerOffsetTable,
+    DataVersion,
+    DelayOffsetTable,
+    GroupOffset,
+    MetadataCorrupt,
+    OperatorActs,
+)
 
 
 def test_progress_moves_forward_only() -> None:
@@ -39,6 +46,35 @@ def test_an_operator_may_set_progress_back() -> None:
     table.reset("G", "T", 0, 4, now_ms=2)
     assert table.offset("G", "T", 0) == 4
     assert table.version.counter == 2
+
+
+def test_progress_beyond_a_cut_queue_goes_back_and_a_replica_that_knows_more_still_counts() -> None:
+    table, replica = ConsumerOffsetTable(), ConsumerOffsetTable()
+    table.commit_all([GroupOffset("G", "T", 0, 10), GroupOffset("G", "T", 1, 3), GroupOffset("G", "U", 0, 2)], now_ms=1)
+    replica.commit("G", "T", 0, 8, now_ms=1)
+    ends = {("T", 0): 6, ("T", 1): 3}
+    assert table.cut(lambda topic, queue_id: ends.get((topic, queue_id), 0), now_ms=2) == 2
+    assert set(table) == {GroupOffset("G", "T", 0, 6), GroupOffset("G", "T", 1, 3), GroupOffset("G", "U", 0, 0)}
+    version = table.version
+    assert table.cut(lambda topic, queue_id: ends.get((topic, queue_id), 0), now_ms=3) == 0
+    assert table.version == version
+    table.merge_replica(replica.to_json())
+    assert table.offset("G", "T", 0) == 8
+
+
+def test_a_table_tells_what_operators_did_that_another_does_not_know() -> None:
+    table = ConsumerOffsetTable()
+    table.commit_all([GroupOffset(group, "T", queue_id, 9) for group in "GHI" for queue_id in (0, 1)], now_ms=1)
+    table.reset("G", "T", 0, 4, now_ms=2)
+    marks = table.marks
+    assert table.acts_since(marks) == OperatorActs([], set())
+    table.reset("G", "T", 1, 3, now_ms=2)
+    table.reset("G", "T", 0, 2, now_ms=2)
+    table.commit("G", "T", 1, 5, now_ms=3)
+    table.remove_group("H", now_ms=3)
+    expected = [GroupOffset("G", "T", 0, 2), GroupOffset("G", "T", 1, 5)]
+    assert table.acts_since(marks) == OperatorActs(expected, {("H", "T")})
+    assert table.acts_since(ConsumerOffsetTable().marks) == OperatorActs(expected, {("H", "T")})
 
 
 def test_a_slave_keeps_what_its_master_would_set_back() -> None:

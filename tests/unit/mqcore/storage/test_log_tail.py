@@ -6,6 +6,8 @@ import random
 from functools import cache
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mqcore.message import OutgoingMessage
 from mqcore.storage import MessageStore, RecoveryReport
@@ -178,6 +180,68 @@ def test_a_sound_stop_is_no_damage() -> None:
         disk = _disk_of(files, log)
         _, report = _started(disk)
         assert (report.damage, report.kept_tail, report.end_offset) == ("", None, len(log))
+
+
+@cache
+def _killed_beside_its_checkpoint(derived_count: int) -> tuple[Files, bytes, list[int]]:
+    """The files of a killed store, its log, and where its unflushed records end. Of these `derived_count` are in
+    ConsumeQueues and index as well, and in no checkpoint."""
+    disk = SimulatedDisk(random.Random(1))
+    store = new_store(disk)
+    store.load()
+    messages = _messages(1)
+    for message in messages[:-5]:
+        store.put(message)
+    flush_all(store)
+    ends = [store.end_offset]
+    for count, message in enumerate(messages[-5:], start=1):
+        store.put(message)
+        ends.append(store.end_offset)
+        if count == derived_count:
+            assert store.queue_flush_job() is not None  # It is made, and never run.
+    log = log_bytes(store)
+    disk.crash(power_loss=False)
+    return {path: disk.read_file(path) or b"" for path in disk.paths()}, log, ends
+
+
+@given(st.integers(0, 5), st.integers(0, 5), st.booleans(), st.booleans(), st.data())
+def test_a_tail_of_zeros_is_told_by_what_was_derived_from_it(
+    derived_count: int, kept_count: int, has_queues: bool, is_power_lost: bool, data: st.DataObject
+) -> None:
+    files, log, ends = _killed_beside_its_checkpoint(derived_count)
+    torn_bytes = data.draw(st.integers(0, ends[kept_count + 1] - ends[kept_count] - 1)) if kept_count < 5 else 0
+    cut = ends[kept_count] + torn_bytes
+    disk = _disk_of(files, log[:cut] + bytes(len(log) - cut))
+    if is_power_lost:
+        disk.remove("boot")
+    if not has_queues:
+        for path in [path for path in disk.paths() if path.startswith("consumequeue/")]:
+            disk.remove(path)
+    is_told = kept_count < derived_count and (has_queues or not is_power_lost)
+    store, report = _started(disk)
+    assert (store.end_offset, bool(report.damage)) == (ends[kept_count], is_told)
+    assert report.may_have_lost == (is_told or is_power_lost)
+    assert queue_contents(store) == derived_queues(store)
+    if is_told and has_queues:
+        assert f"the log ends at {ends[kept_count]} " in report.damage
+        assert f"know of records up to {ends[derived_count]}" in report.damage
+
+
+def test_a_crash_at_any_step_of_the_start_does_not_hide_that_the_log_was_longer() -> None:
+    files, log, ends = _killed_beside_its_checkpoint(5)
+    for step in range(1, 200):
+        disk = _disk_of(files, log[: ends[2]] + bytes(len(log) - ends[2]))
+        disk.crash_at_operation(step)
+        try:
+            _started(disk)
+            is_through = True
+        except SimulatedCrash:
+            is_through = False
+        disk.crash(power_loss=False)
+        assert _started(disk)[1].may_have_lost
+        if is_through:
+            return
+    pytest.fail("no start got through")
 
 
 @pytest.mark.parametrize("stop", STOPS)
