@@ -121,7 +121,7 @@ def worker_digest(store: Path) -> float:
     from consistency.source_files.posix_files import PosixFiles
     from mqcore.audit.digests import digest_extents
     from mqcore.audit.replica_store import ReplicaStore, inspect_replica
-    from mqcore.replication import LogRange
+    from mqcore.replication.log_extent import LogRange
 
     files = PosixFiles(str(store))
     facts = inspect_replica(files, group=GROUP, broker_id=0)

@@ -33,11 +33,16 @@ from processes import memory_in_use
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from broker.files import PosixDisk  # noqa: E402
-from mqcore.message import Host, OutgoingMessage, encode_properties, tags_code  # noqa: E402
-from mqcore.storage import MessageStore, PutStatus, StoreOptions  # noqa: E402
-from mqservice.clock import SystemClock  # noqa: E402
-from support.cluster_processes import ProcessCluster, ServiceProcess  # noqa: E402
+from broker.files.posix_disk import PosixDisk
+from mqcore.message.host import Host
+from mqcore.message.properties import encode_properties
+from mqcore.message.record import OutgoingMessage
+from mqcore.message.tags_code import tags_code
+from mqcore.storage.message_store import MessageStore
+from mqcore.storage.options import StoreOptions
+from mqcore.storage.put_status import PutStatus
+from mqservice.clock import SystemClock
+from support.cluster_processes import ProcessCluster, ServiceProcess
 
 BODY_BYTES: Final = 1024
 QUEUES: Final = 8

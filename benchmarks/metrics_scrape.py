@@ -25,25 +25,21 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from broker.delivery_meter import DeliveryMeter  # noqa: E402
-from broker.files import PosixDisk  # noqa: E402
-from broker.metrics import BROKER_METRICS  # noqa: E402
-from broker.metrics.consumer_metrics import ConsumerMetrics  # noqa: E402
-from broker.metrics.message_metrics import MessageMetrics  # noqa: E402
-from broker.metrics.turn_limit import TurnLimit  # noqa: E402
-from broker.put_meter import PutMeter  # noqa: E402
-from mqcore.delivery import TagFilter  # noqa: E402
-from mqservice.clock import SystemClock  # noqa: E402
-from mqservice.metrics import (  # noqa: E402
-    ExporterType,
-    MetricExports,
-    MetricFamily,
-    MetricSamples,
-    MetricsOptions,
-    SeriesLimit,
-)
-from support.broker_assembly import BrokerAssembly  # noqa: E402
-from support.messages import outgoing_message  # noqa: E402
+from broker.delivery_meter import DeliveryMeter
+from broker.files.posix_disk import PosixDisk
+from broker.metrics.catalogue import BROKER_METRICS
+from broker.metrics.consumer_metrics import ConsumerMetrics
+from broker.metrics.message_metrics import MessageMetrics
+from broker.metrics.turn_limit import TurnLimit
+from broker.put_meter import PutMeter
+from mqcore.delivery.tag_filter import TagFilter
+from mqservice.clock import SystemClock
+from mqservice.metrics.metric_exports import MetricExports
+from mqservice.metrics.metric_samples import MetricFamily, MetricSamples
+from mqservice.metrics.metrics_options import ExporterType, MetricsOptions
+from mqservice.metrics.series_limit import SeriesLimit
+from support.broker_assembly import BrokerAssembly
+from support.messages import outgoing_message
 
 QUEUES: Final = 8
 SCRAPES: Final = 5

@@ -26,20 +26,20 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from apache.rocketmq.v2 import service_pb2 as pb  # noqa: E402
-from google.protobuf.message import Message  # noqa: E402
+from apache.rocketmq.v2 import service_pb2 as pb
+from google.protobuf.message import Message
 
-from broker.api.ack_request import AckRequest  # noqa: E402
-from broker.api.sent_message import SendRequest  # noqa: E402
-from broker.files import PosixDisk  # noqa: E402
-from broker.lease_storage import LeaseStorage  # noqa: E402
-from broker.queue_reader import StoreQueueReader  # noqa: E402
-from mqcore.delivery import TagFilter  # noqa: E402
-from mqcore.storage import StoreOptions  # noqa: E402
-from mqservice.clock import SystemClock  # noqa: E402
-from mqservice.rpc import ServerStreamMethod, StatusCode, UnaryHandler, UnaryMethod  # noqa: E402
-from support.api_requests import message, receive_request, send_request  # noqa: E402
-from support.broker_assembly import BrokerAssembly  # noqa: E402
+from broker.api.ack_request import AckRequest
+from broker.api.sent_message import SendRequest
+from broker.files.posix_disk import PosixDisk
+from broker.lease_storage import LeaseStorage
+from broker.queue_reader import StoreQueueReader
+from mqcore.delivery.tag_filter import TagFilter
+from mqcore.storage.options import StoreOptions
+from mqservice.clock import SystemClock
+from mqservice.rpc import ServerStreamMethod, StatusCode, UnaryHandler, UnaryMethod
+from support.api_requests import message, receive_request, send_request
+from support.broker_assembly import BrokerAssembly
 
 TOPIC: Final = "orders"
 BATCH: Final = 32

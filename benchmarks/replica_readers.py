@@ -16,7 +16,7 @@ from typing import Final
 
 import xxhash
 
-from mqcore.message import Blank, RecordFound, scan_record
+from mqcore.message.record_decoder import Blank, RecordFound, scan_record
 
 __all__ = ["log_files"]
 

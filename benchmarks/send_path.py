@@ -30,22 +30,26 @@ from uuid import uuid4
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from apache.rocketmq.v2 import service_pb2 as pb  # noqa: E402
-from hpack import Encoder  # noqa: E402
+from apache.rocketmq.v2 import service_pb2 as pb
+from hpack import Encoder
 
-from broker.files import PosixDisk  # noqa: E402
-from broker.put_meter import PutMeter  # noqa: E402
-from broker.tracing.broker_tracing import BrokerTracing  # noqa: E402
-from broker.tracing.send_tracer import SendTracer  # noqa: E402
-from broker.write_path import WritePath  # noqa: E402
-from mqcore.replication import MasterOptions, MasterReplica  # noqa: E402
-from mqcore.storage import FlushDiskType, StoreOptions  # noqa: E402
-from mqgrpc import Connection, Limits, Stream, frames  # noqa: E402
-from mqservice.clock import SystemClock  # noqa: E402
-from mqservice.http2_front import Http2Front  # noqa: E402
-from mqservice.rpc import Call, MethodTable, UnaryMethod  # noqa: E402
-from support.api_requests import message, send_request  # noqa: E402
-from support.broker_assembly import BrokerAssembly  # noqa: E402
+from broker.files.posix_disk import PosixDisk
+from broker.put_meter import PutMeter
+from broker.tracing.broker_tracing import BrokerTracing
+from broker.tracing.send_tracer import SendTracer
+from broker.write_path import WritePath
+from mqcore.replication.master_replica import MasterReplica
+from mqcore.replication.options import MasterOptions
+from mqcore.storage.options import FlushDiskType, StoreOptions
+from mqgrpc import frames
+from mqgrpc.connection import Connection
+from mqgrpc.limits import Limits
+from mqgrpc.stream import Stream
+from mqservice.clock import SystemClock
+from mqservice.http2_front import Http2Front
+from mqservice.rpc import Call, MethodTable, UnaryMethod
+from support.api_requests import message, send_request
+from support.broker_assembly import BrokerAssembly
 
 TOPIC: Final = "orders"
 NANOSECONDS_PER_MICROSECOND: Final = 1_000

@@ -21,13 +21,13 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 if str(ROOT / "tests") not in sys.path:
     sys.path.insert(0, str(ROOT / "tests"))
 
-from tandemmq.admin.v1 import broker_admin_service_pb2 as pb  # noqa: E402
-from tandemmq.admin.v1 import broker_admin_service_pb2_grpc  # noqa: E402
-from tandemmq.broker.v1 import replica_reader_service_pb2 as reader_pb  # noqa: E402
-from tandemmq.broker.v1.replica_reader_service_pb2_grpc import ReplicaReaderServiceStub  # noqa: E402
+from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
+from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
+from tandemmq.broker.v1 import replica_reader_service_pb2 as reader_pb
+from tandemmq.broker.v1.replica_reader_service_pb2_grpc import ReplicaReaderServiceStub
 
-from processes import MeasurementFailed, free_port, private_bytes, wait_for  # noqa: E402
-from support.cluster_processes import ServiceProcess  # noqa: E402
+from processes import MeasurementFailed, free_port, private_bytes, wait_for
+from support.cluster_processes import ServiceProcess
 
 __all__ = ["ROOT", "Member", "Progress", "SystemUnderTest", "TandemPair", "brokers_memory"]
 

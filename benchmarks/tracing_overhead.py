@@ -40,23 +40,27 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-import structlog  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
+import structlog
+from rich.console import Console
+from rich.table import Table
 
-import broker.write_path  # noqa: E402
-from broker.put_meter import PutMeter  # noqa: E402
-from broker.tracing.broker_tracing import BrokerTracing  # noqa: E402
-from broker.tracing.send_tracer import SendTracer  # noqa: E402
-from mqcore.routing import BrokerIdentity  # noqa: E402
-from mqcore.tracing import HeadSampler, RecentSpans, TraceOptions  # noqa: E402
-from mqcore.tracing.traced_send import AckPolicy  # noqa: E402
-from mqgrpc import frames  # noqa: E402
-from mqservice.clock import SystemClock  # noqa: E402
-from mqservice.http2_front import Http2Front  # noqa: E402
-from mqservice.telemetry import SpanExport, SpanFan, open_span_export, resource_attributes  # noqa: E402
-from report import Row  # noqa: E402
-from send_path import TOPIC, ReplicatingBroker, connection_of, reads  # noqa: E402
+import broker.write_path
+from broker.put_meter import PutMeter
+from broker.tracing.broker_tracing import BrokerTracing
+from broker.tracing.send_tracer import SendTracer
+from mqcore.routing.values import BrokerIdentity
+from mqcore.tracing.head_sampler import HeadSampler
+from mqcore.tracing.options import TraceOptions
+from mqcore.tracing.recent_spans import RecentSpans
+from mqcore.tracing.traced_send import AckPolicy
+from mqgrpc import frames
+from mqservice.clock import SystemClock
+from mqservice.http2_front import Http2Front
+from mqservice.telemetry.resource import resource_attributes
+from mqservice.telemetry.span_export import SpanExport, open_span_export
+from mqservice.telemetry.span_sink import SpanFan
+from report import Row
+from send_path import TOPIC, ReplicatingBroker, connection_of, reads
 
 REPORT: Final = ROOT / "build" / "bench-tracing.json"
 RESULTS: Final = ROOT / "benchmarks" / "RESULTS.md"

@@ -23,16 +23,16 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import grpc  # noqa: E402
-import psutil  # noqa: E402
-from apache.rocketmq.v2 import service_pb2 as pb  # noqa: E402
+import grpc
+import psutil
+from apache.rocketmq.v2 import service_pb2 as pb
 
-from contract.client_api.raw_client import RawClient  # noqa: E402
-from support.api_requests import message, send_request  # noqa: E402
-from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until  # noqa: E402
-from support.http2_attacks import ATTACKS, Attack, run_attack  # noqa: E402
-from support.http2_peer import unary_request  # noqa: E402
-from support.topic_admin import broker_status, create_topic  # noqa: E402
+from contract.client_api.raw_client import RawClient
+from support.api_requests import message, send_request
+from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.http2_attacks import ATTACKS, Attack, run_attack
+from support.http2_peer import unary_request
+from support.topic_admin import broker_status, create_topic
 
 TOPIC: Final = "attacked"
 AT_ONCE: Final = 6

@@ -39,17 +39,17 @@ from rich.table import Table
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from demo.report import Row, compared, write_rows  # noqa: E402
-from mqcore.audit.findings import FindingKind, Verdict  # noqa: E402
-from mqcore.audit.run_summary import ExitCode, Outcome  # noqa: E402
-from mqcore.message import RecordFound, scan_record  # noqa: E402
-from support.audit_traffic import TOPICS, BackgroundLoad, consume, send  # noqa: E402
-from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until  # noqa: E402
-from support.consistency_job import JobRun, run_job  # noqa: E402
-from support.damaged_groups import GroupFolder, link_store  # noqa: E402
-from support.planted_damage import Judgement, judge, plant  # noqa: E402
-from support.store_damage import DAMAGES  # noqa: E402
-from support.topic_admin import broker_status, create_topic  # noqa: E402
+from demo.report import Row, compared, write_rows
+from mqcore.audit.findings import FindingKind, Verdict
+from mqcore.audit.run_summary import ExitCode, Outcome
+from mqcore.message.record_decoder import RecordFound, scan_record
+from support.audit_traffic import TOPICS, BackgroundLoad, consume, send
+from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from support.consistency_job import JobRun, run_job
+from support.damaged_groups import GroupFolder, link_store
+from support.planted_damage import Judgement, judge, plant
+from support.store_damage import DAMAGES
+from support.topic_admin import broker_status, create_topic
 
 FOLDER: Final = ROOT / "build" / "audit-check"
 REPORT: Final = ROOT / "build" / "audit-check.json"

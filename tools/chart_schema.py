@@ -24,11 +24,11 @@ SCHEMA: Final = ROOT / "charts" / "tandemmq" / "values.schema.json"
 
 sys.path[:0] = [str(ROOT / "services"), str(ROOT / "build" / "proto")]
 
-from admin.settings import AdminSettings  # noqa: E402
-from broker.settings import BrokerSettings  # noqa: E402
-from consistency.settings import ConsistencySettings, parse_bytes, parse_seconds  # noqa: E402
-from mqservice.settings import ServiceSettings, json_schema  # noqa: E402
-from nameserver.settings import NameServerSettings  # noqa: E402
+from admin.settings import AdminSettings
+from broker.settings import BrokerSettings
+from consistency.settings import ConsistencySettings, parse_bytes, parse_seconds
+from mqservice.settings import ServiceSettings, json_schema
+from nameserver.settings import NameServerSettings
 
 METRICS: Final = {
     "metricsExporterType": "monitoring.metrics, monitoring.otlp",

@@ -17,8 +17,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from e2e.observability.dashboard_pictures import draw_dashboards  # noqa: E402
-from e2e.observability.prometheus_api import PrometheusApi  # noqa: E402
+from e2e.observability.dashboard_pictures import draw_dashboards
+from e2e.observability.prometheus_api import PrometheusApi
 
 DASHBOARDS: Final = ROOT / "charts" / "tandemmq" / "dashboards"
 

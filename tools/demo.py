@@ -25,11 +25,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # for the demo folder beside tools/
 
-from demo.demo_cluster import DemoCluster, stop_process, until  # noqa: E402
-from demo.evidence import compare_logs, logged_message_ids  # noqa: E402
-from demo.official_client import install_official_client  # noqa: E402
-from demo.real_lines import real_lines  # noqa: E402
-from demo.report import Row, compared, result_table, write_rows  # noqa: E402
+from demo.demo_cluster import DemoCluster, stop_process, until
+from demo.evidence import compare_logs, logged_message_ids
+from demo.official_client import install_official_client
+from demo.real_lines import real_lines
+from demo.report import Row, compared, result_table, write_rows
 
 BUILD = ROOT / "build"
 FOLDER = BUILD / "demo"

@@ -24,21 +24,21 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from e2e.kubernetes.chart_checks import check_chart  # noqa: E402
-from e2e.kubernetes.client_pod import ClientPod  # noqa: E402
-from e2e.kubernetes.cluster import Cluster, CommandFailed, NotInTime, say  # noqa: E402
-from e2e.kubernetes.consistency import VALUES as CONSISTENCY_VALUES  # noqa: E402
-from e2e.kubernetes.consistency import prove_equal  # noqa: E402
-from e2e.kubernetes.disk_faults import DISK_FAULTS, lose_disks  # noqa: E402
-from e2e.kubernetes.disk_faults import VALUES as DISK_VALUES  # noqa: E402
-from e2e.kubernetes.external_access import VALUES as EXTERNAL_VALUES  # noqa: E402
-from e2e.kubernetes.external_access import reach_from_outside  # noqa: E402
-from e2e.kubernetes.faults import FAULT_KINDS, break_everything  # noqa: E402
-from e2e.kubernetes.images import build_images  # noqa: E402
-from e2e.kubernetes.installation import Installation  # noqa: E402
-from e2e.kubernetes.preset_life import live_through  # noqa: E402
-from e2e.kubernetes.report import Report  # noqa: E402
-from e2e.kubernetes.scaling import grow  # noqa: E402
+from e2e.kubernetes.chart_checks import check_chart
+from e2e.kubernetes.client_pod import ClientPod
+from e2e.kubernetes.cluster import Cluster, CommandFailed, NotInTime, say
+from e2e.kubernetes.consistency import VALUES as CONSISTENCY_VALUES
+from e2e.kubernetes.consistency import prove_equal
+from e2e.kubernetes.disk_faults import DISK_FAULTS, lose_disks
+from e2e.kubernetes.disk_faults import VALUES as DISK_VALUES
+from e2e.kubernetes.external_access import VALUES as EXTERNAL_VALUES
+from e2e.kubernetes.external_access import reach_from_outside
+from e2e.kubernetes.faults import FAULT_KINDS, break_everything
+from e2e.kubernetes.images import build_images
+from e2e.kubernetes.installation import Installation
+from e2e.kubernetes.preset_life import live_through
+from e2e.kubernetes.report import Report
+from e2e.kubernetes.scaling import grow
 
 PRESETS: Final = ("2m-2s-sync", "2m-2s-async", "2m-noslave")
 # What has a second copy to come back from.

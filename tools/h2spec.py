@@ -27,12 +27,12 @@ TIMEOUT_S: Final = 2
 
 sys.path[:0] = [str(ROOT / "tests")]
 
-from google.protobuf.empty_pb2 import Empty  # noqa: E402
+from google.protobuf.empty_pb2 import Empty
 
-from mqservice.clock import SystemClock  # noqa: E402
-from mqservice.grpc_server import GrpcServer  # noqa: E402
-from mqservice.http2_front import Http2Front  # noqa: E402
-from mqservice.rpc import Call, MethodTable, UnaryMethod  # noqa: E402
+from mqservice.clock import SystemClock
+from mqservice.grpc_server import GrpcServer
+from mqservice.http2_front import Http2Front
+from mqservice.rpc import Call, MethodTable, UnaryMethod
 
 # Why a case that the front fails does no harm. h2spec sends plain GET and POST requests, which a gRPC server answers at
 # once with a status of HTTP; so where a case wants to see a mistake on an open stream, there is none open any more.

@@ -21,14 +21,14 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
-import psutil  # noqa: E402
-from google.protobuf.wrappers_pb2 import BytesValue  # noqa: E402
+import psutil
+from google.protobuf.wrappers_pb2 import BytesValue
 
-from mqgrpc import frames  # noqa: E402
-from mqservice.clock import SystemClock  # noqa: E402
-from mqservice.http2_front import Http2Front  # noqa: E402
-from mqservice.rpc import Call, MethodTable, UnaryMethod  # noqa: E402
-from support.http2_peer import data, message, open_request  # noqa: E402
+from mqgrpc import frames
+from mqservice.clock import SystemClock
+from mqservice.http2_front import Http2Front
+from mqservice.rpc import Call, MethodTable, UnaryMethod
+from support.http2_peer import data, message, open_request
 
 LATE: Final = "/test.Scale/Late"
 ECHO: Final = "/test.Scale/Echo"

@@ -26,8 +26,8 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support.group_faults import FAULTS, play_round  # noqa: E402
-from support.group_under_fault import BrokerGroup, Verdict  # noqa: E402
+from support.group_faults import FAULTS, play_round
+from support.group_under_fault import BrokerGroup, Verdict
 
 REPORT: Final = ROOT / "build" / "loss-rounds.json"
 

@@ -17,8 +17,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 BUILD: Final = ROOT / "build"
 sys.path[:0] = [str(ROOT / "tests")]
 
-from simulation.plants import Plant  # noqa: E402
-from simulation.pool import SeedResult, Totals, run_one, run_seeds  # noqa: E402
+from simulation.plants import Plant
+from simulation.pool import SeedResult, Totals, run_one, run_seeds
 
 PROGRESS_EVERY: Final = 50
 

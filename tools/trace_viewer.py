@@ -21,8 +21,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from e2e.observability.otel_collector import OtelCollector  # noqa: E402
-from e2e.observability.zipkin import Zipkin  # noqa: E402
+from e2e.observability.otel_collector import OtelCollector
+from e2e.observability.zipkin import Zipkin
 
 
 def main() -> int:

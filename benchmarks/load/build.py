@@ -26,9 +26,9 @@ HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent.parent
 sys.path.insert(0, str(HERE.parent))
 
-from load.toolchains import ToolMissing, build_environment, find_go, require_java, require_maven, run  # noqa: E402
-from peer.installation import install as install_peer  # noqa: E402
-from processes import MeasurementFailed  # noqa: E402
+from load.toolchains import ToolMissing, build_environment, find_go, require_java, require_maven, run
+from peer.installation import install as install_peer
+from processes import MeasurementFailed
 
 BUILD: Final = ROOT / "build" / "load"
 PROTOS: Final = ("apache/rocketmq/v2/definition.proto", "apache/rocketmq/v2/service.proto")

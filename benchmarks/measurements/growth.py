@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker.files import PosixDisk
+from broker.files.posix_disk import PosixDisk
 from load_generators import BODY_BYTES, Generators, Target, Window
 from measurements.fill import fill
 from measurements.first_send import wait_first_send
 from measurements.rounds import Case, Contender, Rounds
 from measurements.whole_cost import WholeCost
-from mqcore.metadata import MetadataFile, MetadataStore, TopicConfig, TopicTable
+from mqcore.metadata.metadata_store import MetadataFile, MetadataStore
+from mqcore.metadata.topic_table import TopicConfig, TopicTable
 from plan import Plan
 from report import Row
 from system_under_test import Member, SystemUnderTest, TandemPair

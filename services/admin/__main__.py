@@ -32,7 +32,7 @@ from admin.operations.cluster_operations import ClusterOperations
 from admin.role_labels import KubernetesPods, RoleLabels
 from admin.rpc import Channels
 from admin.settings import AdminSettings
-from admin.web import PageTemplates
+from admin.web.page_templates import PageTemplates
 from mqclient import ClientOptions, Producer
 from mqcore.clock import Clock
 from mqservice.clock import SystemClock

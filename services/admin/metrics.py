@@ -17,15 +17,10 @@ from admin.consistency_runs import ConsistencyRuns
 from admin.consistency_state import ConsistencyReading, finished_at_ms
 from mqcore.audit.run_summary import Outcome, Tier
 from mqcore.clock import Clock
-from mqservice.metrics import (
-    TEXT_CONTENT_TYPE,
-    MetricFamily,
-    MetricInfo,
-    MetricKind,
-    MetricSamples,
-    process_families,
-    text_exposition,
-)
+from mqservice.metrics.exposition import TEXT_CONTENT_TYPE, text_exposition
+from mqservice.metrics.metric_info import MetricInfo, MetricKind
+from mqservice.metrics.metric_samples import MetricFamily, MetricSamples
+from mqservice.metrics.process_metrics import process_families
 from mqservice.version import VERSION
 
 __all__ = ["CONTENT_TYPE", "METRICS", "ClusterMetrics"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mqcore.tracing import SpanData
+from mqcore.tracing.span_data import SpanData
 
 __all__ = [
     "BrokerSpan",

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from tandemmq.admin.v1 import trace_service_pb2 as pb
 
 from admin.trace_findings import BrokerSpan, SlaveHolding, StoredCopy, TraceLine, TracingState
-from mqcore.tracing import SpanData, SpanEvent, SpanKind, SpanLink, TraceContext
-from mqcore.tracing.span_data import AttributeValue
+from mqcore.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind, SpanLink
+from mqcore.tracing.trace_context import TraceContext
 
 __all__ = ["spans_of", "stored_copies", "trace_lines", "tracing_state"]
 

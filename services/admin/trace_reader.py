@@ -20,8 +20,8 @@ from admin.cluster_state import BrokerState
 from admin.rpc import Channels, TraceCalls, error_text
 from admin.trace_findings import BrokerSpan, StoredCopy, TraceFindings, TraceLine, TraceList, TracingState
 from admin.trace_messages import spans_of, stored_copies, trace_lines, tracing_state
-from mqcore.tracing import RetainedFor, parse_traceparent
-from mqcore.tracing.attributes import message_ids_of
+from mqcore.tracing.attributes import RetainedFor, message_ids_of
+from mqcore.tracing.trace_context import parse_traceparent
 
 __all__ = ["TraceReader", "trace_id_of"]
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from admin.trace_findings import BrokerSpan
-from mqcore.tracing import SpanData, SpanEvent, SpanKind, TraceContext
 from mqcore.tracing import attributes as names
+from mqcore.tracing.span_data import SpanData, SpanEvent, SpanKind
+from mqcore.tracing.trace_context import TraceContext
 
 __all__ = ["ClockShift", "TraceNode", "TraceTree", "trace_trees"]
 

@@ -8,9 +8,8 @@ from typing import Final
 from admin.quantities import bytes_text, nanoseconds_text, wall_text
 from admin.trace_findings import StoredCopy, TraceFindings, TraceLine, TracingState
 from admin.trace_tree import ClockShift, TraceNode, TraceTree
-from mqcore.tracing import SpanEvent
 from mqcore.tracing import attributes as names
-from mqcore.tracing.span_data import AttributeValue
+from mqcore.tracing.span_data import AttributeValue, SpanEvent
 
 __all__ = [
     "advice",

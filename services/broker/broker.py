@@ -38,7 +38,7 @@ from broker.api.trace_servicer import TraceServicer
 from broker.audit.replica_state import ReplicaState
 from broker.client_plane import ClientPlane
 from broker.departure import Departure
-from broker.files import PosixDisk
+from broker.files.posix_disk import PosixDisk
 from broker.flush_worker import FlushWorker
 from broker.group_members import GroupMembers
 from broker.lag_age import LagAge
@@ -49,13 +49,14 @@ from broker.master.ha_listener import HaListener
 from broker.master.metadata_recovery import cut_progress, recover_leases, recover_metadata
 from broker.message_lookup import MessageLookup
 from broker.metadata_tables import MetadataTables, MetadataWrite
-from broker.metrics import BrokerMetrics
+from broker.metrics.broker_metrics import BrokerMetrics
 from broker.observability import BrokerObservability
 from broker.operations.group_changes import GroupChanges
 from broker.operations.group_progress import GroupProgressView
 from broker.operations.runtime_settings import RuntimeSettings
 from broker.operations.setting_appliers import setting_appliers
-from broker.queries import CommitLogPages, MessageQueries
+from broker.queries.commit_log_pages import CommitLogPages
+from broker.queries.message_queries import MessageQueries
 from broker.queue_reader import DamagedEntries, StoreQueueReader
 from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import ReplicaProof
@@ -67,33 +68,27 @@ from broker.slave.traced_puts_pull import TracedPutsPull
 from broker.tracing.send_tracer import SendTracer
 from broker.write_path import WritePath
 from mqcore.clock import Clock
-from mqcore.delivery import LeaseTable
-from mqcore.message import Host
-from mqcore.metadata import (
-    CreationLimit,
-    DataVersion,
-    SubscriptionGroupConfig,
-    SubscriptionGroupTable,
-    TopicConfig,
-    TopicTable,
-    is_system_topic,
-)
-from mqcore.replication import MasterReplica
-from mqcore.routing import (
-    BrokerEndpoints,
-    BrokerIdentity,
-    Registration,
-    ReplicaMemory,
-    TopicQueues,
-    TopicRoute,
-    host_port,
-)
-from mqcore.storage import DiskError, FlushDiskType, FlushJob, MessageStore, NextSegmentJob, PagesAheadJob, PutStatus
+from mqcore.delivery.lease_table import LeaseTable
+from mqcore.message.host import Host
+from mqcore.metadata.creation_limit import CreationLimit
+from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
+from mqcore.metadata.system_topics import is_system_topic
+from mqcore.metadata.topic_table import TopicConfig, TopicTable
+from mqcore.replication.master_replica import MasterReplica
+from mqcore.routing.address import host_port
+from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, Registration, ReplicaMemory, TopicQueues, TopicRoute
+from mqcore.storage.errors import DiskError
+from mqcore.storage.flush_jobs import FlushJob, NextSegmentJob
+from mqcore.storage.message_store import MessageStore
+from mqcore.storage.options import FlushDiskType
+from mqcore.storage.pages_ahead import PagesAheadJob
+from mqcore.storage.put_status import PutStatus
 from mqservice.event_memory import EventMemory
 from mqservice.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from mqservice.logging import LevelSwitch
 from mqservice.loop_meter import LoopMeter
-from mqservice.metrics import MetricExports
+from mqservice.metrics.metric_exports import MetricExports
 from mqservice.name_server_link import NameServerLinks
 
 __all__ = ["Broker"]

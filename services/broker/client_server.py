@@ -8,7 +8,7 @@ from typing import Protocol
 
 from broker.settings import BrokerSettings, ClientFront
 from mqcore.clock import Clock
-from mqgrpc import TlsMode
+from mqgrpc.server import TlsMode
 from mqservice.grpc_server import GrpcServer
 from mqservice.http2_front import Http2Front
 from mqservice.loop_turns import LoopTurns

@@ -8,9 +8,11 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from broker.api.peer_client import PeerClient
-from mqcore.message import Blank, RecordFound, ScanStop, scan_record
-from mqcore.replication import CommonPrefixSearch, LogExtent, LogRange
-from mqcore.storage import MessageStore, record_boundaries, record_boundary_before
+from mqcore.message.record_decoder import Blank, RecordFound, ScanStop, scan_record
+from mqcore.replication.common_prefix import CommonPrefixSearch
+from mqcore.replication.log_extent import LogExtent, LogRange
+from mqcore.storage.message_store import MessageStore
+from mqcore.storage.record_boundaries import record_boundaries, record_boundary_before
 
 __all__ = ["CommonEnd", "digest_of", "find_common_end"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mqservice.metrics import OTHER
+from mqservice.metrics.series_limit import OTHER
 
 __all__ = ["DeliveryCounts", "DeliveryMeter"]
 

@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from mqcore.clock import Clock
-from mqcore.replication import SlaveView
+from mqcore.replication.master_replica import SlaveView
 
 __all__ = ["Departure", "Drained"]
 

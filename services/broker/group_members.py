@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.slave.follower import MasterAddress
-from mqcore.routing import MASTER_ID, BrokerIdentity, RegisteredBroker
+from mqcore.routing.values import MASTER_ID, BrokerIdentity, RegisteredBroker
 from mqservice.name_server_link import ClusterView
 
 __all__ = ["GroupMembers"]

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 from mqcore.delivery.journal import read_frames
 from mqcore.delivery.replay import LeaseReplay
-from mqcore.metadata import OperatorActs
-from mqcore.storage import AppendFile, Disk
+from mqcore.metadata.consumer_offset_table import OperatorActs
+from mqcore.storage.disk import AppendFile, Disk
 
 __all__ = ["LeaseChange", "LeaseCopy", "LeaseFiles", "LeasePosition", "LeaseSource", "file_path"]
 

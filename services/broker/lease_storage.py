@@ -19,8 +19,8 @@ import structlog
 
 from broker.lease_copy import LeaseChange, LeaseFiles, LeasePosition, file_path
 from mqcore.clock import Clock
-from mqcore.delivery import LeaseTable
-from mqcore.storage import AppendFile, Disk
+from mqcore.delivery.lease_table import LeaseTable
+from mqcore.storage.disk import AppendFile, Disk
 
 __all__ = ["LeaseStorage"]
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.queries import MessageQueries, QueriedMessage
-from mqcore.message import RecordOutline
-from mqcore.metadata import TopicConfig
-from mqcore.replication import SlaveView
+from broker.queries.message_queries import MessageQueries
+from broker.queries.values import QueriedMessage
+from mqcore.message.record_outline import RecordOutline
+from mqcore.metadata.topic_table import TopicConfig
+from mqcore.replication.master_replica import SlaveView
 
 __all__ = ["FoundMessage", "Holding", "MessageLookup"]
 

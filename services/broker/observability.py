@@ -14,12 +14,17 @@ from broker.settings import BrokerRole, BrokerSettings
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
-from mqcore.routing import BrokerIdentity
-from mqcore.storage import FlushDiskType
-from mqcore.tracing import HeadSampler, RecentSpans, TraceOptions, attributes
+from mqcore.routing.values import BrokerIdentity
+from mqcore.storage.options import FlushDiskType
+from mqcore.tracing import attributes
+from mqcore.tracing.head_sampler import HeadSampler
+from mqcore.tracing.options import TraceOptions
+from mqcore.tracing.recent_spans import RecentSpans
 from mqcore.tracing.replica_spans import ReplicaTimelines
 from mqcore.tracing.traced_send import AckPolicy
-from mqservice.telemetry import SpanExport, SpanFan, open_span_export, resource_attributes
+from mqservice.telemetry.resource import resource_attributes
+from mqservice.telemetry.span_export import SpanExport, open_span_export
+from mqservice.telemetry.span_sink import SpanFan
 
 __all__ = ["BrokerObservability"]
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from broker.put_answer import PutAnswer
-from mqcore.message import OutgoingMessage
-from mqcore.replication import WaitingPut
-from mqcore.storage import AppendResult
-from mqcore.tracing import TraceContext
+from mqcore.message.record import OutgoingMessage
+from mqcore.replication.put_gate import WaitingPut
+from mqcore.storage.append_result import AppendResult
+from mqcore.tracing.trace_context import TraceContext
 from mqservice.rpc import Call
 
 __all__ = ["Place", "Put"]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mqcore.metrics import Histogram, HistogramReading
-from mqcore.storage import PutStatus
-from mqcore.tracing import TraceContext
-from mqservice.metrics import OTHER
+from mqcore.metrics.histogram import Histogram, HistogramReading
+from mqcore.storage.put_status import PutStatus
+from mqcore.tracing.trace_context import TraceContext
+from mqservice.metrics.series_limit import OTHER
 
 __all__ = ["LATENCY_BOUNDS_S", "PutMeter", "TopicPuts"]
 

@@ -8,9 +8,12 @@ from typing import Final, Protocol
 
 import structlog
 
-from mqcore.message import MalformedRecord, MessageRecord, StoredMessage, read_stored_message
-from mqcore.storage import MessageStore, QueueEntry, RecordCorrupt
-from mqcore.storage.consume_queue import FILLER_SIZE
+from mqcore.message.errors import MalformedRecord
+from mqcore.message.record import MessageRecord
+from mqcore.message.stored_message import StoredMessage, read_stored_message
+from mqcore.storage.consume_queue import FILLER_SIZE, QueueEntry
+from mqcore.storage.errors import RecordCorrupt
+from mqcore.storage.message_store import MessageStore
 
 __all__ = ["DamagedEntries", "EntryDamage", "PassedOver", "StoreQueueReader"]
 

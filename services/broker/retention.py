@@ -17,20 +17,16 @@ from broker.api.peer_client import PeerClient, PeerUnavailable
 from broker.metrics.turn_limit import TurnLimit
 from broker.slave.follower import MasterAddress
 from mqcore.clock import Clock
-from mqcore.delivery import LeaseTable
-from mqcore.metadata import ConsumerOffsetTable, TopicTable
-from mqcore.replication import SlaveView
-from mqcore.storage import (
-    BelievedTime,
-    ConsumeQueue,
-    Disk,
-    DiskError,
-    ExpiryWish,
-    Hold,
-    MessageStore,
-    RetentionFloor,
-    SavedTime,
-)
+from mqcore.delivery.lease_table import LeaseTable
+from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable
+from mqcore.metadata.topic_table import TopicTable
+from mqcore.replication.master_replica import SlaveView
+from mqcore.storage.believed_time import BelievedTime, SavedTime
+from mqcore.storage.consume_queue import ConsumeQueue
+from mqcore.storage.disk import Disk
+from mqcore.storage.errors import DiskError
+from mqcore.storage.message_store import MessageStore
+from mqcore.storage.retention import ExpiryWish, Hold, RetentionFloor
 
 __all__ = ["MasterFloor", "Retention", "SlaveFloor"]
 

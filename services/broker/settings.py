@@ -13,13 +13,14 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from mqcore.delivery import DeliveryOptions
-from mqcore.replication import MasterOptions, SlaveOptions
-from mqcore.storage import FlushDiskType, StoreOptions
-from mqcore.tracing import TraceOptions
-from mqgrpc import Limits, TlsMode
+from mqcore.delivery.options import DeliveryOptions
+from mqcore.replication.options import MasterOptions, SlaveOptions
+from mqcore.storage.options import FlushDiskType, StoreOptions
+from mqcore.tracing.options import TraceOptions
+from mqgrpc.limits import Limits
+from mqgrpc.server import TlsMode
 from mqservice.grpc_server import MESSAGE_BYTES_MAX
-from mqservice.metrics import ExporterType, MetricsOptions, parse_exporter_types
+from mqservice.metrics.metrics_options import ExporterType, MetricsOptions, parse_exporter_types
 from mqservice.settings import ServiceSettings
 
 __all__ = ["BrokerRole", "BrokerSettings", "ClientFront", "LogLevel"]

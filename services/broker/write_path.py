@@ -27,16 +27,14 @@ from broker.put_answer import PutAnswer, PutDone, answer_of
 from broker.put_meter import PutMeter
 from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
-from mqcore.message import OutgoingMessage
-from mqcore.replication import (
-    LinkClosed,
-    MasterReplica,
-    ReportRefused,
-    SlaveFellBehind,
-    SlaveInSync,
-    SlaveStarted,
-)
-from mqcore.storage import AppendResult, DiskError, FlushDiskType, MessageStore, PutStatus
+from mqcore.message.record import OutgoingMessage
+from mqcore.replication.events import LinkClosed, ReportRefused, SlaveFellBehind, SlaveInSync, SlaveStarted
+from mqcore.replication.master_replica import MasterReplica
+from mqcore.storage.append_result import AppendResult
+from mqcore.storage.errors import DiskError
+from mqcore.storage.message_store import MessageStore
+from mqcore.storage.options import FlushDiskType
+from mqcore.storage.put_status import PutStatus
 from mqservice.http2_call import Http2Call
 from mqservice.loop_turns import LoopTurns
 from mqservice.rpc import Call

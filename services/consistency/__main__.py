@@ -128,7 +128,7 @@ def _stop_on_signals(runner: SparkRunner) -> threading.Event:
 
 def _announce(summary: RunSummary, settings: ConsistencySettings, plan: RepairPlan) -> None:
     if settings.kubernetes_events or settings.kubernetes_results or settings.pushgateway_url:
-        from consistency.cluster_report import announce
+        from consistency.cluster_report.announcement import announce
 
         announce(summary, settings, plan)
 

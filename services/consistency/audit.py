@@ -27,7 +27,7 @@ from mqcore.audit.findings import Finding
 from mqcore.audit.repair_plan import RepairPlan
 from mqcore.audit.repair_planning import plan_repair
 from mqcore.audit.run_summary import FINDINGS_LISTED_MAX, GroupSummary, Outcome, ReplicaSummary, RunSummary
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 from mqservice.logging import get_logger
 
 __all__ = ["AuditReport", "audit", "new_run_id"]

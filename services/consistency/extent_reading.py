@@ -14,7 +14,7 @@ from consistency.planning import GroupMemory, chunks, in_waves, merged
 from consistency.questions import Questions
 from consistency.tasks import DigestTask, Replica, TaskAnswer
 from mqcore.audit.digests import extents_of
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 
 __all__ = ["ExtentReading"]
 

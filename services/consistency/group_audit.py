@@ -44,8 +44,8 @@ from mqcore.audit.metadata_comparison import compare_metadata
 from mqcore.audit.queue_spans import QueueSpan, seam_gaps
 from mqcore.audit.replica_files import ReplicaFacts
 from mqcore.audit.run_summary import GroupSummary, Outcome, ReplicaSummary, Tier
-from mqcore.metadata import MetadataFile
-from mqcore.replication import LogRange
+from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.replication.log_extent import LogRange
 
 __all__ = ["AuditOptions", "GroupAudit", "GroupResult"]
 

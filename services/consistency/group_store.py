@@ -18,7 +18,7 @@ from consistency.planning import GroupMemory
 from consistency.results_store import ResultsStore
 from consistency.tasks import TaskAnswer
 from mqcore.audit.digests import extents_of
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 
 __all__ = ["ExtentTable", "GroupStore"]
 

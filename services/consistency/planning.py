@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from mqcore.audit.digests import extents_of
 from mqcore.audit.run_summary import Tier
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 
 __all__ = [
     "GroupMemory",

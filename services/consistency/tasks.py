@@ -22,8 +22,8 @@ from mqcore.audit.findings import Finding
 from mqcore.audit.log_bounds import extra_tails, missing_tails
 from mqcore.audit.replica_files import ReplicaFacts, ReplicaUnreadable
 from mqcore.audit.replica_store import ReplicaStore
-from mqcore.metadata import MetadataFile
-from mqcore.replication import LogRange
+from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.replication.log_extent import LogRange
 
 __all__ = [
     "CheckTask",

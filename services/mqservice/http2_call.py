@@ -10,7 +10,10 @@ import structlog
 from google.protobuf.message import DecodeError, Message
 
 from mqcore.clock import Clock
-from mqgrpc import Connection, Header, RequestShape, Stream, StreamMaker
+from mqgrpc.connection import Connection
+from mqgrpc.hpack import Header
+from mqgrpc.request_head import RequestShape
+from mqgrpc.stream import Stream, StreamMaker
 from mqservice.grpc_front import OUTBOX_BYTES_MAX
 from mqservice.rpc import BidiMethod, Call, Method, MethodTable, StatusCode, StreamHandler, UnaryMethod
 

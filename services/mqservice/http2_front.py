@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from mqcore.clock import Clock
-from mqgrpc import Limits, Server, TlsMode
+from mqgrpc.limits import Limits
+from mqgrpc.server import Server, TlsMode
 from mqservice.grpc_server import MESSAGE_BYTES_MAX, ListenError
 from mqservice.health import HealthService
 from mqservice.http2_call import MethodIndex

@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
-from mqcore.tracing import TraceContext
+from mqcore.tracing.trace_context import TraceContext
 from mqservice.event_memory import EventMemory
 
 __all__ = ["LEVELS", "LevelSwitch", "configure_logging", "get_logger", "traced_lines"]

@@ -29,7 +29,8 @@ from tandemmq.nameserver.v1 import name_server_service_pb2_grpc
 
 from mqcore.clock import Clock
 from mqcore.metadata.data_version import DataVersion
-from mqcore.routing import (
+from mqcore.routing.route_merge import merge_snapshots
+from mqcore.routing.values import (
     MASTER_ID,
     BrokerIdentity,
     GroupMemoryAnswer,
@@ -38,7 +39,6 @@ from mqcore.routing import (
     RouteSnapshot,
     TopicRoute,
 )
-from mqcore.routing.route_merge import merge_snapshots
 from mqservice.cancellation import cancellation_wins
 from mqservice.grpc_server import MESSAGE_BYTES_MAX
 from mqservice.route_messages import (

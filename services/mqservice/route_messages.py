@@ -9,7 +9,8 @@ from google.protobuf.duration_pb2 import Duration
 from tandemmq.nameserver.v1 import name_server_service_pb2 as pb
 
 from mqcore.metadata.data_version import DataVersion
-from mqcore.routing import (
+from mqcore.routing.route_table import RegistrationRefused
+from mqcore.routing.values import (
     BrokerData,
     BrokerEndpoints,
     BrokerIdentity,
@@ -17,7 +18,6 @@ from mqcore.routing import (
     QueueData,
     RegisteredBroker,
     Registration,
-    RegistrationRefused,
     ReplicaMemory,
     RouteSnapshot,
     TopicQueues,

@@ -15,10 +15,10 @@ from mqservice.command_line import settings_of_command_line
 from mqservice.grpc_server import ListenError
 from mqservice.logging import configure_logging, get_logger
 from mqservice.loop_meter import LoopMeter
-from mqservice.metrics import MetricExports
+from mqservice.metrics.metric_exports import MetricExports
 from mqservice.settings import check_ports_free, effective_settings
 from mqservice.shutdown import stop_requested
-from mqservice.telemetry import resource_attributes
+from mqservice.telemetry.resource import resource_attributes
 from mqservice.version import VERSION
 from nameserver.group_memory_file import StoreFolderError
 from nameserver.name_server import serving

@@ -20,7 +20,7 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from mqcore.clock import Clock
-from mqcore.routing import GroupMemory, GroupMemoryDamaged, GroupMemoryImage
+from mqcore.routing.group_memory import GroupMemory, GroupMemoryDamaged, GroupMemoryImage
 
 __all__ = ["GroupMemoryFile", "StoreFolderError"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqservice.metrics import MetricInfo, MetricKind
+from mqservice.metrics.metric_info import MetricInfo, MetricKind
 
 __all__ = ["NAME_SERVER_METRICS"]
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 from mqcore.clock import Clock
 from mqservice.loop_meter import LoopMeter
-from mqservice.metrics import MetricFamily, MetricSamples
+from mqservice.metrics.metric_samples import MetricFamily, MetricSamples
 from mqservice.version import VERSION
 from nameserver.metrics_catalogue import NAME_SERVER_METRICS
 from nameserver.route_registry import RouteRegistry

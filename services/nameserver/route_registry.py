@@ -9,17 +9,14 @@ from structlog.typing import FilteringBoundLogger
 
 from mqcore.clock import Clock
 from mqcore.metadata.data_version import DataVersion
-from mqcore.routing import (
+from mqcore.routing.group_memory import GroupMemory
+from mqcore.routing.route_table import HeartbeatAnswer, Registered, RegistrationRefused, RouteTable
+from mqcore.routing.values import (
     BrokerIdentity,
-    GroupMemory,
     GroupMemoryAnswer,
-    HeartbeatAnswer,
-    Registered,
     RegisteredBroker,
     Registration,
-    RegistrationRefused,
     ReplicaMemory,
-    RouteTable,
     TopicRoute,
 )
 from nameserver.activity import Activity

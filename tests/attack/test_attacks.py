@@ -10,7 +10,11 @@ from typing import Final
 
 import pytest
 
-from mqgrpc import Connection, Limits, Server, Stream, frames
+from mqgrpc import frames
+from mqgrpc.connection import Connection
+from mqgrpc.limits import Limits
+from mqgrpc.server import Server
+from mqgrpc.stream import Stream
 from support.http2_attacks import ATTACKS, GREETING, Attack, run_attack
 from support.http2_peer import H2Pair, RecordedCall, ServerRig, data, message, open_request, unary_request
 

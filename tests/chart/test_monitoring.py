@@ -13,7 +13,8 @@ import pytest
 from admin.metrics import METRICS
 from broker.metrics.catalogue import BROKER_METRICS
 from chart.rendering import CHART, ROOT, render
-from mqservice.metrics import PROCESS_METRICS, MetricKind
+from mqservice.metrics.metric_info import MetricKind
+from mqservice.metrics.process_metrics import PROCESS_METRICS
 from nameserver.metrics_catalogue import NAME_SERVER_METRICS
 
 Object = dict[str, Any]

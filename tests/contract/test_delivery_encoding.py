@@ -14,17 +14,10 @@ from hypothesis import strategies as st
 
 from broker.api.delivery_encoding import DeliveryEncoder, encoded_end
 from broker.api.internal_properties import PROPERTY_TRACE_CONTEXT, is_internal
-from mqcore.message import (
-    Host,
-    MessageRecord,
-    OutgoingMessage,
-    decode_properties,
-    decode_record,
-    encode_record,
-    offset_message_id,
-    read_stored_message,
-)
 from mqcore.message import property_names as names
+from mqcore.message.host import Host
+from mqcore.message.message_id import offset_message_id
+from mqcore.message.properties import decode_properties
 from mqcore.message.property_names import (
     PROPERTY_BORN_HOST,
     PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID,
@@ -38,6 +31,10 @@ from mqcore.message.property_names import (
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
 )
+from mqcore.message.record import MessageRecord, OutgoingMessage
+from mqcore.message.record_decoder import decode_record
+from mqcore.message.record_encoder import encode_record
+from mqcore.message.stored_message import read_stored_message
 from mqcore.message.sys_flag import COMPRESSED
 
 KNOWN_NAMES = sorted(value for name, value in vars(names).items() if name.startswith("PROPERTY_"))

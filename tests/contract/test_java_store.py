@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from mqcore.storage import MessageStore, StoreOptions
+from mqcore.storage.message_store import MessageStore
+from mqcore.storage.options import StoreOptions
 from support import store_samples
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, derived_queues, queue_contents

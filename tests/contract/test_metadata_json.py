@@ -8,17 +8,12 @@ from typing import Final
 
 import pytest
 
-from mqcore.metadata import (
-    ConsumerOffsetTable,
-    DataVersion,
-    DelayOffsetTable,
-    GroupOffset,
-    SubscriptionGroupConfig,
-    SubscriptionGroupTable,
-    TopicConfig,
-    TopicTable,
-)
+from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable, GroupOffset
+from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.delay_offset_table import DelayOffsetTable
 from mqcore.metadata.java_json import read_java_json
+from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
+from mqcore.metadata.topic_table import TopicConfig, TopicTable
 
 FROM_JAVA: Final = Path(__file__).parent / "samples" / "store" / "config"
 

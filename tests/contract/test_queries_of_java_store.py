@@ -9,10 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.queries import KeyCriteria, MessageQueries, QueriedMessage, QueueCriteria, TimeCriteria, WantedMessages
-from mqcore.message import enters_consume_queue
-from mqcore.metadata import TopicTable
-from mqcore.storage import MessageStore, StoreOptions
+from broker.queries.criteria import KeyCriteria, QueueCriteria, TimeCriteria, WantedMessages
+from broker.queries.message_queries import MessageQueries
+from broker.queries.values import QueriedMessage
+from mqcore.message.sys_flag import enters_consume_queue
+from mqcore.metadata.topic_table import TopicTable
+from mqcore.storage.message_store import MessageStore
+from mqcore.storage.options import StoreOptions
 from support import store_samples as samples
 from support.query_stores import RememberedPages
 from support.simulated_disk import SimulatedDisk

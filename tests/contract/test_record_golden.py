@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from mqcore.message import (
-    V2_MAGIC,
-    Host,
-    OutgoingMessage,
-    decode_record,
-    encode_properties,
-    encode_record,
-    offset_message_id,
-    record_size,
-    tags_code,
-)
+from mqcore.message.host import Host
+from mqcore.message.message_id import offset_message_id
+from mqcore.message.properties import encode_properties
+from mqcore.message.record import OutgoingMessage
+from mqcore.message.record_decoder import decode_record
+from mqcore.message.record_encoder import encode_record, record_size
+from mqcore.message.record_layout import V2_MAGIC
+from mqcore.message.tags_code import tags_code
 from mqcore.storage.consume_queue import ENTRY
 from mqcore.storage.index_file import key_hash
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from broker.metrics import BROKER_METRICS
-from mqservice.metrics import PROCESS_METRICS, MetricKind
+from broker.metrics.catalogue import BROKER_METRICS
+from mqservice.metrics.metric_info import MetricKind
+from mqservice.metrics.process_metrics import PROCESS_METRICS
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, wait_until
 from support.otlp_receiver import OtlpReceiver

@@ -22,10 +22,10 @@ from tandemmq.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.nameserver.v1 import name_server_service_pb2_grpc
 
 from mqcore.metadata.data_version import DataVersion
-from mqcore.routing import (
+from mqcore.routing.group_memory import GroupMemory
+from mqcore.routing.values import (
     BrokerEndpoints,
     BrokerIdentity,
-    GroupMemory,
     GroupMemoryAnswer,
     RegisteredBroker,
     Registration,

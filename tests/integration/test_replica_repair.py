@@ -20,7 +20,7 @@ from tandemmq.broker.v1 import (
 from tandemmq.broker.v1 import replica_repair_service_pb2 as pb
 from tandemmq.broker.v1.replica_service_pb2 import LogRange
 
-from mqcore.message import Blank, RecordFound, scan_record
+from mqcore.message.record_decoder import Blank, RecordFound, scan_record
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.topic_admin import broker_status, create_topic

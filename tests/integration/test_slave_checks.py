@@ -12,10 +12,10 @@ import pytest
 
 from broker.replica_identity import ReplicaIdentity
 from broker.slave.follower import Follower, MasterAddress
-from mqcore.replication import SlaveOptions
 from mqcore.replication.frames import REPORT, REPORT_BYTES, TRANSFER_HEADER
-from mqcore.routing import BrokerIdentity
-from mqcore.storage import MessageStore
+from mqcore.replication.options import SlaveOptions
+from mqcore.routing.values import BrokerIdentity
+from mqcore.storage.message_store import MessageStore
 from mqservice.clock import SystemClock
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk

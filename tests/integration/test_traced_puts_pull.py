@@ -18,9 +18,14 @@ from broker.replica_proof import ReplicaProof
 from broker.slave.traced_puts_pull import TracedPutsPull
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.traced_puts import TracedPuts
-from mqcore.routing import BrokerIdentity
-from mqcore.tracing import HeadSampler, ResolvedSend, RetainedFor, SpanData, TraceContext, TraceOptions
+from mqcore.routing.values import BrokerIdentity
+from mqcore.tracing.attributes import RetainedFor
+from mqcore.tracing.head_sampler import HeadSampler
+from mqcore.tracing.options import TraceOptions
 from mqcore.tracing.replica_spans import ReplicaTimelines
+from mqcore.tracing.resolved_send import ResolvedSend
+from mqcore.tracing.span_data import SpanData
+from mqcore.tracing.trace_context import TraceContext
 from mqcore.tracing.traced_send import TracedSend
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk

@@ -11,16 +11,14 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mqcore.message import (
-    Blank,
-    RecordFound,
-    decode_properties,
-    decode_record,
-    record_tags_code,
-    scan_record,
-)
-from mqcore.metadata import ConsumerOffsetTable, MetadataCorrupt, MetadataFile
-from mqcore.storage import MessageStore, QueueEntry
+from mqcore.message.properties import decode_properties
+from mqcore.message.record_decoder import Blank, RecordFound, decode_record, scan_record
+from mqcore.message.tags_code import record_tags_code
+from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable
+from mqcore.metadata.errors import MetadataCorrupt
+from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.storage.consume_queue import QueueEntry
+from mqcore.storage.message_store import MessageStore
 from simulation.ledger import Ledger
 from support.simulated_disk import SimulatedDisk
 

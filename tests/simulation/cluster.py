@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from mqcore.storage import MessageStore
+from mqcore.storage.message_store import MessageStore
 from simulation.checkers import (
     Violation,
     check_acknowledged,

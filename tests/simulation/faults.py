@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from mqcore.storage import MessageStore
+from mqcore.storage.message_store import MessageStore
 from simulation.checkers import last_boundary
 from simulation.network import NORMAL_DELAY_US
 from simulation.run_settings import NAME_SERVER

@@ -13,9 +13,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from mqcore.replication import REPLICA_FILE, ReplicaRecord
-from mqcore.storage import DiskError, MessageStore
+from mqcore.replication.replica_record import REPLICA_FILE, ReplicaRecord
 from mqcore.storage.checkpoint import StoreCheckpoint
+from mqcore.storage.errors import DiskError
+from mqcore.storage.message_store import MessageStore
 from simulation.checkers import Violation, end_of_filler, last_boundary, log_place, readable_end
 from simulation.faulty_disk import FaultyDisk
 from simulation.ledger import Answer

@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass, fields
 from typing import Final
 
-from mqcore.replication import MasterOptions, SlaveOptions
-from mqcore.storage import FlushDiskType
+from mqcore.replication.options import MasterOptions, SlaveOptions
+from mqcore.storage.options import FlushDiskType
 
 __all__ = [
     "BROKER_NAME",

@@ -10,9 +10,13 @@ from typing import Final, Protocol
 from broker.lease_storage import LeaseStorage
 from broker.metadata_tables import MetadataTables
 from broker.queue_reader import StoreQueueReader
-from mqcore.delivery import Delivery, DeliveryOptions, LeaseTable, TagFilter
-from mqcore.message import decode_properties
-from mqcore.storage import Disk, MessageStore
+from mqcore.delivery.lease_table import LeaseTable
+from mqcore.delivery.lease_values import Delivery
+from mqcore.delivery.options import DeliveryOptions
+from mqcore.delivery.tag_filter import TagFilter
+from mqcore.message.properties import decode_properties
+from mqcore.storage.disk import Disk
+from mqcore.storage.message_store import MessageStore
 from simulation.network import PeerUnavailable, ServiceKey
 from simulation.process import Process
 from simulation.run_settings import BROKER_NAME, TOPIC, RunSettings

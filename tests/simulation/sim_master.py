@@ -14,11 +14,16 @@ from broker.master.metadata_recovery import cut_progress, recover_leases, recove
 from broker.metadata_tables import MetadataTables
 from broker.replica_identity import ReplicaIdentity
 from broker.write_path import WritePath
-from mqcore.message import OutgoingMessage, decode_properties
-from mqcore.metadata import SubscriptionGroupConfig, TopicConfig
-from mqcore.replication import MasterReplica, Wait
-from mqcore.routing import BrokerIdentity
-from mqcore.storage import AppendResult, MessageStore, PutStatus
+from mqcore.message.properties import decode_properties
+from mqcore.message.record import OutgoingMessage
+from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig
+from mqcore.metadata.topic_table import TopicConfig
+from mqcore.replication.master_replica import MasterReplica
+from mqcore.replication.master_start import Wait
+from mqcore.routing.values import BrokerIdentity
+from mqcore.storage.append_result import AppendResult
+from mqcore.storage.message_store import MessageStore
+from mqcore.storage.put_status import PutStatus
 from simulation.ledger import Answer, Ledger
 from simulation.member import Member
 from simulation.network import Network, PeerUnavailable

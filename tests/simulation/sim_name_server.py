@@ -11,21 +11,19 @@ from typing import Final, Protocol, TypeVar
 
 from broker.metadata_tables import MetadataTables
 from broker.replica_identity import ReplicaIdentity
-from mqcore.metadata import DataVersion
-from mqcore.routing import (
+from mqcore.metadata.data_version import DataVersion
+from mqcore.routing.group_memory import GroupMemory
+from mqcore.routing.route_table import HeartbeatStatus, RegistrationRefused, RouteTable
+from mqcore.routing.values import (
     MASTER_ID,
     BrokerEndpoints,
     BrokerIdentity,
-    GroupMemory,
-    HeartbeatStatus,
     RegisteredBroker,
     Registration,
-    RegistrationRefused,
     ReplicaMemory,
-    RouteTable,
     TopicQueues,
 )
-from mqcore.storage import MessageStore
+from mqcore.storage.message_store import MessageStore
 from mqservice.name_server_link import ClusterView
 from simulation.network import Connection, Network, PeerUnavailable, ServiceKey
 from simulation.process import Process

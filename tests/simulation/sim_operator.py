@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from mqcore.metadata import MetadataFile
+from mqcore.metadata.metadata_store import MetadataFile
 from simulation.ledger import Ledger
 from simulation.network import Network, PeerUnavailable, ServiceKey
 from simulation.process import Process

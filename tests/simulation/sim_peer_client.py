@@ -8,9 +8,11 @@ from typing import Final, Self
 
 from broker.api.peer_client import EpochPromise, ReplicaClaim
 from broker.lease_copy import LeaseChange, LeasePosition
-from mqcore.metadata import DataVersion, MetadataFile
-from mqcore.replication import LogHistory, LogRange
-from mqcore.routing import BrokerIdentity
+from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogHistory
+from mqcore.routing.values import BrokerIdentity
 from simulation.network import PeerUnavailable
 from simulation.process import running_process
 from simulation.sim_replica_service import REPLICAS, WATCH_LIMIT_MS, PeerLog

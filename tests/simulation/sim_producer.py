@@ -7,8 +7,12 @@ import random
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from mqcore.message import Host, OutgoingMessage, encode_properties, tags_code
-from mqcore.storage import AppendResult, PutStatus
+from mqcore.message.host import Host
+from mqcore.message.properties import encode_properties
+from mqcore.message.record import OutgoingMessage
+from mqcore.message.tags_code import tags_code
+from mqcore.storage.append_result import AppendResult
+from mqcore.storage.put_status import PutStatus
 from simulation.ledger import Acknowledgement, Ledger
 from simulation.network import Network, PeerUnavailable, ServiceKey
 from simulation.process import Process

@@ -12,8 +12,8 @@ from broker.metadata_tables import MetadataTables
 from broker.replica_identity import ReplicaIdentity
 from broker.slave.follower import Follower
 from broker.slave.metadata_pull import MetadataPull
-from mqcore.routing import BrokerIdentity
-from mqcore.storage import MessageStore
+from mqcore.routing.values import BrokerIdentity
+from mqcore.storage.message_store import MessageStore
 from simulation.member import Member
 from simulation.network import Network
 from simulation.process import Journal, Process

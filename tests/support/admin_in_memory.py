@@ -18,7 +18,7 @@ from admin.audit_log import AuditLog
 from admin.consistency_runs import ConsistencyRuns
 from admin.metrics import ClusterMetrics
 from admin.settings import AdminSettings
-from admin.web import PageTemplates
+from admin.web.page_templates import PageTemplates
 from mqservice.settings import load_settings
 from support.admin_readings import cached
 from support.fake_operations import FakeOperations

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from broker.files import PosixDisk
+from broker.files.posix_disk import PosixDisk
 from mqcore.audit.replica_store import ReplicaStore
-from mqcore.message import SCHEDULE_TOPIC, Host, OutgoingMessage, encode_properties, tags_code
+from mqcore.message.host import Host
+from mqcore.message.properties import encode_properties
+from mqcore.message.record import OutgoingMessage
 from mqcore.message.sys_flag import (
     INNER_BATCH,
     NEED_UNWRAP,
@@ -22,19 +24,15 @@ from mqcore.message.sys_flag import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from mqcore.metadata import (
-    ConsumerOffsetTable,
-    DelayOffsetTable,
-    GroupOffset,
-    MetadataFile,
-    MetadataStore,
-    SubscriptionGroupConfig,
-    SubscriptionGroupTable,
-    TopicConfig,
-    TopicTable,
-    system_topics,
-)
-from mqcore.storage import MessageStore, StoreOptions
+from mqcore.message.tags_code import SCHEDULE_TOPIC, tags_code
+from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable, GroupOffset
+from mqcore.metadata.delay_offset_table import DelayOffsetTable
+from mqcore.metadata.metadata_store import MetadataFile, MetadataStore
+from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
+from mqcore.metadata.system_topics import system_topics
+from mqcore.metadata.topic_table import TopicConfig, TopicTable
+from mqcore.storage.message_store import MessageStore
+from mqcore.storage.options import StoreOptions
 from support.messages import BORN_HOST, STORE_HOST, changed
 from support.replica_folders import open_replica
 from support.stores import ManualClock

@@ -19,17 +19,18 @@ from broker.queue_reader import StoreQueueReader
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
-from mqcore.delivery import DeliveryOptions, LeaseTable
-from mqcore.message import Host, OutgoingMessage
-from mqcore.metadata import (
-    ATTRIBUTE_MESSAGE_TYPE,
-    SubscriptionGroupConfig,
-    SubscriptionGroupTable,
-    TopicConfig,
-    TopicTable,
-)
-from mqcore.routing import BrokerData, BrokerEndpoints, BrokerIdentity, QueueData, TopicRoute
-from mqcore.storage import AppendResult, Disk, MessageStore, PutStatus, StoreOptions
+from mqcore.delivery.lease_table import LeaseTable
+from mqcore.delivery.options import DeliveryOptions
+from mqcore.message.host import Host
+from mqcore.message.record import OutgoingMessage
+from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
+from mqcore.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
+from mqcore.routing.values import BrokerData, BrokerEndpoints, BrokerIdentity, QueueData, TopicRoute
+from mqcore.storage.append_result import AppendResult
+from mqcore.storage.disk import Disk
+from mqcore.storage.message_store import MessageStore
+from mqcore.storage.options import StoreOptions
+from mqcore.storage.put_status import PutStatus
 from mqservice.rpc import Call
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk

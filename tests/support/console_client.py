@@ -23,7 +23,7 @@ from admin.history import ClusterHistory
 from admin.metrics import ClusterMetrics
 from admin.operations.interface import Operations
 from admin.trace_findings import TraceFindings, TraceList
-from admin.web import PageTemplates
+from admin.web.page_templates import PageTemplates
 from support.admin_readings import cached, consistency_of
 from support.manual_time import ManualTime
 from support.operations_samples import NOW_MS

@@ -14,8 +14,8 @@ from mqcore.audit.log_bounds import common_range, extra_tails, missing_tails
 from mqcore.audit.metadata_comparison import compare_metadata
 from mqcore.audit.record_check import check_records
 from mqcore.audit.replica_store import ReplicaStore
-from mqcore.metadata import MetadataFile
-from mqcore.replication import LogRange
+from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.replication.log_extent import LogRange
 from support.audit_stores import GROUP, open_group
 
 __all__ = ["EXTENT_BYTES", "FolderAudit", "audit_folders", "whole_digests"]

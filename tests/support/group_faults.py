@@ -19,7 +19,7 @@ from typing import Final
 
 import grpc
 
-from mqcore.message import RecordFound, scan_record
+from mqcore.message.record_decoder import RecordFound, scan_record
 from support.cluster_processes import ServiceProcess, wait_until
 from support.group_under_fault import BrokerGroup, Verdict
 

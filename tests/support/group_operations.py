@@ -9,10 +9,14 @@ from broker.api.sessions import ClientSessions
 from broker.metadata_tables import MetadataTables
 from broker.operations.group_changes import GroupChanges
 from broker.operations.group_progress import GroupProgressView
-from broker.queries import MessageQueries
+from broker.queries.message_queries import MessageQueries
 from broker.queue_reader import StoreQueueReader
-from mqcore.delivery import Delivery, DeliveryOptions, LeaseTable, TagFilter
-from mqcore.metadata import SubscriptionGroupConfig, TopicConfig
+from mqcore.delivery.lease_table import LeaseTable
+from mqcore.delivery.lease_values import Delivery
+from mqcore.delivery.options import DeliveryOptions
+from mqcore.delivery.tag_filter import TagFilter
+from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig
+from mqcore.metadata.topic_table import TopicConfig
 from support.messages import outgoing_message
 from support.query_stores import RememberedPages
 from support.simulated_disk import SimulatedDisk

@@ -29,15 +29,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
 
-from broker.files import PosixDisk
+from broker.files.posix_disk import PosixDisk
 from demo.evidence import compare_logs, logged_message_ids
-from mqcore.metadata import (
-    ConsumerOffsetTable,
-    MetadataFile,
-    MetadataStore,
-    SubscriptionGroupTable,
-    TopicTable,
-)
+from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable
+from mqcore.metadata.metadata_store import MetadataFile, MetadataStore
+from mqcore.metadata.subscription_group_table import SubscriptionGroupTable
+from mqcore.metadata.topic_table import TopicTable
 from support.acknowledged_sends import METADATA, AcknowledgedSender, body_of
 from support.cluster_processes import ProcessCluster, ServiceProcess, lasting_port, wait_until
 from support.topic_admin import create_topic

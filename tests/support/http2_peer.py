@@ -12,8 +12,11 @@ import h2.connection
 import h2.events
 from hpack import Decoder
 
-from mqgrpc import Connection, Header, Limits, Stream, Usage, frames
-from mqgrpc.hpack import HeaderDecoder, literal
+from mqgrpc import frames
+from mqgrpc.connection import Connection
+from mqgrpc.hpack import Header, HeaderDecoder, literal
+from mqgrpc.limits import Limits, Usage
+from mqgrpc.stream import Stream
 
 __all__ = [
     "GRPC_HEADERS",

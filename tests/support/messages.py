@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqcore.message import Host, OutgoingMessage, encode_properties, tags_code
+from mqcore.message.host import Host
+from mqcore.message.properties import encode_properties
+from mqcore.message.record import OutgoingMessage
+from mqcore.message.tags_code import tags_code
 
 __all__ = ["BORN_HOST", "STORE_HOST", "changed", "outgoing_message"]
 

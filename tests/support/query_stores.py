@@ -7,12 +7,16 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from broker.queries import MessagePage, MessageQueries, WantedMessages
 from broker.queries.commit_log_pages import LogRange
+from broker.queries.criteria import WantedMessages
+from broker.queries.message_queries import MessageQueries
+from broker.queries.values import MessagePage
 from broker.queue_reader import DamagedEntries
 from mqcore.message.sys_flag import COMPRESSED
-from mqcore.metadata import TopicConfig, TopicTable
-from mqcore.storage import AppendResult, MessageStore, StoreOptions
+from mqcore.metadata.topic_table import TopicConfig, TopicTable
+from mqcore.storage.append_result import AppendResult
+from mqcore.storage.message_store import MessageStore
+from mqcore.storage.options import StoreOptions
 from support.messages import STORE_HOST, outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock

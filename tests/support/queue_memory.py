@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mqcore.delivery import QueueReader
-from mqcore.message import Host, MessageRecord, StoredMessage, encode_properties, tags_code
+from mqcore.delivery.queue_reader import QueueReader
+from mqcore.message.host import Host
+from mqcore.message.properties import encode_properties
+from mqcore.message.record import MessageRecord
+from mqcore.message.stored_message import StoredMessage
+from mqcore.message.tags_code import tags_code
 from mqcore.offsets import PhysicalOffset, QueueOffset
 from mqcore.storage.consume_queue import FILLER_SIZE, QueueEntry
 

@@ -12,7 +12,7 @@ from admin.api.access import Access, Refusal, request_of
 from admin.api.cluster_messages import cluster_message
 from admin.cluster_cache import CachedCluster, ClusterReading
 from mqcore.clock import Clock
-from mqgrpc import Stream
+from mqgrpc.stream import Stream
 from mqservice.rpc import (
     BidiMethod,
     Call,

@@ -31,8 +31,8 @@ from admin.cluster_traces import TraceSource
 from admin.consistency_runs import ConsistencyRuns
 from admin.history import ClusterHistory
 from admin.operations.interface import Operations
-from admin.web import PageTemplates
 from admin.web.frame import Flashes
+from admin.web.page_templates import PageTemplates
 from mqcore.clock import Clock
 
 __all__ = ["AddPages", "Pages"]

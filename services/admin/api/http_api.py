@@ -23,7 +23,7 @@ from admin.api.guard import App, Guard
 from admin.api.login_routes import add_login
 from admin.api.pages.page_answers import problem_page
 from admin.api.problems import Problem, plain_problem, problem_of, problem_response
-from admin.api.rest import add_rest
+from admin.api.rest.add_rest import add_rest
 from admin.api.trace_routes import add_traces
 from admin.cluster_cache import CachedCluster, ClusterReading
 from admin.cluster_state import BrokerState, Finding, NameServerState
@@ -33,7 +33,7 @@ from admin.history import ClusterHistory
 from admin.metrics import CONTENT_TYPE, ClusterMetrics
 from admin.operations.failure import OperationFailed
 from admin.quantities import iso_text
-from admin.web import PageTemplates, StaticFile
+from admin.web.page_templates import PageTemplates, StaticFile
 from mqcore.audit.run_summary import RunSummary
 from mqcore.clock import Clock
 from mqservice.version import VERSION

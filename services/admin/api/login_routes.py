@@ -13,7 +13,7 @@ from admin.api.access import SESSION_COOKIE, Access
 from admin.api.forms import form_of
 from admin.api.sessions import SESSION_LIFE_S, SessionTable
 from admin.audit_log import AuditLog
-from admin.web import PageTemplates
+from admin.web.page_templates import PageTemplates
 from mqcore.clock import Clock
 
 __all__ = ["add_login"]

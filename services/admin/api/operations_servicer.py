@@ -30,7 +30,7 @@ from admin.api.operations_questions import (
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.interface import Operations
 from admin.operations.message_limits import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
-from mqgrpc import Stream
+from mqgrpc.stream import Stream
 from mqservice.rpc import Call, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
 
 __all__ = ["OperationsServicer"]

@@ -25,7 +25,7 @@ from admin.trace_words import (
     short_name,
     unanswered,
 )
-from mqcore.tracing import RetainedFor
+from mqcore.tracing.attributes import RetainedFor
 
 __all__ = ["TraceView", "TracesView", "trace_view", "traces_view"]
 

@@ -16,15 +16,9 @@ from broker.departure import Departure
 from broker.metrics.turn_limit import TurnLimit
 from broker.operations.group_progress import GroupProgressView, QueueStanding
 from mqcore.clock import Clock
-from mqcore.metadata import (
-    ATTRIBUTE_MESSAGE_TYPE,
-    InvalidGroup,
-    InvalidTopic,
-    SubscriptionGroupConfig,
-    SubscriptionGroupTable,
-    TopicConfig,
-    TopicTable,
-)
+from mqcore.metadata.errors import InvalidGroup, InvalidTopic
+from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
+from mqcore.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

@@ -20,8 +20,9 @@ from broker.audit.store_files import StoreFiles
 from broker.queue_reader import DamagedEntries
 from broker.settings import BrokerSettings
 from mqcore.clock import Clock
-from mqcore.routing import BrokerIdentity
-from mqcore.storage import DiskError, MessageStore
+from mqcore.routing.values import BrokerIdentity
+from mqcore.storage.errors import DiskError
+from mqcore.storage.message_store import MessageStore
 
 __all__ = ["AuditServices"]
 

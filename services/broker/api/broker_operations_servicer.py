@@ -16,9 +16,9 @@ from broker.api.sessions import ClientSession, ClientSessions
 from broker.metrics.turn_limit import TurnLimit
 from broker.operations.group_changes import Edge, GroupChanges, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
 from broker.operations.runtime_settings import RuntimeSettings, SettingsRefused
-from broker.queries import QueriesBusy, TopicUnknown
+from broker.queries.errors import QueriesBusy, TopicUnknown
 from mqcore.clock import Clock
-from mqcore.metadata import SYSTEM_GROUPS
+from mqcore.metadata.system_topics import SYSTEM_GROUPS
 from mqservice.event_memory import EventMemory
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

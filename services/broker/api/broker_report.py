@@ -24,13 +24,15 @@ from broker.settings import BrokerSettings
 from broker.slave.follower import Follower
 from broker.write_path import WritePath
 from mqcore.clock import Clock
-from mqcore.delivery import LeaseTable
-from mqcore.metadata import MetadataFile
-from mqcore.metrics import HistogramReading
-from mqcore.replication import MasterReplica
-from mqcore.routing import BrokerIdentity
-from mqcore.storage import Disk, DiskError, DiskUsage, MessageStore
+from mqcore.delivery.lease_table import LeaseTable
+from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.metrics.histogram import HistogramReading
+from mqcore.replication.master_replica import MasterReplica
+from mqcore.routing.values import BrokerIdentity
+from mqcore.storage.disk import Disk, DiskUsage
+from mqcore.storage.errors import DiskError
 from mqcore.storage.kept_tail import kept_tails
+from mqcore.storage.message_store import MessageStore
 from mqservice.loop_meter import LoopMeter
 from mqservice.memory import resident_bytes
 from mqservice.name_server_link import NameServerLinks

@@ -7,7 +7,7 @@ from typing import Final
 from broker.api.client_settings import GroupPolicy
 from broker.api.services import BrokerServices
 from broker.api.status_codes import Code, Outcome
-from mqcore.metadata import SubscriptionGroupConfig, SubscriptionGroupTable
+from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 
 __all__ = ["admit_group", "admitted_still", "group_policy"]
 

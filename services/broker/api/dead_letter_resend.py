@@ -18,17 +18,11 @@ from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 from broker.api.dead_letters import dead_letter_topic
 from broker.api.services import BrokerServices
 from broker.api.status_codes import OK, PUT_OUTCOMES
-from broker.queries import MessageQueries, QueryError
-from mqcore.message import (
-    MessageRecord,
-    OutgoingMessage,
-    decode_properties,
-    encode_properties,
-    index_terms,
-    offset_message_id,
-    property_names,
-    tags_code,
-)
+from broker.queries.errors import QueryError
+from broker.queries.message_queries import MessageQueries
+from mqcore.message import property_names
+from mqcore.message.message_id import offset_message_id
+from mqcore.message.properties import decode_properties, encode_properties, index_terms
 from mqcore.message.property_names import (
     PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
     PROPERTY_ORIGIN_MESSAGE_ID,
@@ -36,9 +30,11 @@ from mqcore.message.property_names import (
     PROPERTY_SHARDING_KEY,
     PROPERTY_UNIQUE_KEY,
 )
+from mqcore.message.record import MessageRecord, OutgoingMessage
 from mqcore.message.sys_flag import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
+from mqcore.message.tags_code import tags_code
 from mqcore.routing.queue_choice import QueueRotation, queue_of_message_group
-from mqcore.storage import AppendResult
+from mqcore.storage.append_result import AppendResult
 
 __all__ = [
     "KEPT_FLAGS",

@@ -10,15 +10,8 @@ from typing import Final
 from broker.api.services import BrokerServices
 from broker.api.status_codes import OK, PUT_OUTCOMES, Outcome
 from broker.delivery_meter import DeliveryMeter
-from mqcore.message import (
-    MessageRecord,
-    OutgoingMessage,
-    decode_properties,
-    encode_properties,
-    index_terms,
-    offset_message_id,
-    tags_code,
-)
+from mqcore.message.message_id import offset_message_id
+from mqcore.message.properties import decode_properties, encode_properties, index_terms
 from mqcore.message.property_names import (
     PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID,
     PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
@@ -26,8 +19,10 @@ from mqcore.message.property_names import (
     PROPERTY_RETRY_TOPIC,
     PROPERTY_UNIQUE_KEY,
 )
+from mqcore.message.record import MessageRecord, OutgoingMessage
 from mqcore.message.sys_flag import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
-from mqcore.storage import AppendResult
+from mqcore.message.tags_code import tags_code
+from mqcore.storage.append_result import AppendResult
 
 __all__ = ["DeadLetterQueues", "dead_letter_topic"]
 

@@ -17,23 +17,20 @@ from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 
 from broker.api.dead_letter_resend import KEPT_FLAGS, PUT_LIMIT_S, put_again, topic_problem, wait_for_puts
 from broker.api.services import BrokerServices
-from broker.queries import Fingerprint, HoldingUnknown, MessageQueries
-from mqcore.message import (
-    SCHEDULE_TOPIC,
-    MalformedRecord,
-    MessageRecord,
-    OutgoingMessage,
-    decode_properties,
-    decode_record,
-    encode_properties,
-    index_terms,
-    offset_message_id,
-    property_names,
-    tags_code,
-)
+from broker.queries.errors import HoldingUnknown
+from broker.queries.message_queries import MessageQueries
+from broker.queries.values import Fingerprint
+from mqcore.message import property_names
+from mqcore.message.errors import MalformedRecord
+from mqcore.message.message_id import offset_message_id
+from mqcore.message.properties import decode_properties, encode_properties, index_terms
 from mqcore.message.property_names import PROPERTY_SHARDING_KEY, PROPERTY_UNIQUE_KEY
+from mqcore.message.record import MessageRecord, OutgoingMessage
+from mqcore.message.record_decoder import decode_record
+from mqcore.message.tags_code import SCHEDULE_TOPIC, tags_code
 from mqcore.routing.queue_choice import QueueRotation, queue_of_message_group
-from mqcore.storage import AppendResult, Disk
+from mqcore.storage.append_result import AppendResult
+from mqcore.storage.disk import Disk
 from mqcore.storage.kept_tail import KeptTail, kept_tail_named, kept_tails
 
 __all__ = ["KeptTails", "TailUnknown"]

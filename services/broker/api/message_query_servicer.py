@@ -12,21 +12,10 @@ from tandemmq.admin.v1 import message_query_service_pb2 as pb
 from tandemmq.admin.v1 import message_query_service_pb2_grpc
 
 from broker.api.message_views import digest_answer, message_view, page_answer, queue_status
-from broker.queries import (
-    IndexIsOff,
-    KeyCriteria,
-    MessageQueries,
-    MessageUnknown,
-    PageTokenInvalid,
-    QueriesBusy,
-    QueryError,
-    QueueCriteria,
-    TimeCriteria,
-    TopicUnknown,
-    WantedMessages,
-)
-from broker.queries.criteria import Criteria
-from mqcore.storage import DiskError
+from broker.queries.criteria import Criteria, KeyCriteria, QueueCriteria, TimeCriteria, WantedMessages
+from broker.queries.errors import IndexIsOff, MessageUnknown, PageTokenInvalid, QueriesBusy, QueryError, TopicUnknown
+from broker.queries.message_queries import MessageQueries
+from mqcore.storage.errors import DiskError
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

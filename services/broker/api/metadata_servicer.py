@@ -11,7 +11,8 @@ from tandemmq.broker.v1 import metadata_service_pb2 as pb
 from tandemmq.broker.v1 import metadata_service_pb2_grpc
 
 from broker.lease_copy import LeasePosition, LeaseSource
-from mqcore.metadata import DataVersion, MetadataFile
+from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.metadata_store import MetadataFile
 
 _FILES: Final = {
     pb.METADATA_TABLE_TOPICS: MetadataFile.TOPICS,

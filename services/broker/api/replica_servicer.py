@@ -14,8 +14,8 @@ from broker.master.group_recovery import GroupRecovery
 from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import LocalLog, ReplicaProof
 from broker.tracing.traced_puts import TracedPuts
-from mqcore.replication import LogRange
-from mqcore.routing import BrokerIdentity, ReplicaMemory
+from mqcore.replication.log_extent import LogRange
+from mqcore.routing.values import BrokerIdentity, ReplicaMemory
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

@@ -10,10 +10,12 @@ from broker.api.sessions import ClientSessions
 from broker.put_answer import PutAnswer, PutDone
 from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
-from mqcore.delivery import LeaseTable
-from mqcore.message import Host, OutgoingMessage
-from mqcore.metadata import SubscriptionGroupTable, TopicTable
-from mqcore.routing import BrokerIdentity, TopicRoute
+from mqcore.delivery.lease_table import LeaseTable
+from mqcore.message.host import Host
+from mqcore.message.record import OutgoingMessage
+from mqcore.metadata.subscription_group_table import SubscriptionGroupTable
+from mqcore.metadata.topic_table import TopicTable
+from mqcore.routing.values import BrokerIdentity, TopicRoute
 from mqservice.rpc import Call
 
 __all__ = ["ApiOptions", "BrokerServices", "Timer", "Timers"]

@@ -10,9 +10,9 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from tandemmq.admin.v1 import trace_service_pb2 as pb
 
-from mqcore.tracing import KeptTrace, RetainedFor, SpanData
-from mqcore.tracing.attributes import MESSAGING_DESTINATION_NAME, RETAINED_FOR
-from mqcore.tracing.span_data import AttributeValue
+from mqcore.tracing.attributes import MESSAGING_DESTINATION_NAME, RETAINED_FOR, RetainedFor
+from mqcore.tracing.recent_spans import KeptTrace
+from mqcore.tracing.span_data import AttributeValue, SpanData
 
 __all__ = ["trace_message", "trace_summary"]
 

@@ -12,10 +12,12 @@ from tandemmq.admin.v1 import trace_service_pb2_grpc
 
 from broker.api.span_messages import trace_message, trace_summary
 from broker.message_lookup import FoundMessage
-from broker.queries import QueriesBusy
+from broker.queries.errors import QueriesBusy
 from mqcore.message import property_names
-from mqcore.routing import BrokerIdentity
-from mqcore.tracing import TRACEPARENT, KeptTrace, RecentSpans, TraceOptions
+from mqcore.routing.values import BrokerIdentity
+from mqcore.tracing.options import TraceOptions
+from mqcore.tracing.recent_spans import KeptTrace, RecentSpans
+from mqcore.tracing.trace_context import TRACEPARENT
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

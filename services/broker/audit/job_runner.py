@@ -20,7 +20,7 @@ from broker.audit.paced_files import PacedFiles
 from mqcore.audit.digests import EXTENT_BYTES, Hash, extents_of
 from mqcore.audit.replica_files import ReplicaFacts, ReplicaUnreadable
 from mqcore.audit.replica_store import ReplicaStore
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 
 __all__ = ["JobRunner", "hash_factory"]
 

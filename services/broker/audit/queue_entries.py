@@ -10,8 +10,10 @@ import numpy as np
 from broker.audit.errors import LogUnsound
 from broker.audit.jobs import FindEntriesJob
 from mqcore.audit.replica_store import ReplicaStore
-from mqcore.message import Blank, Corrupt, RecordFound, ScanStop, decode_properties, record_tags_code, scan_record
+from mqcore.message.properties import decode_properties
+from mqcore.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, scan_record
 from mqcore.message.sys_flag import enters_consume_queue
+from mqcore.message.tags_code import record_tags_code
 from mqcore.storage.record_batch import RecordBatch, read_batch
 
 __all__ = ["DueEntry", "queue_entries"]

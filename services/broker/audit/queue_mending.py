@@ -22,9 +22,10 @@ from broker.audit.jobs import JobFailure
 from broker.audit.queue_repair import QueueOrder, QueueRepair, RepairableQueues
 from broker.audit.repair_errors import Refusal, RepairRefused
 from broker.queue_reader import DamagedEntries
-from mqcore.message import Blank, RecordFound, scan_record
-from mqcore.replication import LogRange
-from mqcore.storage import DiskError, FlushJob
+from mqcore.message.record_decoder import Blank, RecordFound, scan_record
+from mqcore.replication.log_extent import LogRange
+from mqcore.storage.errors import DiskError
+from mqcore.storage.flush_jobs import FlushJob
 
 __all__ = ["MendableStore", "QueueMending", "ReplicaRead"]
 

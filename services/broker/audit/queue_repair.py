@@ -24,9 +24,10 @@ from broker.audit.repair_errors import Refusal, RepairRefused
 from broker.audit.repair_steps import to_its_end
 from broker.audit.replica_state import ReplicaState
 from broker.audit.store_files import StoreFiles
-from mqcore.message import MessageRecord
-from mqcore.storage import ConsumeQueue, DiskError, DiskFull, FlushJob, QueueEntry, RecordCorrupt
-from mqcore.storage.consume_queue import ENTRY
+from mqcore.message.record import MessageRecord
+from mqcore.storage.consume_queue import ENTRY, ConsumeQueue, QueueEntry
+from mqcore.storage.errors import DiskError, DiskFull, RecordCorrupt
+from mqcore.storage.flush_jobs import FlushJob
 
 __all__ = ["ENTRIES_MAX", "EntryChange", "QueueOrder", "QueueRepair", "QueueRepaired", "RepairableQueues"]
 

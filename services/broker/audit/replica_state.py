@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mqcore.audit.replica_files import ReplicaFacts
-from mqcore.routing import BrokerIdentity
+from mqcore.routing.values import BrokerIdentity
 
 __all__ = ["ReplicaState"]
 

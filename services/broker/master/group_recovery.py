@@ -17,24 +17,22 @@ from broker.api.peer_client import PeerClient, PeerLog, PeerUnavailable
 from broker.common_end import digest_of, find_common_end
 from broker.replica_identity import ReplicaIdentity
 from mqcore.clock import Clock
-from mqcore.replication import (
-    TAIL_BYTES,
+from mqcore.replication.common_prefix import TAIL_BYTES, tail_range
+from mqcore.replication.errors import RemoteProtocolError
+from mqcore.replication.log_extent import LogExtent, LogRange
+from mqcore.replication.master_start import (
     Fetch,
-    LogExtent,
-    LogRange,
     MasterStart,
     OwnReplica,
     Relation,
-    RemoteProtocolError,
     ReplicaAnswer,
     Serve,
     Wait,
-    cut_refusal,
     memory_of,
-    tail_range,
 )
-from mqcore.routing import BrokerIdentity, RegisteredBroker, ReplicaMemory
-from mqcore.storage import MessageStore
+from mqcore.replication.slave_catch_up import cut_refusal
+from mqcore.routing.values import BrokerIdentity, RegisteredBroker, ReplicaMemory
+from mqcore.storage.message_store import MessageStore
 
 __all__ = ["GroupRecovery", "GroupView"]
 

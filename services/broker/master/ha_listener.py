@@ -19,8 +19,8 @@ import structlog
 from broker.ha_socket import CHECK_INTERVAL_S, answers_no_more, prepare, tcp_state, why_broken
 from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
-from mqcore.replication import MasterReplica
-from mqcore.routing import connection_end
+from mqcore.replication.master_replica import MasterReplica
+from mqcore.routing.address import connection_end
 
 __all__ = ["Departure", "HaListener", "LinkTraffic", "LogReader"]
 

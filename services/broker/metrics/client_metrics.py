@@ -10,7 +10,8 @@ from broker.api.sessions import ClientSessions
 from broker.client_plane import ClientPlane
 from broker.metrics.turn_limit import TurnLimit
 from broker.write_path import WritePath
-from mqservice.metrics import OTHER, MetricSamples, SeriesLimit
+from mqservice.metrics.metric_samples import MetricSamples
+from mqservice.metrics.series_limit import OTHER, SeriesLimit
 
 __all__ = ["ClientMetrics"]
 

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from broker.lag_age import LagAge
 from broker.put_meter import PutMeter
 from broker.slave.follower import Follower
-from mqcore.replication import SlaveView
-from mqservice.metrics import MetricSamples
+from mqcore.replication.master_replica import SlaveView
+from mqservice.metrics.metric_samples import MetricSamples
 
 __all__ = ["MasterMetrics", "SlaveMetrics"]
 

@@ -9,10 +9,11 @@ from typing import Protocol
 from broker.metrics.store_time import read_stored_at_ms
 from broker.queue_reader import DamagedEntries
 from mqcore.clock import Clock
-from mqcore.metrics import Histogram
-from mqcore.storage import Disk, DiskUsage, MessageStore
+from mqcore.metrics.histogram import Histogram
+from mqcore.storage.disk import Disk, DiskUsage
 from mqcore.storage.kept_tail import kept_tails
-from mqservice.metrics import MetricSamples
+from mqcore.storage.message_store import MessageStore
+from mqservice.metrics.metric_samples import MetricSamples
 
 __all__ = ["RetentionFigures", "StoreMetrics"]
 

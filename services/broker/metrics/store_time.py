@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqcore.message import read_store_timestamp_ms
-from mqcore.storage import MessageStore
+from mqcore.message.stored_message import read_store_timestamp_ms
+from mqcore.storage.message_store import MessageStore
 
 __all__ = ["read_stored_at_ms"]
 

@@ -14,9 +14,9 @@ import structlog
 
 from broker.api.sessions import ClientSession, ClientSessions
 from broker.metadata_tables import MetadataTables
-from broker.queries import FoundOffset
-from mqcore.delivery import LeaseTable
-from mqcore.storage import MessageStore
+from broker.queries.values import FoundOffset
+from mqcore.delivery.lease_table import LeaseTable
+from mqcore.storage.message_store import MessageStore
 
 __all__ = [
     "Edge",

@@ -9,8 +9,8 @@ from broker.api.services import ApiOptions
 from broker.observability import BrokerObservability
 from broker.operations.runtime_settings import Applier
 from broker.settings import BrokerSettings
-from mqcore.delivery import LeaseTable
-from mqcore.storage import MessageStore
+from mqcore.delivery.lease_table import LeaseTable
+from mqcore.storage.message_store import MessageStore
 from mqservice.logging import LevelSwitch
 
 __all__ = ["setting_appliers"]

@@ -9,8 +9,9 @@ from broker.queries.page_token import token_of
 from broker.queries.stored_records import StoredRecords
 from broker.queries.values import MessagePage, QueriedMessage
 from mqcore.clock import Clock
-from mqcore.message import RecordOutline, decode_properties
+from mqcore.message.properties import decode_properties
 from mqcore.message.property_names import PROPERTY_TAGS
+from mqcore.message.record_outline import RecordOutline
 
 __all__ = ["SLICE_RECORDS", "FoundPage"]
 

@@ -13,7 +13,8 @@ from broker.queries.queue_entries import entry_at
 from broker.queries.stored_records import ReadableStore, StoredRecords
 from broker.queries.values import MessagePage
 from mqcore.clock import Clock
-from mqcore.message import RecordOutline, decode_properties, index_terms
+from mqcore.message.properties import decode_properties, index_terms
+from mqcore.message.record_outline import RecordOutline
 
 __all__ = ["KeySearch"]
 

@@ -21,9 +21,12 @@ from broker.queries.time_boundary import TimeBoundary
 from broker.queries.values import Fingerprint, FoundOffset, MessagePage, QueriedMessage, QueueState, RangeDigest
 from broker.queue_reader import EntryDamage, PassedOver
 from mqcore.clock import Clock
-from mqcore.message import MessageRecord, RecordOutline, decode_properties, offset_message_id
+from mqcore.message.message_id import offset_message_id
+from mqcore.message.properties import decode_properties
 from mqcore.message.property_names import PROPERTY_UNIQUE_KEY
-from mqcore.metadata import TopicTable
+from mqcore.message.record import MessageRecord
+from mqcore.message.record_outline import RecordOutline
+from mqcore.metadata.topic_table import TopicTable
 from mqcore.storage.consume_queue import ConsumeQueue, QueueEntry
 
 __all__ = ["MessageQueries"]

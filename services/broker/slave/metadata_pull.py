@@ -13,8 +13,10 @@ import structlog
 
 from broker.api.peer_client import PeerClient, PeerUnavailable
 from broker.lease_copy import LeaseCopy
-from mqcore.metadata import ConsumerOffsetTable, DataVersion, MetadataFile, OperatorActs
-from mqcore.storage import DiskError
+from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable, OperatorActs
+from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.storage.errors import DiskError
 
 __all__ = ["FollowedTable", "MetadataPull"]
 

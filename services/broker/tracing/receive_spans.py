@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
 
-from mqcore.tracing import RetainedFor, SpanData, SpanKind, SpanLink, TraceContext, attributes
+from mqcore.tracing import attributes
+from mqcore.tracing.attributes import RetainedFor
 from mqcore.tracing.peer_attributes import peer_attributes
-from mqcore.tracing.span_data import AttributeValue
+from mqcore.tracing.span_data import AttributeValue, SpanData, SpanKind, SpanLink
+from mqcore.tracing.trace_context import TraceContext
 
 __all__ = ["DeliveredMessage", "Failure", "ReceiveTrace", "SettleTrace", "TracedCall", "receive_spans", "settle_spans"]
 

@@ -25,11 +25,13 @@ from broker.tracing.receive_spans import (
     receive_spans,
     settle_spans,
 )
-from mqcore.delivery import Delivery
-from mqcore.message import Host, StoredMessage, offset_message_id
+from mqcore.delivery.lease_values import Delivery
+from mqcore.message.host import Host
+from mqcore.message.message_id import offset_message_id
 from mqcore.message.property_names import PROPERTY_UNIQUE_KEY
-from mqcore.tracing import RetainedFor, TraceContext, parse_traceparent
-from mqcore.tracing.trace_context import TRACEPARENT
+from mqcore.message.stored_message import StoredMessage
+from mqcore.tracing.attributes import RetainedFor
+from mqcore.tracing.trace_context import TRACEPARENT, TraceContext, parse_traceparent
 from mqservice.route_query import CLIENT_ID_HEADER
 from mqservice.rpc import Call
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from mqcore.tracing import TraceContext
+from mqcore.tracing.trace_context import TraceContext
 
 __all__ = ["SendContexts"]
 

@@ -22,9 +22,11 @@ from mqcore.audit.digests import extents_of
 from mqcore.audit.log_walk import LogPiece, PieceKind, walk_log
 from mqcore.audit.replica_files import ReplicaFacts
 from mqcore.audit.replica_store import ReplicaStore
-from mqcore.message import RecordFound, decode_properties, decode_record, offset_message_id, scan_record
+from mqcore.message.message_id import offset_message_id
+from mqcore.message.properties import decode_properties
 from mqcore.message.property_names import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
-from mqcore.replication import LogRange
+from mqcore.message.record_decoder import RecordFound, decode_record, scan_record
+from mqcore.replication.log_extent import LogRange
 
 __all__ = ["COMMIT_LOG_SCHEMA", "CommitLogSource"]
 

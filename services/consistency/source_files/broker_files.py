@@ -22,7 +22,7 @@ from mqcore.audit.findings import Finding
 from mqcore.audit.queue_spans import QueueSpan
 from mqcore.audit.record_check import RecordCheck
 from mqcore.audit.replica_files import ReplicaFacts, ReplicaUnreadable, StoreEntry
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 
 __all__ = ["CHANNEL_OPTIONS", "BrokerSource"]
 

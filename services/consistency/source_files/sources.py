@@ -13,7 +13,7 @@ from consistency.source_files.throttled_files import ThrottledFiles
 from mqcore.audit.digests import ExtentDigest, digest_extents
 from mqcore.audit.replica_files import ReplicaFacts, ReplicaFiles
 from mqcore.audit.replica_store import ReplicaStore, inspect_replica
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 
 if TYPE_CHECKING:
     from mqcore.audit.record_check import RecordCheck

@@ -26,7 +26,7 @@ from mqcore.audit.record_check import check_records
 from mqcore.audit.record_fields import changed_fields, field_differences, has_zero_text
 from mqcore.audit.record_names import RecordName, describe, read_name
 from mqcore.audit.replica_store import MAX_RECORD_BYTES, ReplicaStore
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 
 __all__ = ["PADDING_BENIGN", "Comparison", "compare_replicas", "without_repeats"]
 

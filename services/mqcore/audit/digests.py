@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from mqcore.audit.replica_store import ReplicaStore
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 
 __all__ = ["EXTENT_BYTES", "ExtentDigest", "Hash", "digest_extents", "extents_of"]
 

@@ -18,7 +18,7 @@ from mqcore.audit.index_header import HEADER_BYTES, INDEX_ENTRIES, SLOT_BYTES, I
 from mqcore.audit.record_columns import Flags, Integers, RecordColumns
 from mqcore.audit.record_names import RecordName, describe, read_name
 from mqcore.audit.replica_store import ReplicaStore
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 
 __all__ = ["IndexCheck"]
 

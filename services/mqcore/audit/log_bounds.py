@@ -15,7 +15,7 @@ from mqcore.audit.log_walk import LogPiece, PieceKind, walk_log
 from mqcore.audit.record_names import RecordName, describe, read_name
 from mqcore.audit.replica_files import ReplicaFacts
 from mqcore.audit.replica_store import ReplicaStore
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 
 __all__ = ["common_range", "extra_tails", "missing_tails"]
 

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from mqcore.audit.replica_store import ReplicaStore
-from mqcore.message import Blank, Corrupt, RecordFound, ScanStop, scan_record
+from mqcore.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, scan_record
 from mqcore.message.record_layout import SMALLEST_RECORD_BYTES
 
 if TYPE_CHECKING:  # It imports numpy, which only those pay who have many records to look at.

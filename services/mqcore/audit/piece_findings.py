@@ -10,7 +10,7 @@ from mqcore.audit.findings import Finding, FindingKind, Verdict
 from mqcore.audit.log_walk import LogPiece, PieceKind
 from mqcore.audit.record_names import RecordName, describe, read_damaged_name, read_name
 from mqcore.audit.replica_store import MAX_RECORD_BYTES, ReplicaStore
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 
 __all__ = ["DamageReport", "changed_places", "own_offset", "trailing_zeros_start"]
 

@@ -14,9 +14,11 @@ from mqcore.audit.queue_spans import QueueSpan, queue_gap
 from mqcore.audit.record_columns import Flags, Integers, RecordColumns
 from mqcore.audit.record_names import RecordName, describe, read_name
 from mqcore.audit.replica_store import ReplicaStore
-from mqcore.message import SCHEDULE_TOPIC
-from mqcore.metadata import MetadataCorrupt, MetadataFile, TopicTable
-from mqcore.replication import LogRange
+from mqcore.message.tags_code import SCHEDULE_TOPIC
+from mqcore.metadata.errors import MetadataCorrupt
+from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.metadata.topic_table import TopicTable
+from mqcore.replication.log_extent import LogRange
 from mqcore.storage.consume_queue import ENTRY, FILLER_SIZE
 
 __all__ = ["QueueCheck"]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from mqcore.audit.findings import Finding, FindingKind, Verdict
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 
 __all__ = ["QueueSpan", "queue_gap", "seam_gaps"]
 

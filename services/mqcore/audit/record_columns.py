@@ -8,10 +8,12 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mqcore.message import RecordFound, decode_properties, index_terms, record_tags_code
+from mqcore.message.properties import decode_properties, index_terms
 from mqcore.message.property_names import PROPERTY_INNER_COUNT
+from mqcore.message.record_decoder import RecordFound
 from mqcore.message.sys_flag import INNER_BATCH, enters_consume_queue, enters_index
-from mqcore.storage import StoreOptions
+from mqcore.message.tags_code import record_tags_code
+from mqcore.storage.options import StoreOptions
 from mqcore.storage.record_batch import RecordBatch
 from mqcore.storage.term_hashes import term_hashes
 

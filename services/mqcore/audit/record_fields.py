@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqcore.message import MalformedRecord, MessageRecord, decode_properties, decode_record
+from mqcore.message.errors import MalformedRecord
+from mqcore.message.properties import decode_properties
+from mqcore.message.record import MessageRecord
+from mqcore.message.record_decoder import decode_record
 from mqcore.message.record_layout import HOST_FLAGS, V1_MAGIC, WHOLE_HEADS
 
 __all__ = ["changed_fields", "field_differences", "has_zero_text"]

@@ -6,17 +6,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mqcore.audit.findings import Finding
-from mqcore.message import (
-    V1_MAGIC,
-    V2_MAGIC,
-    MalformedRecord,
-    MessageRecord,
-    decode_properties,
-    decode_record,
-    offset_message_id,
-)
+from mqcore.message.errors import MalformedRecord
+from mqcore.message.message_id import offset_message_id
+from mqcore.message.properties import decode_properties
 from mqcore.message.property_names import PROPERTY_UNIQUE_KEY
-from mqcore.message.record_layout import BLANK
+from mqcore.message.record import MessageRecord
+from mqcore.message.record_decoder import decode_record
+from mqcore.message.record_layout import BLANK, V1_MAGIC, V2_MAGIC
 
 __all__ = ["RecordName", "describe", "name_of_record", "read_damaged_name", "read_name"]
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from mqcore.audit.findings import KINDS, Finding, FindingKind, Verdict
 from mqcore.audit.repair_plan import RepairAction, RepairPlan, RepairStep
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 
 __all__ = ["plan_repair"]
 

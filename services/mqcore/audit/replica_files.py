@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 
 __all__ = ["ReplicaFacts", "ReplicaFiles", "ReplicaUnreadable", "StoreEntry"]
 

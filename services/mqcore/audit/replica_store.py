@@ -12,11 +12,11 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from mqcore.audit.replica_files import ReplicaFacts, ReplicaFiles, StoreEntry
-from mqcore.message import Blank, RecordFound, ScanStop, scan_record
+from mqcore.message.record_decoder import Blank, RecordFound, ScanStop, scan_record
 from mqcore.message.record_layout import SMALLEST_RECORD_BYTES
-from mqcore.metadata import MetadataFile
-from mqcore.replication import LogRange
-from mqcore.storage import StoreCheckpoint
+from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.replication.log_extent import LogRange
+from mqcore.storage.checkpoint import StoreCheckpoint
 from mqcore.storage.consume_queue import ENTRY, QueueEntry
 from mqcore.storage.monotone_search import first_false
 

@@ -15,7 +15,7 @@ from mqcore.delivery.lease_values import Delivery, LeasedRecord, Received
 from mqcore.delivery.queue_progress import Lease, QueueProgress
 from mqcore.delivery.receipt_handle import make_handles
 from mqcore.delivery.tag_filter import TagFilter
-from mqcore.message import StoredMessage
+from mqcore.message.stored_message import StoredMessage
 
 __all__ = ["Handout"]
 

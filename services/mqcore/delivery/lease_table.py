@@ -36,7 +36,7 @@ from mqcore.delivery.receipt_handle import encode_broker_name, make_handles, rea
 from mqcore.delivery.replay import LeaseReplay, write_snapshot
 from mqcore.delivery.subscription import Subscription
 from mqcore.delivery.tag_filter import TagFilter
-from mqcore.metadata import GroupOffset
+from mqcore.metadata.consumer_offset_table import GroupOffset
 from mqcore.offsets import ConsumerOffset
 
 __all__ = ["LeaseTable"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from mqcore.message import MessageRecord, StoredMessage
+from mqcore.message.record import MessageRecord
+from mqcore.message.stored_message import StoredMessage
 
 __all__ = ["Backlog", "Delivery", "LeasedRecord", "QueueState", "Received", "RestoreReport", "SkippedBacklog"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from mqcore.message import MessageRecord, StoredMessage
+from mqcore.message.record import MessageRecord
+from mqcore.message.stored_message import StoredMessage
 from mqcore.storage.consume_queue import QueueEntry
 
 __all__ = ["QueueReader"]

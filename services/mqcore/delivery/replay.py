@@ -14,7 +14,7 @@ from mqcore.delivery.journal import (
 )
 from mqcore.delivery.queue_progress import Lease, QueueProgress
 from mqcore.delivery.subscription import Subscription
-from mqcore.metadata import OperatorActs
+from mqcore.metadata.consumer_offset_table import OperatorActs
 
 __all__ = ["LeaseReplay", "write_snapshot"]
 

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from mqcore.metadata.errors import MetadataCorrupt
-from mqcore.storage import Disk
+from mqcore.storage.disk import Disk
 
 __all__ = ["LoadedFrom", "MetadataFile", "MetadataStore", "MetadataTable"]
 

@@ -23,8 +23,9 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from mqcore.message import encode_blank, read_store_timestamp_ms
+from mqcore.message.record_layout import encode_blank
 from mqcore.message.record_outline import RECORD_HEAD_BYTES_MAX
+from mqcore.message.stored_message import read_store_timestamp_ms
 from mqcore.storage.disk import Disk, MappedSegment
 from mqcore.storage.mapped_file_queue import MappedFileQueue
 from mqcore.storage.raw_write import RawWrite

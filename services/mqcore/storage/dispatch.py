@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Final, NamedTuple
 
-from mqcore.message import RecordFound, decode_properties, index_terms, record_tags_code
+from mqcore.message.properties import decode_properties, index_terms
+from mqcore.message.record_decoder import RecordFound
 from mqcore.message.sys_flag import enters_consume_queue, enters_index
+from mqcore.message.tags_code import record_tags_code
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
 from mqcore.storage.errors import DiskFull
 from mqcore.storage.index_table import IndexTable

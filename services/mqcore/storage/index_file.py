@@ -31,7 +31,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from mqcore.message import extend_hash, java_hash
+from mqcore.message.java_string import extend_hash, java_hash
 from mqcore.offsets import PhysicalOffset
 from mqcore.storage.disk import MappedSegment
 from mqcore.storage.term_hashes import without_sign

@@ -17,21 +17,12 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from mqcore.message import (
-    V1_MAGIC,
-    V2_MAGIC,
-    Blank,
-    Corrupt,
-    MalformedRecord,
-    RecordFound,
-    ScanStop,
-    decode_properties,
-    decode_record,
-    offset_message_id,
-    scan_record,
-)
+from mqcore.message.errors import MalformedRecord
+from mqcore.message.message_id import offset_message_id
+from mqcore.message.properties import decode_properties
 from mqcore.message.property_names import PROPERTY_UNIQUE_KEY
-from mqcore.message.record_layout import BLANK, SMALLEST_RECORD_BYTES
+from mqcore.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, decode_record, scan_record
+from mqcore.message.record_layout import BLANK, SMALLEST_RECORD_BYTES, V1_MAGIC, V2_MAGIC
 from mqcore.storage.commit_log import CommitLog
 from mqcore.storage.disk import Disk, FolderEntry
 from mqcore.storage.mapped_file_queue import file_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mqcore.message import Blank, Corrupt, RecordFound, ScanResult, scan_record
+from mqcore.message.record_decoder import Blank, Corrupt, RecordFound, ScanResult, scan_record
 from mqcore.storage.dispatch import BatchDone
 from mqcore.storage.mapped_file_queue import MappedFileQueue
 

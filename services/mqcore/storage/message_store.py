@@ -20,24 +20,14 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from mqcore.clock import Clock
-from mqcore.message import (
-    MAX_PROPERTIES_BYTES,
-    SCHEDULE_TOPIC,
-    Blank,
-    Corrupt,
-    Host,
-    MalformedRecord,
-    MessageRecord,
-    OutgoingMessage,
-    RecordEncoder,
-    RecordFound,
-    ScanResult,
-    ScanStop,
-    decode_record,
-    delay_tags_code,
-    scan_record,
-)
+from mqcore.message.errors import MalformedRecord
+from mqcore.message.host import Host
+from mqcore.message.properties import MAX_PROPERTIES_BYTES
+from mqcore.message.record import MessageRecord, OutgoingMessage
+from mqcore.message.record_decoder import Blank, Corrupt, RecordFound, ScanResult, ScanStop, decode_record, scan_record
+from mqcore.message.record_encoder import RecordEncoder
 from mqcore.message.sys_flag import enters_consume_queue, enters_index
+from mqcore.message.tags_code import SCHEDULE_TOPIC, delay_tags_code
 from mqcore.storage.append_result import AppendResult
 from mqcore.storage.believed_time import BelievedTime
 from mqcore.storage.checkpoint import StoreCheckpoint

@@ -25,18 +25,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mqcore.message import (
-    SCHEDULE_TOPIC,
-    V1_MAGIC,
-    decode_properties,
-    index_terms,
-    java_hash,
-    tags_code,
-)
 from mqcore.message.checksum import crc32
+from mqcore.message.java_string import java_hash
+from mqcore.message.properties import decode_properties, index_terms
 from mqcore.message.property_names import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
-from mqcore.message.record_layout import CRC_MASK, HOST_FLAGS, SMALLEST_RECORD_BYTES
+from mqcore.message.record_layout import CRC_MASK, HOST_FLAGS, SMALLEST_RECORD_BYTES, V1_MAGIC
 from mqcore.message.sys_flag import INNER_BATCH, TRANSACTION_MASK
+from mqcore.message.tags_code import SCHEDULE_TOPIC, tags_code
 from mqcore.storage.index_file import key_hash, tag_hash
 
 __all__ = ["RecordBatch", "read_batch"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Protocol
 
-from mqcore.message import Blank, RecordFound, scan_record
+from mqcore.message.record_decoder import Blank, RecordFound, scan_record
 
 __all__ = ["LogBytes", "record_boundaries", "record_boundary_before"]
 

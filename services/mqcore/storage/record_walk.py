@@ -16,11 +16,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from mqcore.message import SCHEDULE_TOPIC, V1_MAGIC, java_hash, tags_code
 from mqcore.message.checksum import crc32
+from mqcore.message.java_string import java_hash
 from mqcore.message.property_names import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
-from mqcore.message.record_layout import CRC_MASK, HOST_FLAGS, SCAN_HEADS, SMALLEST_RECORD_BYTES
+from mqcore.message.record_layout import CRC_MASK, HOST_FLAGS, SCAN_HEADS, SMALLEST_RECORD_BYTES, V1_MAGIC
 from mqcore.message.sys_flag import INNER_BATCH, TRANSACTION_MASK
+from mqcore.message.tags_code import SCHEDULE_TOPIC, tags_code
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
 from mqcore.storage.errors import DiskFull
 from mqcore.storage.index_file import tag_hash

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mqcore.message import RecordFound
+from mqcore.message.record_decoder import RecordFound
 from mqcore.storage.checkpoint import StoreCheckpoint
 from mqcore.storage.commit_log import CommitLog
 from mqcore.storage.consume_queue_loading import StopKind

@@ -10,7 +10,7 @@ from typing import Final
 from librt.strings import BytesWriter, write_i64_le
 from mypy_extensions import i64
 
-from mqcore.message import extend_hash, java_hash
+from mqcore.message.java_string import extend_hash, java_hash
 
 __all__ = ["HASH_BYTES", "add_term_hashes", "ascii_extended", "hashes_of", "term_hashes", "without_sign"]
 

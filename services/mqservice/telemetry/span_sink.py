@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from mqcore.tracing import ResolvedSend, SpanData
+from mqcore.tracing.resolved_send import ResolvedSend
+from mqcore.tracing.span_data import SpanData
 
 __all__ = ["SpanFan", "SpanSink"]
 

@@ -12,7 +12,7 @@ from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
 
 from mqcore.metadata.resource_names import group_name_problem
-from mqcore.routing import TopicRoute
+from mqcore.routing.values import TopicRoute
 from mqservice.route_query import RouteQueryHandler, client_id_problem, message_queue, rows_or_problem
 from mqservice.rpc import Call, MethodTable, UnaryMethod
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from mqgrpc import Server, Stream, frames
+from mqgrpc import frames
+from mqgrpc.server import Server
+from mqgrpc.stream import Stream
 
 GREETING = frames.PREFACE + frames.settings({})
 

@@ -10,9 +10,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from mqgrpc import Connection, Header, Limits, RequestShape, Stream, Usage, frames
+from mqgrpc import frames
+from mqgrpc.connection import Connection
+from mqgrpc.hpack import Header
+from mqgrpc.limits import Limits, Usage
 from mqgrpc.pending_output import PendingOutput
 from mqgrpc.plain_sockets import PlainSockets
+from mqgrpc.request_head import RequestShape
+from mqgrpc.stream import Stream
 from support.http2_peer import unary_request
 
 GREETING = frames.PREFACE + frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: frames.WINDOW_MAX})

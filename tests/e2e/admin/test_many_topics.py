@@ -12,14 +12,15 @@ from typing import Final
 import pytest
 from playwright.sync_api import Browser, expect
 
-from broker.files import PosixDisk
+from broker.files.posix_disk import PosixDisk
 from e2e.admin.brokers import MASTERS
 from e2e.admin.conftest import Note
 from e2e.admin.console import open_console
 from e2e.admin.shell import Shell
 from e2e.live_cluster import LiveCluster
 from e2e.programs import ROOT
-from mqcore.metadata import MetadataFile, MetadataStore, TopicConfig, TopicTable
+from mqcore.metadata.metadata_store import MetadataFile, MetadataStore
+from mqcore.metadata.topic_table import TopicConfig, TopicTable
 
 FOLDER: Final = ROOT / "build" / "e2e-admin-many"
 TOPICS: Final = 10_000

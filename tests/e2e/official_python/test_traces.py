@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from e2e.official_python.conftest import RunAt
-from mqcore.tracing import TraceContext
+from mqcore.tracing.trace_context import TraceContext
 from support.cluster_processes import ProcessCluster
 from support.otlp_receiver import OtlpReceiver
 from support.topic_admin import create_topic

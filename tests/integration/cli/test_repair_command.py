@@ -12,7 +12,7 @@ from pathlib import Path
 import xxhash
 
 from mqcore.audit.repair_plan import RepairAction, RepairPlan, RepairStep
-from mqcore.message import RecordFound, scan_record
+from mqcore.message.record_decoder import RecordFound, scan_record
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, wait_until
 from support.topic_admin import broker_status, create_topic

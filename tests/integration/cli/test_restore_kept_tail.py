@@ -12,8 +12,9 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from admin.cli.app import app
-from broker.files import PosixDisk
-from mqcore.message import decode_properties, decode_record
+from broker.files.posix_disk import PosixDisk
+from mqcore.message.properties import decode_properties
+from mqcore.message.record_decoder import decode_record
 from mqcore.storage.kept_tail import TailWalk
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.messages import outgoing_message

@@ -19,8 +19,8 @@ from mqclient import (
     parse_access_points,
 )
 from mqclient.errors import AccessPointInvalid
-from mqcore.routing import BrokerData, BrokerEndpoints, QueueData, TopicRoute
-from mqcore.storage import PutStatus
+from mqcore.routing.values import BrokerData, BrokerEndpoints, QueueData, TopicRoute
+from mqcore.storage.put_status import PutStatus
 from mqservice.clock import SystemClock
 from support.broker_assembly import BrokerAssembly
 from support.client_endpoint import serving

@@ -18,16 +18,11 @@ import structlog
 from prometheus_client import parser
 
 from mqservice.grpc_server import ListenError
-from mqservice.metrics import (
-    ExporterType,
-    MetricExports,
-    MetricFamily,
-    MetricInfo,
-    MetricKind,
-    MetricSamples,
-    MetricsOptions,
-)
 from mqservice.metrics.loop_snapshot import LoopSnapshot
+from mqservice.metrics.metric_exports import MetricExports
+from mqservice.metrics.metric_info import MetricInfo, MetricKind
+from mqservice.metrics.metric_samples import MetricFamily, MetricSamples
+from mqservice.metrics.metrics_options import ExporterType, MetricsOptions
 from mqservice.metrics.prometheus_endpoint import PrometheusEndpoint
 from support.otlp_receiver import Manner, OtlpReceiver
 

@@ -9,10 +9,11 @@ import time
 import pytest
 import structlog
 
-from mqcore.tracing import SpanData, SpanKind, SpanLink, TraceContext
 from mqcore.tracing.send_spans import send_spans as made_spans
-from mqcore.tracing.span_data import AttributeValue
-from mqservice.telemetry import SpanExport, open_span_export, resource_attributes
+from mqcore.tracing.span_data import AttributeValue, SpanData, SpanKind, SpanLink
+from mqcore.tracing.trace_context import TraceContext
+from mqservice.telemetry.resource import resource_attributes
+from mqservice.telemetry.span_export import SpanExport, open_span_export
 from support.otlp_receiver import Manner, OtlpReceiver
 from support.send_samples import kept_send
 from support.span_samples import SLAVE, TRACE_ID, send_spans, slave_spans

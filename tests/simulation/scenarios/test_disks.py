@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqcore.message import RecordFound, scan_record
+from mqcore.message.record_decoder import RecordFound, scan_record
 from simulation.checkers import log_place
 from simulation.cluster import Cluster
 from simulation.member import Member

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.storage import FlushDiskType
+from mqcore.storage.options import FlushDiskType
 from simulation.cluster import Cluster
 from simulation.member import Member
 from simulation.run_settings import MASTER, RunSettings

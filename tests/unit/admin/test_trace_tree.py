@@ -8,7 +8,8 @@ import pytest
 
 from admin.trace_findings import BrokerSpan
 from admin.trace_tree import TraceNode, TraceTree, trace_trees
-from mqcore.tracing import SpanData, SpanEvent, SpanKind, TraceContext
+from mqcore.tracing.span_data import SpanData, SpanEvent, SpanKind
+from mqcore.tracing.trace_context import TraceContext
 from support.span_samples import START_NS
 from support.trace_samples import MASTER, SLAVE, consumer_spans, master_spans, replica_spans
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from broker.departure import Departure, Drained
-from mqcore.replication import SlaveView
+from mqcore.replication.master_replica import SlaveView
 from support.manual_time import ManualTime
 
 # Time passes in these.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from broker.group_members import GroupMembers
 from broker.slave.follower import MasterAddress
-from mqcore.metadata import DataVersion
-from mqcore.routing import BrokerEndpoints, BrokerIdentity, RegisteredBroker
+from mqcore.metadata.data_version import DataVersion
+from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, RegisteredBroker
 from mqservice.name_server_link import ClusterView
 
 _SLAVE = BrokerIdentity("c", "broker-a", 1)

@@ -14,7 +14,7 @@ from broker.api.peer_client import PeerUnavailable
 from broker.master import group_recovery
 from broker.master.group_recovery import GroupRecovery, GroupView
 from broker.replica_identity import ReplicaIdentity
-from mqcore.routing import BrokerIdentity, ReplicaMemory
+from mqcore.routing.values import BrokerIdentity, ReplicaMemory
 from support.fake_brokers import rpc_error
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store

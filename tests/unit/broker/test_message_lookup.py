@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 from broker.message_lookup import Holding, MessageLookup
-from broker.queries import MessageQueries
-from mqcore.metadata import TopicConfig, TopicTable
-from mqcore.replication import SlaveView
-from mqcore.storage import MessageStore
+from broker.queries.message_queries import MessageQueries
+from mqcore.metadata.topic_table import TopicConfig, TopicTable
+from mqcore.replication.master_replica import SlaveView
+from mqcore.storage.message_store import MessageStore
 from support.messages import outgoing_message
 from support.query_stores import RememberedPages
 from support.simulated_disk import SimulatedDisk

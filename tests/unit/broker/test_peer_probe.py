@@ -4,8 +4,8 @@ import asyncio
 
 from broker.peer_probe import PeerProbe, PeerProbes, ProbeTarget, probe_targets
 from mqcore.clock import Clock
-from mqcore.metadata import DataVersion
-from mqcore.routing import BrokerEndpoints, BrokerIdentity, RegisteredBroker
+from mqcore.metadata.data_version import DataVersion
+from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, RegisteredBroker
 from support.manual_time import ManualTime
 
 NAME_SERVERS = ("mq-nameserver-0:9876", "mq-nameserver-1:9876")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from broker.put_meter import PutMeter, TopicPuts
-from mqcore.storage import PutStatus
-from mqservice.metrics import OTHER
+from mqcore.storage.put_status import PutStatus
+from mqservice.metrics.series_limit import OTHER
 
 
 def test_counts_messages_and_bytes_by_topic() -> None:

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from broker.queue_reader import DamagedEntries, StoreQueueReader
-from mqcore.storage import MessageStore, QueueEntry
-from mqcore.storage.consume_queue import FILLER_SIZE
+from mqcore.storage.consume_queue import FILLER_SIZE, QueueEntry
+from mqcore.storage.message_store import MessageStore
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store

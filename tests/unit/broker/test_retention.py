@@ -13,10 +13,12 @@ from broker import retention
 from broker.api.peer_client import PeerUnavailable
 from broker.retention import MasterFloor, Retention, SlaveFloor
 from broker.slave.follower import MasterAddress
-from mqcore.delivery import TagFilter
-from mqcore.metadata import ConsumerOffsetTable
-from mqcore.replication import LogExtent, SlaveView
-from mqcore.storage import DiskUsage, ExpiryWish, RetentionFloor
+from mqcore.delivery.tag_filter import TagFilter
+from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable
+from mqcore.replication.log_extent import LogExtent
+from mqcore.replication.master_replica import SlaveView
+from mqcore.storage.disk import DiskUsage
+from mqcore.storage.retention import ExpiryWish, RetentionFloor
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.messages import outgoing_message

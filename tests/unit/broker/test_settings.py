@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.settings import BrokerSettings
-from mqcore.storage import FlushDiskType
-from mqservice.metrics import ExporterType
+from mqcore.storage.options import FlushDiskType
+from mqservice.metrics.metrics_options import ExporterType
 from mqservice.settings import SettingsError, load_settings
 
 WRONG = {

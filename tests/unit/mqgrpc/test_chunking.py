@@ -7,7 +7,8 @@ import itertools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mqgrpc import Limits, frames
+from mqgrpc import frames
+from mqgrpc.limits import Limits
 from support.http2_peer import GRPC_HEADERS, RecordedCall, ServerRig, block, data, message, open_request, unary_request
 
 LIMITS = Limits(

@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqgrpc import Connection, ErrorCode, Limits, Stream, frames
+from mqgrpc import frames
+from mqgrpc.connection import Connection
+from mqgrpc.errors import ErrorCode
+from mqgrpc.limits import Limits
+from mqgrpc.stream import Stream
 from support.http2_peer import (
     Frame,
     H2Pair,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mqgrpc import ErrorCode, Limits
-from mqgrpc.errors import ConnectionFailure
+from mqgrpc.errors import ConnectionFailure, ErrorCode
 from mqgrpc.idle_budget import IdleBudget
+from mqgrpc.limits import Limits
 
 LIMITS = Limits(idle_burst=10, idle_per_s=2, idle_per_answer=3)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mqgrpc import Limits, Usage
 from mqgrpc.kept_bytes import KeptBytes
+from mqgrpc.limits import Limits, Usage
 
 LIMITS = Limits(connection_buffer_bytes=100, server_buffer_bytes=150)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mqgrpc import Stream
 from mqgrpc.output import Output
+from mqgrpc.stream import Stream
 from support.http2_peer import ServerRig, open_request
 
 

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from mqgrpc import Limits
+from mqgrpc.limits import Limits
 from mqgrpc.timers import Timers
 
 LIMITS = Limits(

@@ -13,7 +13,7 @@ import pytest
 import structlog
 from opentelemetry.sdk.trace import TracerProvider
 
-from mqcore.tracing import TraceContext
+from mqcore.tracing.trace_context import TraceContext
 from mqservice.event_memory import EventMemory
 from mqservice.logging import configure_logging, get_logger, traced_lines
 

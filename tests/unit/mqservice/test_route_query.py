@@ -8,7 +8,7 @@ from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
 from google.protobuf.message import Message
 
-from mqcore.routing import BrokerData, BrokerEndpoints, QueueData, TopicRoute
+from mqcore.routing.values import BrokerData, BrokerEndpoints, QueueData, TopicRoute
 from mqservice.route_query import RouteQueryHandler
 from mqservice.rpc import StatusCode
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from admin.api.forms import Form
 from admin.operations.values import TopicChange, TopicSummary
-from mqcore.metadata import MAX_QUEUE_COUNT
 from mqcore.metadata.resource_names import topic_name_problem
+from mqcore.metadata.topic_table import MAX_QUEUE_COUNT
 
 __all__ = ["PERMISSIONS", "TopicForm", "blank_topic", "read_topic_form", "topic_form_of", "topic_types"]
 

@@ -17,7 +17,7 @@ from admin.audit_log import AuditLog
 from admin.cluster_cache import CachedCluster
 from admin.consistency_runs import ConsistencyRuns
 from admin.metrics import ClusterMetrics
-from admin.web import PageTemplates
+from admin.web.page_templates import PageTemplates
 from mqcore.audit.run_summary import RunSummary
 from support.admin_readings import cached, consistency_of
 from support.audit_summaries import diverged_run, equal_run

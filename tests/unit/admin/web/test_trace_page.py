@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from admin.trace_findings import TraceFindings, TraceList, TracingState
-from admin.web import PageTemplates
+from admin.web.page_templates import PageTemplates
 from admin.web.trace_page import trace_view, traces_view
 from support.trace_samples import (
     MASTER,

@@ -12,10 +12,12 @@ from broker.api.dead_letter_resend import DeadLetterResend
 from broker.api.dead_letters import DeadLetterQueues
 from broker.api.status_codes import OK, Outcome
 from broker.delivery_meter import DeliveryMeter
-from broker.queries import MessageQueries
-from mqcore.message import MessageRecord, OutgoingMessage, decode_properties, encode_properties, index_terms, tags_code
+from broker.queries.message_queries import MessageQueries
+from mqcore.message.properties import decode_properties, encode_properties, index_terms
+from mqcore.message.record import MessageRecord, OutgoingMessage
 from mqcore.message.sys_flag import COMPRESSED
-from mqcore.storage import PutStatus
+from mqcore.message.tags_code import tags_code
+from mqcore.storage.put_status import PutStatus
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.messages import BORN_HOST

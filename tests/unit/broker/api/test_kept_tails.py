@@ -12,10 +12,11 @@ import pytest
 from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 
 from broker.api.kept_tails import KeptTails, TailUnknown
-from broker.queries import MessageQueries
-from mqcore.message import decode_properties, decode_record
-from mqcore.storage import PutStatus
+from broker.queries.message_queries import MessageQueries
+from mqcore.message.properties import decode_properties
+from mqcore.message.record_decoder import decode_record
 from mqcore.storage.kept_tail import KeptTail, TailWalk
+from mqcore.storage.put_status import PutStatus
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.messages import outgoing_message

@@ -10,16 +10,13 @@ from google.protobuf.duration_pb2 import Duration
 from broker.api.delivery_encoding import DeliveryEncoder
 from broker.api.message_translation import Peer, TopicTranslation, peer_of
 from broker.api.sent_message import SentMessage
-from mqcore.message import (
-    Host,
-    InvalidProperty,
-    OutgoingMessage,
-    StoredMessage,
-    decode_properties,
-    encode_record,
-    java_hash,
-    read_stored_message,
-)
+from mqcore.message.errors import InvalidProperty
+from mqcore.message.host import Host
+from mqcore.message.java_string import java_hash
+from mqcore.message.properties import decode_properties
+from mqcore.message.record import OutgoingMessage
+from mqcore.message.record_encoder import encode_record
+from mqcore.message.stored_message import StoredMessage, read_stored_message
 from support.manual_time import ManualTime
 
 PEER = Host.parse("127.0.0.1", 58_340)

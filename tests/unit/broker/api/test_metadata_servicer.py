@@ -10,7 +10,8 @@ import pytest
 from tandemmq.broker.v1 import metadata_service_pb2 as pb
 
 from broker.api.metadata_servicer import ChangeSignal, MetadataServicer
-from mqcore.metadata import MetadataFile, TopicConfig, TopicTable
+from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.metadata.topic_table import TopicConfig, TopicTable
 
 CONTEXT: Any = None
 """Asked only when a call is refused."""

@@ -17,7 +17,7 @@ from broker.audit.jobs import (
     line_of,
 )
 from mqcore.audit.replica_files import ReplicaFacts
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 
 FACTS = ReplicaFacts("broker-a", 1, 0, 9_000, 4_096, True, 8_000, 7_000, holes=(LogRange(4_096, 8_192),))
 

@@ -19,13 +19,16 @@ from broker.audit.queue_mending import QueueMending
 from broker.audit.queue_repair import QueueRepair
 from broker.audit.replica_state import ReplicaState
 from broker.audit.store_files import StoreFiles
-from broker.files import PosixDisk
+from broker.files.posix_disk import PosixDisk
 from broker.queue_reader import DamagedEntries, StoreQueueReader
-from mqcore.delivery import DeliveryOptions, LeaseTable, TagFilter
-from mqcore.replication import LogRange
-from mqcore.routing import BrokerIdentity
-from mqcore.storage import DiskError, MessageStore
+from mqcore.delivery.lease_table import LeaseTable
+from mqcore.delivery.options import DeliveryOptions
+from mqcore.delivery.tag_filter import TagFilter
+from mqcore.replication.log_extent import LogRange
+from mqcore.routing.values import BrokerIdentity
 from mqcore.storage.consume_queue import ENTRY
+from mqcore.storage.errors import DiskError
+from mqcore.storage.message_store import MessageStore
 from support.messages import outgoing_message
 from support.stores import ManualClock, flush_all, new_store, with_options
 

@@ -17,9 +17,9 @@ from broker.audit.repair_errors import Refusal, RepairRefused
 from broker.audit.repair_steps import to_its_end
 from broker.audit.replica_state import ReplicaState
 from broker.audit.store_files import StoreFiles
-from mqcore.replication import LogRange
-from mqcore.routing import BrokerIdentity
-from mqcore.storage import FlushJob
+from mqcore.replication.log_extent import LogRange
+from mqcore.routing.values import BrokerIdentity
+from mqcore.storage.flush_jobs import FlushJob
 
 LOG_BYTES = 3 << 20
 SOUND = bytes(range(256)) * (LOG_BYTES // 256)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.metrics.catalogue import BASE_LABELS, BROKER_METRICS
-from mqservice.metrics import MetricInfo, MetricKind
+from mqservice.metrics.metric_info import MetricInfo, MetricKind
 from nameserver.metrics_catalogue import NAME_SERVER_METRICS
 
 ROOT = Path(__file__).resolve().parents[4]

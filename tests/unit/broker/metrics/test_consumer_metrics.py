@@ -12,9 +12,11 @@ from broker.metrics.catalogue import BROKER_METRICS
 from broker.metrics.consumer_metrics import ConsumerMetrics
 from broker.metrics.store_time import read_stored_at_ms
 from broker.metrics.turn_limit import TurnLimit
-from mqcore.delivery import Received, TagFilter
-from mqcore.storage import MessageStore
-from mqservice.metrics import OTHER, MetricSamples, SeriesLimit
+from mqcore.delivery.lease_values import Received
+from mqcore.delivery.tag_filter import TagFilter
+from mqcore.storage.message_store import MessageStore
+from mqservice.metrics.metric_samples import MetricSamples
+from mqservice.metrics.series_limit import OTHER, SeriesLimit
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.messages import outgoing_message

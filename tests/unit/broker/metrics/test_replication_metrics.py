@@ -6,8 +6,8 @@ from broker.lag_age import LagAge
 from broker.metrics.catalogue import BROKER_METRICS
 from broker.metrics.replication_metrics import MasterMetrics
 from broker.put_meter import PutMeter
-from mqcore.replication import SlaveView
-from mqservice.metrics import MetricSamples
+from mqcore.replication.master_replica import SlaveView
+from mqservice.metrics.metric_samples import MetricSamples
 from support.manual_time import ManualTime
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.operations.group_changes import Edge, GroupRemoval, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
-from mqcore.delivery import SkippedBacklog
-from mqcore.metadata import TopicConfig
+from mqcore.delivery.lease_values import SkippedBacklog
+from mqcore.metadata.topic_table import TopicConfig
 from support.group_operations import ConsumedBroker
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from broker.operations.group_progress import QueueStanding
-from mqcore.metadata import GroupOffset, TopicConfig
+from mqcore.metadata.consumer_offset_table import GroupOffset
+from mqcore.metadata.topic_table import TopicConfig
 from support.group_operations import ConsumedBroker
 
 

@@ -9,21 +9,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from broker.queries import (
-    IndexIsOff,
-    KeyCriteria,
-    MessagePage,
-    MessageUnknown,
-    PageTokenInvalid,
-    QueueCriteria,
-    TimeCriteria,
-    TopicUnknown,
-    WantedMessages,
-)
+from broker.queries.criteria import KeyCriteria, QueueCriteria, TimeCriteria, WantedMessages
+from broker.queries.errors import IndexIsOff, MessageUnknown, PageTokenInvalid, TopicUnknown
+from broker.queries.values import MessagePage
 from broker.queue_reader import DamagedEntries
 from mqcore.message.sys_flag import COMPRESSED
-from mqcore.storage import RetentionFloor
 from mqcore.storage.consume_queue import ENTRY, FILLER_SIZE
+from mqcore.storage.retention import RetentionFloor
 from support.query_stores import QueryStore
 from support.stores import flush_all, right_time
 

@@ -8,7 +8,9 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2 as definition
 
 from broker.tracing.broker_tracing import BrokerTracing
-from mqcore.tracing import SpanKind, TraceContext, attributes
+from mqcore.tracing import attributes
+from mqcore.tracing.span_data import SpanKind
+from mqcore.tracing.trace_context import TraceContext
 from support.api_requests import Answer, call, message, receive, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall

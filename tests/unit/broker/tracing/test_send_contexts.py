@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.tracing.send_contexts import SendContexts
-from mqcore.tracing import TraceContext
+from mqcore.tracing.trace_context import TraceContext
 
 
 def test_the_oldest_is_forgotten_beyond_the_limit() -> None:

@@ -15,11 +15,17 @@ from broker.put_meter import PutMeter
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.send_contexts import SendContexts
 from broker.tracing.send_tracer import SendTracer
-from mqcore.message import Host, OutgoingMessage
-from mqcore.routing import BrokerIdentity
-from mqcore.storage import AppendResult, PutStatus
-from mqcore.tracing import HeadSampler, ResolvedSend, SpanData, TraceContext, TraceOptions
+from mqcore.message.host import Host
+from mqcore.message.record import OutgoingMessage
+from mqcore.routing.values import BrokerIdentity
+from mqcore.storage.append_result import AppendResult
+from mqcore.storage.put_status import PutStatus
+from mqcore.tracing.head_sampler import HeadSampler
+from mqcore.tracing.options import TraceOptions
+from mqcore.tracing.resolved_send import ResolvedSend
 from mqcore.tracing.send_spans import send_spans
+from mqcore.tracing.span_data import SpanData
+from mqcore.tracing.trace_context import TraceContext
 from mqcore.tracing.traced_send import AckPolicy
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime

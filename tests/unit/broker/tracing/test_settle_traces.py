@@ -9,7 +9,9 @@ from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
 
 from broker.tracing.broker_tracing import BrokerTracing
-from mqcore.tracing import SpanKind, TraceContext, attributes
+from mqcore.tracing import attributes
+from mqcore.tracing.span_data import SpanKind
+from mqcore.tracing.trace_context import TraceContext
 from support.api_requests import ack_request, call, message, receive, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall

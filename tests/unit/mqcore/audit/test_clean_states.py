@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.files import PosixDisk
+from broker.files.posix_disk import PosixDisk
 from mqcore.audit.findings import FindingKind
 from mqcore.audit.record_check import check_records
 from mqcore.audit.replica_store import ReplicaStore
-from mqcore.storage import MessageStore
+from mqcore.storage.message_store import MessageStore
 from support.audit_stores import (
     AUDIT_OPTIONS,
     append_messages,

@@ -8,7 +8,7 @@ from mqcore.audit.comparison import compare_replicas
 from mqcore.audit.finding_list import FINDINGS_MAX, FindingList
 from mqcore.audit.findings import Finding, FindingKind, Verdict
 from mqcore.audit.log_bounds import common_range
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 from support.audit_stores import AUDIT_OPTIONS, append_messages, copy_group, open_group, open_store
 from support.folder_audit import audit_folders
 from support.stores import ManualClock

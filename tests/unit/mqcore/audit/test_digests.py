@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from mqcore.audit.digests import digest_extents, extents_of
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 from support.audit_stores import copy_group, open_group
 from support.replica_folders import open_replica
 

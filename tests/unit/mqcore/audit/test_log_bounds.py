@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mqcore.audit.findings import FindingKind, Verdict
 from mqcore.audit.log_bounds import common_range, extra_tails, missing_tails
-from mqcore.replication import LogRange
+from mqcore.replication.log_extent import LogRange
 from support.audit_stores import make_master, open_group, replicate
 
 

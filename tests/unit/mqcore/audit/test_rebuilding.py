@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from mqcore.message import decode_properties, index_terms
-from mqcore.storage import MessageStore
+from mqcore.message.properties import decode_properties, index_terms
+from mqcore.storage.message_store import MessageStore
 from support.audit_stores import make_master, open_store
 from support.stores import ManualClock, keys_in, messages_by_key, queue_contents
 

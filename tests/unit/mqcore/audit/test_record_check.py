@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from broker.files import PosixDisk
+from broker.files.posix_disk import PosixDisk
 from mqcore.audit.findings import FindingKind
 from mqcore.audit.queue_spans import QueueSpan, seam_gaps
 from mqcore.audit.record_check import RecordCheck, check_records
-from mqcore.message import SCHEDULE_TOPIC, encode_properties
-from mqcore.replication import LogRange
-from mqcore.storage import MessageStore
+from mqcore.message.properties import encode_properties
+from mqcore.message.tags_code import SCHEDULE_TOPIC
+from mqcore.replication.log_extent import LogRange
+from mqcore.storage.message_store import MessageStore
 from support.audit_stores import AUDIT_OPTIONS, copy_group, open_store
 from support.messages import STORE_HOST, changed, outgoing_message
 from support.replica_folders import open_replica

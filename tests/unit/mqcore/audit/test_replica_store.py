@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mqcore.audit.replica_files import ReplicaFacts
-from mqcore.metadata import MetadataFile
-from mqcore.replication import LogRange
+from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.replication.log_extent import LogRange
 from support.audit_stores import AUDIT_OPTIONS, copy_group, replicate
 from support.replica_folders import open_replica
 

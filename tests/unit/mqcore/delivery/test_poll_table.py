@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mqcore.delivery import PollTable
+from mqcore.delivery.poll_table import PollTable
 
 
 def table_of(*waiting: tuple[str, str, int, str], max_waiting: int = 100) -> PollTable[str]:

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqcore.delivery import ReceiptHandle, broker_of_handle, read_handle
-from mqcore.delivery.receipt_handle import encode_broker_name, make_handles
+from mqcore.delivery.receipt_handle import (
+    ReceiptHandle,
+    broker_of_handle,
+    encode_broker_name,
+    make_handles,
+    read_handle,
+)
 
 I64 = st.integers(0, 2**63 - 1)
 

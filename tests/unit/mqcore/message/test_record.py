@@ -6,20 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.message import (
-    Blank,
-    Corrupt,
-    Host,
-    MalformedRecord,
-    OutgoingMessage,
-    RecordFound,
-    ScanStop,
-    decode_record,
-    encode_blank,
-    encode_record,
-    record_size,
-    scan_record,
-)
+from mqcore.message.errors import MalformedRecord
+from mqcore.message.host import Host
+from mqcore.message.record import OutgoingMessage
+from mqcore.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, decode_record, scan_record
+from mqcore.message.record_encoder import encode_record, record_size
+from mqcore.message.record_layout import encode_blank
 from support.messages import STORE_HOST, outgoing_message
 
 I32 = st.integers(-(2**31), 2**31 - 1)

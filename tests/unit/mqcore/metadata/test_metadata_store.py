@@ -6,7 +6,9 @@ import random
 
 import pytest
 
-from mqcore.metadata import LoadedFrom, MetadataCorrupt, MetadataFile, MetadataStore, TopicConfig, TopicTable
+from mqcore.metadata.errors import MetadataCorrupt
+from mqcore.metadata.metadata_store import LoadedFrom, MetadataFile, MetadataStore
+from mqcore.metadata.topic_table import TopicConfig, TopicTable
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 
 MAIN = "config/topics.json"

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.metadata import (
-    ConsumerOffsetTable,
-    DataVersion,
-    DelayOffsetTable,
-    GroupOffset,
-    MetadataCorrupt,
-    OperatorActs,
-)
+from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable, GroupOffset, OperatorActs
+from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.delay_offset_table import DelayOffsetTable
+from mqcore.metadata.errors import MetadataCorrupt
 
 
 def test_progress_moves_forward_only() -> None:

@@ -6,15 +6,10 @@ from types import MappingProxyType
 
 import pytest
 
-from mqcore.metadata import (
-    DataVersion,
-    InvalidTopic,
-    MetadataCorrupt,
-    TopicConfig,
-    TopicTable,
-    is_system_topic,
-    system_topics,
-)
+from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.errors import InvalidTopic, MetadataCorrupt
+from mqcore.metadata.system_topics import is_system_topic, system_topics
+from mqcore.metadata.topic_table import TopicConfig, TopicTable
 
 
 def test_a_change_makes_a_new_version_and_a_repetition_does_not() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mqcore.replication import ProvenAck, WaitingPut
-from mqcore.storage import PutStatus
+from mqcore.replication.put_gate import ProvenAck, WaitingPut
+from mqcore.storage.put_status import PutStatus
 
 __all__ = ["NaivePutGate"]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.replication import CatchUpStep, LogExtent, LogHistory, catch_up_step, cut_refusal
+from mqcore.replication.log_extent import LogExtent
+from mqcore.replication.log_history import LogHistory
+from mqcore.replication.slave_catch_up import CatchUpStep, catch_up_step, cut_refusal
 
 EMPTY = LogExtent(0, 0)
 NEWER = LogHistory.of([(1, 0), (2, 400)])

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.replication import TAIL_BYTES, CommonPrefixSearch, LogExtent, LogRange, RemoteProtocolError, tail_range
-from mqcore.replication.common_prefix import RANGE_BYTES_MAX, RANGES_MAX
+from mqcore.replication.common_prefix import RANGE_BYTES_MAX, RANGES_MAX, TAIL_BYTES, CommonPrefixSearch, tail_range
+from mqcore.replication.errors import RemoteProtocolError
+from mqcore.replication.log_extent import LogExtent, LogRange
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqcore.replication import HistoryCorrupt, LogHistory
+from mqcore.replication.log_history import HistoryCorrupt, LogHistory
 
 STARTS = st.lists(st.integers(0, 1_000), min_size=0, max_size=8).map(sorted)
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.replication import (
+from mqcore.replication.log_extent import LogExtent
+from mqcore.replication.log_history import LogHistory
+from mqcore.replication.master_start import (
     Fetch,
-    LogExtent,
-    LogHistory,
     MasterStart,
     OwnReplica,
     Relation,
@@ -20,7 +20,7 @@ from mqcore.replication import (
     StartStep,
     Wait,
 )
-from mqcore.routing import ReplicaMemory
+from mqcore.routing.values import ReplicaMemory
 
 NAME_SERVER = "ns:9876"
 HISTORY = LogHistory.of([(1, 0), (2, 100)])

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.replication import PutGate, WaitingPut
-from mqcore.storage import PutStatus
+from mqcore.replication.put_gate import PutGate, WaitingPut
+from mqcore.storage.put_status import PutStatus
 
 from .naive_put_gate import NaivePutGate
 

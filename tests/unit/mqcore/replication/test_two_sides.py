@@ -10,17 +10,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.replication import (
-    AppendBytes,
-    LinkClosed,
-    MasterOptions,
-    MasterReplica,
-    SlaveOptions,
-    SlaveSession,
-    WaitingPut,
-)
+from mqcore.replication.events import AppendBytes, LinkClosed
 from mqcore.replication.frames import REPORT
-from mqcore.storage import PutStatus
+from mqcore.replication.master_replica import MasterReplica
+from mqcore.replication.options import MasterOptions, SlaveOptions
+from mqcore.replication.put_gate import WaitingPut
+from mqcore.replication.slave_session import SlaveSession
+from mqcore.storage.put_status import PutStatus
 
 from .memory_log import MemoryLog
 

@@ -14,15 +14,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
-from mqcore.replication import (
-    AppendBytes,
-    MasterOptions,
-    MasterReplica,
-    RemoteProtocolError,
-    SlaveOptions,
-    SlaveSession,
-    WaitingPut,
-)
+from mqcore.replication.errors import RemoteProtocolError
+from mqcore.replication.events import AppendBytes
+from mqcore.replication.master_replica import MasterReplica
+from mqcore.replication.options import MasterOptions, SlaveOptions
+from mqcore.replication.put_gate import WaitingPut
+from mqcore.replication.slave_session import SlaveSession
 
 from .memory_log import MemoryLog
 

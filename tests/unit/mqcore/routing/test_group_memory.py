@@ -10,18 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mqcore.metadata.data_version import DataVersion
-from mqcore.routing import (
-    BrokerEndpoints,
-    BrokerIdentity,
-    GroupMemory,
-    GroupMemoryDamaged,
-    Registration,
-    RegistrationRefused,
-    ReplicaMemory,
-    RouteTable,
-    TopicQueues,
-)
-from mqcore.routing.group_memory import BROKER_IDS_MAX, DISKS_MAX, GROUPS_MAX
+from mqcore.routing.group_memory import BROKER_IDS_MAX, DISKS_MAX, GROUPS_MAX, GroupMemory, GroupMemoryDamaged
+from mqcore.routing.route_table import RegistrationRefused, RouteTable
+from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, Registration, ReplicaMemory, TopicQueues
 
 GROUP = ("DefaultCluster", "broker-a")
 MASTER = BrokerIdentity(*GROUP, 0)

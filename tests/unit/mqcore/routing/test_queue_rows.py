@@ -2,19 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.routing import (
-    Address,
-    AddressScheme,
-    BrokerData,
-    BrokerEndpoints,
-    QueueData,
-    QueuePermission,
-    TopicRoute,
-    external_route,
-    host_port,
-    parse_address,
-    queue_rows,
-)
+from mqcore.routing.address import Address, AddressScheme, host_port, parse_address
+from mqcore.routing.queue_rows import QueuePermission, external_route, queue_rows
+from mqcore.routing.values import BrokerData, BrokerEndpoints, QueueData, TopicRoute
 
 READ, WRITE, BOTH = QueuePermission.READ, QueuePermission.WRITE, QueuePermission.READ_WRITE
 

@@ -1,15 +1,9 @@
 from __future__ import annotations
 
 from mqcore.metadata.data_version import DataVersion
-from mqcore.routing import (
-    BrokerEndpoints,
-    BrokerIdentity,
-    Registration,
-    RouteSnapshot,
-    RouteTable,
-    TopicQueues,
-)
 from mqcore.routing.route_merge import merge_snapshots
+from mqcore.routing.route_table import RouteTable
+from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, Registration, RouteSnapshot, TopicQueues
 
 MASTER = BrokerIdentity("DefaultCluster", "broker-a", 0)
 SLAVE = BrokerIdentity("DefaultCluster", "broker-a", 1)

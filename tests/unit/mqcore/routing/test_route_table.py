@@ -3,18 +3,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mqcore.metadata.data_version import DataVersion
-from mqcore.routing import (
+from mqcore.routing.route_table import (
     ORDER_TOPIC_NAMESPACE,
-    BrokerEndpoints,
-    BrokerIdentity,
     HeartbeatAnswer,
     HeartbeatStatus,
     Registered,
+    RegistrationRefused,
+    RouteTable,
+)
+from mqcore.routing.values import (
+    BrokerEndpoints,
+    BrokerIdentity,
     RegisteredBroker,
     Registration,
-    RegistrationRefused,
     ReplicaMemory,
-    RouteTable,
     TopicQueues,
 )
 

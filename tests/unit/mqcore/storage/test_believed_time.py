@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.storage import BelievedTime, FolderEntry, SavedTime
+from mqcore.storage.believed_time import BelievedTime, SavedTime
+from mqcore.storage.disk import FolderEntry
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from mqcore.storage import DiskFull
 from mqcore.storage.consume_queue import ENTRY, ConsumeQueue, QueueEntry
 from mqcore.storage.consume_queue_loading import StopKind
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
+from mqcore.storage.errors import DiskFull
 from support.simulated_disk import SimulatedDisk
 
 FILE_BYTES = 200

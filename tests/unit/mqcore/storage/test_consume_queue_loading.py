@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.storage import SegmentSizeMismatch
 from mqcore.storage.consume_queue import ENTRY, QueueEntry
 from mqcore.storage.consume_queue_loading import StopKind
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
+from mqcore.storage.errors import SegmentSizeMismatch
 from support.simulated_disk import SimulatedDisk
 
 FILE_BYTES = 2000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mqcore.message import BLANK_MAGIC
+from mqcore.message.record_layout import BLANK_MAGIC
 from mqcore.storage.kept_tail import (
     KEPT_TAILS_FOLDER,
     TailPart,

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqcore.message import OutgoingMessage
-from mqcore.storage import MessageStore, RecoveryReport
+from mqcore.message.record import OutgoingMessage
 from mqcore.storage.consume_queue_loading import StopKind
 from mqcore.storage.log_scan import scan_log
 from mqcore.storage.log_tail import describe_damage, read_log_tail
 from mqcore.storage.mapped_file_queue import MappedFileQueue
+from mqcore.storage.message_store import MessageStore
+from mqcore.storage.recovery import RecoveryReport
 from support.messages import changed, outgoing_message
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import SMALL_OPTIONS, derived_queues, flush_all, log_bytes, new_store, queue_contents

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from mqcore.storage import DiskError, MessageStore
+from mqcore.storage.errors import DiskError
+from mqcore.storage.message_store import MessageStore
 from mqcore.storage.recovery_progress import RecoveryProgress
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedCrash, SimulatedDisk

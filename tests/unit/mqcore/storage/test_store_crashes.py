@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from mqcore.message import RecordFound
-from mqcore.storage import FlushJob, MessageStore
+from mqcore.message.record_decoder import RecordFound
+from mqcore.storage.flush_jobs import FlushJob
+from mqcore.storage.message_store import MessageStore
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import (

@@ -9,9 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from mqcore.tracing import RecentSpans, RetainedFor, SpanData, SpanKind, TraceContext
 from mqcore.tracing import attributes as names
+from mqcore.tracing.attributes import RetainedFor
+from mqcore.tracing.recent_spans import RecentSpans
 from mqcore.tracing.send_spans import send_spans as made_spans
+from mqcore.tracing.span_data import SpanData, SpanKind
+from mqcore.tracing.trace_context import TraceContext
 from support.send_samples import kept_send
 from support.span_samples import MESSAGE_ID, TRACE_ID, delivery_spans, send_spans, slave_spans
 

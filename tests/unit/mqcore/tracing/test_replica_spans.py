@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-from mqcore.tracing import HeadSampler, SpanData, SpanLink, TraceContext
+from mqcore.tracing.head_sampler import HeadSampler
 from mqcore.tracing.offset_timeline import OffsetTimeline
 from mqcore.tracing.replica_spans import ReplicaTimelines, TracedPut, replica_spans
+from mqcore.tracing.span_data import SpanData, SpanLink
+from mqcore.tracing.trace_context import TraceContext
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000_000 * MS

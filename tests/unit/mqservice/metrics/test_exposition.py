@@ -8,9 +8,10 @@ from prometheus_client import parser
 from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open_metrics
 
-from mqcore.metrics import Exemplar, Histogram
-from mqservice.metrics import MetricFamily, MetricInfo, MetricKind, MetricSamples, text_exposition
-from mqservice.metrics.exposition import exposition_pieces
+from mqcore.metrics.histogram import Exemplar, Histogram
+from mqservice.metrics.exposition import exposition_pieces, text_exposition
+from mqservice.metrics.metric_info import MetricInfo, MetricKind
+from mqservice.metrics.metric_samples import MetricFamily, MetricSamples
 
 GAUGE = MetricInfo("size", MetricKind.GAUGE, "By", 'A "size"\\.', ("cluster", "topic"))
 PLAIN = MetricInfo("plain", MetricKind.GAUGE, "1", "Without labels.")

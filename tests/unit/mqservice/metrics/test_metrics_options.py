@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqservice.metrics import ExporterType, SeriesLimit, parse_exporter_types
+from mqservice.metrics.metrics_options import ExporterType, parse_exporter_types
+from mqservice.metrics.series_limit import SeriesLimit
 
 
 @pytest.mark.parametrize(

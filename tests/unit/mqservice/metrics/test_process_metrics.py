@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from mqservice.metrics import process_families
+from mqservice.metrics.process_metrics import process_families
 
 
 def test_this_process_is_told_of() -> None:

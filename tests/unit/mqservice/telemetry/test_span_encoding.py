@@ -14,7 +14,8 @@ from opentelemetry.sdk import resources
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope as SdkScope
 
-from mqcore.tracing import SpanData, SpanEvent, SpanKind, SpanLink, TraceContext
+from mqcore.tracing.span_data import SpanData, SpanEvent, SpanKind, SpanLink
+from mqcore.tracing.trace_context import TraceContext
 from mqservice.telemetry.span_encoding import encoded_request, encoded_span
 from support.span_samples import delivery_spans, send_spans, slave_spans
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import pytest
 import structlog
 
-from mqcore.tracing import ResolvedSend, SpanData
-from mqservice.telemetry import SpanExport, SpanFan
-from mqservice.telemetry.span_export import Exported
+from mqcore.tracing.resolved_send import ResolvedSend
+from mqcore.tracing.span_data import SpanData
+from mqservice.telemetry.span_export import Exported, SpanExport
+from mqservice.telemetry.span_sink import SpanFan
 from support.send_samples import kept_send
 from support.span_samples import send_spans
 
