@@ -119,9 +119,9 @@ def worker_digest(store: Path) -> float:
     """MB/s per core of what a worker does with a store: reads extents past the page cache and digests them."""
     from consistency.digest_algorithms import hash_maker
     from consistency.source_files.posix_files import PosixFiles
-    from mqcore.audit.digests import digest_extents
+    from mqcore.audit.findings import digest_extents
     from mqcore.audit.replica_store import ReplicaStore, inspect_replica
-    from mqcore.replication.log_extent import LogRange
+    from mqcore.replication.log_history import LogRange
 
     files = PosixFiles(str(store))
     facts = inspect_replica(files, group=GROUP, broker_id=0)

@@ -34,13 +34,11 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from broker.files.posix_disk import PosixDisk
-from mqcore.message.host import Host
 from mqcore.message.properties import encode_properties
-from mqcore.message.record import OutgoingMessage
-from mqcore.message.tags_code import tags_code
+from mqcore.message.record import Host, OutgoingMessage, tags_code
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import StoreOptions
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 from mqservice.clock import SystemClock
 from support.cluster_processes import ProcessCluster, ServiceProcess
 

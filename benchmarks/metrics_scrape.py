@@ -32,7 +32,7 @@ from broker.metrics.consumer_metrics import ConsumerMetrics
 from broker.metrics.message_metrics import MessageMetrics
 from broker.metrics.turn_limit import TurnLimit
 from broker.put_meter import PutMeter
-from mqcore.delivery.tag_filter import TagFilter
+from mqcore.delivery.subscription import TagFilter
 from mqservice.clock import SystemClock
 from mqservice.metrics.metric_exports import MetricExports
 from mqservice.metrics.metric_samples import MetricFamily, MetricSamples

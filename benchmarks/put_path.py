@@ -24,19 +24,16 @@ from pathlib import Path
 from typing import Final
 
 from broker.files.posix_disk import PosixDisk
-from mqcore.message.checksum import crc32
-from mqcore.message.host import Host
 from mqcore.message.properties import encode_properties
-from mqcore.message.record import OutgoingMessage
+from mqcore.message.record import Host, OutgoingMessage, tags_code
 from mqcore.message.record_encoder import RecordEncoder
-from mqcore.message.tags_code import tags_code
-from mqcore.storage.append_result import AppendResult
+from mqcore.message.record_layout import crc32
 from mqcore.storage.commit_log import CommitLog
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
 from mqcore.storage.index_table import IndexTable
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import StoreOptions
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import AppendResult, PutStatus
 from mqservice.clock import SystemClock
 
 ROOT: Final = Path(__file__).resolve().parent.parent

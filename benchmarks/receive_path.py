@@ -34,7 +34,7 @@ from broker.api.sent_message import SendRequest
 from broker.files.posix_disk import PosixDisk
 from broker.lease_storage import LeaseStorage
 from broker.queue_reader import StoreQueueReader
-from mqcore.delivery.tag_filter import TagFilter
+from mqcore.delivery.subscription import TagFilter
 from mqcore.storage.options import StoreOptions
 from mqservice.clock import SystemClock
 from mqservice.rpc import ServerStreamMethod, StatusCode, UnaryHandler, UnaryMethod

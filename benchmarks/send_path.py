@@ -38,8 +38,8 @@ from broker.put_meter import PutMeter
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.send_tracer import SendTracer
 from broker.write_path import WritePath
+from mqcore.replication.frames import MasterOptions
 from mqcore.replication.master_replica import MasterReplica
-from mqcore.replication.options import MasterOptions
 from mqcore.storage.options import FlushDiskType, StoreOptions
 from mqgrpc import frames
 from mqgrpc.connection import Connection

@@ -49,10 +49,9 @@ from broker.put_meter import PutMeter
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.send_tracer import SendTracer
 from mqcore.routing.values import BrokerIdentity
-from mqcore.tracing.head_sampler import HeadSampler
-from mqcore.tracing.options import TraceOptions
 from mqcore.tracing.recent_spans import RecentSpans
-from mqcore.tracing.traced_send import AckPolicy
+from mqcore.tracing.send_spans import AckPolicy
+from mqcore.tracing.trace_context import HeadSampler, TraceOptions
 from mqgrpc import frames
 from mqservice.clock import SystemClock
 from mqservice.http2_front import Http2Front

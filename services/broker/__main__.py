@@ -18,9 +18,9 @@ from broker.advertised_address import AddressUnusable, loopback_problems, resolv
 from broker.broker import Broker
 from broker.client_server import check_tls_files
 from broker.settings import BrokerSettings
-from mqcore.message.host import Host
-from mqcore.metadata.errors import MetadataCorrupt
-from mqcore.storage.errors import StorageError
+from mqcore.message.record import Host
+from mqcore.metadata.metadata_store import MetadataCorrupt
+from mqcore.storage.disk import StorageError
 from mqservice.clock import SystemClock
 from mqservice.command_line import EXIT_REFUSED, settings_of_command_line
 from mqservice.event_memory import EventMemory

@@ -16,8 +16,8 @@ import structlog
 
 from broker.settings import BrokerSettings
 from mqcore.clock import Clock
-from mqcore.message.host import Host
-from mqcore.routing.address import AddressScheme, parse_address
+from mqcore.message.record import Host
+from mqcore.routing.values import AddressScheme, parse_address
 
 __all__ = ["AddressUnusable", "Resolve", "loopback_problems", "resolve_advertised"]
 

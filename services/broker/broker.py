@@ -69,21 +69,26 @@ from broker.tracing.send_tracer import SendTracer
 from broker.write_path import WritePath
 from mqcore.clock import Clock
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.message.host import Host
-from mqcore.metadata.creation_limit import CreationLimit
-from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from mqcore.metadata.system_topics import is_system_topic
-from mqcore.metadata.topic_table import TopicConfig, TopicTable
+from mqcore.message.record import Host
+from mqcore.metadata.metadata_store import DataVersion
+from mqcore.metadata.subscription_group_table import CreationLimit, SubscriptionGroupConfig, SubscriptionGroupTable
+from mqcore.metadata.topic_table import TopicConfig, TopicTable, is_system_topic
 from mqcore.replication.master_replica import MasterReplica
-from mqcore.routing.address import host_port
-from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, Registration, ReplicaMemory, TopicQueues, TopicRoute
-from mqcore.storage.errors import DiskError
+from mqcore.routing.values import (
+    BrokerEndpoints,
+    BrokerIdentity,
+    Registration,
+    ReplicaMemory,
+    TopicQueues,
+    TopicRoute,
+    host_port,
+)
+from mqcore.storage.disk import DiskError
 from mqcore.storage.flush_jobs import FlushJob, NextSegmentJob
+from mqcore.storage.index_table import PagesAheadJob
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import FlushDiskType
-from mqcore.storage.pages_ahead import PagesAheadJob
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 from mqservice.event_memory import EventMemory
 from mqservice.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from mqservice.logging import LevelSwitch

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 from broker.api.peer_client import PeerClient
 from mqcore.message.record_decoder import Blank, RecordFound, ScanStop, scan_record
 from mqcore.replication.common_prefix import CommonPrefixSearch
-from mqcore.replication.log_extent import LogExtent, LogRange
+from mqcore.replication.log_history import LogExtent, LogRange
 from mqcore.storage.message_store import MessageStore
-from mqcore.storage.record_boundaries import record_boundaries, record_boundary_before
+from mqcore.storage.record_walk import record_boundaries, record_boundary_before
 
 __all__ = ["CommonEnd", "digest_of", "find_common_end"]
 

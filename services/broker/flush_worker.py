@@ -16,8 +16,8 @@ from typing import Final, Generic, Protocol, TypeVar
 import structlog
 
 from broker.put_meter import LATENCY_BOUNDS_S
-from mqcore.metrics.histogram import Histogram
-from mqcore.storage.errors import DiskError, DiskFull
+from mqcore.histogram import Histogram
+from mqcore.storage.disk import DiskError, DiskFull
 
 __all__ = ["ROOM_PAUSE_S", "ROOM_REMEDY", "ROOM_TOLD_EVERY_S", "BlockingJob", "FlushWorker"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mqcore.clock import Clock
-from mqcore.tracing.offset_timeline import OffsetTimeline
+from mqcore.tracing.send_spans import OffsetTimeline
 
 __all__ = ["LagAge"]
 

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from mqcore.delivery.journal import read_frames
-from mqcore.delivery.replay import LeaseReplay
-from mqcore.metadata.consumer_offset_table import OperatorActs
+from mqcore.delivery.journal import LeaseReplay, read_frames
+from mqcore.metadata.offset_tables import OperatorActs
 from mqcore.storage.disk import AppendFile, Disk
 
 __all__ = ["LeaseChange", "LeaseCopy", "LeaseFiles", "LeasePosition", "LeaseSource", "file_path"]

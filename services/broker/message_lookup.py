@@ -8,7 +8,7 @@ from typing import Final
 
 from broker.queries.message_queries import MessageQueries
 from broker.queries.values import QueriedMessage
-from mqcore.message.record_outline import RecordOutline
+from mqcore.message.record_decoder import RecordOutline
 from mqcore.metadata.topic_table import TopicConfig
 from mqcore.replication.master_replica import SlaveView
 

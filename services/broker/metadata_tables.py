@@ -13,13 +13,10 @@ from broker.api.metadata_servicer import ChangeSignal, PrintedTable, VersionedTa
 from broker.slave.metadata_pull import FollowedTable
 from mqcore.clock import Clock
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable
-from mqcore.metadata.delay_offset_table import DelayOffsetTable
-from mqcore.metadata.errors import MetadataCorrupt
-from mqcore.metadata.metadata_store import LoadedFrom, MetadataFile, MetadataStore, MetadataTable
+from mqcore.metadata.metadata_store import LoadedFrom, MetadataCorrupt, MetadataFile, MetadataStore, MetadataTable
+from mqcore.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable
 from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from mqcore.metadata.system_topics import system_subscription_groups, system_topics
-from mqcore.metadata.topic_table import TopicConfig, TopicTable
+from mqcore.metadata.topic_table import TopicConfig, TopicTable, system_subscription_groups, system_topics
 from mqcore.storage.disk import Disk
 
 __all__ = ["KeptTable", "MetadataTables", "MetadataWrite"]

@@ -17,11 +17,10 @@ from mqcore.clock import Clock
 from mqcore.routing.values import BrokerIdentity
 from mqcore.storage.options import FlushDiskType
 from mqcore.tracing import attributes
-from mqcore.tracing.head_sampler import HeadSampler
-from mqcore.tracing.options import TraceOptions
 from mqcore.tracing.recent_spans import RecentSpans
 from mqcore.tracing.replica_spans import ReplicaTimelines
-from mqcore.tracing.traced_send import AckPolicy
+from mqcore.tracing.send_spans import AckPolicy
+from mqcore.tracing.trace_context import HeadSampler, TraceOptions
 from mqservice.telemetry.resource import resource_attributes
 from mqservice.telemetry.span_export import SpanExport, open_span_export
 from mqservice.telemetry.span_sink import SpanFan

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mqcore.clock import Clock
-from mqcore.routing.address import parse_address
-from mqcore.routing.values import MASTER_ID, BrokerIdentity, RegisteredBroker
+from mqcore.routing.values import MASTER_ID, BrokerIdentity, RegisteredBroker, parse_address
 
 __all__ = ["PeerProbe", "PeerProbes", "ProbeTarget", "probe_targets"]
 

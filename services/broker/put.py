@@ -8,7 +8,7 @@ from typing import TypeAlias
 from broker.put_answer import PutAnswer
 from mqcore.message.record import OutgoingMessage
 from mqcore.replication.put_gate import WaitingPut
-from mqcore.storage.append_result import AppendResult
+from mqcore.storage.put_result import AppendResult
 from mqcore.tracing.trace_context import TraceContext
 from mqservice.rpc import Call
 

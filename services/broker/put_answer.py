@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqcore.storage.append_result import AppendResult
+from mqcore.storage.put_result import AppendResult
 
 __all__ = ["PutAnswer", "PutDone", "answer_of"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mqcore.metrics.histogram import Histogram, HistogramReading
-from mqcore.storage.put_status import PutStatus
+from mqcore.histogram import Histogram, HistogramReading
+from mqcore.storage.put_result import PutStatus
 from mqcore.tracing.trace_context import TraceContext
 from mqservice.metrics.series_limit import OTHER
 

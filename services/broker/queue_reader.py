@@ -8,11 +8,11 @@ from typing import Final, Protocol
 
 import structlog
 
-from mqcore.message.errors import MalformedRecord
 from mqcore.message.record import MessageRecord
+from mqcore.message.record_layout import MalformedRecord
 from mqcore.message.stored_message import StoredMessage, read_stored_message
 from mqcore.storage.consume_queue import FILLER_SIZE, QueueEntry
-from mqcore.storage.errors import RecordCorrupt
+from mqcore.storage.disk import RecordCorrupt
 from mqcore.storage.message_store import MessageStore
 
 __all__ = ["DamagedEntries", "EntryDamage", "PassedOver", "StoreQueueReader"]

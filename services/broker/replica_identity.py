@@ -8,8 +8,14 @@ from dataclasses import replace
 
 import structlog
 
-from mqcore.replication.log_history import EPOCH_FILE, HistoryCorrupt, LogHistory
-from mqcore.replication.replica_record import REPLICA_FILE, RecordDamaged, ReplicaRecord
+from mqcore.replication.log_history import (
+    EPOCH_FILE,
+    REPLICA_FILE,
+    HistoryCorrupt,
+    LogHistory,
+    RecordDamaged,
+    ReplicaRecord,
+)
 from mqcore.routing.values import BrokerIdentity, ReplicaMemory
 from mqcore.storage.disk import Disk
 

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from broker.replica_identity import ReplicaIdentity
-from mqcore.replication.log_extent import LogRange
-from mqcore.replication.log_history import LogHistory
+from mqcore.replication.log_history import LogHistory, LogRange
 from mqcore.routing.values import ReplicaMemory
 
 __all__ = ["LocalLog", "ReplicaProof"]

@@ -18,15 +18,13 @@ from broker.metrics.turn_limit import TurnLimit
 from broker.slave.follower import MasterAddress
 from mqcore.clock import Clock
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable
+from mqcore.metadata.offset_tables import ConsumerOffsetTable
 from mqcore.metadata.topic_table import TopicTable
 from mqcore.replication.master_replica import SlaveView
-from mqcore.storage.believed_time import BelievedTime, SavedTime
 from mqcore.storage.consume_queue import ConsumeQueue
-from mqcore.storage.disk import Disk
-from mqcore.storage.errors import DiskError
+from mqcore.storage.disk import Disk, DiskError
 from mqcore.storage.message_store import MessageStore
-from mqcore.storage.retention import ExpiryWish, Hold, RetentionFloor
+from mqcore.storage.retention import BelievedTime, ExpiryWish, Hold, RetentionFloor, SavedTime
 
 __all__ = ["MasterFloor", "Retention", "SlaveFloor"]
 

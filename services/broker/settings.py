@@ -13,10 +13,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from mqcore.delivery.options import DeliveryOptions
-from mqcore.replication.options import MasterOptions, SlaveOptions
+from mqcore.delivery.lease_state import DeliveryOptions
+from mqcore.replication.frames import MasterOptions, SlaveOptions
 from mqcore.storage.options import FlushDiskType, StoreOptions
-from mqcore.tracing.options import TraceOptions
+from mqcore.tracing.trace_context import TraceOptions
 from mqgrpc.limits import Limits
 from mqgrpc.server import TlsMode
 from mqservice.grpc_server import MESSAGE_BYTES_MAX

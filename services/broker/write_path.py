@@ -28,13 +28,12 @@ from broker.put_meter import PutMeter
 from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
 from mqcore.message.record import OutgoingMessage
-from mqcore.replication.events import LinkClosed, ReportRefused, SlaveFellBehind, SlaveInSync, SlaveStarted
+from mqcore.replication.frames import LinkClosed, ReportRefused, SlaveFellBehind, SlaveInSync, SlaveStarted
 from mqcore.replication.master_replica import MasterReplica
-from mqcore.storage.append_result import AppendResult
-from mqcore.storage.errors import DiskError
+from mqcore.storage.disk import DiskError
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import FlushDiskType
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import AppendResult, PutStatus
 from mqservice.http2_call import Http2Call
 from mqservice.loop_turns import LoopTurns
 from mqservice.rpc import Call

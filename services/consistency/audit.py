@@ -24,10 +24,9 @@ from consistency.source_files.source_spec import SourceSpec
 from consistency.spark_runner import TaskRunner
 from consistency.tasks import FingerprintTask, Replica
 from mqcore.audit.findings import Finding
-from mqcore.audit.repair_plan import RepairPlan
-from mqcore.audit.repair_planning import plan_repair
+from mqcore.audit.repair_plan import RepairPlan, plan_repair
 from mqcore.audit.run_summary import FINDINGS_LISTED_MAX, GroupSummary, Outcome, ReplicaSummary, RunSummary
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 from mqservice.logging import get_logger
 
 __all__ = ["AuditReport", "audit", "new_run_id"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from mqcore.audit.digests import Hash
+from mqcore.audit.findings import Hash
 
 __all__ = ["DIGEST_ALGORITHMS", "DIGEST_BYTES", "hash_maker"]
 

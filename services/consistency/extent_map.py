@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 
 __all__ = ["extent_map"]
 

@@ -13,8 +13,8 @@ from consistency.group_store import ExtentTable, GroupStore
 from consistency.planning import GroupMemory, chunks, in_waves, merged
 from consistency.questions import Questions
 from consistency.tasks import DigestTask, Replica, TaskAnswer
-from mqcore.audit.digests import extents_of
-from mqcore.replication.log_extent import LogRange
+from mqcore.audit.findings import extents_of
+from mqcore.replication.log_history import LogRange
 
 __all__ = ["ExtentReading"]
 

@@ -39,13 +39,13 @@ from consistency.source_files.source_spec import SourceSpec
 from consistency.spark_runner import TaskRunner
 from consistency.tasks import CheckTask, CompareTask, DescribeTask, Replica, TailTask
 from mqcore.audit.findings import Finding, FindingKind, Severity, Verdict
-from mqcore.audit.log_bounds import common_range
+from mqcore.audit.log_walk import common_range
 from mqcore.audit.metadata_comparison import compare_metadata
-from mqcore.audit.queue_spans import QueueSpan, seam_gaps
-from mqcore.audit.replica_files import ReplicaFacts
+from mqcore.audit.queue_check import QueueSpan, seam_gaps
+from mqcore.audit.replica_store import ReplicaFacts
 from mqcore.audit.run_summary import GroupSummary, Outcome, ReplicaSummary, Tier
 from mqcore.metadata.metadata_store import MetadataFile
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 
 __all__ = ["AuditOptions", "GroupAudit", "GroupResult"]
 

@@ -17,8 +17,8 @@ from consistency.digest_algorithms import DIGEST_BYTES
 from consistency.planning import GroupMemory
 from consistency.results_store import ResultsStore
 from consistency.tasks import TaskAnswer
-from mqcore.audit.digests import extents_of
-from mqcore.replication.log_extent import LogRange
+from mqcore.audit.findings import extents_of
+from mqcore.replication.log_history import LogRange
 
 __all__ = ["ExtentTable", "GroupStore"]
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
-from mqcore.audit.digests import extents_of
+from mqcore.audit.findings import extents_of
 from mqcore.audit.run_summary import Tier
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 
 __all__ = [
     "GroupMemory",

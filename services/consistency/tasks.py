@@ -19,11 +19,10 @@ from consistency.digest_algorithms import DIGEST_BYTES, hash_maker
 from consistency.source_files.source_spec import SourceSpec
 from consistency.source_files.sources import Source, open_source
 from mqcore.audit.findings import Finding
-from mqcore.audit.log_bounds import extra_tails, missing_tails
-from mqcore.audit.replica_files import ReplicaFacts, ReplicaUnreadable
-from mqcore.audit.replica_store import ReplicaStore
+from mqcore.audit.log_walk import extra_tails, missing_tails
+from mqcore.audit.replica_store import ReplicaFacts, ReplicaStore, ReplicaUnreadable
 from mqcore.metadata.metadata_store import MetadataFile
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 
 __all__ = [
     "CheckTask",

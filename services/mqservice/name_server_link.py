@@ -28,8 +28,8 @@ from tandemmq.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.nameserver.v1 import name_server_service_pb2_grpc
 
 from mqcore.clock import Clock
-from mqcore.metadata.data_version import DataVersion
-from mqcore.routing.route_merge import merge_snapshots
+from mqcore.metadata.metadata_store import DataVersion
+from mqcore.routing.route_table import merge_snapshots
 from mqcore.routing.values import (
     MASTER_ID,
     BrokerIdentity,

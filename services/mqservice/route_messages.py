@@ -8,7 +8,7 @@ from typing import Final
 from google.protobuf.duration_pb2 import Duration
 from tandemmq.nameserver.v1 import name_server_service_pb2 as pb
 
-from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.metadata_store import DataVersion
 from mqcore.routing.route_table import RegistrationRefused
 from mqcore.routing.values import (
     BrokerData,

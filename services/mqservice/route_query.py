@@ -9,10 +9,9 @@ from typing import Final
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
 
-from mqcore.metadata.resource_names import topic_name_problem
-from mqcore.routing.address import AddressScheme
-from mqcore.routing.queue_rows import QueuePermission, QueueRow, queue_rows
-from mqcore.routing.values import TopicRoute
+from mqcore.metadata.topic_table import topic_name_problem
+from mqcore.routing.route_table import QueuePermission, QueueRow, queue_rows
+from mqcore.routing.values import AddressScheme, TopicRoute
 from mqservice.rpc import Call
 
 __all__ = ["CLIENT_ID_HEADER", "RouteQueryHandler", "client_id_problem", "message_queue", "rows_or_problem"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from structlog.typing import FilteringBoundLogger
 
 from mqcore.clock import Clock
-from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.metadata_store import DataVersion
 from mqcore.routing.group_memory import GroupMemory
 from mqcore.routing.route_table import HeartbeatAnswer, Registered, RegistrationRefused, RouteTable
 from mqcore.routing.values import (

@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from broker.api.delivery_encoding import DeliveryEncoder, encoded_end
 from broker.api.internal_properties import PROPERTY_TRACE_CONTEXT, is_internal
 from mqcore.message import property_names as names
-from mqcore.message.host import Host
-from mqcore.message.message_id import offset_message_id
 from mqcore.message.properties import decode_properties
 from mqcore.message.property_names import (
     PROPERTY_BORN_HOST,
@@ -31,11 +29,11 @@ from mqcore.message.property_names import (
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
 )
-from mqcore.message.record import MessageRecord, OutgoingMessage
+from mqcore.message.record import Host, MessageRecord, OutgoingMessage, offset_message_id
 from mqcore.message.record_decoder import decode_record
 from mqcore.message.record_encoder import encode_record
+from mqcore.message.record_layout import COMPRESSED
 from mqcore.message.stored_message import read_stored_message
-from mqcore.message.sys_flag import COMPRESSED
 
 KNOWN_NAMES = sorted(value for name, value in vars(names).items() if name.startswith("PROPERTY_"))
 # KEYS are taken apart at ASCII white space; what other white space in them means nobody says.

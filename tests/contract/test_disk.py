@@ -15,8 +15,7 @@ import pytest
 from broker.files import whole_sync
 from broker.files.posix_disk import PosixDisk
 from broker.files.whole_sync import WholeSync
-from mqcore.storage.disk import Disk
-from mqcore.storage.errors import DiskError, DiskFull, SegmentSizeMismatch, StoreLocked
+from mqcore.storage.disk import Disk, DiskError, DiskFull, SegmentSizeMismatch, StoreLocked
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 
 SEGMENT = "commitlog/00000000000000000000"

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.replication.events import AppendBytes, MasterHeartbeat
-from mqcore.replication.frames import BODY_BYTES_MAX, REPORT, REPORT_BYTES, TRANSFER_HEADER, TRANSFER_HEADER_BYTES
+from mqcore.replication.frames import (
+    BODY_BYTES_MAX,
+    REPORT,
+    REPORT_BYTES,
+    TRANSFER_HEADER,
+    TRANSFER_HEADER_BYTES,
+    AppendBytes,
+    MasterHeartbeat,
+    MasterOptions,
+    SlaveOptions,
+)
 from mqcore.replication.master_replica import MasterReplica
-from mqcore.replication.options import MasterOptions, SlaveOptions
 from mqcore.replication.slave_session import SlaveSession
 
 

@@ -8,10 +8,8 @@ from typing import Final
 
 import pytest
 
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable, GroupOffset
-from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.delay_offset_table import DelayOffsetTable
-from mqcore.metadata.java_json import read_java_json
+from mqcore.metadata.metadata_store import DataVersion, read_java_json
+from mqcore.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable, GroupOffset
 from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from mqcore.metadata.topic_table import TopicConfig, TopicTable
 

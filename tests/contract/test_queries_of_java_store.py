@@ -12,7 +12,7 @@ import pytest
 from broker.queries.criteria import KeyCriteria, QueueCriteria, TimeCriteria, WantedMessages
 from broker.queries.message_queries import MessageQueries
 from broker.queries.values import QueriedMessage
-from mqcore.message.sys_flag import enters_consume_queue
+from mqcore.message.record_layout import enters_consume_queue
 from mqcore.metadata.topic_table import TopicTable
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import StoreOptions

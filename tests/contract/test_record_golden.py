@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from mqcore.message.host import Host
-from mqcore.message.message_id import offset_message_id
 from mqcore.message.properties import encode_properties
-from mqcore.message.record import OutgoingMessage
+from mqcore.message.record import Host, OutgoingMessage, offset_message_id, tags_code
 from mqcore.message.record_decoder import decode_record
 from mqcore.message.record_encoder import encode_record, record_size
 from mqcore.message.record_layout import V2_MAGIC
-from mqcore.message.tags_code import tags_code
 from mqcore.storage.consume_queue import ENTRY
 from mqcore.storage.index_file import key_hash
 

@@ -8,19 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from mqcore.message.properties import decode_properties, encode_properties, index_terms, java_map_order
-from mqcore.message.record import MessageRecord
+from mqcore.message.record import MessageRecord, record_tags_code, tags_code
 from mqcore.message.record_decoder import Blank, RecordFound, ScanStop, decode_record, scan_record
 from mqcore.message.record_encoder import encode_record, record_size
-from mqcore.message.record_layout import encode_blank
-from mqcore.message.sys_flag import enters_consume_queue, enters_index
-from mqcore.message.tags_code import record_tags_code, tags_code
-from mqcore.storage.checkpoint import StoreCheckpoint
-from mqcore.storage.consume_queue_loading import StopKind
-from mqcore.storage.consume_queue_table import ConsumeQueueTable
+from mqcore.message.record_layout import encode_blank, enters_consume_queue, enters_index
+from mqcore.storage.consume_queue_table import ConsumeQueueTable, StopKind
+from mqcore.storage.flush_jobs import StoreCheckpoint
 from mqcore.storage.index_table import IndexTable
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import StoreOptions
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 from support import store_samples as samples
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, log_bytes

@@ -18,8 +18,8 @@ import pytest
 
 from broker.master.ha_listener import HaListener
 from broker.slave.ha_connection import HaConnection
+from mqcore.replication.frames import MasterOptions, SlaveOptions
 from mqcore.replication.master_replica import MasterReplica
-from mqcore.replication.options import MasterOptions, SlaveOptions
 from mqservice.clock import SystemClock
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk

@@ -13,12 +13,9 @@ from typing import Final, cast
 import pytest
 
 from broker.slave.ha_connection import READ_BUFFER_BYTES, HaConnection
-from mqcore.replication.frames import REPORT, REPORT_BYTES, TRANSFER_HEADER
-from mqcore.replication.options import SlaveOptions
-from mqcore.storage.disk import MappedSegment
-from mqcore.storage.errors import DiskError
+from mqcore.replication.frames import REPORT, REPORT_BYTES, TRANSFER_HEADER, SlaveOptions
+from mqcore.storage.disk import DiskError, MappedSegment, RawWrite
 from mqcore.storage.message_store import MessageStore
-from mqcore.storage.raw_write import RawWrite
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, log_bytes, new_store, with_options
 

@@ -21,7 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tandemmq.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.nameserver.v1 import name_server_service_pb2_grpc
 
-from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.metadata_store import DataVersion
 from mqcore.routing.group_memory import GroupMemory
 from mqcore.routing.values import (
     BrokerEndpoints,

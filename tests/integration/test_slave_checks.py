@@ -12,8 +12,7 @@ import pytest
 
 from broker.replica_identity import ReplicaIdentity
 from broker.slave.follower import Follower, MasterAddress
-from mqcore.replication.frames import REPORT, REPORT_BYTES, TRANSFER_HEADER
-from mqcore.replication.options import SlaveOptions
+from mqcore.replication.frames import REPORT, REPORT_BYTES, TRANSFER_HEADER, SlaveOptions
 from mqcore.routing.values import BrokerIdentity
 from mqcore.storage.message_store import MessageStore
 from mqservice.clock import SystemClock

@@ -18,14 +18,13 @@ from admin.trace_tree import trace_trees
 from admin.trace_words import copy_facts, unanswered
 from broker.api.trace_servicer import TraceServicer
 from broker.message_lookup import FoundMessage, Holding
-from mqcore.message.host import Host
-from mqcore.message.record_outline import RecordOutline
+from mqcore.message.record import Host
+from mqcore.message.record_decoder import RecordOutline
 from mqcore.routing.values import BrokerIdentity
 from mqcore.tracing.attributes import RetainedFor
-from mqcore.tracing.options import TraceOptions
 from mqcore.tracing.recent_spans import RecentSpans
 from mqcore.tracing.span_data import SpanData, SpanKind
-from mqcore.tracing.trace_context import TraceContext
+from mqcore.tracing.trace_context import TraceContext, TraceOptions
 from support.span_samples import MESSAGE_ID, TOPIC, TRACE_ID, delivery_spans, send_spans, slave_spans
 
 

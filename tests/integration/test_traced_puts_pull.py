@@ -20,13 +20,10 @@ from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.traced_puts import TracedPuts
 from mqcore.routing.values import BrokerIdentity
 from mqcore.tracing.attributes import RetainedFor
-from mqcore.tracing.head_sampler import HeadSampler
-from mqcore.tracing.options import TraceOptions
 from mqcore.tracing.replica_spans import ReplicaTimelines
-from mqcore.tracing.resolved_send import ResolvedSend
+from mqcore.tracing.send_spans import ResolvedSend, TracedSend
 from mqcore.tracing.span_data import SpanData
-from mqcore.tracing.trace_context import TraceContext
-from mqcore.tracing.traced_send import TracedSend
+from mqcore.tracing.trace_context import HeadSampler, TraceContext, TraceOptions
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from mqcore.message.properties import decode_properties
+from mqcore.message.record import record_tags_code
 from mqcore.message.record_decoder import Blank, RecordFound, decode_record, scan_record
-from mqcore.message.tags_code import record_tags_code
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable
-from mqcore.metadata.errors import MetadataCorrupt
-from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.metadata.metadata_store import MetadataCorrupt, MetadataFile
+from mqcore.metadata.offset_tables import ConsumerOffsetTable
 from mqcore.storage.consume_queue import QueueEntry
 from mqcore.storage.message_store import MessageStore
 from simulation.ledger import Ledger

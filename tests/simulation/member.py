@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from mqcore.replication.replica_record import REPLICA_FILE, ReplicaRecord
-from mqcore.storage.checkpoint import StoreCheckpoint
-from mqcore.storage.errors import DiskError
+from mqcore.replication.log_history import REPLICA_FILE, ReplicaRecord
+from mqcore.storage.disk import DiskError
+from mqcore.storage.flush_jobs import StoreCheckpoint
 from mqcore.storage.message_store import MessageStore
 from simulation.checkers import Violation, end_of_filler, last_boundary, log_place, readable_end
 from simulation.faulty_disk import FaultyDisk

@@ -11,7 +11,7 @@ from unittest import mock
 
 from broker.replica_identity import ReplicaIdentity
 from mqcore.delivery.queue_progress import QueueProgress
-from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.metadata_store import DataVersion
 from mqcore.metadata.topic_table import TopicTable
 from mqcore.replication.log_history import LogHistory
 from mqcore.replication.master_replica import MasterReplica
@@ -19,7 +19,7 @@ from mqcore.replication.master_start import Fetch, MasterStart, Serve, StartStep
 from mqcore.replication.slave_catch_up import CatchUpStep
 from mqcore.storage.commit_log import CommitLog
 from mqcore.storage.flush_jobs import LogFlushJob
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 from simulation.run_settings import RunSettings
 
 __all__ = ["STEERED_PLANTS", "Plant", "planted", "steered"]

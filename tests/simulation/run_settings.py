@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, fields
 from typing import Final
 
-from mqcore.replication.options import MasterOptions, SlaveOptions
+from mqcore.replication.frames import MasterOptions, SlaveOptions
 from mqcore.storage.options import FlushDiskType
 
 __all__ = [

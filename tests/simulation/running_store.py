@@ -9,17 +9,14 @@ from typing import Final
 
 from broker.flush_worker import FlushWorker
 from broker.metadata_tables import MetadataTables, MetadataWrite
-from mqcore.message.host import Host
-from mqcore.storage.believed_time import BelievedTime
-from mqcore.storage.disk import Disk
-from mqcore.storage.errors import DiskError
+from mqcore.message.record import Host
+from mqcore.storage.disk import Disk, DiskError, RawWrite
 from mqcore.storage.flush_jobs import FlushJob, NextSegmentJob
 from mqcore.storage.kept_tail import KeptTail
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import FlushDiskType, StoreOptions
-from mqcore.storage.raw_write import RawWrite
 from mqcore.storage.recovery import RecoveryReport
-from mqcore.storage.retention import RetentionFloor
+from mqcore.storage.retention import BelievedTime, RetentionFloor
 from simulation.checkers import DELAY_LEVELS_MS
 from simulation.process import Process
 from simulation.run_settings import RunSettings

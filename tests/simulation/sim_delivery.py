@@ -10,10 +10,10 @@ from typing import Final, Protocol
 from broker.lease_storage import LeaseStorage
 from broker.metadata_tables import MetadataTables
 from broker.queue_reader import StoreQueueReader
+from mqcore.delivery.lease_state import DeliveryOptions
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.lease_values import Delivery
-from mqcore.delivery.options import DeliveryOptions
-from mqcore.delivery.tag_filter import TagFilter
+from mqcore.delivery.queue_progress import Delivery
+from mqcore.delivery.subscription import TagFilter
 from mqcore.message.properties import decode_properties
 from mqcore.storage.disk import Disk
 from mqcore.storage.message_store import MessageStore

@@ -21,9 +21,8 @@ from mqcore.metadata.topic_table import TopicConfig
 from mqcore.replication.master_replica import MasterReplica
 from mqcore.replication.master_start import Wait
 from mqcore.routing.values import BrokerIdentity
-from mqcore.storage.append_result import AppendResult
 from mqcore.storage.message_store import MessageStore
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import AppendResult, PutStatus
 from simulation.ledger import Answer, Ledger
 from simulation.member import Member
 from simulation.network import Network, PeerUnavailable

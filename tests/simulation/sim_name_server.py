@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeVar
 
 from broker.metadata_tables import MetadataTables
 from broker.replica_identity import ReplicaIdentity
-from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.metadata_store import DataVersion
 from mqcore.routing.group_memory import GroupMemory
 from mqcore.routing.route_table import HeartbeatStatus, RegistrationRefused, RouteTable
 from mqcore.routing.values import (

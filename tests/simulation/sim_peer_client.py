@@ -8,10 +8,8 @@ from typing import Final, Self
 
 from broker.api.peer_client import EpochPromise, ReplicaClaim
 from broker.lease_copy import LeaseChange, LeasePosition
-from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.metadata_store import MetadataFile
-from mqcore.replication.log_extent import LogRange
-from mqcore.replication.log_history import LogHistory
+from mqcore.metadata.metadata_store import DataVersion, MetadataFile
+from mqcore.replication.log_history import LogHistory, LogRange
 from mqcore.routing.values import BrokerIdentity
 from simulation.network import PeerUnavailable
 from simulation.process import running_process

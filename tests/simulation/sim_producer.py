@@ -7,12 +7,9 @@ import random
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from mqcore.message.host import Host
 from mqcore.message.properties import encode_properties
-from mqcore.message.record import OutgoingMessage
-from mqcore.message.tags_code import tags_code
-from mqcore.storage.append_result import AppendResult
-from mqcore.storage.put_status import PutStatus
+from mqcore.message.record import Host, OutgoingMessage, tags_code
+from mqcore.storage.put_result import AppendResult, PutStatus
 from simulation.ledger import Acknowledgement, Ledger
 from simulation.network import Network, PeerUnavailable, ServiceKey
 from simulation.process import Process

@@ -15,10 +15,8 @@ from broker.lease_copy import LeaseChange, LeasePosition, LeaseSource
 from broker.metadata_tables import MetadataTables
 from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import ReplicaProof
-from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.metadata_store import MetadataFile
-from mqcore.replication.log_extent import LogExtent, LogRange
-from mqcore.replication.log_history import LogHistory
+from mqcore.metadata.metadata_store import DataVersion, MetadataFile
+from mqcore.replication.log_history import LogExtent, LogHistory, LogRange
 from mqcore.routing.values import BrokerIdentity, ReplicaMemory
 from mqcore.storage.message_store import MessageStore
 from simulation.network import PeerUnavailable, ServiceKey

@@ -14,23 +14,19 @@ from typing import Final
 
 from broker.files.posix_disk import PosixDisk
 from mqcore.audit.replica_store import ReplicaStore
-from mqcore.message.host import Host
 from mqcore.message.properties import encode_properties
-from mqcore.message.record import OutgoingMessage
-from mqcore.message.sys_flag import (
+from mqcore.message.record import SCHEDULE_TOPIC, Host, OutgoingMessage, tags_code
+from mqcore.message.record_layout import (
     INNER_BATCH,
     NEED_UNWRAP,
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from mqcore.message.tags_code import SCHEDULE_TOPIC, tags_code
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable, GroupOffset
-from mqcore.metadata.delay_offset_table import DelayOffsetTable
 from mqcore.metadata.metadata_store import MetadataFile, MetadataStore
+from mqcore.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable, GroupOffset
 from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from mqcore.metadata.system_topics import system_topics
-from mqcore.metadata.topic_table import TopicConfig, TopicTable
+from mqcore.metadata.topic_table import TopicConfig, TopicTable, system_topics
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import StoreOptions
 from support.messages import BORN_HOST, STORE_HOST, changed

@@ -19,18 +19,16 @@ from broker.queue_reader import StoreQueueReader
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
+from mqcore.delivery.lease_state import DeliveryOptions
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.options import DeliveryOptions
-from mqcore.message.host import Host
-from mqcore.message.record import OutgoingMessage
+from mqcore.message.record import Host, OutgoingMessage
 from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from mqcore.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
 from mqcore.routing.values import BrokerData, BrokerEndpoints, BrokerIdentity, QueueData, TopicRoute
-from mqcore.storage.append_result import AppendResult
 from mqcore.storage.disk import Disk
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import StoreOptions
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import AppendResult, PutStatus
 from mqservice.rpc import Call
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from mqcore.audit.comparison import compare_replicas, without_repeats
-from mqcore.audit.digests import digest_extents
-from mqcore.audit.findings import Finding
-from mqcore.audit.log_bounds import common_range, extra_tails, missing_tails
+from mqcore.audit.findings import Finding, digest_extents
+from mqcore.audit.log_walk import common_range, extra_tails, missing_tails
 from mqcore.audit.metadata_comparison import compare_metadata
 from mqcore.audit.record_check import check_records
 from mqcore.audit.replica_store import ReplicaStore
 from mqcore.metadata.metadata_store import MetadataFile
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 from support.audit_stores import GROUP, open_group
 
 __all__ = ["EXTENT_BYTES", "FolderAudit", "audit_folders", "whole_digests"]

@@ -11,10 +11,10 @@ from broker.operations.group_changes import GroupChanges
 from broker.operations.group_progress import GroupProgressView
 from broker.queries.message_queries import MessageQueries
 from broker.queue_reader import StoreQueueReader
+from mqcore.delivery.lease_state import DeliveryOptions
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.lease_values import Delivery
-from mqcore.delivery.options import DeliveryOptions
-from mqcore.delivery.tag_filter import TagFilter
+from mqcore.delivery.queue_progress import Delivery
+from mqcore.delivery.subscription import TagFilter
 from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig
 from mqcore.metadata.topic_table import TopicConfig
 from support.messages import outgoing_message

@@ -31,8 +31,8 @@ from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
 
 from broker.files.posix_disk import PosixDisk
 from demo.evidence import compare_logs, logged_message_ids
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable
 from mqcore.metadata.metadata_store import MetadataFile, MetadataStore
+from mqcore.metadata.offset_tables import ConsumerOffsetTable
 from mqcore.metadata.subscription_group_table import SubscriptionGroupTable
 from mqcore.metadata.topic_table import TopicTable
 from support.acknowledged_sends import METADATA, AcknowledgedSender, body_of

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqcore.message.host import Host
 from mqcore.message.properties import encode_properties
-from mqcore.message.record import OutgoingMessage
-from mqcore.message.tags_code import tags_code
+from mqcore.message.record import Host, OutgoingMessage, tags_code
 
 __all__ = ["BORN_HOST", "STORE_HOST", "changed", "outgoing_message"]
 

@@ -12,11 +12,11 @@ from broker.queries.criteria import WantedMessages
 from broker.queries.message_queries import MessageQueries
 from broker.queries.values import MessagePage
 from broker.queue_reader import DamagedEntries
-from mqcore.message.sys_flag import COMPRESSED
+from mqcore.message.record_layout import COMPRESSED
 from mqcore.metadata.topic_table import TopicConfig, TopicTable
-from mqcore.storage.append_result import AppendResult
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import StoreOptions
+from mqcore.storage.put_result import AppendResult
 from support.messages import STORE_HOST, outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock

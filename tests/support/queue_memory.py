@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mqcore.delivery.queue_reader import QueueReader
-from mqcore.message.host import Host
+from mqcore.delivery.queue_progress import QueueReader
 from mqcore.message.properties import encode_properties
-from mqcore.message.record import MessageRecord
+from mqcore.message.record import Host, MessageRecord, tags_code
 from mqcore.message.stored_message import StoredMessage
-from mqcore.message.tags_code import tags_code
 from mqcore.offsets import PhysicalOffset, QueueOffset
 from mqcore.storage.consume_queue import FILLER_SIZE, QueueEntry
 

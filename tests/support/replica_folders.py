@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mqcore.audit.replica_files import ReplicaFiles, StoreEntry
-from mqcore.audit.replica_store import ReplicaStore, inspect_replica
+from mqcore.audit.replica_store import ReplicaFiles, ReplicaStore, StoreEntry, inspect_replica
 
 __all__ = ["FolderFiles", "open_replica"]
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import random
 
 from mqcore.tracing.attributes import RetainedFor
-from mqcore.tracing.head_sampler import HeadSampler
-from mqcore.tracing.offset_timeline import OffsetTimeline
-from mqcore.tracing.resolved_send import ResolvedSend, SendSource, resolved_send
-from mqcore.tracing.trace_context import TraceContext
-from mqcore.tracing.traced_send import AckPolicy, LinkTimeline, TracedSend
+from mqcore.tracing.send_spans import (
+    AckPolicy,
+    LinkTimeline,
+    OffsetTimeline,
+    ResolvedSend,
+    SendSource,
+    TracedSend,
+    resolved_send,
+)
+from mqcore.tracing.trace_context import HeadSampler, TraceContext
 from support.span_samples import MESSAGE_ID, START_NS, TOPIC, TRACE_ID
 
 __all__ = ["SOURCE", "kept_send"]

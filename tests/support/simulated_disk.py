@@ -11,8 +11,19 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from mqcore.storage.disk import AppendFile, BlockFile, Disk, DiskLock, DiskUsage, FolderEntry, MappedSegment
-from mqcore.storage.errors import DiskError, DiskFull, SegmentSizeMismatch, StoreLocked
+from mqcore.storage.disk import (
+    AppendFile,
+    BlockFile,
+    Disk,
+    DiskError,
+    DiskFull,
+    DiskLock,
+    DiskUsage,
+    FolderEntry,
+    MappedSegment,
+    SegmentSizeMismatch,
+    StoreLocked,
+)
 
 __all__ = ["UNLIMITED_BYTES", "SimulatedCrash", "SimulatedDisk"]
 

@@ -19,12 +19,11 @@ from typing import Final
 
 from mqcore.audit.findings import FindingKind
 from mqcore.audit.log_walk import LogPiece, PieceKind, walk_log
-from mqcore.audit.record_names import RecordName, read_name
+from mqcore.audit.record_columns import RecordName, read_name
 from mqcore.audit.replica_store import ReplicaStore
 from mqcore.message.record_layout import CRC_MASK
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable, GroupOffset
-from mqcore.metadata.java_json import read_java_json, write_java_json
-from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.metadata.metadata_store import MetadataFile, read_java_json, write_java_json
+from mqcore.metadata.offset_tables import ConsumerOffsetTable, GroupOffset
 from mqcore.metadata.topic_table import TopicTable
 from support.replica_folders import open_replica
 

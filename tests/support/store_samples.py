@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mqcore.message.host import Host
 from mqcore.message.properties import decode_properties, index_terms
-from mqcore.message.record import MessageRecord, OutgoingMessage
-from mqcore.message.tags_code import tags_code
+from mqcore.message.record import Host, MessageRecord, OutgoingMessage, tags_code
 
 SAMPLES: Final = Path(__file__).parents[1] / "contract" / "samples"
 STORE: Final = SAMPLES / "store"

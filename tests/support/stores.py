@@ -7,16 +7,14 @@ from itertools import islice
 from typing import Final
 
 from mqcore.message.properties import decode_properties, index_terms
-from mqcore.message.record import MessageRecord
+from mqcore.message.record import MessageRecord, record_tags_code
 from mqcore.message.record_decoder import Blank, RecordFound, scan_record
-from mqcore.message.sys_flag import enters_consume_queue
-from mqcore.message.tags_code import record_tags_code
-from mqcore.storage.believed_time import BelievedTime
+from mqcore.message.record_layout import enters_consume_queue
 from mqcore.storage.consume_queue import QueueEntry
-from mqcore.storage.disk import Disk
-from mqcore.storage.errors import RecordCorrupt
+from mqcore.storage.disk import Disk, RecordCorrupt
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import StoreOptions
+from mqcore.storage.retention import BelievedTime
 from support.messages import STORE_HOST
 
 __all__ = [

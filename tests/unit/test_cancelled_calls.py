@@ -25,10 +25,9 @@ from mqclient.client_session import ClientSession
 from mqclient.connection import Connection
 from mqclient.errors import EndpointUnreachable
 from mqclient.options import ClientOptions
-from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.metadata.metadata_store import DataVersion, MetadataFile
 from mqcore.metadata.topic_table import TopicTable
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, Registration
 from mqservice.cancellation import cancellation_wins
 from mqservice.clock import SystemClock

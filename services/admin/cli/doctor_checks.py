@@ -8,7 +8,7 @@ from typing import Final
 
 from admin.cli.doctor_facts import BrokerLook, Check, ClusterLook, Dial, Memory, PeerLook, Verdict
 from admin.cluster_state import BrokerState, Severity, diagnose
-from mqcore.routing.address import parse_address
+from mqcore.routing.values import parse_address
 
 __all__ = ["check_cluster"]
 

@@ -17,7 +17,7 @@ from admin.kubernetes_cluster import (
     PodState,
     StatefulSetState,
 )
-from mqcore.routing.address import parse_address
+from mqcore.routing.values import parse_address
 
 __all__ = ["ReleaseLook", "check_release", "look_at_release", "pod_of"]
 

@@ -16,7 +16,7 @@ from admin.cluster_reader import ClusterReader
 from admin.cluster_state import BrokerState, ClusterState
 from admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, error_text
 from mqcore.clock import Clock
-from mqcore.routing.address import parse_address
+from mqcore.routing.values import parse_address
 
 __all__ = ["dial", "look_at_cluster"]
 

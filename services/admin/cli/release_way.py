@@ -19,7 +19,7 @@ from admin.cli.pod_address import (
 )
 from admin.cli.release_option import connect, find_release
 from admin.kubernetes_cluster import KubernetesUnavailable, PodState
-from mqcore.routing.address import parse_address
+from mqcore.routing.values import parse_address
 
 __all__ = ["ReleaseWay", "way_to_place", "way_to_pods"]
 

@@ -38,8 +38,7 @@ from admin.operations.values import (
 )
 from admin.quantities import counted
 from mqcore.clock import Clock
-from mqcore.metadata.resource_names import group_name_problem
-from mqcore.metadata.system_topics import SYSTEM_GROUPS
+from mqcore.metadata.topic_table import SYSTEM_GROUPS, group_name_problem
 
 __all__ = ["GroupFacts", "GroupOperations"]
 

@@ -22,11 +22,11 @@ from admin.operations.questions import BrokerPlanes, Questions, unseen_of
 from admin.operations.topic_messages import moment_ms
 from admin.operations.values import HoldingState, KeptTail, TailMessage, TailResult, UnreadableRange, Unseen
 from admin.rpc import BrokerOperationsCalls
-from mqcore.message.errors import MalformedRecord
-from mqcore.message.message_id import offset_message_id
 from mqcore.message.properties import decode_properties
 from mqcore.message.property_names import PROPERTY_UNIQUE_KEY
+from mqcore.message.record import offset_message_id
 from mqcore.message.record_decoder import decode_record
+from mqcore.message.record_layout import MalformedRecord
 from mqcore.storage.kept_tail import TailPart, TailWalk
 
 __all__ = ["KeptTailOperations"]

@@ -19,7 +19,7 @@ from admin.operations.message_views import message_of, query_request, summary_of
 from admin.operations.questions import Answer, BrokerPlanes, Questions, each_once, unseen_of
 from admin.operations.replica_copies import copies_of
 from admin.operations.values import Message, MessageDetail, MessageQuery, MessageSummary, Progress, Unseen
-from mqcore.message.message_id import parse_offset_message_id
+from mqcore.message.record import parse_offset_message_id
 
 __all__ = ["MessageOperations"]
 

@@ -15,7 +15,7 @@ from admin.operations.questions import Questions
 from admin.operations.values import MessageQuery, TestMessage, TestReceipt
 from mqclient import BrokerRefused, ClientError, SendReceipt, TopicNotFound
 from mqcore.clock import Clock
-from mqcore.metadata.resource_names import topic_name_problem
+from mqcore.metadata.topic_table import topic_name_problem
 
 __all__ = ["MakeSendClient", "MessageSending", "SendClient"]
 

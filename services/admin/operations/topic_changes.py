@@ -8,7 +8,7 @@ from typing import Final
 
 from admin.operations.values import BrokerTopic, Extent, TopicChange
 from admin.quantities import counted
-from mqcore.metadata.resource_names import topic_name_problem
+from mqcore.metadata.topic_table import topic_name_problem
 
 __all__ = [
     "MESSAGE_TYPES",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from mqcore.metadata.resource_names import RESERVED_TOPICS
-from mqcore.metadata.system_topics import system_topics
+from mqcore.metadata.topic_table import RESERVED_TOPICS, system_topics
 
 __all__ = [
     "CATEGORIES",

@@ -16,7 +16,7 @@ from broker.departure import Departure
 from broker.metrics.turn_limit import TurnLimit
 from broker.operations.group_progress import GroupProgressView, QueueStanding
 from mqcore.clock import Clock
-from mqcore.metadata.errors import InvalidGroup, InvalidTopic
+from mqcore.metadata.metadata_store import InvalidGroup, InvalidTopic
 from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from mqcore.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
 

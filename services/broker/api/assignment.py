@@ -15,7 +15,7 @@ from broker.api.consumer_groups import group_policy
 from broker.api.services import BrokerServices
 from broker.api.status_codes import Code, Outcome, ok_status, status_of
 from broker.api.validation import check_client_id, check_group, check_topic
-from mqcore.routing.queue_rows import QueueRow, queue_rows
+from mqcore.routing.route_table import QueueRow, queue_rows
 from mqcore.routing.values import TopicRoute
 from mqservice.route_query import message_queue
 from mqservice.rpc import Call

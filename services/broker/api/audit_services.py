@@ -21,7 +21,7 @@ from broker.queue_reader import DamagedEntries
 from broker.settings import BrokerSettings
 from mqcore.clock import Clock
 from mqcore.routing.values import BrokerIdentity
-from mqcore.storage.errors import DiskError
+from mqcore.storage.disk import DiskError
 from mqcore.storage.message_store import MessageStore
 
 __all__ = ["AuditServices"]

@@ -18,7 +18,7 @@ from broker.operations.group_changes import Edge, GroupChanges, InvalidOffsets, 
 from broker.operations.runtime_settings import RuntimeSettings, SettingsRefused
 from broker.queries.errors import QueriesBusy, TopicUnknown
 from mqcore.clock import Clock
-from mqcore.metadata.system_topics import SYSTEM_GROUPS
+from mqcore.metadata.topic_table import SYSTEM_GROUPS
 from mqservice.event_memory import EventMemory
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

@@ -25,12 +25,11 @@ from broker.slave.follower import Follower
 from broker.write_path import WritePath
 from mqcore.clock import Clock
 from mqcore.delivery.lease_table import LeaseTable
+from mqcore.histogram import HistogramReading
 from mqcore.metadata.metadata_store import MetadataFile
-from mqcore.metrics.histogram import HistogramReading
 from mqcore.replication.master_replica import MasterReplica
 from mqcore.routing.values import BrokerIdentity
-from mqcore.storage.disk import Disk, DiskUsage
-from mqcore.storage.errors import DiskError
+from mqcore.storage.disk import Disk, DiskError, DiskUsage
 from mqcore.storage.kept_tail import kept_tails
 from mqcore.storage.message_store import MessageStore
 from mqservice.loop_meter import LoopMeter

@@ -19,7 +19,7 @@ from broker.api.telemetry import TelemetryHandler
 from broker.delivery_meter import DeliveryMeter
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.receive_tracer import ReceiveTracer
-from mqcore.routing.queue_rows import external_route
+from mqcore.routing.route_table import external_route
 from mqcore.routing.values import TopicRoute
 from mqservice.route_query import RouteQueryHandler
 from mqservice.rpc import BidiMethod, MethodTable, ServerStreamMethod, UnaryMethod

@@ -21,7 +21,6 @@ from broker.api.status_codes import OK, PUT_OUTCOMES
 from broker.queries.errors import QueryError
 from broker.queries.message_queries import MessageQueries
 from mqcore.message import property_names
-from mqcore.message.message_id import offset_message_id
 from mqcore.message.properties import decode_properties, encode_properties, index_terms
 from mqcore.message.property_names import (
     PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
@@ -30,11 +29,10 @@ from mqcore.message.property_names import (
     PROPERTY_SHARDING_KEY,
     PROPERTY_UNIQUE_KEY,
 )
-from mqcore.message.record import MessageRecord, OutgoingMessage
-from mqcore.message.sys_flag import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
-from mqcore.message.tags_code import tags_code
+from mqcore.message.record import MessageRecord, OutgoingMessage, offset_message_id, tags_code
+from mqcore.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
 from mqcore.routing.queue_choice import QueueRotation, queue_of_message_group
-from mqcore.storage.append_result import AppendResult
+from mqcore.storage.put_result import AppendResult
 
 __all__ = [
     "KEPT_FLAGS",

@@ -10,7 +10,6 @@ from typing import Final
 from broker.api.services import BrokerServices
 from broker.api.status_codes import OK, PUT_OUTCOMES, Outcome
 from broker.delivery_meter import DeliveryMeter
-from mqcore.message.message_id import offset_message_id
 from mqcore.message.properties import decode_properties, encode_properties, index_terms
 from mqcore.message.property_names import (
     PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID,
@@ -19,10 +18,9 @@ from mqcore.message.property_names import (
     PROPERTY_RETRY_TOPIC,
     PROPERTY_UNIQUE_KEY,
 )
-from mqcore.message.record import MessageRecord, OutgoingMessage
-from mqcore.message.sys_flag import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
-from mqcore.message.tags_code import tags_code
-from mqcore.storage.append_result import AppendResult
+from mqcore.message.record import MessageRecord, OutgoingMessage, offset_message_id, tags_code
+from mqcore.message.record_layout import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
+from mqcore.storage.put_result import AppendResult
 
 __all__ = ["DeadLetterQueues", "dead_letter_topic"]
 

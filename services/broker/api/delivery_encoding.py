@@ -26,8 +26,6 @@ from mypy_extensions import i64
 
 from broker.api.internal_properties import PROPERTY_TRACE_CONTEXT, is_internal
 from broker.api.wire_format import length_delimited, number, tag_of, varint
-from mqcore.message.host import Host
-from mqcore.message.message_id import offset_message_id
 from mqcore.message.properties import decode_properties
 from mqcore.message.property_names import (
     PROPERTY_BORN_HOST,
@@ -42,8 +40,9 @@ from mqcore.message.property_names import (
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
 )
+from mqcore.message.record import Host, offset_message_id
+from mqcore.message.record_layout import COMPRESSED
 from mqcore.message.stored_message import StoredMessage
-from mqcore.message.sys_flag import COMPRESSED
 from mqcore.tracing.trace_context import TRACEPARENT
 
 __all__ = ["DeliveryEncoder", "encoded_end"]

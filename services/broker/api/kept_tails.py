@@ -21,17 +21,15 @@ from broker.queries.errors import HoldingUnknown
 from broker.queries.message_queries import MessageQueries
 from broker.queries.values import Fingerprint
 from mqcore.message import property_names
-from mqcore.message.errors import MalformedRecord
-from mqcore.message.message_id import offset_message_id
 from mqcore.message.properties import decode_properties, encode_properties, index_terms
 from mqcore.message.property_names import PROPERTY_SHARDING_KEY, PROPERTY_UNIQUE_KEY
-from mqcore.message.record import MessageRecord, OutgoingMessage
+from mqcore.message.record import SCHEDULE_TOPIC, MessageRecord, OutgoingMessage, offset_message_id, tags_code
 from mqcore.message.record_decoder import decode_record
-from mqcore.message.tags_code import SCHEDULE_TOPIC, tags_code
+from mqcore.message.record_layout import MalformedRecord
 from mqcore.routing.queue_choice import QueueRotation, queue_of_message_group
-from mqcore.storage.append_result import AppendResult
 from mqcore.storage.disk import Disk
 from mqcore.storage.kept_tail import KeptTail, kept_tail_named, kept_tails
+from mqcore.storage.put_result import AppendResult
 
 __all__ = ["KeptTails", "TailUnknown"]
 

@@ -15,7 +15,7 @@ from broker.api.message_views import digest_answer, message_view, page_answer, q
 from broker.queries.criteria import Criteria, KeyCriteria, QueueCriteria, TimeCriteria, WantedMessages
 from broker.queries.errors import IndexIsOff, MessageUnknown, PageTokenInvalid, QueriesBusy, QueryError, TopicUnknown
 from broker.queries.message_queries import MessageQueries
-from mqcore.storage.errors import DiskError
+from mqcore.storage.disk import DiskError
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

@@ -15,8 +15,6 @@ from mypy_extensions import i64
 from broker.api.internal_properties import PROPERTY_TRACE_CONTEXT
 from broker.api.sent_message import SentMessage
 from mqcore.clock import Clock
-from mqcore.message.errors import InvalidProperty
-from mqcore.message.host import Host
 from mqcore.message.properties import encode_properties, java_map_order
 from mqcore.message.property_names import (
     PROPERTY_BORN_HOST,
@@ -31,9 +29,8 @@ from mqcore.message.property_names import (
     PROPERTY_TRACE_ON,
     PROPERTY_UNIQUE_KEY,
 )
-from mqcore.message.record import OutgoingMessage
-from mqcore.message.sys_flag import COMPRESSED
-from mqcore.message.tags_code import tags_code
+from mqcore.message.record import Host, OutgoingMessage, tags_code
+from mqcore.message.record_layout import COMPRESSED, InvalidProperty
 
 __all__ = ["NoTime", "Peer", "TopicTranslation", "peer_of"]
 

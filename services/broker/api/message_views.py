@@ -9,9 +9,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from tandemmq.admin.v1 import message_query_service_pb2 as pb
 
 from broker.queries.values import MessagePage, QueriedMessage, QueueState, RangeDigest
-from mqcore.message.message_id import offset_message_id
 from mqcore.message.properties import index_terms
 from mqcore.message.property_names import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY
+from mqcore.message.record import offset_message_id
 
 __all__ = ["digest_answer", "message_view", "page_answer", "queue_status", "timestamp"]
 

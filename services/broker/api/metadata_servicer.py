@@ -11,8 +11,7 @@ from tandemmq.broker.v1 import metadata_service_pb2 as pb
 from tandemmq.broker.v1 import metadata_service_pb2_grpc
 
 from broker.lease_copy import LeasePosition, LeaseSource
-from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.metadata.metadata_store import DataVersion, MetadataFile
 
 _FILES: Final = {
     pb.METADATA_TABLE_TOPICS: MetadataFile.TOPICS,

@@ -22,11 +22,9 @@ from tandemmq.broker.v1 import (
 
 from broker.lease_copy import LeaseChange, LeasePosition
 from broker.tracing.traced_puts import TracedPutsPage
-from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.metadata_store import MetadataFile
-from mqcore.replication.errors import RemoteProtocolError
-from mqcore.replication.log_extent import LogExtent, LogRange
-from mqcore.replication.log_history import HistoryCorrupt, LogHistory
+from mqcore.metadata.metadata_store import DataVersion, MetadataFile
+from mqcore.replication.frames import RemoteProtocolError
+from mqcore.replication.log_history import HistoryCorrupt, LogExtent, LogHistory, LogRange
 from mqcore.routing.values import BrokerIdentity, ReplicaMemory
 from mqcore.tracing.replica_spans import TracedPut
 from mqcore.tracing.trace_context import parse_traceparent

@@ -39,9 +39,9 @@ from broker.api.validation import (
 from broker.delivery_meter import DeliveryMeter
 from broker.tracing.receive_spans import Failure, ReceiveTrace
 from broker.tracing.receive_tracer import ReceiveTracer
-from mqcore.delivery.lease_values import Delivery, Received
 from mqcore.delivery.poll_table import PollTable
-from mqcore.delivery.tag_filter import TagFilter
+from mqcore.delivery.queue_progress import Delivery, Received
+from mqcore.delivery.subscription import TagFilter
 from mqservice.logging import traced_lines
 from mqservice.rpc import Call
 

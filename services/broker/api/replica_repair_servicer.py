@@ -15,7 +15,7 @@ from broker.api.audit_status_codes import AUDIT_ERRORS, status_of
 from broker.audit.queue_repair import QueueOrder, QueueRepair
 from broker.audit.range_repair import RangeOrder, RangeRepair
 from broker.audit.repair_errors import Refusal, RepairRefused
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 from mqcore.storage.consume_queue import QueueEntry
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

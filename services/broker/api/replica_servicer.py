@@ -14,7 +14,7 @@ from broker.master.group_recovery import GroupRecovery
 from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import LocalLog, ReplicaProof
 from broker.tracing.traced_puts import TracedPuts
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 from mqcore.routing.values import BrokerIdentity, ReplicaMemory
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

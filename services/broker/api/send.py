@@ -20,12 +20,11 @@ from broker.api.status_codes import PUT_OUTCOMES, Code, Outcome, common_status, 
 from broker.api.validation import check_client_id, check_message, check_topic, declared_type
 from broker.api.wire_format import number, tag_of
 from broker.put_answer import PutAnswer
-from mqcore.message.errors import InvalidProperty
 from mqcore.message.record import OutgoingMessage
+from mqcore.message.record_layout import InvalidProperty
 from mqcore.metadata.topic_table import TopicConfig
 from mqcore.routing.queue_choice import queue_of_message_group
-from mqcore.storage.append_result import AppendResult
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import AppendResult, PutStatus
 from mqcore.tracing.trace_context import TRACEPARENT
 from mqservice.rpc import Call
 

@@ -11,8 +11,7 @@ from broker.put_answer import PutAnswer, PutDone
 from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.message.host import Host
-from mqcore.message.record import OutgoingMessage
+from mqcore.message.record import Host, OutgoingMessage
 from mqcore.metadata.subscription_group_table import SubscriptionGroupTable
 from mqcore.metadata.topic_table import TopicTable
 from mqcore.routing.values import BrokerIdentity, TopicRoute

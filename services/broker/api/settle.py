@@ -20,7 +20,7 @@ from broker.api.validation import check_client_id, check_group, check_lease, che
 from broker.api.wire_format import encoded_length, length_delimited, tag_of
 from broker.tracing.receive_spans import Failure, SettleTrace
 from broker.tracing.receive_tracer import ReceiveTracer
-from mqcore.delivery.receipt_handle import read_handle
+from mqcore.delivery.lease_state import read_handle
 from mqservice.rpc import Call
 
 __all__ = ["SettleHandler", "encoded_ack"]

@@ -13,7 +13,7 @@ from tandemmq.broker.v1 import replica_reader_service_pb2_grpc
 
 from broker.api.peer_client import CALL_TIMEOUT_S, CHANNEL_OPTIONS, PeerClient, PeerUnavailable
 from broker.audit.repair_errors import Refusal, RepairRefused
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 from mqcore.routing.values import BrokerIdentity
 from mqservice.cancellation import cancellation_wins
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from apache.rocketmq.v2 import definition_pb2 as definition
 
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 
 __all__ = ["OK", "PUT_OUTCOMES", "Outcome", "common_status", "ok_status", "status_of"]
 

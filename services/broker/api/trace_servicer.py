@@ -15,9 +15,8 @@ from broker.message_lookup import FoundMessage
 from broker.queries.errors import QueriesBusy
 from mqcore.message import property_names
 from mqcore.routing.values import BrokerIdentity
-from mqcore.tracing.options import TraceOptions
 from mqcore.tracing.recent_spans import KeptTrace, RecentSpans
-from mqcore.tracing.trace_context import TRACEPARENT
+from mqcore.tracing.trace_context import TRACEPARENT, TraceOptions
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

@@ -18,9 +18,9 @@ from broker.api.internal_properties import is_internal
 from broker.api.sent_message import SentMessage
 from broker.api.status_codes import Code, Outcome
 from mqcore.clock import Clock
-from mqcore.delivery.options import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS
-from mqcore.delivery.tag_filter import TagFilter
-from mqcore.metadata.resource_names import group_name_problem, topic_name_problem
+from mqcore.delivery.lease_state import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS
+from mqcore.delivery.subscription import TagFilter
+from mqcore.metadata.topic_table import group_name_problem, topic_name_problem
 from mqservice.route_query import CLIENT_ID_HEADER
 from mqservice.rpc import Call
 

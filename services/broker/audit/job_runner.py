@@ -17,10 +17,9 @@ from broker.audit.jobs import (
     JobFailure,
 )
 from broker.audit.paced_files import PacedFiles
-from mqcore.audit.digests import EXTENT_BYTES, Hash, extents_of
-from mqcore.audit.replica_files import ReplicaFacts, ReplicaUnreadable
-from mqcore.audit.replica_store import ReplicaStore
-from mqcore.replication.log_extent import LogRange
+from mqcore.audit.findings import EXTENT_BYTES, Hash, extents_of
+from mqcore.audit.replica_store import ReplicaFacts, ReplicaStore, ReplicaUnreadable
+from mqcore.replication.log_history import LogRange
 
 __all__ = ["JobRunner", "hash_factory"]
 
@@ -84,7 +83,7 @@ def _digest_range(job: DigestRangeJob, files: PacedFiles) -> Iterator[dict[str, 
 
 
 def _digest(log_range: LogRange, facts: ReplicaFacts, files: PacedFiles, hashed: Hash) -> bytes:
-    """What mqcore.audit.digests computes, from small pieces and in less CPU time; b"" if a file is short."""
+    """What mqcore.audit.findings computes, from small pieces and in less CPU time; b"" if a file is short."""
     offset, end = log_range
     while offset < end:
         within = offset % facts.segment_bytes

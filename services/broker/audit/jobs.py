@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Final, TypeAlias
 
-from mqcore.audit.replica_files import ReplicaFacts
+from mqcore.audit.replica_store import ReplicaFacts
 
 __all__ = [
     "IDLE_LIMIT_S",

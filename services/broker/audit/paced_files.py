@@ -10,7 +10,7 @@ from typing import Final
 from broker.audit.cache_neutral_read import BLOCK_BYTES, open_direct, read_into, read_pieces
 from broker.audit.errors import FileGone
 from broker.audit.store_files import OpenFile, PathRefused, StoreFiles, commit_log_start
-from mqcore.audit.replica_files import ReplicaUnreadable, StoreEntry
+from mqcore.audit.replica_store import ReplicaUnreadable, StoreEntry
 
 __all__ = ["PacedFiles"]
 

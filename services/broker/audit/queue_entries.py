@@ -11,9 +11,9 @@ from broker.audit.errors import LogUnsound
 from broker.audit.jobs import FindEntriesJob
 from mqcore.audit.replica_store import ReplicaStore
 from mqcore.message.properties import decode_properties
+from mqcore.message.record import record_tags_code
 from mqcore.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, scan_record
-from mqcore.message.sys_flag import enters_consume_queue
-from mqcore.message.tags_code import record_tags_code
+from mqcore.message.record_layout import enters_consume_queue
 from mqcore.storage.record_batch import RecordBatch, read_batch
 
 __all__ = ["DueEntry", "queue_entries"]

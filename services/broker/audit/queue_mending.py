@@ -23,8 +23,8 @@ from broker.audit.queue_repair import QueueOrder, QueueRepair, RepairableQueues
 from broker.audit.repair_errors import Refusal, RepairRefused
 from broker.queue_reader import DamagedEntries
 from mqcore.message.record_decoder import Blank, RecordFound, scan_record
-from mqcore.replication.log_extent import LogRange
-from mqcore.storage.errors import DiskError
+from mqcore.replication.log_history import LogRange
+from mqcore.storage.disk import DiskError
 from mqcore.storage.flush_jobs import FlushJob
 
 __all__ = ["MendableStore", "QueueMending", "ReplicaRead"]

@@ -26,7 +26,7 @@ from broker.audit.replica_state import ReplicaState
 from broker.audit.store_files import StoreFiles
 from mqcore.message.record import MessageRecord
 from mqcore.storage.consume_queue import ENTRY, ConsumeQueue, QueueEntry
-from mqcore.storage.errors import DiskError, DiskFull, RecordCorrupt
+from mqcore.storage.disk import DiskError, DiskFull, RecordCorrupt
 from mqcore.storage.flush_jobs import FlushJob
 
 __all__ = ["ENTRIES_MAX", "EntryChange", "QueueOrder", "QueueRepair", "QueueRepaired", "RepairableQueues"]

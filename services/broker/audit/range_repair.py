@@ -33,8 +33,8 @@ from broker.audit.repair_errors import Refusal, RepairRefused
 from broker.audit.repair_steps import to_its_end
 from broker.audit.replica_state import ReplicaState
 from broker.audit.store_files import OpenFile, StoreFiles
-from mqcore.replication.log_extent import LogRange
-from mqcore.storage.errors import DiskError
+from mqcore.replication.log_history import LogRange
+from mqcore.storage.disk import DiskError
 from mqcore.storage.flush_jobs import FlushJob
 
 __all__ = ["CHANGES_LISTED_MAX", "RangeOrder", "RangeRepair", "RangeRepaired", "RepairableLog", "SourceReader"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mqcore.audit.replica_files import ReplicaFacts
+from mqcore.audit.replica_store import ReplicaFacts
 from mqcore.routing.values import BrokerIdentity
 
 __all__ = ["ReplicaState"]

@@ -10,8 +10,7 @@ from broker.audit.paced_files import PacedFiles
 from broker.audit.store_files import commit_log_start
 from mqcore.audit.findings import Finding, FindingKind
 from mqcore.audit.record_check import check_records
-from mqcore.audit.replica_files import ReplicaFiles, StoreEntry
-from mqcore.audit.replica_store import MAX_RECORD_BYTES, ReplicaStore
+from mqcore.audit.replica_store import MAX_RECORD_BYTES, ReplicaFiles, ReplicaStore, StoreEntry
 
 __all__ = ["StagedCheck", "check_staged"]
 

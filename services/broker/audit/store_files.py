@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from broker.audit.cache_neutral_read import prepare_descriptor
-from mqcore.audit.replica_files import StoreEntry
+from mqcore.audit.replica_store import StoreEntry
 from mqcore.storage.commit_log import COMMIT_LOG_FOLDER
 
 __all__ = ["OpenFile", "PathRefused", "StoreFiles", "commit_log_start"]

@@ -28,8 +28,19 @@ from pathlib import Path
 from typing import Final
 
 from broker.files.whole_sync import WholeSync
-from mqcore.storage.disk import AppendFile, BlockFile, Disk, DiskLock, DiskUsage, FolderEntry, MappedSegment
-from mqcore.storage.errors import DiskError, DiskFull, SegmentSizeMismatch, StoreLocked
+from mqcore.storage.disk import (
+    AppendFile,
+    BlockFile,
+    Disk,
+    DiskError,
+    DiskFull,
+    DiskLock,
+    DiskUsage,
+    FolderEntry,
+    MappedSegment,
+    SegmentSizeMismatch,
+    StoreLocked,
+)
 
 __all__ = ["PosixDisk"]
 

@@ -18,8 +18,8 @@ from broker.common_end import digest_of, find_common_end
 from broker.replica_identity import ReplicaIdentity
 from mqcore.clock import Clock
 from mqcore.replication.common_prefix import TAIL_BYTES, tail_range
-from mqcore.replication.errors import RemoteProtocolError
-from mqcore.replication.log_extent import LogExtent, LogRange
+from mqcore.replication.frames import RemoteProtocolError
+from mqcore.replication.log_history import LogExtent, LogRange
 from mqcore.replication.master_start import (
     Fetch,
     MasterStart,

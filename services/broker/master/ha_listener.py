@@ -20,7 +20,7 @@ from broker.ha_socket import CHECK_INTERVAL_S, answers_no_more, prepare, tcp_sta
 from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
 from mqcore.replication.master_replica import MasterReplica
-from mqcore.routing.address import connection_end
+from mqcore.routing.values import connection_end
 
 __all__ = ["Departure", "HaListener", "LinkTraffic", "LogReader"]
 

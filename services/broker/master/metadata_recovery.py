@@ -12,9 +12,8 @@ from broker.api.peer_client import PeerClient
 from broker.lease_copy import LeaseCopy, LeaseFiles, LeasePosition
 from broker.lease_storage import LeaseStorage
 from broker.metadata_tables import MetadataTables
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable, OperatorActs, OperatorMarks
-from mqcore.metadata.errors import MetadataCorrupt
-from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.metadata.metadata_store import MetadataCorrupt, MetadataFile
+from mqcore.metadata.offset_tables import ConsumerOffsetTable, OperatorActs, OperatorMarks
 
 __all__ = ["cut_progress", "recover_leases", "recover_metadata"]
 

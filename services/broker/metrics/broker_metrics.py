@@ -27,15 +27,14 @@ from broker.slave.follower import Follower
 from broker.write_path import WritePath
 from mqcore.clock import Clock
 from mqcore.delivery.lease_table import LeaseTable
+from mqcore.histogram import Histogram
 from mqcore.metadata.subscription_group_table import SubscriptionGroupTable
-from mqcore.metadata.system_topics import is_system_topic
-from mqcore.metadata.topic_table import PERM_READ, PERM_READ_WRITE, TopicTable
-from mqcore.metrics.histogram import Histogram
+from mqcore.metadata.topic_table import PERM_READ, PERM_READ_WRITE, TopicTable, is_system_topic
 from mqcore.replication.master_replica import MasterReplica
 from mqcore.routing.values import BrokerIdentity
 from mqcore.storage.disk import Disk
 from mqcore.storage.message_store import MessageStore
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 from mqservice.loop_meter import LoopMeter
 from mqservice.metrics.metric_samples import MetricFamily, MetricSamples
 from mqservice.metrics.series_limit import SeriesLimit

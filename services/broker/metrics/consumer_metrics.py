@@ -11,7 +11,7 @@ from broker.metrics.store_time import read_stored_at_ms
 from broker.metrics.turn_limit import TurnLimit
 from mqcore.clock import Clock
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.lease_values import Backlog
+from mqcore.delivery.queue_progress import Backlog
 from mqcore.storage.message_store import MessageStore
 from mqservice.metrics.metric_samples import MetricSamples
 from mqservice.metrics.series_limit import OTHER, SeriesLimit

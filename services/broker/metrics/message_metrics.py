@@ -9,8 +9,7 @@ from typing import Final
 from broker.delivery_meter import DeliveryCounts, DeliveryMeter
 from broker.metrics.turn_limit import TurnLimit
 from broker.put_meter import PutMeter, TopicPuts
-from mqcore.metadata.system_topics import system_subscription_groups
-from mqcore.metadata.topic_table import TopicTable
+from mqcore.metadata.topic_table import TopicTable, system_subscription_groups
 from mqservice.metrics.metric_samples import MetricSamples
 from mqservice.metrics.series_limit import OTHER, SeriesLimit
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from broker.metrics.store_time import read_stored_at_ms
 from broker.queue_reader import DamagedEntries
 from mqcore.clock import Clock
-from mqcore.metrics.histogram import Histogram
+from mqcore.histogram import Histogram
 from mqcore.storage.disk import Disk, DiskUsage
 from mqcore.storage.kept_tail import kept_tails
 from mqcore.storage.message_store import MessageStore

@@ -11,7 +11,7 @@ from broker.metrics.store_time import read_stored_at_ms
 from broker.metrics.turn_limit import TurnLimit
 from mqcore.clock import Clock
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable
+from mqcore.metadata.offset_tables import ConsumerOffsetTable
 from mqcore.metadata.topic_table import TopicTable
 from mqcore.storage.message_store import MessageStore
 

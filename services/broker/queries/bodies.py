@@ -9,13 +9,13 @@ from types import ModuleType
 from typing import Final
 
 from broker.queries.values import Body
-from mqcore.message.checksum import crc32
-from mqcore.message.record_layout import CRC_MASK
-from mqcore.message.sys_flag import (
+from mqcore.message.record_layout import (
     COMPRESSED,
     COMPRESSION_LZ4,
     COMPRESSION_TYPE_MASK,
     COMPRESSION_ZSTD,
+    CRC_MASK,
+    crc32,
 )
 
 __all__ = ["compression_of", "unpacked"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from broker.audit.store_files import OpenFile
-from mqcore.storage.mapped_file_queue import file_name
+from mqcore.storage.commit_log import file_name
 from mqservice.page_cache import resident_pages
 
 __all__ = ["CommitLogPages", "LogRange", "Pages"]

@@ -11,7 +11,7 @@ from broker.queries.values import MessagePage, QueriedMessage
 from mqcore.clock import Clock
 from mqcore.message.properties import decode_properties
 from mqcore.message.property_names import PROPERTY_TAGS
-from mqcore.message.record_outline import RecordOutline
+from mqcore.message.record_decoder import RecordOutline
 
 __all__ = ["SLICE_RECORDS", "FoundPage"]
 

@@ -14,7 +14,7 @@ from broker.queries.stored_records import ReadableStore, StoredRecords
 from broker.queries.values import MessagePage
 from mqcore.clock import Clock
 from mqcore.message.properties import decode_properties, index_terms
-from mqcore.message.record_outline import RecordOutline
+from mqcore.message.record_decoder import RecordOutline
 
 __all__ = ["KeySearch"]
 

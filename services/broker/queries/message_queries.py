@@ -21,11 +21,10 @@ from broker.queries.time_boundary import TimeBoundary
 from broker.queries.values import Fingerprint, FoundOffset, MessagePage, QueriedMessage, QueueState, RangeDigest
 from broker.queue_reader import EntryDamage, PassedOver
 from mqcore.clock import Clock
-from mqcore.message.message_id import offset_message_id
 from mqcore.message.properties import decode_properties
 from mqcore.message.property_names import PROPERTY_UNIQUE_KEY
-from mqcore.message.record import MessageRecord
-from mqcore.message.record_outline import RecordOutline
+from mqcore.message.record import MessageRecord, offset_message_id
+from mqcore.message.record_decoder import RecordOutline
 from mqcore.metadata.topic_table import TopicTable
 from mqcore.storage.consume_queue import ConsumeQueue, QueueEntry
 

@@ -12,7 +12,7 @@ from broker.queries.stored_records import StoredRecords
 from broker.queries.values import MessagePage
 from broker.queue_reader import EntryDamage
 from mqcore.clock import Clock
-from mqcore.message.tags_code import SCHEDULE_TOPIC, tags_code
+from mqcore.message.record import SCHEDULE_TOPIC, tags_code
 
 __all__ = ["QueueSearch"]
 

@@ -9,17 +9,16 @@ from typing import Final, Protocol
 from broker.queries.bodies import compression_of, unpacked
 from broker.queries.commit_log_pages import LogRange, Pages
 from broker.queries.values import Body
-from mqcore.message.errors import MalformedRecord
 from mqcore.message.record import MessageRecord
-from mqcore.message.record_decoder import decode_record
-from mqcore.message.record_outline import (
+from mqcore.message.record_decoder import (
     RECORD_HEAD_BYTES_MAX,
     RECORD_TAIL_BYTES_MAX,
     RecordOutline,
+    decode_record,
     read_record_outline,
 )
+from mqcore.message.record_layout import COMPRESSED, MalformedRecord
 from mqcore.message.stored_message import read_store_timestamp_ms
-from mqcore.message.sys_flag import COMPRESSED
 from mqcore.storage.consume_queue import ConsumeQueue
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
 

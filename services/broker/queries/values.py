@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mqcore.message.record_outline import RecordOutline
+from mqcore.message.record_decoder import RecordOutline
 
 __all__ = ["Body", "Fingerprint", "FoundOffset", "MessagePage", "QueriedMessage", "QueueState", "RangeDigest"]
 

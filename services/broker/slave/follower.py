@@ -26,14 +26,12 @@ from broker.replica_identity import ReplicaIdentity
 from broker.slave.ha_connection import HaConnection
 from mqcore.clock import Clock
 from mqcore.replication.common_prefix import TAIL_BYTES, tail_range
-from mqcore.replication.dispatch_pace import DispatchPace
-from mqcore.replication.errors import RemoteProtocolError
-from mqcore.replication.log_extent import LogExtent, LogRange
-from mqcore.replication.options import SlaveOptions
+from mqcore.replication.frames import RemoteProtocolError, SlaveOptions
+from mqcore.replication.log_history import LogExtent, LogRange
 from mqcore.replication.slave_catch_up import CatchUpStep, catch_up_step, cut_refusal, stale_reason
-from mqcore.routing.address import Address, connection_end, parse_address
-from mqcore.routing.values import BrokerIdentity, ReplicaMemory
-from mqcore.storage.errors import DiskError, DiskFull, RecordCorrupt
+from mqcore.replication.slave_session import DispatchPace
+from mqcore.routing.values import Address, BrokerIdentity, ReplicaMemory, connection_end, parse_address
+from mqcore.storage.disk import DiskError, DiskFull, RecordCorrupt
 from mqcore.storage.message_store import MessageStore
 from mqcore.tracing.replica_spans import ReplicaTimelines
 

@@ -24,12 +24,9 @@ from typing import Final, Protocol
 
 from broker.ha_socket import CHECK_INTERVAL_S, answers_no_more, prepare, tcp_state, why_broken
 from mqcore.clock import Clock
-from mqcore.replication.errors import RemoteProtocolError
-from mqcore.replication.events import AppendBytes
-from mqcore.replication.options import SlaveOptions
+from mqcore.replication.frames import AppendBytes, RemoteProtocolError, SlaveOptions
 from mqcore.replication.slave_session import SlaveSession
-from mqcore.storage.errors import DiskFull, StorageError
-from mqcore.storage.raw_write import RawWrite
+from mqcore.storage.disk import DiskFull, RawWrite, StorageError
 from mqcore.tracing.replica_spans import ReplicaTimelines
 
 __all__ = ["HaConnection", "SlaveLog"]

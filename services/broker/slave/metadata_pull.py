@@ -13,10 +13,9 @@ import structlog
 
 from broker.api.peer_client import PeerClient, PeerUnavailable
 from broker.lease_copy import LeaseCopy
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable, OperatorActs
-from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.metadata_store import MetadataFile
-from mqcore.storage.errors import DiskError
+from mqcore.metadata.metadata_store import DataVersion, MetadataFile
+from mqcore.metadata.offset_tables import ConsumerOffsetTable, OperatorActs
+from mqcore.storage.disk import DiskError
 
 __all__ = ["FollowedTable", "MetadataPull"]
 

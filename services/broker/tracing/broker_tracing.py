@@ -8,8 +8,7 @@ from typing import Final
 from broker.tracing.send_contexts import SendContexts
 from mqcore.clock import Clock
 from mqcore.routing.values import BrokerIdentity
-from mqcore.tracing.head_sampler import HeadSampler
-from mqcore.tracing.options import TraceOptions
+from mqcore.tracing.trace_context import HeadSampler, TraceOptions
 from mqservice.telemetry.span_sink import SpanSink
 
 __all__ = ["BrokerTracing"]

@@ -12,8 +12,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from mqcore.tracing import attributes
-from mqcore.tracing.attributes import RetainedFor
-from mqcore.tracing.peer_attributes import peer_attributes
+from mqcore.tracing.attributes import RetainedFor, peer_attributes
 from mqcore.tracing.span_data import AttributeValue, SpanData, SpanKind, SpanLink
 from mqcore.tracing.trace_context import TraceContext
 

@@ -25,10 +25,9 @@ from broker.tracing.receive_spans import (
     receive_spans,
     settle_spans,
 )
-from mqcore.delivery.lease_values import Delivery
-from mqcore.message.host import Host
-from mqcore.message.message_id import offset_message_id
+from mqcore.delivery.queue_progress import Delivery
 from mqcore.message.property_names import PROPERTY_UNIQUE_KEY
+from mqcore.message.record import Host, offset_message_id
 from mqcore.message.stored_message import StoredMessage
 from mqcore.tracing.attributes import RetainedFor
 from mqcore.tracing.trace_context import TRACEPARENT, TraceContext, parse_traceparent

@@ -19,13 +19,19 @@ from broker.put import Place, Put
 from broker.put_meter import PutMeter
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.traced_puts import TracedPuts
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 from mqcore.tracing import attributes as names
 from mqcore.tracing.attributes import RetainedFor
-from mqcore.tracing.offset_timeline import OffsetTimeline
-from mqcore.tracing.resolved_send import ResolvedSend, SendSource, resolved_send
+from mqcore.tracing.send_spans import (
+    AckPolicy,
+    LinkTimeline,
+    OffsetTimeline,
+    ResolvedSend,
+    SendSource,
+    TracedSend,
+    resolved_send,
+)
 from mqcore.tracing.trace_context import TRACEPARENT, TraceContext, parse_traceparent
-from mqcore.tracing.traced_send import AckPolicy, LinkTimeline, TracedSend
 from mqservice.http2_call import Http2Call
 from mqservice.route_query import CLIENT_ID_HEADER
 from mqservice.rpc import Call

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from mqcore.tracing.attributes import text_of
 from mqcore.tracing.replica_spans import TracedPut, made_put
+from mqcore.tracing.send_spans import TracedSend
 from mqcore.tracing.trace_context import TraceContext
-from mqcore.tracing.traced_send import TracedSend
 
 __all__ = ["TracedPuts", "TracedPutsPage"]
 

@@ -18,15 +18,14 @@ from consistency.data_sources.pushed_filters import PushedFilters
 from consistency.data_sources.remembering_files import RememberingFiles
 from consistency.data_sources.store_options import StoreOptions
 from consistency.source_files.sources import open_source
-from mqcore.audit.digests import extents_of
+from mqcore.audit.findings import extents_of
 from mqcore.audit.log_walk import LogPiece, PieceKind, walk_log
-from mqcore.audit.replica_files import ReplicaFacts
-from mqcore.audit.replica_store import ReplicaStore
-from mqcore.message.message_id import offset_message_id
+from mqcore.audit.replica_store import ReplicaFacts, ReplicaStore
 from mqcore.message.properties import decode_properties
 from mqcore.message.property_names import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
+from mqcore.message.record import offset_message_id
 from mqcore.message.record_decoder import RecordFound, decode_record, scan_record
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 
 __all__ = ["COMMIT_LOG_SCHEMA", "CommitLogSource"]
 

@@ -13,8 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from consistency.data_sources.pushed_filters import PushedFilters
 from consistency.data_sources.store_options import StoreOptions
 from consistency.source_files.sources import open_source
-from mqcore.audit.replica_files import ReplicaFacts
-from mqcore.audit.replica_store import ReplicaStore
+from mqcore.audit.replica_store import ReplicaFacts, ReplicaStore
 
 __all__ = ["CONSUME_QUEUE_SCHEMA", "ConsumeQueueSource"]
 

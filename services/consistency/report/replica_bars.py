@@ -14,7 +14,7 @@ from typing import Final
 
 from mqcore.audit.findings import Finding, Severity
 from mqcore.audit.run_summary import GroupSummary, Outcome, ReplicaSummary
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 
 __all__ = ["Bar", "Mark", "Part", "PartState", "replica_bars"]
 

@@ -15,7 +15,7 @@ from consistency.report.quantities import as_bytes, as_count, as_duration, as_ra
 from consistency.report.replica_bars import Bar, replica_bars
 from mqcore.audit.findings import KINDS, Finding, FindingKind, KindMeaning, Severity, Verdict
 from mqcore.audit.run_summary import GroupSummary, Outcome, RunSummary, Tier
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 
 __all__ = [
     "EARLIER_RUNS_MAX",

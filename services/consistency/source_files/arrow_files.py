@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pyarrow import fs
 
-from mqcore.audit.replica_files import ReplicaUnreadable, StoreEntry
+from mqcore.audit.replica_store import ReplicaUnreadable, StoreEntry
 
 __all__ = ["ArrowFiles"]
 

@@ -17,12 +17,11 @@ from tandemmq.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.broker.v1.replica_reader_service_pb2_grpc import ReplicaReaderServiceStub
 
 from consistency.source_files.source_spec import SourceSpec
-from mqcore.audit.digests import ExtentDigest
-from mqcore.audit.findings import Finding
-from mqcore.audit.queue_spans import QueueSpan
+from mqcore.audit.findings import ExtentDigest, Finding
+from mqcore.audit.queue_check import QueueSpan
 from mqcore.audit.record_check import RecordCheck
-from mqcore.audit.replica_files import ReplicaFacts, ReplicaUnreadable, StoreEntry
-from mqcore.replication.log_extent import LogRange
+from mqcore.audit.replica_store import ReplicaFacts, ReplicaUnreadable, StoreEntry
+from mqcore.replication.log_history import LogRange
 
 __all__ = ["CHANNEL_OPTIONS", "BrokerSource"]
 

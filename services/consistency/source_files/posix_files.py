@@ -20,7 +20,7 @@ from typing import Final
 
 from consistency.source_files.buffer_pool import BufferPool
 from consistency.source_files.source_spec import ReadMode
-from mqcore.audit.replica_files import ReplicaUnreadable, StoreEntry
+from mqcore.audit.replica_store import ReplicaUnreadable, StoreEntry
 from mqservice.page_cache import drop_absent_pages, resident_pages
 
 __all__ = ["PosixFiles"]

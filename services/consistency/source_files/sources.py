@@ -10,10 +10,9 @@ from consistency.digest_algorithms import hash_maker
 from consistency.source_files.posix_files import PosixFiles
 from consistency.source_files.source_spec import SourceKind, SourceSpec
 from consistency.source_files.throttled_files import ThrottledFiles
-from mqcore.audit.digests import ExtentDigest, digest_extents
-from mqcore.audit.replica_files import ReplicaFacts, ReplicaFiles
-from mqcore.audit.replica_store import ReplicaStore, inspect_replica
-from mqcore.replication.log_extent import LogRange
+from mqcore.audit.findings import ExtentDigest, digest_extents
+from mqcore.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaStore, inspect_replica
+from mqcore.replication.log_history import LogRange
 
 if TYPE_CHECKING:
     from mqcore.audit.record_check import RecordCheck

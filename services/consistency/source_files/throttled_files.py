@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from mqcore.audit.replica_files import ReplicaFiles, StoreEntry
+from mqcore.audit.replica_store import ReplicaFiles, StoreEntry
 
 __all__ = ["ThrottledFiles"]
 

@@ -17,16 +17,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from mqcore.audit.digests import EXTENT_BYTES, Hash
-from mqcore.audit.finding_list import FindingList
-from mqcore.audit.findings import Finding, FindingKind, Verdict
+from mqcore.audit.findings import EXTENT_BYTES, Finding, FindingKind, FindingList, Hash, Verdict
 from mqcore.audit.log_walk import LONGEST_RECORD_BYTES, LogPiece, PieceKind, walk_log
-from mqcore.audit.piece_findings import DamageReport, changed_places, own_offset, trailing_zeros_start
-from mqcore.audit.record_check import check_records
-from mqcore.audit.record_fields import changed_fields, field_differences, has_zero_text
-from mqcore.audit.record_names import RecordName, describe, read_name
+from mqcore.audit.record_check import DamageReport, changed_places, check_records, own_offset, trailing_zeros_start
+from mqcore.audit.record_columns import (
+    RecordName,
+    changed_fields,
+    describe,
+    field_differences,
+    has_zero_text,
+    read_name,
+)
 from mqcore.audit.replica_store import MAX_RECORD_BYTES, ReplicaStore
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 
 __all__ = ["PADDING_BENIGN", "Comparison", "compare_replicas", "without_repeats"]
 

@@ -6,11 +6,29 @@ by what evidence. Differences that harm nobody are counted apart: a report that 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
-__all__ = ["KINDS", "Finding", "FindingKind", "KindMeaning", "Severity", "Verdict"]
+from mqcore.audit.replica_store import ReplicaStore
+from mqcore.replication.log_history import LogRange
+
+__all__ = [
+    "EXTENT_BYTES",
+    "FINDINGS_MAX",
+    "KINDS",
+    "ExtentDigest",
+    "Finding",
+    "FindingKind",
+    "FindingList",
+    "Hash",
+    "KindMeaning",
+    "Severity",
+    "Verdict",
+    "digest_extents",
+    "extents_of",
+]
 
 
 class Severity(StrEnum):
@@ -257,3 +275,100 @@ class Finding:
     def of_group(self, group: str) -> Self:
         """The same in another group's name."""
         return replace(self, group=group)
+
+
+# Findings of one part of the log, cut where nobody reads on.
+
+FINDINGS_MAX: Final = 1000
+
+
+class FindingList:
+    """Keeps the first FINDINGS_MAX findings, counts the others, and says so in one more."""
+
+    def __init__(self) -> None:
+        self._kept: list[Finding] = []
+        self._first_left_out: Finding | None = None
+        self._left_out = 0
+        self._messages_left_out = 0
+
+    def extend(self, findings: Iterable[Finding]) -> None:
+        """Takes them in order."""
+        for finding in findings:
+            if len(self._kept) < FINDINGS_MAX:
+                self._kept.append(finding)
+                continue
+            self._first_left_out = self._first_left_out or finding
+            self._left_out += 1
+            self._messages_left_out += finding.messages
+
+    def taken(self) -> tuple[Finding, ...]:
+        """Those kept, and the one that stands for the rest."""
+        if self._first_left_out is None:
+            return tuple(self._kept)
+        rest = replace(
+            self._first_left_out,
+            detail=f"and {self._left_out} more findings in this range, the first: {self._first_left_out.detail}",
+            messages=self._messages_left_out,
+        )
+        return (*self._kept, rest)
+
+
+# Digests of a log's extents: what replicas are compared by before a byte of them is looked at.
+#
+# Extents lie at absolute multiples of their length, so that the digests of different replicas, and of different runs,
+# are of the same bytes. The first and the last of a range may be partial.
+
+EXTENT_BYTES: Final = 4 << 20
+
+
+class Hash(Protocol):
+    """What hashlib's objects, xxhash's and blake3's have in common."""
+
+    def update(self, data: memoryview, /) -> object:
+        """Takes bytes."""
+
+    def digest(self) -> bytes:
+        """Of all bytes taken."""
+
+
+class ExtentDigest(NamedTuple):
+    """Of the bytes [start_offset, end_offset) of one replica."""
+
+    start_offset: int
+    end_offset: int
+    digest: bytes
+    """Empty: some of these bytes have no file."""
+
+
+def extents_of(log_range: LogRange, extent_bytes: int) -> Iterator[LogRange]:
+    """The extents of a range, the first and the last cut to it."""
+    start = log_range.start_offset
+    while start < log_range.end_offset:
+        end = min(start - start % extent_bytes + extent_bytes, log_range.end_offset)
+        yield LogRange(start, end)
+        start = end
+
+
+def digest_extents(
+    store: ReplicaStore,
+    log_range: LogRange,
+    *,
+    extent_bytes: int,
+    new_hash: Callable[[], Hash],
+    piece_bytes: int | None = None,
+) -> Iterator[ExtentDigest]:
+    """The digest of each extent of a range, in order. Holes of the log are not read.
+
+    `piece_bytes`: read and hashed at once, an extent if it is not given; it does not change a digest. A piece that fits
+    the processor's cache costs half as much where every read copies; large ones suit reads past the page cache.
+    Bytes within one file are not copied here; where a piece spans two they are joined first.
+    """
+    holes = store.facts.holes
+    for start, end in extents_of(log_range, extent_bytes):
+        if holes and any(hole.start_offset < end and start < hole.end_offset for hole in holes):
+            yield ExtentDigest(start, end, b"")
+            continue
+        hashed = new_hash()
+        for piece in extents_of(LogRange(start, end), piece_bytes or extent_bytes):
+            hashed.update(store.read_log(piece.start_offset, piece.end_offset))
+        yield ExtentDigest(start, end, hashed.digest())

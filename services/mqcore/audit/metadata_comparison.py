@@ -12,13 +12,9 @@ from dataclasses import fields
 from typing import Final, TypeAlias, TypeVar
 
 from mqcore.audit.findings import Finding, FindingKind, Verdict
-from mqcore.message.tags_code import SCHEDULE_TOPIC
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable
-from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.delay_offset_table import DelayOffsetTable
-from mqcore.metadata.errors import MetadataCorrupt
-from mqcore.metadata.java_json import read_java_json
-from mqcore.metadata.metadata_store import MetadataFile, MetadataTable
+from mqcore.message.record import SCHEDULE_TOPIC
+from mqcore.metadata.metadata_store import DataVersion, MetadataCorrupt, MetadataFile, MetadataTable, read_java_json
+from mqcore.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable
 from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from mqcore.metadata.topic_table import TopicConfig, TopicTable
 

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from mqcore.audit.findings import Finding
 from mqcore.message.properties import decode_properties, index_terms
-from mqcore.message.property_names import PROPERTY_INNER_COUNT
-from mqcore.message.record_decoder import RecordFound
-from mqcore.message.sys_flag import INNER_BATCH, enters_consume_queue, enters_index
-from mqcore.message.tags_code import record_tags_code
+from mqcore.message.property_names import PROPERTY_INNER_COUNT, PROPERTY_UNIQUE_KEY
+from mqcore.message.record import MessageRecord, offset_message_id, record_tags_code
+from mqcore.message.record_decoder import RecordFound, decode_record
+from mqcore.message.record_layout import (
+    BLANK,
+    HOST_FLAGS,
+    INNER_BATCH,
+    V1_MAGIC,
+    V2_MAGIC,
+    WHOLE_HEADS,
+    MalformedRecord,
+    enters_consume_queue,
+    enters_index,
+)
+from mqcore.storage.index_file import term_hashes
 from mqcore.storage.options import StoreOptions
 from mqcore.storage.record_batch import RecordBatch
-from mqcore.storage.term_hashes import term_hashes
 
-__all__ = ["RecordCollector", "RecordColumns"]
+__all__ = [
+    "RecordCollector",
+    "RecordColumns",
+    "RecordName",
+    "changed_fields",
+    "describe",
+    "field_differences",
+    "has_zero_text",
+    "name_of_record",
+    "read_damaged_name",
+    "read_name",
+]
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -168,3 +190,205 @@ class RecordCollector:
 
 def _no_columns(count: int) -> list[Integers]:
     return [np.empty(0, dtype=np.int64)] * count
+
+
+# What people call a record: topic, queue, message id.
+
+
+class RecordName(NamedTuple):
+    """One record's place and names."""
+
+    start_offset: int
+    end_offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    message_id: str
+    """UNIQ_KEY, or else the offset message id."""
+    store_timestamp_ms: int
+    has_unique_key: bool = True
+
+
+def name_of_record(record: MessageRecord, *, physical_offset: int | None = None) -> RecordName:
+    """Of a record that was read whole; `physical_offset` is where it lies, if that is not what it says itself."""
+    start = record.physical_offset if physical_offset is None else physical_offset
+    unique_key = decode_properties(record.properties).get(PROPERTY_UNIQUE_KEY)
+    return RecordName(
+        start_offset=start,
+        end_offset=start + record.total_size,
+        topic=record.topic,
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        message_id=unique_key or offset_message_id(record.store_host, record.physical_offset),
+        store_timestamp_ms=record.store_timestamp_ms,
+        has_unique_key=unique_key is not None,
+    )
+
+
+def read_name(data: bytes | memoryview, position: int, physical_offset: int) -> RecordName | None:
+    """Of the record at `position` of some bytes, whatever its body; None if there is no record."""
+    try:
+        return name_of_record(decode_record(data, position, check_crc=False), physical_offset=physical_offset)
+    except MalformedRecord:
+        return None
+
+
+def read_damaged_name(data: bytes | memoryview, physical_offset: int) -> RecordName | None:
+    """Of a record that starts with `data` and has lost its size or its magic code, if the rest of it can be read."""
+    for magic in (V1_MAGIC, V2_MAGIC):
+        mended = bytearray(data)
+        if len(mended) < BLANK.size:
+            return None
+        for size in (len(mended), int.from_bytes(mended[:4], "big")):
+            BLANK.pack_into(mended, 0, min(size, 0x7FFF_FFFF), magic)
+            name = read_name(memoryview(mended), 0, physical_offset)
+            if name is not None:
+                return name
+    return None
+
+
+def describe(finding: Finding, name: RecordName | None, *, last: RecordName | None = None) -> Finding:
+    """The finding with the message's names, and with its range if it has none."""
+    if name is None:
+        return finding
+    return replace(
+        finding,
+        topic=name.topic,
+        queue_id=name.queue_id,
+        queue_offset=name.queue_offset,
+        message_id=name.message_id,
+        store_timestamp_ms=name.store_timestamp_ms,
+        start_offset=name.start_offset if finding.start_offset is None else finding.start_offset,
+        end_offset=(last or name).end_offset if finding.end_offset is None else finding.end_offset,
+        last_message_id=finding.last_message_id if last is None else last.message_id,
+    )
+
+
+# What two versions of one record differ in, by RocketMQ's names of the fields.
+
+_BODY_SHOWN_BYTES: Final = 16
+_VALUE_SHOWN: Final = 80
+
+
+def field_differences(held: bytes | memoryview, right: bytes | memoryview) -> str:
+    """ "storeTimestamp 5 instead of 4, …": `held` is what a replica has, both are whole records but for their bodies.
+
+    Empty if they are equal, or if one of them is no record.
+    """
+    try:
+        ours, theirs = decode_record(held, check_crc=False), decode_record(right, check_crc=False)
+    except MalformedRecord:
+        return ""
+    differences = [
+        f"{name} {value} instead of {due}"
+        for (name, value), (_, due) in zip(_plain_fields(ours), _plain_fields(theirs))
+        if value != due
+    ]
+    if ours.body != theirs.body:
+        differences.append(_body_difference(ours.body, theirs.body))
+    if ours.properties != theirs.properties:
+        differences.append(_property_difference(ours.properties, theirs.properties))
+    return ", ".join(differences)
+
+
+def changed_fields(held: bytes | memoryview, right: bytes | memoryview) -> list[str]:
+    """The fields in which bytes differ, where `held` is no record any more; `right` is one, of the same length."""
+    return [
+        f"{name} {bytes(held[start:end]).hex()} instead of {bytes(right[start:end]).hex()}"
+        if end - start <= _BODY_SHOWN_BYTES
+        else name
+        for name, start, end in _places(right)
+        if held[start:end] != right[start:end]
+    ]
+
+
+def has_zero_text(record: bytes | memoryview) -> bool:
+    """Whether a record has zeros in its topic or its properties: recovery takes that for a torn write."""
+    try:
+        found = decode_record(record, check_crc=False)
+    except MalformedRecord:
+        return False
+    return "\0" in found.topic or b"\0" in found.properties
+
+
+def _plain_fields(record: MessageRecord) -> list[tuple[str, object]]:
+    return [
+        ("totalSize", record.total_size),
+        ("magicCode", f"{record.magic:08x}"),
+        ("bodyCRC", f"{record.body_crc:08x}"),
+        ("queueId", record.queue_id),
+        ("flag", record.flag),
+        ("queueOffset", record.queue_offset),
+        ("physicalOffset", record.physical_offset),
+        ("sysFlag", f"{record.sys_flag:#x}"),
+        ("bornTimestamp", record.born_timestamp_ms),
+        ("bornHost", record.born_host),
+        ("storeTimestamp", record.store_timestamp_ms),
+        ("storeHost", record.store_host),
+        ("reconsumeTimes", record.reconsume_times),
+        ("preparedTransactionOffset", record.prepared_transaction_offset),
+        ("topic", record.topic),
+    ]
+
+
+def _body_difference(held: bytes, right: bytes) -> str:
+    if len(held) != len(right):
+        return f"a body of {len(held)} bytes instead of {len(right)}"
+    places = [place for place, (ours, due) in enumerate(zip(held, right)) if ours != due]
+    first = places[0]
+    return (
+        f"{len(places)} bytes of the body, the first at {first}: {held[first]:02x} instead of {right[first]:02x}"
+        if len(places) > 1
+        else f"byte {first} of the body: {held[first]:02x} instead of {right[first]:02x}"
+    )
+
+
+def _property_difference(held: bytes, right: bytes) -> str:
+    ours, due = decode_properties(held), decode_properties(right)
+    changes = [
+        f"{name} {_shown(ours.get(name))} instead of {_shown(due.get(name))}"
+        for name in sorted({*ours, *due})
+        if ours.get(name) != due.get(name)
+    ]
+    return "properties: " + (", ".join(changes) if changes else "bytes that mean nothing")
+
+
+def _shown(value: str | None) -> str:
+    return "none" if value is None else repr(value[:_VALUE_SHOWN])
+
+
+def _places(record: bytes | memoryview) -> list[tuple[str, int, int]]:
+    """Name, start and end of every field of a whole record."""
+    sys_flag = int.from_bytes(record[36:40], "big")
+    host_flags = sys_flag & HOST_FLAGS
+    born = 16 if host_flags & 0x10 else 4
+    store = 16 if host_flags & 0x20 else 4
+    head_bytes = WHOLE_HEADS[host_flags >> 4].size
+    widths = [
+        ("totalSize", 4),
+        ("magicCode", 4),
+        ("bodyCRC", 4),
+        ("queueId", 4),
+        ("flag", 4),
+        ("queueOffset", 8),
+        ("physicalOffset", 8),
+        ("sysFlag", 4),
+        ("bornTimestamp", 8),
+        ("bornHost", born + 4),
+        ("storeTimestamp", 8),
+        ("storeHost", store + 4),
+        ("reconsumeTimes", 4),
+        ("preparedTransactionOffset", 8),
+        ("bodyLength", 4),
+        ("body", int.from_bytes(record[head_bytes - 4 : head_bytes], "big")),
+    ]
+    topic_length_bytes = 1 if int.from_bytes(record[4:8], "big") == V1_MAGIC else 2
+    topic_at = sum(width for _, width in widths)
+    topic_bytes = int.from_bytes(record[topic_at : topic_at + topic_length_bytes], "big")
+    widths += [("topicLength", topic_length_bytes), ("topic", topic_bytes), ("propertiesLength", 2)]
+    places = []
+    start = 0
+    for name, width in widths:
+        places.append((name, start, start + width))
+        start += width
+    return [*places, ("properties", start, len(record))]

@@ -6,11 +6,15 @@ will put there (`source_digest`), so that a plan from yesterday cannot harm a lo
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
-__all__ = ["PLAN_SCHEMA_VERSION", "RepairAction", "RepairPlan", "RepairStep"]
+from mqcore.audit.findings import KINDS, Finding, FindingKind, Verdict
+from mqcore.replication.log_history import LogRange
+
+__all__ = ["PLAN_SCHEMA_VERSION", "RepairAction", "RepairPlan", "RepairStep", "plan_repair"]
 
 PLAN_SCHEMA_VERSION: Final = 1
 
@@ -70,3 +74,201 @@ class RepairPlan:
             return cls(run_id=values["run_id"], cluster=values["cluster"], steps=steps)
         except (KeyError, TypeError) as error:
             raise ValueError(f"no repair plan: {error!r}") from error
+
+
+# Findings turned into steps that make the replicas equal again; see repair_plan for what carries them out.
+#
+# Bytes are only ever copied from a replica that is known to be right. What nobody knows the right version of, and what
+# cannot be mended while a broker runs, is a step for a person.
+
+DigestOf = Callable[[str, int, LogRange], str]
+"""xxh3_128 in hex of a range of a replica: group, broker id, range."""
+
+_COPIED: Final = frozenset(
+    {
+        FindingKind.BODY_CRC,
+        FindingKind.FIELD_DIFFERS,
+        FindingKind.ZEROED,
+        FindingKind.TORN,
+        FindingKind.RECORD_MISSING,
+        FindingKind.RECORD_EXTRA,
+        FindingKind.RECORDS_SHIFTED,
+        FindingKind.RECORDS_SWAPPED,
+    }
+)
+"""Mended by the right bytes, in a file that is there."""
+_REWRITTEN: Final = frozenset({FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING})
+_GAP_BYTES_MAX: Final = 64 << 10
+"""Ranges so close to each other are copied as one: what lies between is equal anyway."""
+_RANGE_BYTES_MAX: Final = 64 << 20
+"""Merged up to it: a broker holds a range in memory while it checks it. One finding is never cut: its range begins and
+ends with a record."""
+
+
+class _Copy(NamedTuple):
+    """A range to copy."""
+
+    group: str
+    target: int
+    source: int
+    start_offset: int
+    end_offset: int
+    reason: str
+
+
+def plan_repair(run_id: str, cluster: str, findings: Iterable[Finding], digest_of: DigestOf) -> RepairPlan:
+    """The steps of a run: first the CommitLog, then ConsumeQueues, which are made from it, then what people have to do.
+
+    `digest_of` may raise ReplicaUnreadable: there is no plan then without that replica's findings.
+    """
+    known = list(findings)
+    steps = [*_copy_steps(known, digest_of), *_queue_steps(known), *_manual_steps(known)]
+    return RepairPlan(
+        run_id=run_id,
+        cluster=cluster,
+        steps=tuple(replace(step, number=number) for number, step in enumerate(steps, start=1)),
+    )
+
+
+def _is_copied(finding: Finding) -> bool:
+    return (
+        finding.kind in _COPIED
+        and finding.verdict is not Verdict.UNDECIDED
+        and finding.broker_id is not None
+        and finding.source_broker_id is not None
+        and finding.start_offset is not None
+        and finding.end_offset is not None
+    )
+
+
+def _is_rewritten(finding: Finding) -> bool:
+    return (
+        finding.kind in _REWRITTEN
+        and finding.broker_id is not None
+        and finding.topic is not None
+        and finding.queue_id is not None
+        and finding.queue_offset is not None
+    )
+
+
+def _copy_steps(findings: list[Finding], digest_of: DigestOf) -> Iterator[RepairStep]:
+    copies = [
+        _Copy(
+            finding.group,
+            finding.broker_id or 0,
+            finding.source_broker_id or 0,
+            finding.start_offset or 0,
+            finding.end_offset or 0,
+            KINDS[finding.kind].title,
+        )
+        for finding in findings
+        if _is_copied(finding)
+    ]
+    for copy in _merged(copies):
+        log_range = LogRange(copy.start_offset, copy.end_offset)
+        yield RepairStep(
+            number=0,
+            action=RepairAction.COPY_RANGE,
+            group=copy.group,
+            target_broker_id=copy.target,
+            reason=copy.reason,
+            source_broker_id=copy.source,
+            start_offset=copy.start_offset,
+            end_offset=copy.end_offset,
+            target_digest=digest_of(copy.group, copy.target, log_range),
+            source_digest=digest_of(copy.group, copy.source, log_range),
+        )
+
+
+def _merged(copies: list[_Copy]) -> list[_Copy]:
+    """Ranges of the same target and source that adjoin or nearly so, as one."""
+    merged: list[_Copy] = []
+    for copy in sorted(copies):
+        last = merged[-1] if merged else None
+        if (
+            last is None
+            or last[:3] != copy[:3]
+            or copy.start_offset > last.end_offset + _GAP_BYTES_MAX
+            or copy.end_offset - last.start_offset > max(_RANGE_BYTES_MAX, last.end_offset - last.start_offset)
+        ):
+            merged.append(copy)
+            continue
+        reasons = [last.reason] if copy.reason in last.reason else [last.reason, copy.reason]
+        merged[-1] = last._replace(end_offset=max(last.end_offset, copy.end_offset), reason="; ".join(reasons))
+    return merged
+
+
+def _queue_steps(findings: list[Finding]) -> Iterator[RepairStep]:
+    entries = sorted(
+        (
+            finding.group,
+            finding.broker_id or 0,
+            finding.topic or "",
+            finding.queue_id or 0,
+            finding.queue_offset or 0,
+            (finding.queue_offset or 0) + finding.messages,
+        )
+        for finding in findings
+        if _is_rewritten(finding)
+    )
+    merged: list[tuple[str, int, str, int, int, int]] = []
+    for entry in entries:
+        if merged and merged[-1][:4] == entry[:4] and entry[4] <= merged[-1][5]:
+            merged[-1] = (*merged[-1][:5], max(entry[5], merged[-1][5]))
+        else:
+            merged.append(entry)
+    for group, broker_id, topic, queue_id, first, end in merged:
+        yield RepairStep(
+            number=0,
+            action=RepairAction.REWRITE_QUEUE_ENTRIES,
+            group=group,
+            target_broker_id=broker_id,
+            reason="ConsumeQueue entries do not lead to their messages",
+            topic=topic,
+            queue_id=queue_id,
+            first_queue_offset=first,
+            end_queue_offset=end,
+        )
+
+
+def _manual_steps(findings: list[Finding]) -> Iterator[RepairStep]:
+    """One step for all findings of a kind in a replica."""
+    grouped: dict[tuple[str, int | None, FindingKind, bool], list[Finding]] = {}
+    for finding in findings:
+        if not _is_copied(finding) and not _is_rewritten(finding):
+            is_undecided = finding.verdict is Verdict.UNDECIDED
+            grouped.setdefault((finding.group, finding.broker_id, finding.kind, is_undecided), []).append(finding)
+    for (group, broker_id, kind, is_undecided), own in grouped.items():
+        first = own[0]
+        advice = (
+            "nothing tells which replica is right: compare the messages with their senders or consumers, "
+            "then copy by hand"
+            if is_undecided
+            else _advice(kind, first)
+        )
+        more = f" and {len(own) - 1} more" if len(own) > 1 else ""
+        yield RepairStep(
+            number=0,
+            action=RepairAction.MANUAL,
+            group=group,
+            target_broker_id=broker_id or 0,
+            reason=f"{KINDS[kind].title} ({first.detail}){more}: {advice}",
+            source_broker_id=first.source_broker_id,
+            start_offset=min((each.start_offset for each in own if each.start_offset is not None), default=None),
+            end_offset=max((each.end_offset for each in own if each.end_offset is not None), default=None),
+            topic=first.topic,
+            queue_id=first.queue_id,
+        )
+
+
+def _advice(kind: FindingKind, finding: Finding) -> str:
+    """What a person does. Kinds whose usual remedy is a copy come here when there is no source, or no file."""
+    if kind in (FindingKind.SEGMENT_MISSING, FindingKind.SEGMENT_SIZE):
+        return (
+            "stop the broker and copy the file from a sound replica"
+            if finding.source_broker_id is not None
+            else "stop the broker; restore the file from a backup"
+        )
+    if kind in _COPIED and finding.source_broker_id is None:
+        return "no replica is known to hold it right: restore the range from a backup"
+    return KINDS[kind].remedy

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from mqcore.delivery.lease_state import LeaseState
-from mqcore.delivery.lease_values import Delivery, LeasedRecord, Received
-from mqcore.delivery.queue_progress import Lease, QueueProgress
-from mqcore.delivery.receipt_handle import make_handles
-from mqcore.delivery.tag_filter import TagFilter
+from mqcore.delivery.lease_state import LeaseState, make_handles
+from mqcore.delivery.queue_progress import Delivery, Lease, LeasedRecord, QueueProgress, Received
+from mqcore.delivery.subscription import TagFilter
 from mqcore.message.stored_message import StoredMessage
 
 __all__ = ["Handout"]

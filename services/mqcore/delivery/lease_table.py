@@ -26,17 +26,22 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from mqcore.delivery.handout import Handout
-from mqcore.delivery.journal import read_frames
-from mqcore.delivery.lease_state import LeaseState
-from mqcore.delivery.lease_values import Backlog, LeasedRecord, QueueState, Received, RestoreReport, SkippedBacklog
-from mqcore.delivery.options import DeliveryOptions
-from mqcore.delivery.queue_progress import ENDED, Lease, QueueProgress
-from mqcore.delivery.queue_reader import QueueReader
-from mqcore.delivery.receipt_handle import encode_broker_name, make_handles, read_numbers
-from mqcore.delivery.replay import LeaseReplay, write_snapshot
-from mqcore.delivery.subscription import Subscription
-from mqcore.delivery.tag_filter import TagFilter
-from mqcore.metadata.consumer_offset_table import GroupOffset
+from mqcore.delivery.journal import LeaseReplay, read_frames, write_snapshot
+from mqcore.delivery.lease_state import DeliveryOptions, LeaseState, encode_broker_name, make_handles, read_numbers
+from mqcore.delivery.queue_progress import (
+    ENDED,
+    Backlog,
+    Lease,
+    LeasedRecord,
+    QueueProgress,
+    QueueReader,
+    QueueState,
+    Received,
+    RestoreReport,
+    SkippedBacklog,
+)
+from mqcore.delivery.subscription import Subscription, TagFilter
+from mqcore.metadata.offset_tables import GroupOffset
 from mqcore.offsets import ConsumerOffset
 
 __all__ = ["LeaseTable"]

@@ -11,13 +11,31 @@ All transitions are here, made by the live table and by the replay of its journa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from mqcore.message.record import MessageRecord
+from mqcore.message.stored_message import StoredMessage
+from mqcore.storage.consume_queue import QueueEntry
 
 if TYPE_CHECKING:
     from mqcore.delivery.subscription import Subscription
 
-__all__ = ["ENDED", "Lease", "QueueProgress"]
+__all__ = [
+    "ENDED",
+    "Backlog",
+    "Delivery",
+    "Lease",
+    "LeasedRecord",
+    "QueueProgress",
+    "QueueReader",
+    "QueueState",
+    "Received",
+    "RestoreReport",
+    "SkippedBacklog",
+]
 
 ENDED: Final = 0
 """Deadline of a lease that is over: below every time of a lease."""
@@ -180,3 +198,128 @@ class QueueProgress:
         while committed < limit and committed not in pending:
             committed += 1
         self.committed = committed
+
+
+# What a lease table gives back.
+
+
+class Delivery:
+    """One message given to a client."""
+
+    __slots__ = ("attempt", "handle", "queue_id", "queue_offset", "record")
+
+    def __init__(self, record: StoredMessage, handle: str, attempt: int, queue_id: int, queue_offset: int) -> None:
+        self.record: Final = record
+        self.handle: Final = handle
+        self.attempt: Final = attempt
+        """1 for the first delivery."""
+        self.queue_id: Final = queue_id
+        self.queue_offset: Final = queue_offset
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedRecord:
+    """A message under a lease with everything that is stored of it, for a copy to another topic."""
+
+    record: MessageRecord
+    handle: str
+    attempt: int
+    """Deliveries so far; for a dead letter of `receive`, the one that would be too many."""
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(slots=True)
+class Received:
+    """What one receive got."""
+
+    deliveries: list[Delivery]
+    dead_letters: list[LeasedRecord]
+    """Messages delivered as often as allowed. The caller copies them to the dead letter topic, then acknowledges."""
+    more: bool = False
+    """The receive stopped at `max_scanned_per_receive`, not at the end: another one may find something at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedBacklog:
+    """A group that began at the newest message beside older ones, which it will not get by itself."""
+
+    group: str
+    topic: str
+    message_count: int
+    """Older ones that are still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """How much of the files could be used."""
+
+    snapshot_valid: bool
+    """False: bad disk. Groups resume at their stored offsets and messages in flight come again."""
+    journal_bytes: int
+    torn_bytes: int
+    """Cut off the journal: what a crash kept from being written, or what follows a damaged frame."""
+
+
+class Backlog(NamedTuple):
+    """Of one group in all queues of a topic, in messages."""
+
+    new_count: int
+    """Never delivered."""
+    inflight_count: int
+    """Leased."""
+    ready_count: int
+    """Their lease ended; they wait to be delivered again."""
+
+    @property
+    def is_empty(self) -> bool:
+        """The group has finished everything."""
+        return not (self.new_count or self.inflight_count or self.ready_count)
+
+
+class QueueState(NamedTuple):
+    """One group in one queue, for an operator."""
+
+    group: str
+    topic: str
+    queue_id: int
+    committed_offset: int
+    next_offset: int
+    """First message never delivered."""
+    inflight_count: int
+    """Leased messages."""
+    ready_count: int
+    """Messages whose lease ended, waiting to be delivered again."""
+
+
+# What delivery reads of the store.
+
+
+class QueueReader(Protocol):
+    """The queues of a broker. Positions are queue offsets; a queue never written has min and max offset 0."""
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """First message still held."""
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """One past the last message that may be delivered."""
+
+    def entries(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[QueueEntry]:
+        """Up to `count` entries from `start`, without gaps; fewer, but not none, within [min_offset, max_offset)."""
+
+    def has_proven_tags(self, topic: str, queue_id: int, start: int) -> bool:
+        """Whether the tags codes of entries from `start` on may be believed without a look at their records."""
+
+    def messages(
+        self, topic: str, queue_id: int, places: Sequence[int], entries: Sequence[QueueEntry]
+    ) -> list[StoredMessage | None]:
+        """The message of each entry, of which `places` are the queue offsets; None when none belongs to it.
+
+        Ends before the first entry that does not lead to its record: it is damaged, and is to be asked for again later.
+        """
+
+    def wrong_tag(self, topic: str, queue_id: int, place: int) -> None:
+        """An entry has another tags code than its record."""
+
+    def record(self, topic: str, queue_id: int, place: int, entry: QueueEntry) -> MessageRecord | None:
+        """The whole record of an entry; None where there is none, or as long as the entry is damaged."""

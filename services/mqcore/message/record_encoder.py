@@ -11,19 +11,19 @@ from typing import Final
 
 from librt.strings import BytesWriter, write_i32_be, write_i64_be
 
-from mqcore.message.checksum import crc32
-from mqcore.message.host import Host
-from mqcore.message.record import OutgoingMessage
+from mqcore.message.record import Host, OutgoingMessage
 from mqcore.message.record_layout import (
+    BORN_HOST_V6,
     CRC_MASK,
     HOST_FLAGS,
     MAX_V1_TOPIC_BYTES,
     PART_LENGTH,
+    STORE_HOST_V6,
     V1_MAGIC,
     V2_MAGIC,
     WHOLE_HEADS,
+    crc32,
 )
-from mqcore.message.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 
 __all__ = ["RecordEncoder", "encode_record", "record_size"]
 

@@ -7,9 +7,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqcore.message.checksum import crc32
-from mqcore.message.errors import MalformedRecord
-from mqcore.message.record_layout import CRC_MASK, DELIVERY_HEADS, HOST_FLAGS, SCAN_HEADS, V1_MAGIC, V2_MAGIC
+from mqcore.message.record_layout import (
+    CRC_MASK,
+    DELIVERY_HEADS,
+    HOST_FLAGS,
+    SCAN_HEADS,
+    V1_MAGIC,
+    V2_MAGIC,
+    MalformedRecord,
+    crc32,
+)
 
 __all__ = ["StoredMessage", "read_store_timestamp_ms", "read_stored_message"]
 

@@ -13,8 +13,7 @@ from copy import copy as shallow_copy
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, Self, TypeVar
 
-from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.java_json import JavaObject, JavaText, JavaValue, read_java_json, write_java_json
+from mqcore.metadata.metadata_store import DataVersion, JavaObject, JavaText, JavaValue, read_java_json, write_java_json
 
 __all__ = [
     "MARKS_KEPT_MS",

@@ -8,20 +8,30 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from mqcore.metadata.errors import InvalidTopic
-from mqcore.metadata.java_json import JavaObject, JavaValue
+from mqcore.metadata.metadata_store import InvalidTopic, JavaObject, JavaValue
 from mqcore.metadata.replica_merge import NamedTable
+from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig
 
 __all__ = [
     "ATTRIBUTE_MESSAGE_TYPE",
+    "AUTO_CREATE_TOPIC",
+    "GROUP_NAME_LENGTH_MAX",
     "MAX_QUEUE_COUNT",
     "MESSAGE_TYPES",
     "PERM_INHERIT",
     "PERM_READ",
     "PERM_READ_WRITE",
     "PERM_WRITE",
+    "RESERVED_TOPICS",
+    "SYSTEM_GROUPS",
+    "TOPIC_NAME_LENGTH_MAX",
     "TopicConfig",
     "TopicTable",
+    "group_name_problem",
+    "is_system_topic",
+    "system_subscription_groups",
+    "system_topics",
+    "topic_name_problem",
 ]
 
 PERM_INHERIT: Final = 1
@@ -131,3 +141,114 @@ class TopicTable(NamedTable[TopicConfig]):
 
     def __init__(self) -> None:
         super().__init__(TopicConfig, kind="topic", field="topicConfigTable")
+
+
+# Topics and groups every broker has from its first boot, as RocketMQ's TopicConfigManager makes them.
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+"""Its configuration is what a topic made by the first send inherits."""
+
+SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+_SYSTEM_PREFIX: Final = "rmq_sys_"
+_FIXED_TOPICS: Final = {
+    "SELF_TEST_TOPIC": 1,
+    "BenchmarkTest": 1024,
+    "OFFSET_MOVED_EVENT": 1,
+    "SCHEDULE_TOPIC_XXXX": 18,
+    "RMQ_SYS_TRANS_HALF_TOPIC": 1,
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC": 1,
+    "rmq_sys_wheel_timer": 1,
+}
+"""Name and number of queues."""
+_CHECKED_TOO_OFTEN_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Made when the first half message is given up."""
+_INHERITED: Final = PERM_READ_WRITE | PERM_INHERIT
+
+
+def system_topics(*, cluster: str, broker_name: str, auto_create_topic: bool) -> list[TopicConfig]:
+    """What the topic table of a new broker holds."""
+    topics = [TopicConfig(name, count, count) for name, count in _FIXED_TOPICS.items()]
+    topics += [
+        TopicConfig(cluster, 16, 16, perm=_INHERITED),
+        TopicConfig(broker_name, 1, 1, perm=_INHERITED),
+        TopicConfig(f"{cluster}_REPLY_TOPIC", 1, 1),
+        TopicConfig(f"{_SYSTEM_PREFIX}REVIVE_LOG_{cluster}", 8, 8),
+        TopicConfig(f"{_SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{broker_name}", 1, 1, perm=PERM_INHERIT),
+    ]
+    if auto_create_topic:
+        topics.append(TopicConfig(AUTO_CREATE_TOPIC, 8, 8, perm=_INHERITED))
+    return topics
+
+
+def system_subscription_groups() -> list[SubscriptionGroupConfig]:
+    """What the group table of a new broker holds."""
+    return [SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS]
+
+
+def is_system_topic(name: str, *, cluster: str, broker_name: str) -> bool:
+    """True for the broker's own topics: no client sends to them. Retry and dead letter topics are not among them."""
+    return (
+        name in _FIXED_TOPICS
+        or name in (AUTO_CREATE_TOPIC, _CHECKED_TOO_OFTEN_TOPIC, cluster, broker_name, f"{cluster}_REPLY_TOPIC")
+        or name.startswith((_SYSTEM_PREFIX, "RMQ_SYS_"))
+    )
+
+
+# Which names topics and consumer groups may have, as clients give them (RocketMQ's Validators and TopicValidator).
+
+TOPIC_NAME_LENGTH_MAX: Final = 127
+GROUP_NAME_LENGTH_MAX: Final = 120
+
+# Topics that brokers keep for themselves, besides those with a reserved prefix.
+RESERVED_TOPICS: Final = frozenset(
+    {
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
+
+_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_RESERVED_TOPIC_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
+_RESERVED_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+
+
+def topic_name_problem(name: str) -> str | None:
+    """Why a client may not use this topic name, in words for its user; None if it may.
+
+    Retry and dead letter topics (%RETRY%group, %DLQ%group) may be used; groups read from them.
+    """
+    problem = _form_problem("topic", name, TOPIC_NAME_LENGTH_MAX)
+    if problem is None and (name in RESERVED_TOPICS or name.startswith(_RESERVED_TOPIC_PREFIXES)):
+        return f"topic {name} is reserved for the brokers' own use"
+    return problem
+
+
+def group_name_problem(name: str) -> str | None:
+    """Why a client may not use this consumer group name, in words for its user; None if it may."""
+    problem = _form_problem("consumer group", name, GROUP_NAME_LENGTH_MAX)
+    if problem is None and name.startswith(_RESERVED_GROUP_PREFIX):
+        return f"consumer group {name} is reserved for the brokers' own use"
+    return problem
+
+
+def _form_problem(kind: str, name: str, length_max: int) -> str | None:
+    if not name:
+        return f"the {kind} name is empty"
+    if len(name) > length_max:
+        return f"the {kind} name has {len(name)} characters, the limit is {length_max}"
+    if not _ALLOWED.fullmatch(name):
+        return f"{kind} name {name!r}: use only the characters a-z A-Z 0-9 _ - % |"
+    return None

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final
 
-from mqcore.replication.errors import RemoteProtocolError
-from mqcore.replication.log_extent import LogExtent, LogRange
+from mqcore.replication.frames import RemoteProtocolError
+from mqcore.replication.log_history import LogExtent, LogRange
 
 __all__ = ["RANGES_MAX", "RANGE_BYTES_MAX", "TAIL_BYTES", "CommonPrefixSearch", "tail_range"]
 

@@ -30,21 +30,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from mqcore.replication.errors import RemoteProtocolError
-from mqcore.replication.events import (
+from mqcore.replication.frames import (
     LinkClosed,
     MasterEvent,
+    MasterOptions,
+    RemoteProtocolError,
     ReportRefused,
     SlaveFellBehind,
     SlaveInSync,
     SlaveStarted,
+    Transfer,
 )
-from mqcore.replication.frames import Transfer
-from mqcore.replication.log_extent import ReplicatedLog
+from mqcore.replication.log_history import ReplicatedLog
 from mqcore.replication.master_session import MasterSession
-from mqcore.replication.options import MasterOptions
 from mqcore.replication.put_gate import PutGate, WaitingPut
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 
 __all__ = ["MasterReplica", "SlaveView"]
 

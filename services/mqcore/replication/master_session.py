@@ -24,10 +24,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqcore.replication.errors import RemoteProtocolError
-from mqcore.replication.frames import REPORT, REPORT_BYTES, TRANSFER_HEADER, Transfer
-from mqcore.replication.log_extent import ReplicatedLog
-from mqcore.replication.options import MasterOptions
+from mqcore.replication.frames import (
+    REPORT,
+    REPORT_BYTES,
+    TRANSFER_HEADER,
+    MasterOptions,
+    RemoteProtocolError,
+    Transfer,
+)
+from mqcore.replication.log_history import ReplicatedLog
 
 __all__ = ["MasterSession"]
 

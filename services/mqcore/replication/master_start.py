@@ -32,9 +32,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
-from mqcore.replication.log_extent import LogExtent
-from mqcore.replication.log_history import LogHistory
-from mqcore.replication.replica_record import newest_memories
+from mqcore.replication.log_history import LogExtent, LogHistory, newest_memories
 from mqcore.routing.values import ReplicaMemory
 
 __all__ = ["Fetch", "MasterStart", "OwnReplica", "Relation", "ReplicaAnswer", "Serve", "StartStep", "Wait", "memory_of"]

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 
 __all__ = ["ProvenAck", "PutGate", "WaitingPut"]
 

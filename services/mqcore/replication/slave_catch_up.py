@@ -20,8 +20,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from mqcore.replication.log_extent import LogExtent
-from mqcore.replication.log_history import LogHistory
+from mqcore.replication.log_history import LogExtent, LogHistory
 
 __all__ = ["CatchUpStep", "catch_up_step", "cut_refusal", "stale_reason"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqcore.message.java_string import java_hash
+from mqcore.message.properties import java_hash
 
 __all__ = ["QueueRotation", "queue_of_message_group"]
 

@@ -1,37 +1,24 @@
-"""Who is alive and which broker group serves which queue: all decisions of one NameServer.
+"""A topic's route as the official clients need it: one row per queue of each group that can serve it now.
 
-Mirrors RocketMQ's RouteInfoManager, and differs where its rules let a dead process win over a live one:
-
-- A member is one process: identity, disk and run of the disk. A later run replaces an earlier one of its disk at any
-  address; an earlier one cannot push out a live later one, so two masters with one id do not take turns. A process on
-  another disk is another replica: it waits until the live one has gone. Wall clocks decide nothing, except between
-  brokers of an older version, which know no disk: there the later incarnation counts.
-- A master whose epoch is lower than one that its id had on another disk is superseded: it is refused, and its
-  heartbeats say so, for it may not have noticed (`GroupMemory` outlives the members).
-- A member that recovers is listed and is in no route: its topic table is not the group's, and it has no HA address.
-- A member lives until it leaves, its heartbeat stream breaks, or it is silent for its liveness timeout. Only the
-  stream that carried its last heartbeat counts, so the end of a stream it has already replaced is no loss.
-- The topic table is the master's. The smallest slave's stands in only while a group has had no master at all. When
-  the master goes the table stays, for reads; clients get no rows, as nothing can be sent. The last member's
-  departure removes it.
-- A new topic table is taken when its data version changed or the process is new, not at every registration: what an
-  operator changed here (`wipe_write_permission`) outlives the renewals, but not the next change by the broker.
-
-No I/O and no clock: every deadline is in ms of the caller's monotonic clock. Everything but the memory is soft state.
+Mirrors RocketMQ 5's RouteActivity, with two differences that the clients' own mistakes call for. Only the master's
+rows are listed: Go and Rust choose among all rows without looking at the broker id, and a slave's row would get their
+sends. And only what the topic really permits is listed, as the same clients do not look at the permission either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.metadata_store import DataVersion
 from mqcore.routing.group_memory import GroupMemory
 from mqcore.routing.values import (
     MASTER_ID,
+    PERMISSION_READ,
     PERMISSION_WRITE,
+    Address,
     BrokerData,
     BrokerEndpoints,
     BrokerIdentity,
@@ -42,16 +29,143 @@ from mqcore.routing.values import (
     RouteSnapshot,
     TopicQueues,
     TopicRoute,
+    parse_address,
 )
 
 __all__ = [
     "ORDER_TOPIC_NAMESPACE",
     "HeartbeatAnswer",
     "HeartbeatStatus",
+    "QueuePermission",
+    "QueueRow",
     "Registered",
     "RegistrationRefused",
     "RouteTable",
+    "accepted_message_types",
+    "external_route",
+    "merge_snapshots",
+    "queue_rows",
 ]
+
+_MIXED: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+# Types of a topic that takes nothing else.
+_SINGLE: Final = frozenset((*_MIXED, "LITE", "PRIORITY"))
+
+
+class QueuePermission(Enum):
+    """What a client may do with a queue; never none, a row without permission is not listed."""
+
+    READ = "read"
+    WRITE = "write"
+    READ_WRITE = "read and write"
+
+    @property
+    def is_readable(self) -> bool:
+        """True where consumers may poll."""
+        return self is not QueuePermission.WRITE
+
+    @property
+    def is_writable(self) -> bool:
+        """True where producers may send."""
+        return self is not QueuePermission.READ
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One queue, and the client plane of the member that serves it."""
+
+    topic: str
+    queue_id: int
+    permission: QueuePermission
+    broker_name: str
+    broker_id: int
+    address: Address
+    # Message types that may be sent to it, for example ("NORMAL",).
+    accept_types: tuple[str, ...]
+
+
+def queue_rows(route: TopicRoute) -> list[QueueRow]:
+    """Rows of all groups whose master is live, by broker name and queue id: the same order at every call.
+
+    Empty when no group has a live master, or none permits anything. Go compares routes by position, and a queue id 0
+    exists for each broker because Node reads no other.
+    """
+    masters = {group.broker_name: group.endpoints.get(MASTER_ID) for group in route.brokers}
+    rows = []
+    for queues in route.queues:
+        master = masters.get(queues.broker_name)
+        address = parse_address(master.client) if master is not None else None
+        if address is None:
+            continue
+        accept_types = accepted_message_types(queues.message_type)
+        rows += [
+            QueueRow(route.topic, queue_id, permission, queues.broker_name, MASTER_ID, address, accept_types)
+            for queue_id, permission in enumerate(_permissions(queues))
+        ]
+    return rows
+
+
+def external_route(route: TopicRoute) -> TopicRoute:
+    """The route for clients outside the cluster's network: external client endpoints; members without one left out."""
+    return replace(route, brokers=tuple(_external_group(group) for group in route.brokers))
+
+
+def _external_group(group: BrokerData) -> BrokerData:
+    return replace(
+        group,
+        endpoints={
+            broker_id: replace(endpoints, client=endpoints.client_external)
+            for broker_id, endpoints in group.endpoints.items()
+            if endpoints.client_external
+        },
+    )
+
+
+def accepted_message_types(message_type: str) -> tuple[str, ...]:
+    """What a topic of this type takes: MIXED all four ordinary types, any other only itself.
+
+    No type, or one that is not RocketMQ's, counts as NORMAL: a list that is empty or unknown to a client stops it.
+    """
+    if message_type == "MIXED":
+        return _MIXED
+    return (message_type,) if message_type in _SINGLE else ("NORMAL",)
+
+
+def _permissions(queues: QueueData) -> Iterator[QueuePermission]:
+    """One per queue, ids counted through: surplus read queues, surplus write queues, then those that are both."""
+    readable = queues.read_queue_count if queues.permission & PERMISSION_READ else 0
+    writable = queues.write_queue_count if queues.permission & PERMISSION_WRITE else 0
+    both = min(readable, writable)
+    for _ in range(readable - both):
+        yield QueuePermission.READ
+    for _ in range(writable - both):
+        yield QueuePermission.WRITE
+    for _ in range(both):
+        yield QueuePermission.READ_WRITE
+
+
+# Who is alive and which broker group serves which queue: all decisions of one NameServer.
+#
+# Mirrors RocketMQ's RouteInfoManager, and differs where its rules let a dead process win over a live one:
+#
+# - A member is one process: identity, disk and run of the disk. A later run replaces an earlier one of its disk at any
+#   address; an earlier one cannot push out a live later one, so two masters with one id do not take turns. A process
+#     on
+#   another disk is another replica: it waits until the live one has gone. Wall clocks decide nothing, except between
+#   brokers of an older version, which know no disk: there the later incarnation counts.
+# - A master whose epoch is lower than one that its id had on another disk is superseded: it is refused, and its
+#   heartbeats say so, for it may not have noticed (`GroupMemory` outlives the members).
+# - A member that recovers is listed and is in no route: its topic table is not the group's, and it has no HA address.
+# - A member lives until it leaves, its heartbeat stream breaks, or it is silent for its liveness timeout. Only the
+#   stream that carried its last heartbeat counts, so the end of a stream it has already replaced is no loss.
+# - The topic table is the master's. The smallest slave's stands in only while a group has had no master at all. When
+#   the master goes the table stays, for reads; clients get no rows, as nothing can be sent. The last member's
+#   departure removes it.
+# - A new topic table is taken when its data version changed or the process is new, not at every registration: what an
+#   operator changed here (`wipe_write_permission`) outlives the renewals, but not the next change by the broker.
+#
+# No I/O and no clock: every deadline is in ms of the caller's monotonic clock. Everything but the memory is soft
+# state.
 
 # Key-value namespace that maps a topic to its order configuration, "broker-a:4;broker-b:4".
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
@@ -549,3 +663,68 @@ def _drop_former_role(group: _Group, broker: RegisteredBroker) -> list[Registere
     for each in former:
         del group.members[each.identity.broker_id]
     return former
+
+
+# One view out of what several NameServers know. They never talk to each other, so each may miss a broker.
+#
+# A broker is alive if any of them says so: a NameServer that has just started, or that a broker cannot reach, must not
+# take the broker from everybody's routes. The price is that a dead broker stays for as long as the slowest of them
+# takes to notice, which is the broken connection's milliseconds or at worst the liveness timeout.
+
+
+def merge_snapshots(snapshots: Sequence[RouteSnapshot], *, revision: int) -> RouteSnapshot:
+    """The union of `snapshots`, ordered from stalest to freshest by the caller.
+
+    Of two processes with one identity the later one counts; a group's queues are those of the freshest snapshot in
+    which the group serves, as a whole, so that a deleted topic does not linger.
+    """
+    if len(snapshots) == 1:
+        return replace(snapshots[0], revision=revision)
+    brokers = _merged_brokers(snapshots)
+    groups = _groups(brokers)
+    source = {
+        broker.identity.broker_name: index
+        for index, snapshot in enumerate(snapshots)
+        for broker in snapshot.brokers
+        if not broker.recovering and broker.identity.broker_name in groups
+    }
+    queues: dict[str, dict[str, QueueData]] = {}
+    order_topic_confs: dict[str, str] = {}
+    for index, snapshot in enumerate(snapshots):
+        for topic, route in snapshot.routes.items():
+            order_topic_confs[topic] = route.order_topic_conf or order_topic_confs.get(topic, "")
+            for row in route.queues:
+                if source.get(row.broker_name) == index:
+                    queues.setdefault(topic, {})[row.broker_name] = row
+    routes = {topic: _route(topic, queues[topic], groups, order_topic_confs[topic]) for topic in sorted(queues)}
+    return RouteSnapshot(revision, routes, tuple(sorted(brokers.values(), key=lambda broker: broker.identity)))
+
+
+def _merged_brokers(snapshots: Sequence[RouteSnapshot]) -> dict[BrokerIdentity, RegisteredBroker]:
+    brokers: dict[BrokerIdentity, RegisteredBroker] = {}
+    for snapshot in snapshots:
+        for broker in snapshot.brokers:
+            known = brokers.get(broker.identity)
+            if known is None or not known.is_later_than(broker):
+                brokers[broker.identity] = broker
+    return brokers
+
+
+def _groups(brokers: Mapping[BrokerIdentity, RegisteredBroker]) -> dict[str, BrokerData]:
+    members: dict[str, dict[int, BrokerEndpoints]] = {}
+    clusters: dict[str, str] = {}
+    for identity in sorted(brokers):
+        if brokers[identity].recovering:
+            continue
+        members.setdefault(identity.broker_name, {})[identity.broker_id] = brokers[identity].endpoints
+        clusters[identity.broker_name] = identity.cluster
+    return {name: BrokerData(clusters[name], name, members[name]) for name in members}
+
+
+def _route(
+    topic: str, queues: Mapping[str, QueueData], groups: Mapping[str, BrokerData], order_topic_conf: str
+) -> TopicRoute:
+    names = sorted(queues)
+    return TopicRoute(
+        topic, tuple(queues[name] for name in names), tuple(groups[name] for name in names), order_topic_conf
+    )

@@ -27,25 +27,120 @@ between leaves entries that cannot be found, never a slot that leads astray. A m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from struct import Struct
-from typing import TYPE_CHECKING, Final
+from struct import Struct, unpack
+from types import FunctionType
+from typing import Final, TypeAlias
 
-from mqcore.message.java_string import extend_hash, java_hash
+import numpy as np
+import numpy.typing as npt
+from librt.strings import BytesWriter, write_i64_le
+from mypy_extensions import i64
+
+from mqcore.message.properties import extend_hash, java_hash
 from mqcore.offsets import PhysicalOffset
 from mqcore.storage.disk import MappedSegment
-from mqcore.storage.term_hashes import without_sign
-
-if TYPE_CHECKING:  # It imports numpy, which only those pay who have many records to enter.
-    from mqcore.storage.index_columns import IndexColumns
 
 __all__ = [
+    "HASH_BYTES",
+    "IndexColumns",
     "IndexFile",
+    "add_term_hashes",
+    "ascii_extended",
+    "hashes_of",
     "index_file_bytes",
     "key_hash",
     "tag_hash",
+    "term_hashes",
+    "without_sign",
 ]
 
+
+# What an index holds for a message: a hash for each key, and one for its tag. Made for every message stored.
+
+HASH_BYTES: Final = 8
+"""Of a hash among those that `add_term_hashes` has added."""
+_TOPICS_MAX: Final = 16_384
+_TAGS_MAX: Final = 1_024
+_BITS: Final = 0xFFFF_FFFF
+
+
+class _TopicTerms:
+    """Of one topic: what the hash of "topic#key" starts from, and the hashes of tags, which repeat."""
+
+    __slots__ = ("start", "tags")
+
+    def __init__(self, topic: str) -> None:
+        self.start = java_hash(f"{topic}#")
+        self.tags: dict[str, int] = {}
+
+
+_topics: Final[dict[str, _TopicTerms]] = {}
+"""The last few. It forgets everything when it is full, as do the tags of a topic."""
+
+
+def term_hashes(topic: str, keys: Sequence[str], tag: str | None) -> list[int]:
+    """The hashes of a message in the order in which it is entered: its keys, then its tag. See `key_hash`."""
+    hashes = BytesWriter()
+    add_term_hashes(hashes, topic, tuple(keys), tag)
+    return hashes_of(hashes)
+
+
+def hashes_of(added: BytesWriter) -> list[int]:
+    """What `add_term_hashes` has added."""
+    return list(unpack(f"<{len(added) // HASH_BYTES}q", added.getvalue()))
+
+
+def add_term_hashes(hashes: BytesWriter, topic: str, keys: tuple[str, ...], tag: str | None) -> int:
+    """Adds what `term_hashes` gives to `hashes`, each as `HASH_BYTES`, little-endian; returns how many they are."""
+    known = _topics.get(topic)
+    if known is None:
+        if len(_topics) >= _TOPICS_MAX:
+            _topics.clear()
+        known = _topics[topic] = _TopicTerms(topic)
+    for key in keys:
+        write_i64_le(hashes, without_sign(_extended(known.start, key)))
+    if not tag:
+        return len(keys)
+    tagged = known.tags.get(tag)
+    if tagged is None:
+        if len(known.tags) >= _TAGS_MAX:
+            known.tags.clear()
+        tagged = known.tags[tag] = without_sign(_extended(known.start, f"T#{tag}"))
+    write_i64_le(hashes, tagged)
+    return len(keys) + 1
+
+
+def without_sign(bits: i64) -> i64:
+    """What an index holds for a hash of 32 bits: Java's Math.abs, and 0 for the one value that has no counterpart."""
+    if bits & 0x8000_0000:
+        return (0x1_0000_0000 - bits) & 0x7FFF_FFFF
+    return bits
+
+
+def ascii_extended(start: i64, data: bytes) -> i64:
+    """The 32 bits of the hash of a text that goes on with `data`, of whose beginning `start` is the hash."""
+    value = start
+    for index in range(len(data)):
+        value = (value * 31 + data[index]) & 0xFFFF_FFFF
+    return value & 0xFFFF_FFFF
+
+
+def _extended(start: int, text: str) -> int:
+    """The 32 bits of `extend_hash`."""
+    if _IS_COMPILED:
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:  # Half a surrogate pair, which Java's strings may hold.
+            return extend_hash(start, text) & _BITS
+        if len(data) == len(text):
+            return ascii_extended(start, data)
+    return extend_hash(start, text) & _BITS
+
+
+# Compiled, a loop over the bytes of a text is the fastest there is; for the interpreter it is the slowest.
+_IS_COMPILED: Final = not isinstance(_extended, FunctionType)
 _HEADER: Final = Struct(">qqqqii")
 _SLOT: Final = Struct(">i")
 _ENTRY: Final = Struct(">iqii")
@@ -329,3 +424,99 @@ class IndexFile:
             self._used_slots,
             self.next_entry,
         )
+
+
+# Index entries of many records as columns, and how they are written into an IndexFile all at once.
+#
+# The result is, byte for byte, what entering them one after the other leaves. Imports numpy: see record_batch.
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+
+_ENTRY_INDEX_COLUMNS: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+_SLOT_INDEX_COLUMNS: Final = np.dtype(">i4")
+_WAITING: Final = np.dtype("<i8")
+_LOW_BITS: Final = 32
+_LOW_MASK: Final = (1 << _LOW_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class IndexColumns:
+    """One row an entry, in the order in which they are entered; entries of a record are neighbours."""
+
+    hashes: Integers
+    physical_offsets: Integers
+    """Ascending."""
+    store_timestamps_ms: Integers
+
+    @classmethod
+    def of_records(cls, hashes: bytes, records: bytes) -> IndexColumns:
+        """The entries of records in log order: all their hashes; and of each record how many are its, where and when it
+        was stored. Numbers of 8 bytes, little-endian."""
+        columns = np.frombuffer(records, dtype=_WAITING).reshape(-1, 3)
+        repeats = columns[:, 0]
+        return cls(
+            np.frombuffer(hashes, dtype=_WAITING), np.repeat(columns[:, 1], repeats), np.repeat(columns[:, 2], repeats)
+        )
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def part(self, start: int, end: int) -> IndexColumns:
+        """Rows [start, end)."""
+        return IndexColumns(
+            self.hashes[start:end], self.physical_offsets[start:end], self.store_timestamps_ms[start:end]
+        )
+
+    def first_from(self, physical_offset: int) -> int:
+        """The first row of a record that starts at or behind `physical_offset`."""
+        return int(np.searchsorted(self.physical_offsets, physical_offset, side="left"))
+
+    def record_start(self, row: int) -> int:
+        """The first row of the record that `row` belongs to; the number of rows for that number."""
+        return self.first_from(int(self.physical_offsets[row])) if row < len(self) else row
+
+    def record_end(self, row: int) -> int:
+        """The row behind the last one of the record that `row` belongs to."""
+        return int(np.searchsorted(self.physical_offsets, int(self.physical_offsets[row]), side="right"))
+
+    def write(
+        self,
+        view: memoryview,
+        *,
+        slots_start: int,
+        slot_count: int,
+        entries_start: int,
+        first_entry: int,
+        begin_timestamp_ms: int,
+    ) -> int:
+        """Writes entries and then slots; returns how many slots came into use. See index_file for the layout."""
+        count = len(self)
+        slots = np.ndarray((slot_count,), dtype=_SLOT_INDEX_COLUMNS, buffer=view, offset=slots_start)
+        slot_of = self.hashes % slot_count
+        numbers = np.arange(first_entry, first_entry + count, dtype=np.int64)
+        previous = slots[slot_of].astype(np.int64)
+        # By slot and then by row, in one sort of integers: the fastest there is.
+        ordered = np.sort(slot_of << _LOW_BITS | np.arange(count, dtype=np.int64))
+        order, ordered_slots = ordered & _LOW_MASK, ordered >> _LOW_BITS
+        follows = ordered_slots[1:] == ordered_slots[:-1]
+        previous[order[1:][follows]] = numbers[order[:-1][follows]]
+        is_first_ever = (previous <= 0) | (previous >= numbers)
+        previous[is_first_ever] = 0
+        entries = np.ndarray(
+            (count,),
+            dtype=_ENTRY_INDEX_COLUMNS,
+            buffer=view,
+            offset=entries_start + first_entry * _ENTRY_INDEX_COLUMNS.itemsize,
+        )
+        entries["hash"] = self.hashes
+        entries["offset"] = self.physical_offsets
+        entries["seconds"] = self._seconds_since(begin_timestamp_ms)
+        entries["previous"] = previous
+        is_last = np.append(~follows, True)
+        slots[ordered_slots[is_last]] = numbers[order[is_last]]
+        return int(np.count_nonzero(is_first_ever))
+
+    def _seconds_since(self, begin_timestamp_ms: int) -> Integers:
+        if begin_timestamp_ms <= 0:
+            return np.zeros(len(self), dtype=np.int64)
+        return np.clip((self.store_timestamps_ms - begin_timestamp_ms) // 1000, 0, _MOST_SECONDS)

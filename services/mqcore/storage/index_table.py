@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from struct import Struct
@@ -17,22 +18,64 @@ from librt.strings import BytesWriter, write_i64_le
 from mypy_extensions import i64
 
 from mqcore.offsets import PhysicalOffset
-from mqcore.storage.consume_queue_loading import StopKind
-from mqcore.storage.disk import Disk, MappedSegment
-from mqcore.storage.errors import DiskFull
+from mqcore.storage.consume_queue_table import StopKind
+from mqcore.storage.disk import Disk, DiskFull, MappedSegment
 from mqcore.storage.index_file import (
+    HASH_BYTES,
     IndexFile,
+    add_term_hashes,
+    hashes_of,
     index_file_bytes,
     key_hash,
     tag_hash,
+    term_hashes,
 )
-from mqcore.storage.pages_ahead import PagesAhead, PagesAheadJob
-from mqcore.storage.term_hashes import HASH_BYTES, add_term_hashes, hashes_of, term_hashes
 
-if TYPE_CHECKING:  # It imports numpy, which only those pay who have many records to enter.
-    from mqcore.storage.index_columns import IndexColumns
+if TYPE_CHECKING:
+    from mqcore.storage.index_file import IndexColumns
 
-__all__ = ["IndexTable"]
+__all__ = ["IndexTable", "PagesAhead", "PagesAheadJob"]
+
+
+# Which pages of a mapped file are brought before its writer comes to them (docs/adr/0022).
+
+_AHEAD_BYTES: Final = 16 << 20
+_LEFT_BYTES_MIN: Final = _AHEAD_BYTES // 2
+"""While more than that is left of what was brought, nobody is woken. An index needs a second and more for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagesAheadJob:
+    """Brings the pages of [start, end) of a file, in a thread."""
+
+    segment: MappedSegment
+    start: int
+    end: int
+
+    def run(self) -> None:
+        """Blocks; never raises DiskError."""
+        self.segment.fetch_pages(self.start, self.end)
+
+
+class PagesAhead:
+    """Follows one writer that fills files from front to back."""
+
+    def __init__(self) -> None:
+        self._segment: MappedSegment | None = None
+        # Where the pages end that were brought of that file.
+        self._end = 0
+
+    def ahead_of(self, segment: MappedSegment, position: int) -> PagesAheadJob | None:
+        """What is to be brought for a writer that is at `position`, and counts as brought now; None: nothing."""
+        if segment is not self._segment:
+            self._segment, self._end = segment, 0
+        start = max(self._end, position)
+        end = min(position + _AHEAD_BYTES, segment.size)
+        if start >= end or start - position > _LEFT_BYTES_MIN:
+            return None
+        self._end = end
+        return PagesAheadJob(segment, start, end)
+
 
 _INDEX_FOLDER: Final = "index"
 _NAME_DIGITS: Final = 17
@@ -114,7 +157,7 @@ class IndexTable:
     def load_columns(self) -> None:
         """Has `enter_waiting` enter many records at once from now on, if numpy is there. Takes a tenth of a second."""
         if find_spec("numpy") is not None:
-            from mqcore.storage.index_columns import IndexColumns
+            from mqcore.storage.index_file import IndexColumns
 
             self._columns = IndexColumns
 

@@ -20,43 +20,50 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from mqcore.clock import Clock
-from mqcore.message.errors import MalformedRecord
-from mqcore.message.host import Host
 from mqcore.message.properties import MAX_PROPERTIES_BYTES
-from mqcore.message.record import MessageRecord, OutgoingMessage
+from mqcore.message.record import SCHEDULE_TOPIC, Host, MessageRecord, OutgoingMessage, delay_tags_code
 from mqcore.message.record_decoder import Blank, Corrupt, RecordFound, ScanResult, ScanStop, decode_record, scan_record
 from mqcore.message.record_encoder import RecordEncoder
-from mqcore.message.sys_flag import enters_consume_queue, enters_index
-from mqcore.message.tags_code import SCHEDULE_TOPIC, delay_tags_code
-from mqcore.storage.append_result import AppendResult
-from mqcore.storage.believed_time import BelievedTime
-from mqcore.storage.checkpoint import StoreCheckpoint
+from mqcore.message.record_layout import MalformedRecord, enters_consume_queue, enters_index
 from mqcore.storage.commit_log import COMMIT_LOG_FOLDER, CommitLog
 from mqcore.storage.consume_queue import ConsumeQueue, QueueRun
-from mqcore.storage.consume_queue_loading import StopKind
-from mqcore.storage.consume_queue_table import ConsumeQueueTable
-from mqcore.storage.disk import Disk, DiskLock, DiskUsage
+from mqcore.storage.consume_queue_table import ConsumeQueueTable, StopKind
+from mqcore.storage.disk import (
+    Disk,
+    DiskError,
+    DiskFull,
+    DiskLock,
+    DiskUsage,
+    LogGap,
+    RawWrite,
+    RecordCorrupt,
+    StorageError,
+)
 from mqcore.storage.dispatch import BatchDone, Dispatcher
-from mqcore.storage.errors import DiskError, DiskFull, LogGap, RecordCorrupt, StorageError
 from mqcore.storage.flush_jobs import (
     FlushJob,
     LogFlushJob,
     NextSegmentJob,
+    QueueFlush,
     QueueFlushJob,
     QueueFlushRound,
+    StoreCheckpoint,
 )
-from mqcore.storage.index_table import IndexTable
+from mqcore.storage.index_table import IndexTable, PagesAheadJob
 from mqcore.storage.kept_tail import KeptTail, keep_tail
 from mqcore.storage.options import StoreOptions
-from mqcore.storage.pages_ahead import PagesAheadJob
-from mqcore.storage.put_status import PutStatus
-from mqcore.storage.queue_flush import QueueFlush
-from mqcore.storage.raw_write import RawWrite
+from mqcore.storage.put_result import AppendResult, PutStatus
 from mqcore.storage.record_walk import sound_end
-from mqcore.storage.recovery import RecoveryReport, recover
-from mqcore.storage.recovery_progress import RecoveryProgress
-from mqcore.storage.retention import ExpiryWish, Retention, RetentionFloor, RetentionJob, held_words
-from mqcore.storage.run_marks import clear_run_marks, read_stop_kind, set_doubtful_run_marks, set_run_marks
+from mqcore.storage.recovery import (
+    RecoveryProgress,
+    RecoveryReport,
+    clear_run_marks,
+    read_stop_kind,
+    recover,
+    set_doubtful_run_marks,
+    set_run_marks,
+)
+from mqcore.storage.retention import BelievedTime, ExpiryWish, Retention, RetentionFloor, RetentionJob, held_words
 
 __all__ = ["MessageStore"]
 

@@ -23,20 +23,69 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mqcore.message.record_decoder import RecordFound
-from mqcore.storage.checkpoint import StoreCheckpoint
 from mqcore.storage.commit_log import CommitLog
-from mqcore.storage.consume_queue_loading import StopKind
-from mqcore.storage.consume_queue_table import ConsumeQueueTable
-from mqcore.storage.disk import Disk
-from mqcore.storage.dispatch import BatchDone, Dispatcher
-from mqcore.storage.errors import DiskFull
+from mqcore.storage.consume_queue_table import ConsumeQueueTable, StopKind
+from mqcore.storage.disk import Disk, DiskFull
+from mqcore.storage.dispatch import BatchDone, Dispatcher, LogScan, first_record, record_at, scan_log
+from mqcore.storage.flush_jobs import StoreCheckpoint
 from mqcore.storage.index_table import IndexTable
-from mqcore.storage.kept_tail import KeptTail, is_cut_kept, keep_tail
-from mqcore.storage.log_scan import LogScan, first_record, record_at, scan_log
-from mqcore.storage.log_tail import LogTail, describe_damage, read_log_tail
-from mqcore.storage.recovery_progress import RecoveryProgress
+from mqcore.storage.kept_tail import KeptTail, LogTail, describe_damage, is_cut_kept, keep_tail, read_log_tail
 
-__all__ = ["Recovered", "RecoveryReport", "recover"]
+__all__ = [
+    "Recovered",
+    "RecoveryProgress",
+    "RecoveryReport",
+    "clear_run_marks",
+    "read_stop_kind",
+    "recover",
+    "set_doubtful_run_marks",
+    "set_run_marks",
+]
+
+
+# How far a recovery has come, for those who wait for the broker.
+
+_ALMOST: Final = 0.99
+"""What is left when the log is read: syncing, and clearing what lies behind its end."""
+
+
+class RecoveryProgress:
+    """Written by the thread that recovers, read by any other: single attributes, each of them whole at any time."""
+
+    def __init__(self) -> None:
+        self.started_ms: int | None = None
+        """Monotonic; None before it began."""
+        self.duration_ms: int | None = None
+        """None before it ended."""
+        self.read_bytes = 0
+        """Of the log, by now."""
+        self.bytes_to_read = 0
+        """At most: where the log ends is what recovery finds out."""
+
+    def begin(self, *, now_ms: int) -> None:
+        """Recovery begins."""
+        self.started_ms = now_ms
+        self.duration_ms = None
+        self.read_bytes = self.bytes_to_read = 0
+
+    def end(self, *, now_ms: int) -> None:
+        """The store is recovered."""
+        assert self.started_ms is not None, "a recovery that never began"
+        self.duration_ms = now_ms - self.started_ms
+
+    def elapsed_ms(self, *, now_ms: int) -> int:
+        """How long it took, or has taken by now."""
+        if self.duration_ms is not None:
+            return self.duration_ms
+        return now_ms - self.started_ms if self.started_ms is not None else 0
+
+    @property
+    def ratio(self) -> float:
+        """Share of the work that is done, at least: 1 when the recovery has ended, and not before."""
+        if self.duration_ms is not None:
+            return 1.0
+        return _ALMOST * min(1.0, self.read_bytes / self.bytes_to_read) if self.bytes_to_read else 0.0
+
 
 _INDEX_REBUILD_BYTES_MAX: Final = 2 << 30
 """How far back the index is entered again after a power loss: some ten seconds of start-up. RocketMQ enters no more
@@ -313,3 +362,52 @@ def _rebuild_index(
         on_many=enter_many,
     )
     progress.read_bytes = max(0, end_offset - start_offset)
+
+
+# The two files that tell the next start how this run ended: RocketMQ's `abort`, and a `boot` of our own.
+#
+# | file  | content                       | written                      | removed                        |
+# |-------|-------------------------------|------------------------------|--------------------------------|
+# | abort | process id, decimal           | when the store begins to run | last step of an orderly stop   |
+# | boot  | Disk.boot_id() of the machine | before `abort`               | before `abort`                 |
+#
+# An `abort` file at start means that the last run was not ended. If `boot` names this very run of the machine, the
+# kernel still has all that the killed process wrote; if it is missing (a Java broker ran) or names another, pages may
+# be lost.
+#
+# A store that may have lost pages stays without `boot` until its owner says that nothing is missing any more: the
+# answer to "was anything lost?" must survive a kill, and an orderly stop, in the middle of fetching what was lost.
+
+_ABORT_PATH: Final = "abort"
+_BOOT_PATH: Final = "boot"
+
+
+def read_stop_kind(disk: Disk) -> StopKind:
+    """How the last run ended."""
+    if disk.read_file(_ABORT_PATH) is None:
+        return StopKind.CLEAN
+    if disk.read_file(_BOOT_PATH) == disk.boot_id().encode():
+        return StopKind.KILLED
+    return StopKind.POWER_LOST
+
+
+def set_run_marks(disk: Disk, *, process_id: int) -> None:
+    """The store runs from now on. Only after a recovery is complete and durable: a crash in it must not look harmless.
+
+    `boot` first. A crash between the two after an orderly stop finds a store nothing was added to; after a crash
+    `abort` is still there, and what `boot` says is true by then.
+    """
+    disk.write_file(_BOOT_PATH, disk.boot_id().encode())
+    disk.write_file(_ABORT_PATH, str(process_id).encode())
+
+
+def set_doubtful_run_marks(disk: Disk, *, process_id: int) -> None:
+    """The store runs, but pages that were lost before may be missing: the next start is to ask the same question."""
+    disk.remove(_BOOT_PATH)
+    disk.write_file(_ABORT_PATH, str(process_id).encode())
+
+
+def clear_run_marks(disk: Disk) -> None:
+    """The store has stopped in order; everything is durable."""
+    disk.remove(_BOOT_PATH)
+    disk.remove(_ABORT_PATH)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from mqcore.tracing.span_data import AttributeValue
+
+__all__ = ["peer_attributes"]
 
 MESSAGING_SYSTEM: Final = "messaging.system"
 MESSAGING_SYSTEM_ROCKETMQ: Final = "rocketmq"
@@ -82,3 +85,19 @@ def message_ids_of(attributes: Mapping[str, AttributeValue]) -> tuple[str, ...]:
     """The messages that a span, an event or a link names: one, those of a batch, or none."""
     named = attributes.get(MESSAGING_MESSAGE_ID) or attributes.get(MESSAGE_IDS) or ()
     return named if isinstance(named, tuple) else (str(named),)
+
+
+# Who called, as spans tell it.
+
+
+@lru_cache(maxsize=1_024)
+def peer_attributes(peer: str) -> Mapping[str, AttributeValue]:
+    """Address and port of `ipv4:10.0.0.7:51234` or `ipv6:[::1]:51234`, whose brackets gRPC writes %5B and %5D.
+
+    Nothing for what is neither. Callers share the mapping.
+    """
+    address, _, port = peer.partition(":")[2].rpartition(":")
+    if not address or not port.isdecimal():
+        return {}
+    address = address.removeprefix("%5B").removesuffix("%5D").strip("[]")
+    return {NETWORK_PEER_ADDRESS: address, NETWORK_PEER_PORT: int(port)}

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from mqcore.tracing.attributes import MESSAGE_IDS, MESSAGING_MESSAGE_ID, RETAINED_FOR, RetainedFor, message_ids_of
-from mqcore.tracing.resolved_send import ResolvedSend
-from mqcore.tracing.send_spans import send_spans
+from mqcore.tracing.send_spans import ResolvedSend, send_spans
 from mqcore.tracing.span_data import AttributeValue, SpanData
 
 __all__ = ["KeptTrace", "RecentSpans"]

@@ -13,10 +13,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from mqcore.tracing import attributes as names
-from mqcore.tracing.head_sampler import HeadSampler
-from mqcore.tracing.offset_timeline import OffsetTimeline
+from mqcore.tracing.send_spans import OffsetTimeline
 from mqcore.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind, SpanLink
-from mqcore.tracing.trace_context import TraceContext
+from mqcore.tracing.trace_context import HeadSampler, TraceContext
 
 __all__ = ["ReplicaTimelines", "TracedPut", "replica_spans"]
 

@@ -12,7 +12,7 @@ from itertools import accumulate
 from math import isinf, isnan
 from typing import Final
 
-from mqcore.metrics.histogram import Exemplar, HistogramReading
+from mqcore.histogram import Exemplar, HistogramReading
 from mqservice.metrics.metric_info import MetricKind
 from mqservice.metrics.metric_samples import LabelValues, MetricFamily
 

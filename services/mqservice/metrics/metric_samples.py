@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from mqcore.metrics.histogram import HistogramReading
+from mqcore.histogram import HistogramReading
 from mqservice.metrics.metric_info import MetricInfo, MetricKind
 
 __all__ = ["LabelValues", "MetricFamily", "MetricSamples"]

@@ -20,7 +20,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from mqcore.metrics.histogram import Exemplar, HistogramReading
+from mqcore.histogram import Exemplar, HistogramReading
 from mqservice.metrics.metric_info import MetricKind
 from mqservice.metrics.metric_samples import MetricFamily
 from mqservice.telemetry.otlp_library import SCOPE

@@ -13,7 +13,7 @@ import grpc
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from mqcore.tracing.resolved_send import ResolvedSend
+from mqcore.tracing.send_spans import ResolvedSend
 from mqservice.telemetry.otlp_library import EXPORTER_LINES, SCOPE, encoded_resource, endpoint_of
 from mqservice.telemetry.send_encoding import encoded_send
 from mqservice.telemetry.span_encoding import encoded_request, encoded_span

@@ -12,8 +12,15 @@ from struct import Struct
 from typing import Final
 
 from mqcore.tracing import attributes as names
-from mqcore.tracing.resolved_send import ResolvedSend, SendSource, TransferMark
-from mqcore.tracing.send_spans import RPC_METHOD, send_spans, sender_attributes, wait_attributes
+from mqcore.tracing.send_spans import (
+    RPC_METHOD,
+    ResolvedSend,
+    SendSource,
+    TransferMark,
+    send_spans,
+    sender_attributes,
+    wait_attributes,
+)
 from mqservice.telemetry.span_encoding import (
     END_OF_SPAN,
     END_OF_SPAN_OF_REMOTE_PARENT,

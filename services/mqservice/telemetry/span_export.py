@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeAlias
 
 import structlog
 
-from mqcore.tracing.resolved_send import ResolvedSend
+from mqcore.tracing.send_spans import ResolvedSend
 from mqcore.tracing.span_data import SpanData
 
 __all__ = ["Exported", "SpanExport", "SpanSender", "open_span_export"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from mqcore.tracing.resolved_send import ResolvedSend
+from mqcore.tracing.send_spans import ResolvedSend
 from mqcore.tracing.span_data import SpanData
 
 __all__ = ["SpanFan", "SpanSink"]

@@ -11,7 +11,7 @@ from typing import Final
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
 
-from mqcore.metadata.resource_names import group_name_problem
+from mqcore.metadata.topic_table import group_name_problem
 from mqcore.routing.values import TopicRoute
 from mqservice.route_query import RouteQueryHandler, client_id_problem, message_queue, rows_or_problem
 from mqservice.rpc import Call, MethodTable, UnaryMethod

@@ -10,9 +10,8 @@ import grpc.aio
 from tandemmq.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.nameserver.v1 import name_server_service_pb2_grpc
 
-from mqcore.routing.address import parse_address
 from mqcore.routing.route_table import HeartbeatStatus, RegistrationRefused
-from mqcore.routing.values import RegisteredBroker, Registration
+from mqcore.routing.values import RegisteredBroker, Registration, parse_address
 from mqservice.route_messages import (
     broker_message,
     identity_value,

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 from mqclient import BrokerRefused, ClientOptions, Producer, ReceivedMessage, SimpleConsumer
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 from mqcore.tracing.trace_context import parse_traceparent
 from mqservice.clock import SystemClock
 from support.broker_assembly import BrokerAssembly

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from broker.flush_worker import FlushWorker
-from mqcore.storage.errors import DiskError, DiskFull
+from mqcore.storage.disk import DiskError, DiskFull
 
 
 class Job:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.group_members import GroupMembers
 from broker.slave.follower import MasterAddress
-from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.metadata_store import DataVersion
 from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, RegisteredBroker
 from mqservice.name_server_link import ClusterView
 

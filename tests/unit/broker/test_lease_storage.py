@@ -20,13 +20,11 @@ from broker.metadata_tables import MetadataTables
 from broker.slave.metadata_pull import MetadataPull
 from mqcore.clock import Clock
 from mqcore.delivery.journal import JournalEntry, read_frames
+from mqcore.delivery.lease_state import DeliveryOptions
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.options import DeliveryOptions
-from mqcore.delivery.tag_filter import TagFilter
-from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.metadata_store import MetadataFile
-from mqcore.storage.disk import Disk
-from mqcore.storage.errors import DiskError
+from mqcore.delivery.subscription import TagFilter
+from mqcore.metadata.metadata_store import DataVersion, MetadataFile
+from mqcore.storage.disk import Disk, DiskError
 from support.queue_memory import QueueMemory
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import ManualClock

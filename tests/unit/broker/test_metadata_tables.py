@@ -14,11 +14,10 @@ from broker.lease_copy import LeaseCopy
 from broker.master.metadata_recovery import recover_metadata
 from broker.metadata_tables import MetadataTables, MetadataWrite
 from broker.slave.metadata_pull import MetadataPull
+from mqcore.delivery.lease_state import DeliveryOptions
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.options import DeliveryOptions
-from mqcore.delivery.tag_filter import TagFilter
-from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.delivery.subscription import TagFilter
+from mqcore.metadata.metadata_store import DataVersion, MetadataFile
 from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig
 from mqcore.metadata.topic_table import TopicConfig
 from support.queue_memory import QueueMemory

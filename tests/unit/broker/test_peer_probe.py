@@ -4,7 +4,7 @@ import asyncio
 
 from broker.peer_probe import PeerProbe, PeerProbes, ProbeTarget, probe_targets
 from mqcore.clock import Clock
-from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.metadata_store import DataVersion
 from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, RegisteredBroker
 from support.manual_time import ManualTime
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.put_meter import PutMeter, TopicPuts
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 from mqservice.metrics.series_limit import OTHER
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import ReplicaProof
-from mqcore.replication.log_extent import LogRange
-from mqcore.replication.log_history import LogHistory
+from mqcore.replication.log_history import LogHistory, LogRange
 from mqcore.routing.values import BrokerIdentity, ReplicaMemory
 from support.simulated_disk import SimulatedDisk
 

@@ -13,9 +13,9 @@ from broker import retention
 from broker.api.peer_client import PeerUnavailable
 from broker.retention import MasterFloor, Retention, SlaveFloor
 from broker.slave.follower import MasterAddress
-from mqcore.delivery.tag_filter import TagFilter
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable
-from mqcore.replication.log_extent import LogExtent
+from mqcore.delivery.subscription import TagFilter
+from mqcore.metadata.offset_tables import ConsumerOffsetTable
+from mqcore.replication.log_history import LogExtent
 from mqcore.replication.master_replica import SlaveView
 from mqcore.storage.disk import DiskUsage
 from mqcore.storage.retention import ExpiryWish, RetentionFloor

@@ -15,22 +15,16 @@ from broker.put_meter import PutMeter, TopicPuts
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.send_tracer import SendTracer
 from broker.write_path import WritePath
-from mqcore.message.host import Host
-from mqcore.message.record import OutgoingMessage
+from mqcore.message.record import Host, OutgoingMessage
+from mqcore.replication.frames import MasterOptions
 from mqcore.replication.master_replica import MasterReplica
-from mqcore.replication.options import MasterOptions
 from mqcore.routing.values import BrokerIdentity
-from mqcore.storage.append_result import AppendResult
-from mqcore.storage.disk import MappedSegment
-from mqcore.storage.errors import DiskError
+from mqcore.storage.disk import DiskError, MappedSegment
 from mqcore.storage.options import FlushDiskType
-from mqcore.storage.put_status import PutStatus
-from mqcore.tracing.head_sampler import HeadSampler
-from mqcore.tracing.options import TraceOptions
-from mqcore.tracing.resolved_send import ResolvedSend
-from mqcore.tracing.send_spans import send_spans
+from mqcore.storage.put_result import AppendResult, PutStatus
+from mqcore.tracing.send_spans import AckPolicy, ResolvedSend, send_spans
 from mqcore.tracing.span_data import SpanData
-from mqcore.tracing.traced_send import AckPolicy
+from mqcore.tracing.trace_context import HeadSampler, TraceOptions
 from support.fake_call import FakeCall
 from support.simulated_disk import SimulatedDisk
 from support.stores import SMALL_OPTIONS, ManualClock, new_store

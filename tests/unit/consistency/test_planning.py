@@ -20,7 +20,7 @@ from consistency.planning import (
     total_bytes,
 )
 from mqcore.audit.run_summary import Tier
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 
 _EXTENT = 1 << 20
 _DAY_S = 86_400.0

@@ -16,7 +16,7 @@ from consistency.source_files.buffer_pool import BufferPool
 from consistency.source_files.posix_files import PosixFiles
 from consistency.source_files.source_spec import ReadMode, SourceKind, SourceSpec, parse_source
 from consistency.source_files.throttled_files import ThrottledFiles
-from mqcore.audit.replica_files import ReplicaFiles, ReplicaUnreadable, StoreEntry
+from mqcore.audit.replica_store import ReplicaFiles, ReplicaUnreadable, StoreEntry
 
 _CONTENT = random.Random(4).randbytes((1 << 20) + 1_234)
 

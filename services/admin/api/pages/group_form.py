@@ -9,7 +9,7 @@ from typing import Final
 from admin.api.forms import Form
 from admin.moments import MomentUnreadable, read_moment
 from admin.operations.values import GroupChange, GroupSummary, ResetTarget
-from mqcore.metadata.resource_names import group_name_problem
+from mqcore.metadata.topic_table import group_name_problem
 
 __all__ = [
     "GroupForm",

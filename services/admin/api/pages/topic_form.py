@@ -8,8 +8,7 @@ from typing import Final
 
 from admin.api.forms import Form
 from admin.operations.values import TopicChange, TopicSummary
-from mqcore.metadata.resource_names import topic_name_problem
-from mqcore.metadata.topic_table import MAX_QUEUE_COUNT
+from mqcore.metadata.topic_table import MAX_QUEUE_COUNT, topic_name_problem
 
 __all__ = ["PERMISSIONS", "TopicForm", "blank_topic", "read_topic_form", "topic_form_of", "topic_types"]
 

@@ -16,8 +16,7 @@ from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.group_operations import GroupOperations
 from admin.operations.members import Members
 from admin.operations.message_operations import MessageOperations
-from mqcore.message.host import Host
-from mqcore.message.message_id import offset_message_id
+from mqcore.message.record import Host, offset_message_id
 from support.cluster_states import healthy_cluster
 from support.fake_brokers import FakeQuestions, rpc_error
 from support.manual_time import ManualTime

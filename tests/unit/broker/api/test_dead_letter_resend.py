@@ -14,10 +14,9 @@ from broker.api.status_codes import OK, Outcome
 from broker.delivery_meter import DeliveryMeter
 from broker.queries.message_queries import MessageQueries
 from mqcore.message.properties import decode_properties, encode_properties, index_terms
-from mqcore.message.record import MessageRecord, OutgoingMessage
-from mqcore.message.sys_flag import COMPRESSED
-from mqcore.message.tags_code import tags_code
-from mqcore.storage.put_status import PutStatus
+from mqcore.message.record import MessageRecord, OutgoingMessage, tags_code
+from mqcore.message.record_layout import COMPRESSED
+from mqcore.storage.put_result import PutStatus
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.messages import BORN_HOST

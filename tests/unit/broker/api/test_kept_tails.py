@@ -16,7 +16,7 @@ from broker.queries.message_queries import MessageQueries
 from mqcore.message.properties import decode_properties
 from mqcore.message.record_decoder import decode_record
 from mqcore.storage.kept_tail import KeptTail, TailWalk
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.messages import outgoing_message

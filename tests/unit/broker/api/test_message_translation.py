@@ -10,12 +10,10 @@ from google.protobuf.duration_pb2 import Duration
 from broker.api.delivery_encoding import DeliveryEncoder
 from broker.api.message_translation import Peer, TopicTranslation, peer_of
 from broker.api.sent_message import SentMessage
-from mqcore.message.errors import InvalidProperty
-from mqcore.message.host import Host
-from mqcore.message.java_string import java_hash
-from mqcore.message.properties import decode_properties
-from mqcore.message.record import OutgoingMessage
+from mqcore.message.properties import decode_properties, java_hash
+from mqcore.message.record import Host, OutgoingMessage
 from mqcore.message.record_encoder import encode_record
+from mqcore.message.record_layout import InvalidProperty
 from mqcore.message.stored_message import StoredMessage, read_stored_message
 from support.manual_time import ManualTime
 

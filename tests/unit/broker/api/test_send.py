@@ -8,7 +8,7 @@ from apache.rocketmq.v2 import service_pb2 as pb
 
 from mqcore.message.properties import decode_properties
 from mqcore.routing.queue_choice import queue_of_message_group
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 from support.api_requests import call, message, send_request
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.api.send import _response, _stored_response
-from mqcore.storage.append_result import AppendResult
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import AppendResult, PutStatus
 
 _ENTRIES = st.lists(st.tuples(st.text(max_size=300), st.integers(0, 2**63 - 1)), min_size=1, max_size=40)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from broker.api.ack_request import AckRequest
 from broker.api.settle import encoded_ack
 from broker.api.status_codes import OK, Outcome, common_status, status_of
-from mqcore.storage.errors import DiskError
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.disk import DiskError
+from mqcore.storage.put_result import PutStatus
 from support.api_requests import Answer, ack_request, call, message, receive, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime

@@ -9,9 +9,9 @@ import pytest
 from broker.audit.job_runner import JobRunner
 from broker.audit.jobs import LINE_BYTES_MAX, CheckRecordsJob, line_of
 from mqcore.audit import record_check
-from mqcore.audit.queue_spans import QueueSpan
+from mqcore.audit.queue_check import QueueSpan
 from mqcore.audit.record_check import RecordCheck
-from mqcore.audit.replica_files import ReplicaFacts
+from mqcore.audit.replica_store import ReplicaFacts
 
 
 def test_spans_of_tens_of_thousands_of_queues_come_in_lines_that_can_be_read(

@@ -16,8 +16,8 @@ from broker.audit.jobs import (
     job_to_json,
     line_of,
 )
-from mqcore.audit.replica_files import ReplicaFacts
-from mqcore.replication.log_extent import LogRange
+from mqcore.audit.replica_store import ReplicaFacts
+from mqcore.replication.log_history import LogRange
 
 FACTS = ReplicaFacts("broker-a", 1, 0, 9_000, 4_096, True, 8_000, 7_000, holes=(LogRange(4_096, 8_192),))
 

@@ -21,13 +21,13 @@ from broker.audit.replica_state import ReplicaState
 from broker.audit.store_files import StoreFiles
 from broker.files.posix_disk import PosixDisk
 from broker.queue_reader import DamagedEntries, StoreQueueReader
+from mqcore.delivery.lease_state import DeliveryOptions
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.options import DeliveryOptions
-from mqcore.delivery.tag_filter import TagFilter
-from mqcore.replication.log_extent import LogRange
+from mqcore.delivery.subscription import TagFilter
+from mqcore.replication.log_history import LogRange
 from mqcore.routing.values import BrokerIdentity
 from mqcore.storage.consume_queue import ENTRY
-from mqcore.storage.errors import DiskError
+from mqcore.storage.disk import DiskError
 from mqcore.storage.message_store import MessageStore
 from support.messages import outgoing_message
 from support.stores import ManualClock, flush_all, new_store, with_options

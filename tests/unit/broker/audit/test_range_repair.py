@@ -17,7 +17,7 @@ from broker.audit.repair_errors import Refusal, RepairRefused
 from broker.audit.repair_steps import to_its_end
 from broker.audit.replica_state import ReplicaState
 from broker.audit.store_files import StoreFiles
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 from mqcore.routing.values import BrokerIdentity
 from mqcore.storage.flush_jobs import FlushJob
 

@@ -9,7 +9,7 @@ import pytest
 
 from broker.audit.cache_neutral_read import read_into
 from broker.audit.store_files import PathRefused, StoreFiles, commit_log_start
-from mqcore.audit.replica_files import StoreEntry
+from mqcore.audit.replica_store import StoreEntry
 
 SEGMENT = f"commitlog/{0:020d}"
 

@@ -12,8 +12,8 @@ from broker.metrics.catalogue import BROKER_METRICS
 from broker.metrics.consumer_metrics import ConsumerMetrics
 from broker.metrics.store_time import read_stored_at_ms
 from broker.metrics.turn_limit import TurnLimit
-from mqcore.delivery.lease_values import Received
-from mqcore.delivery.tag_filter import TagFilter
+from mqcore.delivery.queue_progress import Received
+from mqcore.delivery.subscription import TagFilter
 from mqcore.storage.message_store import MessageStore
 from mqservice.metrics.metric_samples import MetricSamples
 from mqservice.metrics.series_limit import OTHER, SeriesLimit

@@ -9,9 +9,9 @@ from broker.metrics.catalogue import BROKER_METRICS
 from broker.metrics.message_metrics import MessageMetrics
 from broker.metrics.turn_limit import TurnLimit
 from broker.put_meter import PutMeter
+from mqcore.histogram import HistogramReading
 from mqcore.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
-from mqcore.metrics.histogram import HistogramReading
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 from mqservice.metrics.metric_samples import MetricSamples
 from mqservice.metrics.series_limit import OTHER, SeriesLimit
 from support.manual_time import ManualTime

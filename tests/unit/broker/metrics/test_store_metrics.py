@@ -7,7 +7,7 @@ import random
 from broker.metrics.catalogue import BROKER_METRICS
 from broker.metrics.store_metrics import StoreMetrics
 from broker.queue_reader import DamagedEntries
-from mqcore.metrics.histogram import Histogram
+from mqcore.histogram import Histogram
 from mqservice.metrics.metric_samples import MetricSamples
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk

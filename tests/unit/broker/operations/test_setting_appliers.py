@@ -10,10 +10,10 @@ from broker.observability import BrokerObservability
 from broker.operations.runtime_settings import RuntimeSettings
 from broker.operations.setting_appliers import setting_appliers
 from broker.settings import BrokerSettings
+from mqcore.delivery.lease_state import DeliveryOptions
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.options import DeliveryOptions
 from mqcore.routing.values import BrokerIdentity
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 from mqservice.logging import LevelSwitch
 from mqservice.settings import load_settings
 from support.messages import outgoing_message

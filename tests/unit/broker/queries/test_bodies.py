@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from broker.queries.bodies import compression_of, unpacked
-from mqcore.message.sys_flag import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
+from mqcore.message.record_layout import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 
 lz4_frame = pytest.importorskip("lz4.frame")
 

@@ -9,7 +9,7 @@ import pytest
 
 from broker.queries import commit_log_pages as module
 from broker.queries.commit_log_pages import CommitLogPages
-from mqcore.storage.mapped_file_queue import file_name
+from mqcore.storage.commit_log import file_name
 from mqservice.page_cache import resident_pages
 
 FILE_BYTES = 1 << 20

@@ -13,7 +13,7 @@ from broker.queries.criteria import KeyCriteria, QueueCriteria, TimeCriteria, Wa
 from broker.queries.errors import IndexIsOff, MessageUnknown, PageTokenInvalid, TopicUnknown
 from broker.queries.values import MessagePage
 from broker.queue_reader import DamagedEntries
-from mqcore.message.sys_flag import COMPRESSED
+from mqcore.message.record_layout import COMPRESSED
 from mqcore.storage.consume_queue import ENTRY, FILLER_SIZE
 from mqcore.storage.retention import RetentionFloor
 from support.query_stores import QueryStore

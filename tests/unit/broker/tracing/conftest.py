@@ -9,11 +9,9 @@ import pytest
 
 from broker.tracing.broker_tracing import BrokerTracing
 from mqcore.routing.values import BrokerIdentity
-from mqcore.tracing.head_sampler import HeadSampler
-from mqcore.tracing.options import TraceOptions
-from mqcore.tracing.resolved_send import ResolvedSend
-from mqcore.tracing.send_spans import send_spans
+from mqcore.tracing.send_spans import ResolvedSend, send_spans
 from mqcore.tracing.span_data import SpanData
+from mqcore.tracing.trace_context import HeadSampler, TraceOptions
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 

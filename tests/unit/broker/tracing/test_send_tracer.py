@@ -15,18 +15,12 @@ from broker.put_meter import PutMeter
 from broker.tracing.broker_tracing import BrokerTracing
 from broker.tracing.send_contexts import SendContexts
 from broker.tracing.send_tracer import SendTracer
-from mqcore.message.host import Host
-from mqcore.message.record import OutgoingMessage
+from mqcore.message.record import Host, OutgoingMessage
 from mqcore.routing.values import BrokerIdentity
-from mqcore.storage.append_result import AppendResult
-from mqcore.storage.put_status import PutStatus
-from mqcore.tracing.head_sampler import HeadSampler
-from mqcore.tracing.options import TraceOptions
-from mqcore.tracing.resolved_send import ResolvedSend
-from mqcore.tracing.send_spans import send_spans
+from mqcore.storage.put_result import AppendResult, PutStatus
+from mqcore.tracing.send_spans import AckPolicy, ResolvedSend, send_spans
 from mqcore.tracing.span_data import SpanData
-from mqcore.tracing.trace_context import TraceContext
-from mqcore.tracing.traced_send import AckPolicy
+from mqcore.tracing.trace_context import HeadSampler, TraceContext, TraceOptions
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
 

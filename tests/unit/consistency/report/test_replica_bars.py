@@ -7,7 +7,7 @@ import pytest
 from consistency.report.replica_bars import Bar, PartState, replica_bars
 from mqcore.audit.findings import Finding, FindingKind, Verdict
 from mqcore.audit.run_summary import GroupSummary, Outcome
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 from support.audit_summaries import GIB, equal_group, finding, replica
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mqcore.audit.comparison import compare_replicas
-from mqcore.audit.finding_list import FINDINGS_MAX, FindingList
-from mqcore.audit.findings import Finding, FindingKind, Verdict
-from mqcore.audit.log_bounds import common_range
-from mqcore.replication.log_extent import LogRange
+from mqcore.audit.findings import FINDINGS_MAX, Finding, FindingKind, FindingList, Verdict
+from mqcore.audit.log_walk import common_range
+from mqcore.replication.log_history import LogRange
 from support.audit_stores import AUDIT_OPTIONS, append_messages, copy_group, open_group, open_store
 from support.folder_audit import audit_folders
 from support.stores import ManualClock

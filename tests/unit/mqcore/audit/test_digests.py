@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from mqcore.audit.digests import digest_extents, extents_of
-from mqcore.replication.log_extent import LogRange
+from mqcore.audit.findings import digest_extents, extents_of
+from mqcore.replication.log_history import LogRange
 from support.audit_stores import copy_group, open_group
 from support.replica_folders import open_replica
 

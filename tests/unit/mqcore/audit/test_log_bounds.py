@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mqcore.audit.findings import FindingKind, Verdict
-from mqcore.audit.log_bounds import common_range, extra_tails, missing_tails
-from mqcore.replication.log_extent import LogRange
+from mqcore.audit.log_walk import common_range, extra_tails, missing_tails
+from mqcore.replication.log_history import LogRange
 from support.audit_stores import make_master, open_group, replicate
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from mqcore.audit.findings import Finding, FindingKind
 from mqcore.audit.metadata_comparison import MetadataTexts, compare_metadata
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable
-from mqcore.metadata.delay_offset_table import DelayOffsetTable
 from mqcore.metadata.metadata_store import MetadataFile
+from mqcore.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable
 from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from mqcore.metadata.topic_table import TopicConfig, TopicTable
 from support.store_samples import STORE

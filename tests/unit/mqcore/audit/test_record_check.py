@@ -7,11 +7,11 @@ from pathlib import Path
 
 from broker.files.posix_disk import PosixDisk
 from mqcore.audit.findings import FindingKind
-from mqcore.audit.queue_spans import QueueSpan, seam_gaps
+from mqcore.audit.queue_check import QueueSpan, seam_gaps
 from mqcore.audit.record_check import RecordCheck, check_records
 from mqcore.message.properties import encode_properties
-from mqcore.message.tags_code import SCHEDULE_TOPIC
-from mqcore.replication.log_extent import LogRange
+from mqcore.message.record import SCHEDULE_TOPIC
+from mqcore.replication.log_history import LogRange
 from mqcore.storage.message_store import MessageStore
 from support.audit_stores import AUDIT_OPTIONS, copy_group, open_store
 from support.messages import STORE_HOST, changed, outgoing_message

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from mqcore.audit.findings import Finding, FindingKind, Verdict
-from mqcore.audit.repair_plan import RepairAction, RepairPlan
-from mqcore.audit.repair_planning import plan_repair
-from mqcore.replication.log_extent import LogRange
+from mqcore.audit.repair_plan import RepairAction, RepairPlan, plan_repair
+from mqcore.replication.log_history import LogRange
 
 
 def digest_of(group: str, broker_id: int, log_range: LogRange) -> str:

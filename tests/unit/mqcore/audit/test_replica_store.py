@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mqcore.audit.replica_files import ReplicaFacts
+from mqcore.audit.replica_store import ReplicaFacts
 from mqcore.metadata.metadata_store import MetadataFile
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 from support.audit_stores import AUDIT_OPTIONS, copy_group, replicate
 from support.replica_folders import open_replica
 

@@ -12,11 +12,10 @@ import pytest
 from broker.files.posix_disk import PosixDisk
 from mqcore.audit.comparison import compare_replicas
 from mqcore.audit.findings import Finding, FindingKind, Verdict
-from mqcore.audit.log_bounds import common_range
-from mqcore.audit.log_walk import LogPiece, PieceKind, walk_log
+from mqcore.audit.log_walk import LogPiece, PieceKind, common_range, walk_log
 from mqcore.audit.record_check import check_records
 from mqcore.audit.replica_store import ReplicaStore
-from mqcore.replication.log_extent import LogRange
+from mqcore.replication.log_history import LogRange
 from mqcore.storage.message_store import MessageStore
 from support.audit_stores import AUDIT_OPTIONS, copy_group, open_group
 from support.folder_audit import audit_folders, whole_digests

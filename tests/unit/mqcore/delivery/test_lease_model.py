@@ -15,10 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from mqcore.delivery.lease_state import DeliveryOptions
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.lease_values import Delivery, LeasedRecord, RestoreReport
-from mqcore.delivery.options import DeliveryOptions
-from mqcore.delivery.tag_filter import TagFilter
+from mqcore.delivery.queue_progress import Delivery, LeasedRecord, RestoreReport
+from mqcore.delivery.subscription import TagFilter
 from support.queue_memory import QueueMemory
 
 TOPIC: Final = "T"

@@ -7,11 +7,10 @@ from itertools import count
 
 import pytest
 
+from mqcore.delivery.lease_state import DeliveryOptions, encode_broker_name, make_handles, read_handle
 from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.lease_values import Delivery, LeasedRecord, Received
-from mqcore.delivery.options import DeliveryOptions
-from mqcore.delivery.receipt_handle import encode_broker_name, make_handles, read_handle
-from mqcore.delivery.tag_filter import TagFilter
+from mqcore.delivery.queue_progress import Delivery, LeasedRecord, Received
+from mqcore.delivery.subscription import TagFilter
 from support.queue_memory import QueueMemory
 
 T0 = 1_700_000_000_000

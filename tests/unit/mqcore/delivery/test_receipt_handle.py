@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqcore.delivery.receipt_handle import (
+from mqcore.delivery.lease_state import (
     ReceiptHandle,
     broker_of_handle,
     encode_broker_name,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqcore.delivery.tag_filter import TagFilter
+from mqcore.delivery.subscription import TagFilter
 from mqcore.message.properties import encode_properties
-from mqcore.message.tags_code import tags_code
+from mqcore.message.record import tags_code
 
 TAGS = st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="| "), min_size=1, max_size=8)
 

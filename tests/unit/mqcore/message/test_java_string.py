@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mqcore.message.java_string import extend_hash, java_hash
+from mqcore.message.properties import extend_hash, java_hash
 
 TEXTS = st.text(max_size=400) | st.text("azAZ09_#\x7f", max_size=400)
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.message.host import Host
-from mqcore.message.message_id import offset_message_id, parse_offset_message_id
+from mqcore.message.record import Host, offset_message_id, parse_offset_message_id
 
 HOSTS = st.builds(Host, st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), st.integers(0, 65535))
 

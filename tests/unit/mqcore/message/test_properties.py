@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.message.errors import InvalidProperty
 from mqcore.message.properties import decode_properties, encode_properties, index_terms, java_map_order
+from mqcore.message.record_layout import InvalidProperty
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1)
 

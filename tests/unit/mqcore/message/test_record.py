@@ -6,12 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.message.errors import MalformedRecord
-from mqcore.message.host import Host
-from mqcore.message.record import OutgoingMessage
+from mqcore.message.record import Host, OutgoingMessage
 from mqcore.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, decode_record, scan_record
 from mqcore.message.record_encoder import encode_record, record_size
-from mqcore.message.record_layout import encode_blank
+from mqcore.message.record_layout import MalformedRecord, encode_blank
 from support.messages import STORE_HOST, outgoing_message
 
 I32 = st.integers(-(2**31), 2**31 - 1)

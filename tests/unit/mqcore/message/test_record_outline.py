@@ -6,11 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqcore.message.errors import MalformedRecord
-from mqcore.message.host import Host
-from mqcore.message.record_decoder import decode_record
+from mqcore.message.record import Host
+from mqcore.message.record_decoder import (
+    RECORD_HEAD_BYTES_MAX,
+    RECORD_TAIL_BYTES_MAX,
+    decode_record,
+    read_record_outline,
+)
 from mqcore.message.record_encoder import encode_record
-from mqcore.message.record_outline import RECORD_HEAD_BYTES_MAX, RECORD_TAIL_BYTES_MAX, read_record_outline
+from mqcore.message.record_layout import MalformedRecord
 from support.messages import STORE_HOST, outgoing_message
 
 PHYSICAL_OFFSET = 4_096

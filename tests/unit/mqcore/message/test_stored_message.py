@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqcore.message.errors import MalformedRecord
-from mqcore.message.host import Host
+from mqcore.message.record import Host
 from mqcore.message.record_decoder import decode_record
 from mqcore.message.record_encoder import encode_record
+from mqcore.message.record_layout import MalformedRecord
 from mqcore.message.stored_message import read_store_timestamp_ms, read_stored_message
 from support.messages import STORE_HOST, outgoing_message
 

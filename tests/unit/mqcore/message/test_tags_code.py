@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.message.tags_code import SCHEDULE_TOPIC, delay_tags_code, record_tags_code, tags_code
+from mqcore.message.record import SCHEDULE_TOPIC, delay_tags_code, record_tags_code, tags_code
 
 LEVELS_MS = (1000, 5000, 10_000)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqcore.metadata.creation_limit import CreationLimit
+from mqcore.metadata.subscription_group_table import CreationLimit
 
 
 def made(limit: CreationLimit, client_id: str, times: int, *, now_ms: int) -> int:

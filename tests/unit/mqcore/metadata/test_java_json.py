@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqcore.metadata.errors import MetadataCorrupt
-from mqcore.metadata.java_json import JavaText, JavaValue, read_java_json, write_java_json
+from mqcore.metadata.metadata_store import JavaText, JavaValue, MetadataCorrupt, read_java_json, write_java_json
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 VALUES = st.recursive(

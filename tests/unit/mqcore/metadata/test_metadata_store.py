@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from mqcore.metadata.errors import MetadataCorrupt
-from mqcore.metadata.metadata_store import LoadedFrom, MetadataFile, MetadataStore
+from mqcore.metadata.metadata_store import LoadedFrom, MetadataCorrupt, MetadataFile, MetadataStore
 from mqcore.metadata.topic_table import TopicConfig, TopicTable
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable, GroupOffset, OperatorActs
-from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.delay_offset_table import DelayOffsetTable
-from mqcore.metadata.errors import MetadataCorrupt
+from mqcore.metadata.metadata_store import DataVersion, MetadataCorrupt
+from mqcore.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable, GroupOffset, OperatorActs
 
 
 def test_progress_moves_forward_only() -> None:

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqcore.metadata.consumer_offset_table import ConsumerOffsetTable
-from mqcore.metadata.delay_offset_table import DelayOffsetTable
+from mqcore.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable
 from mqcore.metadata.replica_merge import MARKS_KEPT_MS, REMOVALS_MAX, Entries, merge_replica, removed
 from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from mqcore.metadata.system_topics import system_subscription_groups, system_topics
-from mqcore.metadata.topic_table import TopicConfig, TopicTable
+from mqcore.metadata.topic_table import TopicConfig, TopicTable, system_subscription_groups, system_topics
 
 Table: TypeAlias = TopicTable | SubscriptionGroupTable | ConsumerOffsetTable | DelayOffsetTable
 

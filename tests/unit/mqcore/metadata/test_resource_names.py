@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.metadata.resource_names import group_name_problem, topic_name_problem
+from mqcore.metadata.topic_table import group_name_problem, topic_name_problem
 
 
 @pytest.mark.parametrize("name", ["orders", "%RETRY%billing", "%DLQ%billing", "a|b", "x" * 127])

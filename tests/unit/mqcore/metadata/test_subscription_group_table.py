@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.errors import InvalidGroup
+from mqcore.metadata.metadata_store import DataVersion, InvalidGroup
 from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from mqcore.metadata.system_topics import SYSTEM_GROUPS, system_subscription_groups
+from mqcore.metadata.topic_table import SYSTEM_GROUPS, system_subscription_groups
 
 
 def test_a_file_of_rocketmq_4_gets_the_defaults_of_5() -> None:

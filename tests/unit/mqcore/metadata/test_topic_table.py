@@ -6,10 +6,8 @@ from types import MappingProxyType
 
 import pytest
 
-from mqcore.metadata.data_version import DataVersion
-from mqcore.metadata.errors import InvalidTopic, MetadataCorrupt
-from mqcore.metadata.system_topics import is_system_topic, system_topics
-from mqcore.metadata.topic_table import TopicConfig, TopicTable
+from mqcore.metadata.metadata_store import DataVersion, InvalidTopic, MetadataCorrupt
+from mqcore.metadata.topic_table import TopicConfig, TopicTable, is_system_topic, system_topics
 
 
 def test_a_change_makes_a_new_version_and_a_repetition_does_not() -> None:

@@ -1,4 +1,4 @@
-from mqcore.metrics.histogram import Exemplar, Histogram
+from mqcore.histogram import Exemplar, Histogram
 
 
 def test_a_value_on_a_bound_belongs_below_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mqcore.replication.put_gate import ProvenAck, WaitingPut
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 
 __all__ = ["NaivePutGate"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.replication.log_extent import LogExtent
-from mqcore.replication.log_history import LogHistory
+from mqcore.replication.log_history import LogExtent, LogHistory
 from mqcore.replication.slave_catch_up import CatchUpStep, catch_up_step, cut_refusal
 
 EMPTY = LogExtent(0, 0)

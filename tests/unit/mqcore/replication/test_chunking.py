@@ -7,11 +7,16 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.replication.errors import RemoteProtocolError
-from mqcore.replication.events import AppendBytes, MasterHeartbeat
-from mqcore.replication.frames import REPORT, TRANSFER_HEADER
+from mqcore.replication.frames import (
+    REPORT,
+    TRANSFER_HEADER,
+    AppendBytes,
+    MasterHeartbeat,
+    MasterOptions,
+    RemoteProtocolError,
+    SlaveOptions,
+)
 from mqcore.replication.master_replica import MasterReplica
-from mqcore.replication.options import MasterOptions, SlaveOptions
 from mqcore.replication.slave_session import SlaveSession
 
 from .memory_log import MemoryLog

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqcore.replication.common_prefix import RANGE_BYTES_MAX, RANGES_MAX, TAIL_BYTES, CommonPrefixSearch, tail_range
-from mqcore.replication.errors import RemoteProtocolError
-from mqcore.replication.log_extent import LogExtent, LogRange
+from mqcore.replication.frames import RemoteProtocolError
+from mqcore.replication.log_history import LogExtent, LogRange
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqcore.replication.dispatch_pace import DispatchPace
+from mqcore.replication.slave_session import DispatchPace
 
 KIB: Final = 1 << 10
 MS: Final = 1_000_000

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.replication.log_extent import LogExtent
-from mqcore.replication.log_history import LogHistory
+from mqcore.replication.log_history import LogExtent, LogHistory
 from mqcore.replication.master_start import (
     Fetch,
     MasterStart,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqcore.replication.put_gate import PutGate, WaitingPut
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 
 from .naive_put_gate import NaivePutGate
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.replication.events import AppendBytes, LinkClosed
-from mqcore.replication.frames import REPORT
+from mqcore.replication.frames import REPORT, AppendBytes, LinkClosed, MasterOptions, SlaveOptions
 from mqcore.replication.master_replica import MasterReplica
-from mqcore.replication.options import MasterOptions, SlaveOptions
 from mqcore.replication.put_gate import WaitingPut
 from mqcore.replication.slave_session import SlaveSession
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import PutStatus
 
 from .memory_log import MemoryLog
 

@@ -14,10 +14,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
-from mqcore.replication.errors import RemoteProtocolError
-from mqcore.replication.events import AppendBytes
+from mqcore.replication.frames import AppendBytes, MasterOptions, RemoteProtocolError, SlaveOptions
 from mqcore.replication.master_replica import MasterReplica
-from mqcore.replication.options import MasterOptions, SlaveOptions
 from mqcore.replication.put_gate import WaitingPut
 from mqcore.replication.slave_session import SlaveSession
 

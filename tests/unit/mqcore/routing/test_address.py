@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.routing.address import connection_end
+from mqcore.routing.values import connection_end
 
 
 @pytest.mark.parametrize(

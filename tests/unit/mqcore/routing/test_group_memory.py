@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.metadata_store import DataVersion
 from mqcore.routing.group_memory import BROKER_IDS_MAX, DISKS_MAX, GROUPS_MAX, GroupMemory, GroupMemoryDamaged
 from mqcore.routing.route_table import RegistrationRefused, RouteTable
 from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, Registration, ReplicaMemory, TopicQueues

@@ -2,9 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.routing.address import Address, AddressScheme, host_port, parse_address
-from mqcore.routing.queue_rows import QueuePermission, external_route, queue_rows
-from mqcore.routing.values import BrokerData, BrokerEndpoints, QueueData, TopicRoute
+from mqcore.routing.route_table import QueuePermission, external_route, queue_rows
+from mqcore.routing.values import (
+    Address,
+    AddressScheme,
+    BrokerData,
+    BrokerEndpoints,
+    QueueData,
+    TopicRoute,
+    host_port,
+    parse_address,
+)
 
 READ, WRITE, BOTH = QueuePermission.READ, QueuePermission.WRITE, QueuePermission.READ_WRITE
 

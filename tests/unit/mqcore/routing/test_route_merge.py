@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from mqcore.metadata.data_version import DataVersion
-from mqcore.routing.route_merge import merge_snapshots
-from mqcore.routing.route_table import RouteTable
+from mqcore.metadata.metadata_store import DataVersion
+from mqcore.routing.route_table import RouteTable, merge_snapshots
 from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, Registration, RouteSnapshot, TopicQueues
 
 MASTER = BrokerIdentity("DefaultCluster", "broker-a", 0)

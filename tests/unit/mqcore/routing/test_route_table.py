@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mqcore.metadata.data_version import DataVersion
+from mqcore.metadata.metadata_store import DataVersion
 from mqcore.routing.route_table import (
     ORDER_TOPIC_NAMESPACE,
     HeartbeatAnswer,

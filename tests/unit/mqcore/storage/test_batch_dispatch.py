@@ -10,15 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.message.host import Host
 from mqcore.message.properties import decode_properties, index_terms
-from mqcore.message.record import OutgoingMessage
+from mqcore.message.record import SCHEDULE_TOPIC, Host, OutgoingMessage
 from mqcore.message.record_encoder import encode_record
-from mqcore.message.record_layout import encode_blank
-from mqcore.message.sys_flag import COMPRESSED, INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED
-from mqcore.message.tags_code import SCHEDULE_TOPIC
-from mqcore.storage import batch_dispatch, dispatch
-from mqcore.storage.errors import RecordCorrupt
+from mqcore.message.record_layout import (
+    COMPRESSED,
+    INNER_BATCH,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    encode_blank,
+)
+from mqcore.storage import dispatch
+from mqcore.storage import record_batch as batch_dispatch
+from mqcore.storage.disk import RecordCorrupt
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import StoreOptions
 from support.simulated_disk import SimulatedDisk

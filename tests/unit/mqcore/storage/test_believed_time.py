@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.storage.believed_time import BelievedTime, SavedTime
 from mqcore.storage.disk import FolderEntry
+from mqcore.storage.retention import BelievedTime, SavedTime
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

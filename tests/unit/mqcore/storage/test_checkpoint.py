@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mqcore.storage.checkpoint import StoreCheckpoint
+from mqcore.storage.flush_jobs import StoreCheckpoint
 from support.simulated_disk import SimulatedDisk
 
 CHECKPOINT = StoreCheckpoint(

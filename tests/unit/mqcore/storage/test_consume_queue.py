@@ -5,9 +5,8 @@ import random
 import pytest
 
 from mqcore.storage.consume_queue import ENTRY, ConsumeQueue, QueueEntry
-from mqcore.storage.consume_queue_loading import StopKind
-from mqcore.storage.consume_queue_table import ConsumeQueueTable
-from mqcore.storage.errors import DiskFull
+from mqcore.storage.consume_queue_table import ConsumeQueueTable, StopKind
+from mqcore.storage.disk import DiskFull
 from support.simulated_disk import SimulatedDisk
 
 FILE_BYTES = 200

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqcore.storage.consume_queue import ENTRY, QueueEntry
-from mqcore.storage.consume_queue_loading import StopKind
-from mqcore.storage.consume_queue_table import ConsumeQueueTable
-from mqcore.storage.errors import SegmentSizeMismatch
+from mqcore.storage.consume_queue_table import ConsumeQueueTable, StopKind
+from mqcore.storage.disk import SegmentSizeMismatch
 from support.simulated_disk import SimulatedDisk
 
 FILE_BYTES = 2000

@@ -8,9 +8,8 @@ from typing import Final
 import pytest
 
 from mqcore.storage.commit_log import CommitLog
-from mqcore.storage.disk import MappedSegment
-from mqcore.storage.errors import DiskError
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.disk import DiskError, MappedSegment
+from mqcore.storage.put_result import PutStatus
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import SMALL_OPTIONS, flush_all, new_store

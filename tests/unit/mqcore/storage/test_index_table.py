@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from mqcore.storage.consume_queue_loading import StopKind
-from mqcore.storage.errors import DiskFull, SegmentSizeMismatch
+from mqcore.storage.consume_queue_table import StopKind
+from mqcore.storage.disk import DiskFull, SegmentSizeMismatch
 from mqcore.storage.index_file import key_hash, tag_hash
 from mqcore.storage.index_table import IndexTable
 from support.simulated_disk import SimulatedDisk

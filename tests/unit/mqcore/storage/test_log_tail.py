@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqcore.message.record import OutgoingMessage
-from mqcore.storage.consume_queue_loading import StopKind
-from mqcore.storage.log_scan import scan_log
-from mqcore.storage.log_tail import describe_damage, read_log_tail
-from mqcore.storage.mapped_file_queue import MappedFileQueue
+from mqcore.storage.commit_log import MappedFileQueue
+from mqcore.storage.consume_queue_table import StopKind
+from mqcore.storage.dispatch import scan_log
+from mqcore.storage.kept_tail import describe_damage, read_log_tail
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.recovery import RecoveryReport
 from support.messages import changed, outgoing_message

@@ -6,14 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.message.record import OutgoingMessage
-from mqcore.message.sys_flag import INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from mqcore.message.tags_code import SCHEDULE_TOPIC
-from mqcore.storage.append_result import AppendResult
+from mqcore.message.record import SCHEDULE_TOPIC, OutgoingMessage
+from mqcore.message.record_layout import INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from mqcore.storage.consume_queue import ENTRY
-from mqcore.storage.errors import DiskError, LogGap, RecordCorrupt, SegmentSizeMismatch, StoreLocked
+from mqcore.storage.disk import DiskError, LogGap, RecordCorrupt, SegmentSizeMismatch, StoreLocked
 from mqcore.storage.message_store import MessageStore
-from mqcore.storage.put_status import PutStatus
+from mqcore.storage.put_result import AppendResult, PutStatus
 from support.messages import changed, outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import (

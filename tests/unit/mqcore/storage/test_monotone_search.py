@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqcore.storage.monotone_search import first_false
+from mqcore.storage.consume_queue import first_false
 
 
 @settings(deadline=None)

@@ -8,8 +8,7 @@ from typing import Final
 import pytest
 
 from mqcore.storage.index_file import index_file_bytes
-from mqcore.storage.index_table import IndexTable
-from mqcore.storage.pages_ahead import PagesAhead
+from mqcore.storage.index_table import IndexTable, PagesAhead
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store

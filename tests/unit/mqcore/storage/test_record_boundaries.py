@@ -6,7 +6,7 @@ import itertools
 import random
 
 from mqcore.storage.message_store import MessageStore
-from mqcore.storage.record_boundaries import record_boundaries, record_boundary_before
+from mqcore.storage.record_walk import record_boundaries, record_boundary_before
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store

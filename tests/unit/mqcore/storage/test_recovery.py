@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from mqcore.storage.errors import DiskError
+from mqcore.storage.disk import DiskError
 from mqcore.storage.message_store import MessageStore
-from mqcore.storage.recovery_progress import RecoveryProgress
+from mqcore.storage.recovery import RecoveryProgress
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import SMALL_OPTIONS, derived_queues, flush_all, log_bytes, new_store, queue_contents

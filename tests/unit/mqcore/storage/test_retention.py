@@ -7,11 +7,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mqcore.storage.believed_time import BelievedTime
 from mqcore.storage.disk import DiskUsage
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import StoreOptions
-from mqcore.storage.retention import Hold, RetentionFloor, RetentionJob, expiry_end, expiry_wish, held_words
+from mqcore.storage.retention import (
+    BelievedTime,
+    Hold,
+    RetentionFloor,
+    RetentionJob,
+    expiry_end,
+    expiry_wish,
+    held_words,
+)
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqcore.storage.index_file import key_hash, tag_hash
-from mqcore.storage.term_hashes import term_hashes
+from mqcore.storage.index_file import key_hash, tag_hash, term_hashes
 
 TEXTS = st.one_of(
     st.text(max_size=60),

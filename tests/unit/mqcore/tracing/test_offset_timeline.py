@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.tracing.offset_timeline import OffsetMark, OffsetTimeline
+from mqcore.tracing.send_spans import OffsetMark, OffsetTimeline
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.tracing.peer_attributes import peer_attributes
+from mqcore.tracing.attributes import peer_attributes
 
 
 @pytest.mark.parametrize(

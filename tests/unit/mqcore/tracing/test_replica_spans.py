@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from mqcore.tracing.head_sampler import HeadSampler
-from mqcore.tracing.offset_timeline import OffsetTimeline
 from mqcore.tracing.replica_spans import ReplicaTimelines, TracedPut, replica_spans
+from mqcore.tracing.send_spans import OffsetTimeline
 from mqcore.tracing.span_data import SpanData, SpanLink
-from mqcore.tracing.trace_context import TraceContext
+from mqcore.tracing.trace_context import HeadSampler, TraceContext
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000_000 * MS

@@ -9,13 +9,18 @@ from dataclasses import replace
 import pytest
 
 from mqcore.tracing.attributes import RetainedFor
-from mqcore.tracing.head_sampler import HeadSampler
-from mqcore.tracing.offset_timeline import OffsetTimeline
-from mqcore.tracing.resolved_send import ResolvedSend, SendSource, resolved_send
-from mqcore.tracing.send_spans import send_spans
+from mqcore.tracing.send_spans import (
+    AckPolicy,
+    LinkTimeline,
+    OffsetTimeline,
+    ResolvedSend,
+    SendSource,
+    TracedSend,
+    resolved_send,
+    send_spans,
+)
 from mqcore.tracing.span_data import SpanData
-from mqcore.tracing.trace_context import TraceContext
-from mqcore.tracing.traced_send import AckPolicy, LinkTimeline, TracedSend
+from mqcore.tracing.trace_context import HeadSampler, TraceContext
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000_000 * MS

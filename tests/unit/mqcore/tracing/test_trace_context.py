@@ -3,8 +3,7 @@ import random
 
 import pytest
 
-from mqcore.tracing.head_sampler import HeadSampler
-from mqcore.tracing.trace_context import TraceContext, parse_traceparent
+from mqcore.tracing.trace_context import HeadSampler, TraceContext, parse_traceparent
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"

@@ -8,7 +8,7 @@ from prometheus_client import parser
 from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open_metrics
 
-from mqcore.metrics.histogram import Exemplar, Histogram
+from mqcore.histogram import Exemplar, Histogram
 from mqservice.metrics.exposition import exposition_pieces, text_exposition
 from mqservice.metrics.metric_info import MetricInfo, MetricKind
 from mqservice.metrics.metric_samples import MetricFamily, MetricSamples

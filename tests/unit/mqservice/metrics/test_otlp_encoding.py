@@ -5,7 +5,7 @@ from __future__ import annotations
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from mqcore.metrics.histogram import Exemplar, Histogram
+from mqcore.histogram import Exemplar, Histogram
 from mqservice.metrics.metric_info import MetricInfo, MetricKind
 from mqservice.metrics.metric_samples import MetricSamples
 from mqservice.metrics.otlp_encoding import metrics_requests

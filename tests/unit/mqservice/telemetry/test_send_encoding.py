@@ -6,10 +6,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mqcore.tracing.attributes import RetainedFor
-from mqcore.tracing.resolved_send import ACKNOWLEDGED, SENT, ResolvedSend, SendSource, TransferMark
-from mqcore.tracing.send_spans import send_spans
+from mqcore.tracing.send_spans import (
+    ACKNOWLEDGED,
+    SENT,
+    AckPolicy,
+    ResolvedSend,
+    SendSource,
+    TracedSend,
+    TransferMark,
+    send_spans,
+)
 from mqcore.tracing.trace_context import TraceContext
-from mqcore.tracing.traced_send import AckPolicy, TracedSend
 from mqservice.telemetry import send_encoding
 from mqservice.telemetry.send_encoding import encoded_send
 from mqservice.telemetry.span_encoding import encoded_span

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 import structlog
 
-from mqcore.tracing.resolved_send import ResolvedSend
+from mqcore.tracing.send_spans import ResolvedSend
 from mqcore.tracing.span_data import SpanData
 from mqservice.telemetry.span_export import Exported, SpanExport
 from mqservice.telemetry.span_sink import SpanFan
