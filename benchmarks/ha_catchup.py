@@ -33,7 +33,7 @@ from processes import memory_in_use
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from broker.files.posix_disk import PosixDisk
+from broker.posix_disk import PosixDisk
 from mqcore.message.properties import encode_properties
 from mqcore.message.record import Host, OutgoingMessage, tags_code
 from mqcore.storage.message_store import MessageStore

@@ -25,13 +25,10 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from broker.delivery_meter import DeliveryMeter
-from broker.files.posix_disk import PosixDisk
-from broker.metrics.catalogue import BROKER_METRICS
-from broker.metrics.consumer_metrics import ConsumerMetrics
-from broker.metrics.message_metrics import MessageMetrics
-from broker.metrics.turn_limit import TurnLimit
-from broker.put_meter import PutMeter
+from broker.metrics import ConsumerMetrics, MessageMetrics, TurnLimit
+from broker.metrics_catalogue import BROKER_METRICS
+from broker.posix_disk import PosixDisk
+from broker.put import DeliveryMeter, PutMeter
 from mqcore.delivery.subscription import TagFilter
 from mqservice.clock import SystemClock
 from mqservice.metrics.metric_exports import MetricExports

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from broker.files.posix_disk import PosixDisk
+from broker.posix_disk import PosixDisk
 from mqcore.message.properties import encode_properties
 from mqcore.message.record import Host, OutgoingMessage, tags_code
 from mqcore.message.record_encoder import RecordEncoder

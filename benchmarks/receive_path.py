@@ -29,10 +29,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.message import Message
 
-from broker.api.ack_request import AckRequest
-from broker.api.sent_message import SendRequest
-from broker.files.posix_disk import PosixDisk
-from broker.lease_storage import LeaseStorage
+from broker.client_api.sent_message import SendRequest
+from broker.client_api.settle import AckRequest
+from broker.leases import LeaseStorage
+from broker.posix_disk import PosixDisk
 from broker.queue_reader import StoreQueueReader
 from mqcore.delivery.subscription import TagFilter
 from mqcore.storage.options import StoreOptions
@@ -85,7 +85,7 @@ class EncodedCall:
 
 
 class Turns:
-    """Satisfies `broker.api.services.Timers`; a turn ends when the benchmark says so, and no later time comes."""
+    """Satisfies `broker.client_api.services.Timers`; a turn ends when the benchmark says so, and no later time comes."""
 
     def __init__(self) -> None:
         self._soon: list[Callable[[], object]] = []

@@ -33,10 +33,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 from apache.rocketmq.v2 import service_pb2 as pb
 from hpack import Encoder
 
-from broker.files.posix_disk import PosixDisk
-from broker.put_meter import PutMeter
-from broker.tracing.broker_tracing import BrokerTracing
-from broker.tracing.send_tracer import SendTracer
+from broker.posix_disk import PosixDisk
+from broker.put import PutMeter
+from broker.tracing.send_tracer import BrokerTracing, SendTracer
 from broker.write_path import WritePath
 from mqcore.replication.frames import MasterOptions
 from mqcore.replication.master_replica import MasterReplica

@@ -45,9 +45,8 @@ from rich.console import Console
 from rich.table import Table
 
 import broker.write_path
-from broker.put_meter import PutMeter
-from broker.tracing.broker_tracing import BrokerTracing
-from broker.tracing.send_tracer import SendTracer
+from broker.put import PutMeter
+from broker.tracing.send_tracer import BrokerTracing, SendTracer
 from mqcore.routing.values import BrokerIdentity
 from mqcore.tracing.recent_spans import RecentSpans
 from mqcore.tracing.send_spans import AckPolicy

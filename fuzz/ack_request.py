@@ -14,7 +14,7 @@ from typing import Final
 from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.message import DecodeError
 
-from broker.api.ack_request import AckRequest
+from broker.client_api.settle import AckRequest
 from fuzz.encoded_message import encoded_message
 from fuzz.source import Source, any_bytes, run_all
 

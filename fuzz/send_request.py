@@ -15,7 +15,7 @@ from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.message import DecodeError
 
-from broker.api.sent_message import SendRequest, SentMessage, decode_messages
+from broker.client_api.sent_message import SendRequest, SentMessage, decode_messages
 from fuzz.encoded_message import encoded_message
 from fuzz.source import Source, any_bytes, run_all
 

@@ -42,8 +42,8 @@ class Target:
 TARGETS: Final = {
     "http2_connection": Target("mqgrpc.connection", share=2),
     "header_blocks": Target("mqgrpc.hpack"),
-    "send_request": Target("broker.api.sent_message"),
-    "ack_request": Target("broker.api.ack_request"),
+    "send_request": Target("broker.client_api.sent_message"),
+    "ack_request": Target("broker.client_api.settle"),
 }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from admin.metrics import METRICS as ADMIN_METRICS
-from broker.metrics.catalogue import BASE_LABELS, BROKER_METRICS
+from broker.metrics_catalogue import BASE_LABELS, BROKER_METRICS
 from mqservice.metrics.metric_info import MetricInfo
 from mqservice.metrics.process_metrics import PROCESS_METRICS
 from nameserver.metrics_catalogue import NAME_SERVER_METRICS

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker.files.posix_disk import PosixDisk
+from broker.posix_disk import PosixDisk
 from load_generators import BODY_BYTES, Generators, Target, Window
 from measurements.fill import fill
 from measurements.first_send import wait_first_send

@@ -16,7 +16,7 @@ import structlog
 
 from broker.advertised_address import AddressUnusable, loopback_problems, resolve_advertised
 from broker.broker import Broker
-from broker.client_server import check_tls_files
+from broker.client_api.plane import check_tls_files
 from broker.settings import BrokerSettings
 from mqcore.message.record import Host
 from mqcore.metadata.metadata_store import MetadataCorrupt

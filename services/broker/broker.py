@@ -19,52 +19,45 @@ from typing import Any, Final
 
 import structlog
 
-from broker.api.admin_servicer import AdminServicer
-from broker.api.audit_services import AuditServices
-from broker.api.broker_operations_servicer import BrokerOperationsServicer
-from broker.api.broker_report import BrokerReport
-from broker.api.client_api import ClientApi
-from broker.api.dead_letter_resend import DeadLetterResend
-from broker.api.kept_tails import KeptTails
-from broker.api.message_query_servicer import MessageQueryServicer
-from broker.api.metadata_plane import SERVICE_NAMES, MetadataPlane
-from broker.api.metadata_servicer import MetadataServicer
-from broker.api.peer_client import PeerClient, PeerUnavailable
-from broker.api.replica_servicer import ReplicaServicer
-from broker.api.services import ApiOptions, Timers
-from broker.api.sessions import ClientSessions
-from broker.api.source_log import MemberLogs
-from broker.api.trace_servicer import TraceServicer
 from broker.audit.replica_state import ReplicaState
-from broker.client_plane import ClientPlane
+from broker.audit.services import AuditServices
+from broker.client_api.client_api import ClientApi
+from broker.client_api.plane import ClientPlane
+from broker.client_api.services import ApiOptions, Timers
+from broker.client_api.sessions import ClientSessions
+from broker.dead_letters import DeadLetterResend
 from broker.departure import Departure
-from broker.files.posix_disk import PosixDisk
 from broker.flush_worker import FlushWorker
+from broker.group_changes import GroupChanges, GroupProgressView
 from broker.group_members import GroupMembers
-from broker.lag_age import LagAge
-from broker.lease_copy import LeaseCopy
-from broker.lease_storage import LeaseStorage
-from broker.master.group_recovery import GroupRecovery, GroupView
+from broker.kept_tails import KeptTails
+from broker.leases import LeaseCopy, LeaseStorage
+from broker.master.group_recovery import GroupRecovery, GroupView, cut_progress, recover_leases, recover_metadata
 from broker.master.ha_listener import HaListener
-from broker.master.metadata_recovery import cut_progress, recover_leases, recover_metadata
-from broker.message_lookup import MessageLookup
 from broker.metadata_tables import MetadataTables, MetadataWrite
-from broker.metrics.broker_metrics import BrokerMetrics
-from broker.observability import BrokerObservability
-from broker.operations.group_changes import GroupChanges
-from broker.operations.group_progress import GroupProgressView
-from broker.operations.runtime_settings import RuntimeSettings
-from broker.operations.setting_appliers import setting_appliers
-from broker.queries.commit_log_pages import CommitLogPages
-from broker.queries.message_queries import MessageQueries
+from broker.metrics import BrokerMetrics, LagAge
+from broker.peer_api.admin import AdminServicer
+from broker.peer_api.message_queries import MessageQueryServicer
+from broker.peer_api.metadata import MetadataServicer
+from broker.peer_api.operations import BrokerOperationsServicer
+from broker.peer_api.plane import SERVICE_NAMES, MetadataPlane
+from broker.peer_api.replica import ReplicaServicer
+from broker.peer_api.traces import TraceServicer
+from broker.peer_client import MemberLogs, PeerClient, PeerUnavailable
+from broker.posix_disk import PosixDisk
+from broker.queries.message_queries import MessageLookup, MessageQueries
+from broker.queries.stored_records import CommitLogPages
 from broker.queue_reader import DamagedEntries, StoreQueueReader
 from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import ReplicaProof
+from broker.report import BrokerReport
 from broker.retention import MasterFloor, Retention, SlaveFloor
+from broker.runtime_settings import RuntimeSettings, setting_appliers
 from broker.settings import BrokerRole, BrokerSettings
 from broker.slave.follower import Follower
 from broker.slave.metadata_pull import MetadataPull
 from broker.slave.traced_puts_pull import TracedPutsPull
+from broker.tracing.observability import BrokerObservability
 from broker.tracing.send_tracer import SendTracer
 from broker.write_path import WritePath
 from mqcore.clock import Clock

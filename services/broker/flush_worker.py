@@ -15,7 +15,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import structlog
 
-from broker.put_meter import LATENCY_BOUNDS_S
+from broker.put import LATENCY_BOUNDS_S
 from mqcore.histogram import Histogram
 from mqcore.storage.disk import DiskError, DiskFull
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from broker.api.metadata_servicer import ChangeSignal, PrintedTable, VersionedTable
+from broker.peer_api.metadata import ChangeSignal, PrintedTable, VersionedTable
 from broker.slave.metadata_pull import FollowedTable
 from mqcore.clock import Clock
 from mqcore.delivery.lease_table import LeaseTable

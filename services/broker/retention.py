@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from broker.api.peer_client import PeerClient, PeerUnavailable
-from broker.metrics.turn_limit import TurnLimit
+from broker.metrics import TurnLimit
+from broker.peer_client import PeerClient, PeerUnavailable
 from broker.slave.follower import MasterAddress
 from mqcore.clock import Clock
 from mqcore.delivery.lease_table import LeaseTable

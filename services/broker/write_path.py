@@ -22,9 +22,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from broker.put import Put
-from broker.put_answer import PutAnswer, PutDone, answer_of
-from broker.put_meter import PutMeter
+from broker.put import Put, PutAnswer, PutDone, PutMeter, answer_of
 from broker.tracing.send_tracer import SendTracer
 from mqcore.clock import Clock
 from mqcore.message.record import OutgoingMessage

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from admin.metrics import METRICS
-from broker.metrics.catalogue import BROKER_METRICS
+from broker.metrics_catalogue import BROKER_METRICS
 from chart.rendering import CHART, ROOT, render
 from mqservice.metrics.metric_info import MetricKind
 from mqservice.metrics.process_metrics import PROCESS_METRICS

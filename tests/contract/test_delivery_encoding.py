@@ -12,8 +12,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.api.delivery_encoding import DeliveryEncoder, encoded_end
-from broker.api.internal_properties import PROPERTY_TRACE_CONTEXT, is_internal
+from broker.client_api.delivery_encoding import DeliveryEncoder, encoded_end
+from broker.client_api.message_translation import PROPERTY_TRACE_CONTEXT, is_internal
 from mqcore.message import property_names as names
 from mqcore.message.properties import decode_properties
 from mqcore.message.property_names import (

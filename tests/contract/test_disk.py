@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.files import whole_sync
-from broker.files.posix_disk import PosixDisk
-from broker.files.whole_sync import WholeSync
+from broker import posix_disk as whole_sync
+from broker.posix_disk import PosixDisk, WholeSync
 from mqcore.storage.disk import Disk, DiskError, DiskFull, SegmentSizeMismatch, StoreLocked
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 

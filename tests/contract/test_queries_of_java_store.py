@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.queries.criteria import KeyCriteria, QueueCriteria, TimeCriteria, WantedMessages
 from broker.queries.message_queries import MessageQueries
-from broker.queries.values import QueriedMessage
+from broker.queries.values import KeyCriteria, QueriedMessage, QueueCriteria, TimeCriteria, WantedMessages
 from mqcore.message.record_layout import enters_consume_queue
 from mqcore.metadata.topic_table import TopicTable
 from mqcore.storage.message_store import MessageStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from broker.metrics.catalogue import BROKER_METRICS
+from broker.metrics_catalogue import BROKER_METRICS
 from mqservice.metrics.metric_info import MetricKind
 from mqservice.metrics.process_metrics import PROCESS_METRICS
 from support.acknowledged_sends import AcknowledgedSender

@@ -16,7 +16,7 @@ from tandemmq.broker.v1 import replica_reader_service_pb2 as pb
 from tandemmq.broker.v1 import replica_reader_service_pb2_grpc
 from tandemmq.broker.v1.replica_service_pb2 import LogRange
 
-from broker.audit.cache_neutral_read import prepare_descriptor
+from broker.audit.store_files import prepare_descriptor
 from mqservice.page_cache import resident_pages
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until

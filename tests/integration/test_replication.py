@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.files.posix_disk import PosixDisk
+from broker.posix_disk import PosixDisk
 from demo.evidence import logged_message_ids
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import SMALL_STORE, ProcessCluster, ServiceProcess, commit_log_bytes, wait_until

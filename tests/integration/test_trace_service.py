@@ -16,8 +16,8 @@ from admin.rpc import Channels, TraceCalls
 from admin.trace_reader import TraceReader
 from admin.trace_tree import trace_trees
 from admin.trace_words import copy_facts, unanswered
-from broker.api.trace_servicer import TraceServicer
-from broker.message_lookup import FoundMessage, Holding
+from broker.peer_api.traces import TraceServicer
+from broker.queries.message_queries import FoundMessage, Holding
 from mqcore.message.record import Host
 from mqcore.message.record_decoder import RecordOutline
 from mqcore.routing.values import BrokerIdentity

@@ -11,13 +11,12 @@ import grpc
 import pytest
 from tandemmq.broker.v1 import replica_service_pb2_grpc
 
-from broker.api.peer_client import PeerClient, PeerUnavailable
-from broker.api.replica_servicer import ReplicaServicer
+from broker.peer_api.replica import ReplicaServicer
+from broker.peer_client import PeerClient, PeerUnavailable
 from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import ReplicaProof
 from broker.slave.traced_puts_pull import TracedPutsPull
-from broker.tracing.broker_tracing import BrokerTracing
-from broker.tracing.traced_puts import TracedPuts
+from broker.tracing.send_tracer import BrokerTracing, TracedPuts
 from mqcore.routing.values import BrokerIdentity
 from mqcore.tracing.attributes import RetainedFor
 from mqcore.tracing.replica_spans import ReplicaTimelines

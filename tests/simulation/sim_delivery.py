@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from broker.lease_storage import LeaseStorage
+from broker.leases import LeaseStorage
 from broker.metadata_tables import MetadataTables
 from broker.queue_reader import StoreQueueReader
 from mqcore.delivery.lease_state import DeliveryOptions

@@ -8,9 +8,8 @@ from typing import Final
 
 import simulation.sim_peer_client as peers
 from broker.group_members import GroupMembers
-from broker.master.group_recovery import GroupRecovery, GroupView
+from broker.master.group_recovery import GroupRecovery, GroupView, cut_progress, recover_leases, recover_metadata
 from broker.master.ha_listener import HaListener
-from broker.master.metadata_recovery import cut_progress, recover_leases, recover_metadata
 from broker.metadata_tables import MetadataTables
 from broker.replica_identity import ReplicaIdentity
 from broker.write_path import WritePath

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from broker.api.peer_client import EpochPromise, ReplicaClaim
-from broker.lease_copy import LeaseChange, LeasePosition
+from broker.leases import LeaseChange, LeasePosition
+from broker.peer_client import EpochPromise, ReplicaClaim
 from mqcore.metadata.metadata_store import DataVersion, MetadataFile
 from mqcore.replication.log_history import LogHistory, LogRange
 from mqcore.routing.values import BrokerIdentity
@@ -25,7 +25,7 @@ PIECE_BYTES: Final = 2_000
 
 
 class SimPeerClient:
-    """See `broker.api.peer_client.PeerClient`."""
+    """See `broker.peer_client.PeerClient`."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint

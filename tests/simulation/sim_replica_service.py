@@ -1,6 +1,6 @@
 """What members of the group ask each other about their logs and tables.
 
-See `broker.api.replica_servicer.ReplicaServicer` and `broker.api.metadata_servicer.MetadataServicer`.
+See `broker.peer_api.replica.ReplicaServicer` and `broker.peer_api.metadata.MetadataServicer`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from broker.api.peer_client import EpochPromise, ReplicaClaim
-from broker.lease_copy import LeaseChange, LeasePosition, LeaseSource
+from broker.leases import LeaseChange, LeasePosition, LeaseSource
 from broker.metadata_tables import MetadataTables
+from broker.peer_client import EpochPromise, ReplicaClaim
 from broker.replica_identity import ReplicaIdentity
 from broker.replica_proof import ReplicaProof
 from mqcore.metadata.metadata_store import DataVersion, MetadataFile

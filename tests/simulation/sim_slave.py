@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from broker.group_members import GroupMembers
-from broker.lease_copy import LeaseCopy
-from broker.master.metadata_recovery import cut_progress
+from broker.leases import LeaseCopy
+from broker.master.group_recovery import cut_progress
 from broker.metadata_tables import MetadataTables
 from broker.replica_identity import ReplicaIdentity
 from broker.slave.follower import Follower

@@ -4,7 +4,7 @@ Nothing here sleeps. `Timeline.run` takes the next event, sets the time to it an
 its events cost. Equal times are served in the order of scheduling, so a run depends on its seed alone.
 
 A process gets an event loop of its own, and not only callbacks, so that the broker's real shell (`broker.write_path`,
-`broker.flush_worker`, `broker.lease_storage`) runs here unchanged. Killing the process means that its loop never calls
+`broker.flush_worker`, `broker.leases`) runs here unchanged. Killing the process means that its loop never calls
 anything again.
 """
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from broker.files.posix_disk import PosixDisk
+from broker.posix_disk import PosixDisk
 from mqcore.audit.replica_store import ReplicaStore
 from mqcore.message.properties import encode_properties
 from mqcore.message.record import SCHEDULE_TOPIC, Host, OutgoingMessage, tags_code

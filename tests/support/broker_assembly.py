@@ -11,13 +11,12 @@ import random
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
-from broker.api.client_api import ClientApi
-from broker.api.services import ApiOptions, Timers
-from broker.api.sessions import ClientSessions
-from broker.put_answer import PutAnswer, PutDone, answer_of
+from broker.client_api.client_api import ClientApi
+from broker.client_api.services import ApiOptions, Timers
+from broker.client_api.sessions import ClientSessions
+from broker.put import PutAnswer, PutDone, answer_of
 from broker.queue_reader import StoreQueueReader
-from broker.tracing.broker_tracing import BrokerTracing
-from broker.tracing.send_tracer import SendTracer
+from broker.tracing.send_tracer import BrokerTracing, SendTracer
 from mqcore.clock import Clock
 from mqcore.delivery.lease_state import DeliveryOptions
 from mqcore.delivery.lease_table import LeaseTable
@@ -44,7 +43,7 @@ _STORE_OPTIONS = StoreOptions(
 
 
 class BrokerAssembly:
-    """Satisfies `broker.api.services.BrokerServices`. Event loop only."""
+    """Satisfies `broker.client_api.services.BrokerServices`. Event loop only."""
 
     def __init__(
         self,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 
-from broker.api.sessions import ClientSessions
+from broker.client_api.sessions import ClientSessions
+from broker.group_changes import GroupChanges, GroupProgressView
 from broker.metadata_tables import MetadataTables
-from broker.operations.group_changes import GroupChanges
-from broker.operations.group_progress import GroupProgressView
 from broker.queries.message_queries import MessageQueries
 from broker.queue_reader import StoreQueueReader
 from mqcore.delivery.lease_state import DeliveryOptions

@@ -29,7 +29,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
 
-from broker.files.posix_disk import PosixDisk
+from broker.posix_disk import PosixDisk
 from demo.evidence import compare_logs, logged_message_ids
 from mqcore.metadata.metadata_store import MetadataFile, MetadataStore
 from mqcore.metadata.offset_tables import ConsumerOffsetTable

@@ -7,10 +7,9 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from broker.queries.commit_log_pages import LogRange
-from broker.queries.criteria import WantedMessages
 from broker.queries.message_queries import MessageQueries
-from broker.queries.values import MessagePage
+from broker.queries.stored_records import LogRange
+from broker.queries.values import MessagePage, WantedMessages
 from broker.queue_reader import DamagedEntries
 from mqcore.message.record_layout import COMPRESSED
 from mqcore.metadata.topic_table import TopicConfig, TopicTable

@@ -17,9 +17,8 @@ from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as client_pb
 
 from admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, serving
-from broker.api.peer_client import PeerClient, ReplicaClaim
-from broker.api.source_log import SourceLog
-from broker.lease_copy import LeasePosition
+from broker.leases import LeasePosition
+from broker.peer_client import PeerClient, ReplicaClaim, SourceLog
 from broker.slave.metadata_pull import MetadataPull
 from mqclient.client_session import ClientSession
 from mqclient.connection import Connection

@@ -16,10 +16,8 @@ import threading
 import time
 from typing import Any, Final
 
-from broker.audit.errors import JobCancelled
-from broker.audit.job_runner import JobRunner
-from broker.audit.jobs import IDLE_LIMIT_S, job_from_json, line_of
-from broker.audit.read_pace import ReadPace
+from broker.audit.jobs import IDLE_LIMIT_S, JobRunner, job_from_json, line_of
+from broker.audit.store_files import JobCancelled, ReadPace
 
 _IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_WHO_PROCESS: Final = 1

@@ -17,10 +17,9 @@ from typing import Final, Protocol
 
 import structlog
 
-from broker.audit.helper import HelperBusy, HelperGone, JobFailed
-from broker.audit.jobs import JobFailure
+from broker.audit.jobs import HelperBusy, HelperGone, JobFailed, JobFailure
 from broker.audit.queue_repair import QueueOrder, QueueRepair, RepairableQueues
-from broker.audit.repair_errors import Refusal, RepairRefused
+from broker.audit.range_repair import Refusal, RepairRefused
 from broker.queue_reader import DamagedEntries
 from mqcore.message.record_decoder import Blank, RecordFound, scan_record
 from mqcore.replication.log_history import LogRange

@@ -19,25 +19,161 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
-from broker.audit.helper import AuditHelper
-from broker.audit.job_runner import hash_factory
-from broker.audit.jobs import CheckStagedJob, DigestAlgorithm, DigestRangeJob, Job
-from broker.audit.repair_errors import Refusal, RepairRefused
-from broker.audit.repair_steps import to_its_end
+from broker.audit.jobs import AuditHelper, CheckStagedJob, DigestAlgorithm, DigestRangeJob, Job, hash_factory
 from broker.audit.replica_state import ReplicaState
-from broker.audit.store_files import OpenFile, StoreFiles
+from broker.audit.store_files import OpenFile, PacedFiles, StoreFiles, commit_log_start
+from mqcore.audit.findings import Finding, FindingKind
+from mqcore.audit.record_check import check_records
+from mqcore.audit.replica_store import MAX_RECORD_BYTES, ReplicaFiles, ReplicaStore, StoreEntry
 from mqcore.replication.log_history import LogRange
 from mqcore.storage.disk import DiskError
 from mqcore.storage.flush_jobs import FlushJob
 
-__all__ = ["CHANGES_LISTED_MAX", "RangeOrder", "RangeRepair", "RangeRepaired", "RepairableLog", "SourceReader"]
+__all__ = [
+    "CHANGES_LISTED_MAX",
+    "RangeOrder",
+    "RangeRepair",
+    "RangeRepaired",
+    "Refusal",
+    "RepairRefused",
+    "RepairableLog",
+    "SourceReader",
+    "StagedCheck",
+    "check_staged",
+    "to_its_end",
+]
+
+
+# Would the log be sound with other bytes in a range of it? Asked before a repair puts them there.
+
+_CHUNK_BYTES: Final = 64 << 20
+_ELSEWHERE: Final = frozenset({FindingKind.QUEUE_GAP})
+"""Kinds that are not about the bytes of the range."""
+
+
+class StagedCheck(NamedTuple):
+    """What was found."""
+
+    findings: list[Finding]
+    """What is wrong with records that have a byte in the range."""
+    records: int
+    """That start in it."""
+
+
+def check_staged(job: CheckStagedJob, files: PacedFiles) -> StagedCheck:
+    """Checks every record that has a byte in the range, as if the staged file stood there."""
+    descriptor = os.open(job.staged_path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        store = ReplicaStore(_WithStaged(files, job, descriptor), job.facts)
+        findings, records = [], 0
+        # A record from before may reach into the range.
+        start = max(job.facts.min_offset, job.start_offset - MAX_RECORD_BYTES)
+        while start < job.end_offset:
+            is_before = start < job.start_offset
+            end = min(start + _CHUNK_BYTES, job.start_offset if is_before else job.end_offset)
+            checked = check_records(store, start, end, with_queues=False, with_index=False)
+            findings += [finding for finding in checked.findings if _concerns(finding, job)]
+            records += 0 if is_before else checked.records
+            start = end
+        return StagedCheck(findings, records)
+    finally:
+        os.close(descriptor)
+
+
+def _concerns(finding: Finding, job: CheckStagedJob) -> bool:
+    if finding.kind in _ELSEWHERE or finding.start_offset is None:
+        return False
+    end_offset = finding.end_offset if finding.end_offset is not None else finding.start_offset + 1
+    return finding.start_offset < job.end_offset and job.start_offset < end_offset
+
+
+class _WithStaged(ReplicaFiles):
+    """The store's files, but for the range, whose bytes come from a file of their own."""
+
+    def __init__(self, files: PacedFiles, job: CheckStagedJob, descriptor: int) -> None:
+        self._files = files
+        self._job = job
+        self._descriptor = descriptor
+
+    def list_folder(self, path: str) -> list[StoreEntry]:
+        return self._files.list_folder(path)
+
+    def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
+        data = self._files.read(path, offset, length)
+        file_start = commit_log_start(path)
+        if file_start is None:
+            return data
+        base = file_start + offset
+        start, end = max(base, self._job.start_offset), min(base + len(data), self._job.end_offset)
+        if start >= end:
+            return data
+        mixed = bytearray(data)
+        mixed[start - base : end - base] = os.pread(self._descriptor, end - start, start - self._job.start_offset)
+        assert len(mixed) == len(data), "the staged file is shorter than the range"
+        return memoryview(mixed)
+
+
+# How a step of a repair is taken that must not be left half done.
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Does `work`. A caller that is cancelled meanwhile gets to know when it is done, so that its turn lasts as long.
+
+    What `work` raises then is lost: nobody is there to be told.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
+# Why a repair is not carried out. Nothing was changed, unless the kind says so.
+
+
+class Refusal(StrEnum):
+    """What kind of reason, and so what the operator does next."""
+
+    DISABLED = "disabled"
+    """enableRepair is off, or auditReadRate is 0."""
+    MALFORMED = "malformed"
+    """The request makes no sense."""
+    OUT_OF_RANGE = "out-of-range"
+    """Part of the range is not held, or not on disk yet."""
+    NOT_AS_EXPECTED = "not-as-expected"
+    """What is here, or in the group, is not what the plan was made for: verify again."""
+    NOT_FOUND = "not-found"
+    """There is no such queue, or no record for an entry."""
+    BUSY = "busy"
+    """Another repair is running."""
+    LOG_CHANGED = "log-changed"
+    """The log was cut or expired under the repair, which may have written a part: verify again."""
+    SOURCE_UNAVAILABLE = "source-unavailable"
+    """The source does not answer, or refuses."""
+    SOURCE_UNSOUND = "source-unsound"
+    """The source gave something else than the plan says, or no sound records."""
+    NO_ROOM = "no-room"
+    """The disk has no room for a copy of the range."""
+    READ_BACK_DIFFERS = "read-back-differs"
+    """What was written reads differently: the disk is not to be trusted."""
+
+
+class RepairRefused(Exception):
+    """The repair ended; the message says what to do."""
+
+    def __init__(self, refusal: Refusal, message: str) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
 
 log = structlog.get_logger(__name__)
 

@@ -4,31 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
-from broker.queries.commit_log_pages import Pages
-from broker.queries.criteria import KeyCriteria, QueueCriteria, TimeCriteria, WantedMessages
-from broker.queries.errors import HoldingUnknown, IndexIsOff, MessageUnknown, QueriesBusy, TopicUnknown
-from broker.queries.key_search import KeySearch
-from broker.queries.page_token import position_of
-from broker.queries.queue_entries import entry_at, first_at_physical
-from broker.queries.queue_search import QueueSearch
-from broker.queries.queue_walk import Place, QueueWalk
-from broker.queries.stored_records import ReadableStore, StoredRecords
-from broker.queries.time_boundary import TimeBoundary
-from broker.queries.values import Fingerprint, FoundOffset, MessagePage, QueriedMessage, QueueState, RangeDigest
+from broker.queries.queue_walk import (
+    KeySearch,
+    Place,
+    QueueSearch,
+    QueueWalk,
+    TimeBoundary,
+    entry_at,
+    first_at_physical,
+)
+from broker.queries.stored_records import Pages, ReadableStore, StoredRecords
+from broker.queries.values import (
+    Fingerprint,
+    FoundOffset,
+    HoldingUnknown,
+    IndexIsOff,
+    KeyCriteria,
+    MessagePage,
+    MessageUnknown,
+    QueriedMessage,
+    QueriesBusy,
+    QueueCriteria,
+    QueueState,
+    RangeDigest,
+    TimeCriteria,
+    TopicUnknown,
+    WantedMessages,
+    position_of,
+)
 from broker.queue_reader import EntryDamage, PassedOver
 from mqcore.clock import Clock
 from mqcore.message.properties import decode_properties
 from mqcore.message.property_names import PROPERTY_UNIQUE_KEY
 from mqcore.message.record import MessageRecord, offset_message_id
 from mqcore.message.record_decoder import RecordOutline
-from mqcore.metadata.topic_table import TopicTable
+from mqcore.metadata.topic_table import TopicConfig, TopicTable
+from mqcore.replication.master_replica import SlaveView
 from mqcore.storage.consume_queue import ConsumeQueue, QueueEntry
 
-__all__ = ["MessageQueries"]
+__all__ = ["FoundMessage", "Holding", "MessageLookup", "MessageQueries"]
 
 _QUERIES_AT_ONCE: Final = 4
 """Others wait: a query takes the event loop in turns with all that a broker has to do."""
@@ -323,3 +342,70 @@ def _sha256_of(pieces: Sequence[memoryview]) -> bytes:
     for piece in pieces:
         sha256.update(piece)
     return sha256.digest()
+
+
+# Finds a message in this replica by its id, and says how safe it is: what is known without any trace.
+
+_RECORDS_MAX: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Whether a slave holds a record."""
+
+    # -1: it has not proven what it holds.
+    broker_id: int
+    # Bytes it has yet to acknowledge until it does.
+    missing_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessage:
+    """A record, and where it is safe."""
+
+    record: RecordOutline
+    properties: Mapping[str, str]
+    flushed: bool
+    slaves: tuple[Holding, ...]
+
+
+class MessageLookup:
+    """Looks through the key index. On the event loop, in small pieces."""
+
+    def __init__(
+        self,
+        *,
+        queries: MessageQueries,
+        flushed_offset: Callable[[], int],
+        topics: Iterable[TopicConfig],
+        slaves: Callable[[], Sequence[SlaveView]],
+    ) -> None:
+        self._queries = queries
+        self._flushed_offset = flushed_offset
+        self._topics = topics
+        self._slaves = slaves
+
+    async def find(self, message_id: str, topic: str = "") -> list[FoundMessage]:
+        """Records with that id, newest first; of one topic, or of all, which takes the longer the more there are.
+
+        Raises QueriesBusy.
+        """
+        names = [topic] if topic else [config.topic_name for config in self._topics]
+        found = await self._queries.with_key(message_id, names, limit=_RECORDS_MAX)
+        return [self._found(message) for message in found]
+
+    def _found(self, message: QueriedMessage) -> FoundMessage:
+        record = message.outline
+        end_offset = record.physical_offset + record.total_size
+        return FoundMessage(
+            record=record,
+            properties=message.properties,
+            flushed=end_offset <= self._flushed_offset(),
+            slaves=tuple(
+                Holding(
+                    broker_id=-1 if slave.broker_id is None else slave.broker_id,
+                    missing_bytes=max(0, end_offset - slave.acked_offset),
+                )
+                for slave in self._slaves()
+            ),
+        )

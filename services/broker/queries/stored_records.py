@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+import os
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Final, Protocol, TypeAlias
 
-from broker.queries.bodies import compression_of, unpacked
-from broker.queries.commit_log_pages import LogRange, Pages
+from broker.audit.store_files import OpenFile
 from broker.queries.values import Body
 from mqcore.message.record import MessageRecord
 from mqcore.message.record_decoder import (
@@ -17,13 +22,200 @@ from mqcore.message.record_decoder import (
     decode_record,
     read_record_outline,
 )
-from mqcore.message.record_layout import COMPRESSED, MalformedRecord
+from mqcore.message.record_layout import (
+    COMPRESSED,
+    COMPRESSION_LZ4,
+    COMPRESSION_TYPE_MASK,
+    COMPRESSION_ZSTD,
+    CRC_MASK,
+    MalformedRecord,
+    crc32,
+)
 from mqcore.message.stored_message import read_store_timestamp_ms
+from mqcore.storage.commit_log import file_name
 from mqcore.storage.consume_queue import ConsumeQueue
 from mqcore.storage.consume_queue_table import ConsumeQueueTable
+from mqservice.page_cache import resident_pages
 
-__all__ = ["ReadableStore", "StoredRecords"]
+__all__ = ["CommitLogPages", "LogRange", "Pages", "ReadableStore", "StoredRecords", "compression_of", "unpacked"]
 
+
+# Brings parts of the CommitLog into the page cache before the event loop touches them.
+#
+# The log is mapped. Touching a page of it that the cache does not hold stops the whole process until the disk has
+# answered: the interpreter's lock is held meanwhile, in whichever thread. A read of the file lets go of that lock. So
+# what is cold is read once by a thread, and then found warm in the map; what is warm costs one question to the kernel.
+
+LogRange: TypeAlias = tuple[int, int]
+"""Bytes [start, end) of the CommitLog."""
+
+_OPEN_FILES_MAX: Final = 8
+_GAP_BYTES: Final = 32 << 10
+"""Ranges so near to each other are one: reading what lies between takes no longer than a second read."""
+_READS_AT_ONCE: Final = 2
+"""The threads are shared with others, and so is the disk."""
+_PIECE_BYTES: Final = 1 << 20
+
+
+class Pages(Protocol):
+    """Makes memory of what is on disk."""
+
+    async def fetch(self, ranges: Sequence[LogRange]) -> None:
+        """Returns when touching these bytes waits for no disk, as far as that can be had."""
+
+
+class CommitLogPages:
+    """`Pages` over the files of `folder`, each of `file_bytes`. Event loop only."""
+
+    def __init__(self, folder: Path, *, file_bytes: int) -> None:
+        self._folder: Final = str(folder)
+        self._file_bytes: Final = file_bytes
+        self._open: OrderedDict[int, OpenFile] = OrderedDict()
+        self._reads = asyncio.Semaphore(_READS_AT_ONCE)
+
+    async def fetch(self, ranges: Sequence[LogRange]) -> None:
+        """See `Pages`. What cannot be read is left: whoever touches it finds out why."""
+        absent = [piece for piece in self._pieces(ranges) if not self._is_resident(*piece)]
+        if absent:
+            async with self._reads:
+                await asyncio.to_thread(_read_all, absent)
+
+    def _pieces(self, ranges: Sequence[LogRange]) -> list[tuple[OpenFile, int, int]]:
+        """The ranges joined where they are near, cut where a file ends: file, offset within it, length."""
+        joined: list[list[int]] = []
+        for start, end in sorted(ranges):
+            if joined and start <= joined[-1][1] + _GAP_BYTES:
+                joined[-1][1] = max(joined[-1][1], end)
+            elif start < end:
+                joined.append([start, end])
+        pieces = []
+        for start, end in joined:
+            while start < end:
+                within = start % self._file_bytes
+                length = min(end - start, self._file_bytes - within)
+                file = self._file(start - within)
+                if file is not None:
+                    pieces.append((file, within, length))
+                start += length
+        return pieces
+
+    def _file(self, start_offset: int) -> OpenFile | None:
+        file = self._open.get(start_offset)
+        if file is not None:
+            self._open.move_to_end(start_offset)
+            return file
+        try:
+            file = OpenFile.of_path(f"{self._folder}/{file_name(start_offset)}")
+        except OSError:
+            return None  # It expired, or was never there.
+        self._open[start_offset] = file
+        if len(self._open) > _OPEN_FILES_MAX:
+            self._open.popitem(last=False)
+        return file
+
+    @staticmethod
+    def _is_resident(file: OpenFile, offset: int, length: int) -> bool:
+        return all(resident_pages(file.number, offset, length))
+
+
+def _read_all(pieces: Sequence[tuple[OpenFile, int, int]]) -> None:
+    """Reads and forgets. In a thread: the reads let go of the interpreter's lock."""
+    buffer = memoryview(bytearray(min(_PIECE_BYTES, max(length for _, _, length in pieces))))
+    for file, offset, length in pieces:
+        done = 0
+        while done < length:
+            try:
+                count = os.preadv(file.number, [buffer[: length - done]], offset + done)
+            except OSError:
+                break
+            if not count:
+                break
+            done += count
+
+
+# Unpacks bodies, and never more of one than is wanted: a few bytes of a compressed one may stand for gigabytes.
+
+_BY_FLAG: Final = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
+"""By sysFlag; everything else is zlib, as clients before 5.0 wrote it."""
+_BY_MAGIC: Final = (
+    (b"\x1f\x8b", "gzip"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+)
+"""Clients of the gRPC API say only that a body is compressed, and readers look at its first bytes."""
+_ANY_ZLIB: Final = 32 + zlib.MAX_WBITS
+"""Takes zlib's header and gzip's."""
+_ZSTD_WINDOW_BYTES_MAX: Final = 16 << 20
+"""A frame may ask for 2 GiB of memory. RocketMQ's clients compress at levels that need 8 MiB at most."""
+
+
+def compression_of(sys_flag: int, first_bytes: bytes) -> str:
+    """zlib, gzip, lz4 or zstd; empty: the body is not compressed. Without `first_bytes` the flag alone counts."""
+    if not sys_flag & COMPRESSED:
+        return ""
+    for magic, name in _BY_MAGIC:
+        if first_bytes.startswith(magic):
+            return name
+    return _BY_FLAG.get(sys_flag & COMPRESSION_TYPE_MASK, "zlib")
+
+
+def unpacked(stored: bytes, *, sys_flag: int, body_crc: int | None, max_bytes: int) -> Body:
+    """The first `max_bytes` of a body, unpacked. `stored` is all of it, or at least as much if it is not compressed.
+
+    `body_crc` None: not checked. Takes 3 ms for each MiB that comes out; may run in a thread.
+    """
+    assert max_bytes > 0, "to zlib 0 means without end"
+    compression = compression_of(sys_flag, stored[:4])
+    problem = ""
+    if body_crc is not None and crc32(stored) & CRC_MASK != body_crc:
+        problem = "the body does not match its checksum (bodyCRC): this copy is damaged"
+    if not compression:
+        return Body(stored[:max_bytes], "", problem)
+    unpack = _UNPACK.get(compression)
+    if unpack is None:
+        return Body(b"", compression, problem or f"this broker cannot unpack {compression}")
+    try:
+        return Body(unpack(stored, max_bytes), compression, problem)
+    except tuple(_UNPACK_ERRORS) as error:
+        return Body(b"", compression, problem or f"it says it is compressed by {compression}, and is not: {error}")
+
+
+def _unzipped(stored: bytes, max_bytes: int) -> bytes:
+    return zlib.decompressobj(_ANY_ZLIB).decompress(stored, max_bytes)
+
+
+def _from_lz4(stored: bytes, max_bytes: int) -> bytes:
+    assert _lz4_frame is not None, "there is no lz4"
+    data: bytes = _lz4_frame.LZ4FrameDecompressor().decompress(stored, max_length=max_bytes)
+    return data
+
+
+def _from_zstd(stored: bytes, max_bytes: int) -> bytes:
+    assert _zstandard is not None, "there is no zstandard"
+    decompressor = _zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
+    with decompressor.stream_reader(stored) as reader:
+        data: bytes = reader.read(max_bytes)
+        return data
+
+
+def _module(name: str) -> ModuleType | None:
+    """A package an image may lack: only a store taken over from a Java broker has bodies for it."""
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+_lz4_frame: Final = _module("lz4.frame")
+_zstandard: Final = _module("zstandard")
+_UNPACK: Final[dict[str, Callable[[bytes, int], bytes]]] = {"zlib": _unzipped, "gzip": _unzipped}
+_UNPACK_ERRORS: list[type[Exception]] = [zlib.error, EOFError]
+if _lz4_frame is not None:
+    _UNPACK["lz4"] = _from_lz4
+    _UNPACK_ERRORS.append(RuntimeError)
+if _zstandard is not None:
+    _UNPACK["zstd"] = _from_zstd
+    _UNPACK_ERRORS.append(_zstandard.ZstdError)
 _SIZE_BYTES: Final = 4
 _INLINE_BODY_BYTES_MAX: Final = 32 << 10
 """Smaller bodies are unpacked at once; others, by a thread."""

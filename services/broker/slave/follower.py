@@ -19,10 +19,10 @@ from typing import Final
 
 import structlog
 
-from broker.api.peer_client import PeerClient, PeerLog, PeerUnavailable, ReplicaClaim
-from broker.common_end import digest_of, find_common_end
 from broker.flush_worker import ROOM_PAUSE_S, ROOM_REMEDY, ROOM_TOLD_EVERY_S
+from broker.peer_client import PeerClient, PeerLog, PeerUnavailable, ReplicaClaim
 from broker.replica_identity import ReplicaIdentity
+from broker.replica_proof import digest_of, find_common_end
 from broker.slave.ha_connection import HaConnection
 from mqcore.clock import Clock
 from mqcore.replication.common_prefix import TAIL_BYTES, tail_range

@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from broker.api.peer_client import PeerClient, PeerUnavailable
-from broker.lease_copy import LeaseCopy
+from broker.leases import LeaseCopy
+from broker.peer_client import PeerClient, PeerUnavailable
 from mqcore.metadata.metadata_store import DataVersion, MetadataFile
 from mqcore.metadata.offset_tables import ConsumerOffsetTable, OperatorActs
 from mqcore.storage.disk import DiskError

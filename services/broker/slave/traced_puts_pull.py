@@ -12,8 +12,8 @@ from typing import Final
 
 import structlog
 
-from broker.api.peer_client import PeerClient, PeerUnavailable
-from broker.tracing.broker_tracing import BrokerTracing
+from broker.peer_client import PeerClient, PeerUnavailable
+from broker.tracing.send_tracer import BrokerTracing
 from mqcore.tracing import attributes as names
 from mqcore.tracing.replica_spans import ReplicaTimelines, TracedPut, replica_spans
 from mqcore.tracing.span_data import AttributeValue

@@ -9,19 +9,20 @@ trace is never worth a message.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 import structlog
 
-from broker.put import Place, Put
-from broker.put_meter import PutMeter
-from broker.tracing.broker_tracing import BrokerTracing
-from broker.tracing.traced_puts import TracedPuts
+from broker.put import Place, Put, PutMeter
+from mqcore.clock import Clock
+from mqcore.routing.values import BrokerIdentity
 from mqcore.storage.put_result import PutStatus
 from mqcore.tracing import attributes as names
-from mqcore.tracing.attributes import RetainedFor
+from mqcore.tracing.attributes import RetainedFor, text_of
+from mqcore.tracing.replica_spans import TracedPut, made_put
 from mqcore.tracing.send_spans import (
     AckPolicy,
     LinkTimeline,
@@ -31,12 +32,123 @@ from mqcore.tracing.send_spans import (
     TracedSend,
     resolved_send,
 )
-from mqcore.tracing.trace_context import TRACEPARENT, TraceContext, parse_traceparent
+from mqcore.tracing.trace_context import TRACEPARENT, HeadSampler, TraceContext, TraceOptions, parse_traceparent
 from mqservice.http2_call import Http2Call
 from mqservice.route_query import CLIENT_ID_HEADER
 from mqservice.rpc import Call
+from mqservice.telemetry.span_sink import SpanSink
 
-__all__ = ["SendTracer"]
+__all__ = ["BrokerTracing", "SendContexts", "SendTracer", "TracedPuts", "TracedPutsPage"]
+
+
+# Which span a message's send was, for those who deliver it and want to link to it.
+
+# A thousand traced sends a second are found for half a minute; about 150 bytes each.
+_MESSAGES_MAX: Final = 30_000
+
+
+class SendContexts:
+    """The newest traced sends by the physical offset of their message.
+
+    A message that brought a `traceparent` of its own needs none of this.
+    """
+
+    def __init__(self, *, messages_max: int = _MESSAGES_MAX) -> None:
+        self._messages_max = messages_max
+        self._contexts: OrderedDict[int, TraceContext] = OrderedDict()
+
+    def note(self, physical_offset: int, context: TraceContext) -> None:
+        """The send of the message there is traced, by this span. Forgets the oldest beyond the limit."""
+        self._contexts[physical_offset] = context
+        if len(self._contexts) > self._messages_max:
+            self._contexts.popitem(last=False)
+
+    def contexts_at(self, physical_offsets: Iterable[int]) -> dict[int, TraceContext]:
+        """The spans of the sends of the messages there; of those that were traced, and not too long ago."""
+        contexts = self._contexts
+        return {physical_offset: contexts[physical_offset] for physical_offset in contexts.keys() & physical_offsets}
+
+
+# The puts a master traced, kept for a while for its slaves to ask about.
+
+# Slaves ask every second; at a thousand traced sends a second one may miss a question or two. About 300 bytes each.
+_PUTS_MAX: Final = 4_000
+PAGE_MAX: Final = 1_000
+
+
+class TracedPutsPage(NamedTuple):
+    """Some of them, oldest first. Numbers of another incarnation mean nothing."""
+
+    incarnation: int
+    puts: list[TracedPut]
+
+
+class TracedPuts:
+    """The newest traced puts of one run of a master. Event loop only."""
+
+    def __init__(self, *, incarnation: int, puts_max: int = _PUTS_MAX) -> None:
+        self._incarnation = incarnation
+        self._puts: deque[TracedPut] = deque(maxlen=puts_max)
+        self._sequence = 0
+
+    def note(self, send: TracedSend, context: TraceContext) -> None:
+        """A stored send was traced; a slave's part is to be linked with `context`."""
+        self._sequence += 1
+        self._puts.append(
+            made_put(
+                (
+                    self._sequence,
+                    context,
+                    send.topic,
+                    send.queue_id,
+                    send.message_ids,
+                    send.start_offset,
+                    send.end_offset,
+                    text_of(send.retained_for),
+                )
+            )
+        )
+
+    def after(self, *, incarnation: int, sequence: int) -> TracedPutsPage:
+        """At most `PAGE_MAX` puts after `sequence` of that incarnation; from the oldest for another one."""
+        known = sequence if incarnation == self._incarnation else 0
+        # Numbers are consecutive, so the place of the first one wanted is known.
+        skipped = max(0, known - (self._sequence - len(self._puts)))
+        puts = [self._puts[index] for index in range(skipped, min(len(self._puts), skipped + PAGE_MAX))]
+        return TracedPutsPage(self._incarnation, puts)
+
+
+# What all parts of a broker that make spans share.
+
+_OFFSET_READINGS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerTracing:
+    """There is none while tracing is off: what `is not None` decides costs a message nothing."""
+
+    identity: BrokerIdentity
+    clock: Clock
+    options: TraceOptions
+    sampler: HeadSampler
+    sink: SpanSink
+    # Told of a send as soon as it is known to be traced, in the turn of its append if chance or its caller decide.
+    send_contexts: SendContexts = field(default_factory=SendContexts)
+
+    def wall_offset_ns(self) -> int:
+        """What a time on the monotonic clock lacks to be one on the wall clock; asked for when spans are made.
+
+        The two are read one after the other, and the process may rest in between: the closest of some readings counts.
+        """
+        return min(self._offset_reading() for _ in range(_OFFSET_READINGS))[1]
+
+    def _offset_reading(self) -> tuple[int, int]:
+        """How long it took, and what it came to."""
+        before_ns = self.clock.monotonic_ns()
+        wall_ns = self.clock.wall_ns()
+        took_ns = self.clock.monotonic_ns() - before_ns
+        return took_ns, wall_ns - before_ns - took_ns // 2
+
 
 log = structlog.get_logger(__name__)
 

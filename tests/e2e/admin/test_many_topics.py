@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 from playwright.sync_api import Browser, expect
 
-from broker.files.posix_disk import PosixDisk
+from broker.posix_disk import PosixDisk
 from e2e.admin.brokers import MASTERS
 from e2e.admin.conftest import Note
 from e2e.admin.console import open_console

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.metrics.catalogue import BROKER_METRICS
+from broker.metrics_catalogue import BROKER_METRICS
 from e2e.observability.alert_rules import chart_rules
 from e2e.observability.browser import picture
 from e2e.observability.conftest import Note

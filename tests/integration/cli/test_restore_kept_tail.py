@@ -12,7 +12,7 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from admin.cli.app import app
-from broker.files.posix_disk import PosixDisk
+from broker.posix_disk import PosixDisk
 from mqcore.message.properties import decode_properties
 from mqcore.message.record_decoder import decode_record
 from mqcore.storage.kept_tail import TailWalk

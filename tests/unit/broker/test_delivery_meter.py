@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.delivery_meter import DeliveryMeter
+from broker.put import DeliveryMeter
 from mqservice.metrics.series_limit import OTHER
 
 

@@ -10,9 +10,9 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from broker.api.peer_client import PeerUnavailable
 from broker.master import group_recovery
 from broker.master.group_recovery import GroupRecovery, GroupView
+from broker.peer_client import PeerUnavailable
 from broker.replica_identity import ReplicaIdentity
 from mqcore.routing.values import BrokerIdentity, ReplicaMemory
 from support.fake_brokers import rpc_error

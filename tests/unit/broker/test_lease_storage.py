@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from broker.lease_copy import LeaseChange, LeaseCopy, LeasePosition, LeaseSource
-from broker.lease_storage import LeaseStorage
-from broker.master.metadata_recovery import cut_progress, recover_leases, recover_metadata
+from broker.leases import LeaseChange, LeaseCopy, LeasePosition, LeaseSource, LeaseStorage
+from broker.master.group_recovery import cut_progress, recover_leases, recover_metadata
 from broker.metadata_tables import MetadataTables
 from broker.slave.metadata_pull import MetadataPull
 from mqcore.clock import Clock

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from broker.message_lookup import Holding, MessageLookup
-from broker.queries.message_queries import MessageQueries
+from broker.queries.message_queries import Holding, MessageLookup, MessageQueries
 from mqcore.metadata.topic_table import TopicConfig, TopicTable
 from mqcore.replication.master_replica import SlaveView
 from mqcore.storage.message_store import MessageStore

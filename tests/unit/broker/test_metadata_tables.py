@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.lease_copy import LeaseCopy
-from broker.master.metadata_recovery import recover_metadata
+from broker.leases import LeaseCopy
+from broker.master.group_recovery import recover_metadata
 from broker.metadata_tables import MetadataTables, MetadataWrite
 from broker.slave.metadata_pull import MetadataPull
 from mqcore.delivery.lease_state import DeliveryOptions

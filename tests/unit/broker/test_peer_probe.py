@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.peer_probe import PeerProbe, PeerProbes, ProbeTarget, probe_targets
+from broker.group_members import PeerProbe, PeerProbes, ProbeTarget, probe_targets
 from mqcore.clock import Clock
 from mqcore.metadata.metadata_store import DataVersion
 from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, RegisteredBroker

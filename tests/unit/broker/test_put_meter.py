@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.put_meter import PutMeter, TopicPuts
+from broker.put import PutMeter, TopicPuts
 from mqcore.storage.put_result import PutStatus
 from mqservice.metrics.series_limit import OTHER
 

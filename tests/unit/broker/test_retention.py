@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker import retention
-from broker.api.peer_client import PeerUnavailable
+from broker.peer_client import PeerUnavailable
 from broker.retention import MasterFloor, Retention, SlaveFloor
 from broker.slave.follower import MasterAddress
 from mqcore.delivery.subscription import TagFilter

@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from broker.put_answer import PutDone
-from broker.put_meter import PutMeter, TopicPuts
-from broker.tracing.broker_tracing import BrokerTracing
-from broker.tracing.send_tracer import SendTracer
+from broker.put import PutDone, PutMeter, TopicPuts
+from broker.tracing.send_tracer import BrokerTracing, SendTracer
 from broker.write_path import WritePath
 from mqcore.message.record import Host, OutgoingMessage
 from mqcore.replication.frames import MasterOptions

@@ -9,8 +9,8 @@ import grpc
 import pytest
 from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 
-from broker.api.broker_operations_servicer import BrokerOperationsServicer
-from broker.operations.runtime_settings import RuntimeSettings
+from broker.peer_api.operations import BrokerOperationsServicer
+from broker.runtime_settings import RuntimeSettings
 from broker.settings import BrokerSettings
 from mqservice.event_memory import EventMemory
 from mqservice.settings import load_settings

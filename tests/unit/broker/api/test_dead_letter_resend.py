@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 
-from broker.api.dead_letter_resend import DeadLetterResend
-from broker.api.dead_letters import DeadLetterQueues
-from broker.api.status_codes import OK, Outcome
-from broker.delivery_meter import DeliveryMeter
+from broker.client_api.validation import OK, Outcome
+from broker.dead_letters import DeadLetterQueues, DeadLetterResend
+from broker.put import DeliveryMeter
 from broker.queries.message_queries import MessageQueries
 from mqcore.message.properties import decode_properties, encode_properties, index_terms
 from mqcore.message.record import MessageRecord, OutgoingMessage, tags_code
@@ -176,7 +175,7 @@ async def test_more_than_fit_into_one_round(desk: Desk) -> None:
 
 
 async def test_what_there_was_no_time_for_is_not_sent(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.api.dead_letter_resend.PUT_LIMIT_S", 0.01)
+    monkeypatch.setattr("broker.dead_letters.PUT_LIMIT_S", 0.01)
     for number in range(10):
         desk.bury({"UNIQ_KEY": f"ID{number}"})
     desk.broker.puts_held = True

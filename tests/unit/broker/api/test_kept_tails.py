@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 
-from broker.api.kept_tails import KeptTails, TailUnknown
+from broker.kept_tails import KeptTails, TailUnknown
 from broker.queries.message_queries import MessageQueries
 from mqcore.message.properties import decode_properties
 from mqcore.message.record_decoder import decode_record

@@ -7,9 +7,9 @@ from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 
-from broker.api.delivery_encoding import DeliveryEncoder
-from broker.api.message_translation import Peer, TopicTranslation, peer_of
-from broker.api.sent_message import SentMessage
+from broker.client_api.delivery_encoding import DeliveryEncoder
+from broker.client_api.message_translation import Peer, TopicTranslation, peer_of
+from broker.client_api.sent_message import SentMessage
 from mqcore.message.properties import decode_properties, java_hash
 from mqcore.message.record import Host, OutgoingMessage
 from mqcore.message.record_encoder import encode_record

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from tandemmq.broker.v1 import metadata_service_pb2 as pb
 
-from broker.api.metadata_servicer import ChangeSignal, MetadataServicer
+from broker.peer_api.metadata import ChangeSignal, MetadataServicer
 from mqcore.metadata.metadata_store import MetadataFile
 from mqcore.metadata.topic_table import TopicConfig, TopicTable
 

@@ -6,7 +6,7 @@ from apache.rocketmq.v2 import service_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.api.send import _response, _stored_response
+from broker.client_api.send import _response, _stored_response
 from mqcore.storage.put_result import AppendResult, PutStatus
 
 _ENTRIES = st.lists(st.tuples(st.text(max_size=300), st.integers(0, 2**63 - 1)), min_size=1, max_size=40)

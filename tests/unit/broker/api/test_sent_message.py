@@ -11,9 +11,9 @@ from google.protobuf.message import DecodeError, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.api import sent_message
-from broker.api.sent_message import SendRequest, SentMessage, decode_messages
-from broker.api.wire_format import length_delimited, tag_of
+from broker.client_api import sent_message
+from broker.client_api.delivery_encoding import length_delimited, tag_of
+from broker.client_api.sent_message import SendRequest, SentMessage, decode_messages
 from support.api_requests import message, send_request
 
 _FIELDS = (

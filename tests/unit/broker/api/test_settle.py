@@ -9,9 +9,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.api.ack_request import AckRequest
-from broker.api.settle import encoded_ack
-from broker.api.status_codes import OK, Outcome, common_status, status_of
+from broker.client_api.settle import AckRequest, encoded_ack
+from broker.client_api.validation import OK, Outcome, common_status, status_of
 from mqcore.storage.disk import DiskError
 from mqcore.storage.put_result import PutStatus
 from support.api_requests import Answer, ack_request, call, message, receive, receive_request, send_request

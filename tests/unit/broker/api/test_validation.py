@@ -8,8 +8,8 @@ import zlib
 import pytest
 from apache.rocketmq.v2 import definition_pb2 as definition
 
-from broker.api.sent_message import SentMessage
-from broker.api.validation import check_lease, check_message, declared_type, parsed_filter
+from broker.client_api.sent_message import SentMessage
+from broker.client_api.validation import check_lease, check_message, declared_type, parsed_filter
 from mqcore.delivery.subscription import TagFilter
 from support.api_requests import message
 from support.manual_time import ManualTime

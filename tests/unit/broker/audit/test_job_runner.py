@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.audit.job_runner import JobRunner
-from broker.audit.jobs import LINE_BYTES_MAX, CheckRecordsJob, line_of
+from broker.audit.jobs import LINE_BYTES_MAX, CheckRecordsJob, JobRunner, line_of
 from mqcore.audit import record_check
 from mqcore.audit.queue_check import QueueSpan
 from mqcore.audit.record_check import RecordCheck

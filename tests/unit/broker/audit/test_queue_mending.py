@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from broker.audit.helper import AuditHelper, JobFailed
-from broker.audit.job_runner import JobRunner
-from broker.audit.jobs import Job, JobFailure
+from broker.audit.jobs import AuditHelper, Job, JobFailed, JobFailure, JobRunner
 from broker.audit.queue_mending import QueueMending
 from broker.audit.queue_repair import QueueRepair
 from broker.audit.replica_state import ReplicaState
 from broker.audit.store_files import StoreFiles
-from broker.files.posix_disk import PosixDisk
+from broker.posix_disk import PosixDisk
 from broker.queue_reader import DamagedEntries, StoreQueueReader
 from mqcore.delivery.lease_state import DeliveryOptions
 from mqcore.delivery.lease_table import LeaseTable

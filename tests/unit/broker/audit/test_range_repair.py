@@ -12,9 +12,7 @@ import pytest
 import xxhash
 
 from broker.audit.jobs import CheckStagedJob, Job
-from broker.audit.range_repair import RangeOrder, RangeRepair
-from broker.audit.repair_errors import Refusal, RepairRefused
-from broker.audit.repair_steps import to_its_end
+from broker.audit.range_repair import RangeOrder, RangeRepair, Refusal, RepairRefused, to_its_end
 from broker.audit.replica_state import ReplicaState
 from broker.audit.store_files import StoreFiles
 from mqcore.replication.log_history import LogRange

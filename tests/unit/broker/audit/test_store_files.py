@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.audit.cache_neutral_read import read_into
-from broker.audit.store_files import PathRefused, StoreFiles, commit_log_start
+from broker.audit.store_files import PathRefused, StoreFiles, commit_log_start, read_into
 from mqcore.audit.replica_store import StoreEntry
 
 SEGMENT = f"commitlog/{0:020d}"

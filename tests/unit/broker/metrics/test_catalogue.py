@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.metrics.catalogue import BASE_LABELS, BROKER_METRICS
+from broker.metrics_catalogue import BASE_LABELS, BROKER_METRICS
 from mqservice.metrics.metric_info import MetricInfo, MetricKind
 from nameserver.metrics_catalogue import NAME_SERVER_METRICS
 

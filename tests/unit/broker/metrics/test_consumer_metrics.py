@@ -7,11 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.metrics import consumer_metrics
-from broker.metrics.catalogue import BROKER_METRICS
-from broker.metrics.consumer_metrics import ConsumerMetrics
-from broker.metrics.store_time import read_stored_at_ms
-from broker.metrics.turn_limit import TurnLimit
+from broker import metrics as consumer_metrics
+from broker.metrics import ConsumerMetrics, TurnLimit, read_stored_at_ms
+from broker.metrics_catalogue import BROKER_METRICS
 from mqcore.delivery.queue_progress import Received
 from mqcore.delivery.subscription import TagFilter
 from mqcore.storage.message_store import MessageStore

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from broker.delivery_meter import DeliveryMeter
-from broker.metrics.catalogue import BROKER_METRICS
-from broker.metrics.message_metrics import MessageMetrics
-from broker.metrics.turn_limit import TurnLimit
-from broker.put_meter import PutMeter
+from broker.metrics import MessageMetrics, TurnLimit
+from broker.metrics_catalogue import BROKER_METRICS
+from broker.put import DeliveryMeter, PutMeter
 from mqcore.histogram import HistogramReading
 from mqcore.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
 from mqcore.storage.put_result import PutStatus

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from broker.lag_age import LagAge
-from broker.metrics.catalogue import BROKER_METRICS
-from broker.metrics.replication_metrics import MasterMetrics
-from broker.put_meter import PutMeter
+from broker.metrics import LagAge, MasterMetrics
+from broker.metrics_catalogue import BROKER_METRICS
+from broker.put import PutMeter
 from mqcore.replication.master_replica import SlaveView
 from mqservice.metrics.metric_samples import MetricSamples
 from support.manual_time import ManualTime

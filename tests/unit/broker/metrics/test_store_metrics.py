@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from broker.metrics.catalogue import BROKER_METRICS
-from broker.metrics.store_metrics import StoreMetrics
+from broker.metrics import StoreMetrics
+from broker.metrics_catalogue import BROKER_METRICS
 from broker.queue_reader import DamagedEntries
 from mqcore.histogram import Histogram
 from mqservice.metrics.metric_samples import MetricSamples

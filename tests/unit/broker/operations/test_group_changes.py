@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.operations.group_changes import Edge, GroupRemoval, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
+from broker.group_changes import Edge, GroupRemoval, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
 from mqcore.delivery.queue_progress import SkippedBacklog
 from mqcore.metadata.topic_table import TopicConfig
 from support.group_operations import ConsumedBroker

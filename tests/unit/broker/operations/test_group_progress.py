@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.operations.group_progress import QueueStanding
+from broker.group_changes import QueueStanding
 from mqcore.metadata.offset_tables import GroupOffset
 from mqcore.metadata.topic_table import TopicConfig
 from support.group_operations import ConsumedBroker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.operations.runtime_settings import RuntimeSettings, SettingChange, SettingsRefused
+from broker.runtime_settings import RuntimeSettings, SettingChange, SettingsRefused
 from broker.settings import BrokerSettings
 from mqservice.settings import load_settings
 

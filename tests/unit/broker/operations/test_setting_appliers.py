@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import random
 
-from broker.api.services import ApiOptions
-from broker.observability import BrokerObservability
-from broker.operations.runtime_settings import RuntimeSettings
-from broker.operations.setting_appliers import setting_appliers
+from broker.client_api.services import ApiOptions
+from broker.runtime_settings import RuntimeSettings, setting_appliers
 from broker.settings import BrokerSettings
+from broker.tracing.observability import BrokerObservability
 from mqcore.delivery.lease_state import DeliveryOptions
 from mqcore.delivery.lease_table import LeaseTable
 from mqcore.routing.values import BrokerIdentity

@@ -9,7 +9,7 @@ import zlib
 import pytest
 import zstandard
 
-from broker.queries.bodies import compression_of, unpacked
+from broker.queries.stored_records import compression_of, unpacked
 from mqcore.message.record_layout import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 
 lz4_frame = pytest.importorskip("lz4.frame")

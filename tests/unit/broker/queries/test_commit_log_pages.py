@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.queries import commit_log_pages as module
-from broker.queries.commit_log_pages import CommitLogPages
+from broker.queries import stored_records as module
+from broker.queries.stored_records import CommitLogPages
 from mqcore.storage.commit_log import file_name
 from mqservice.page_cache import resident_pages
 

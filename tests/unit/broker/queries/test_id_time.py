@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.queries.id_time import earliest_store_ms
+from broker.queries.queue_walk import earliest_store_ms
 from mqclient.message_id import MessageIdSource
 from support.stores import ManualClock
 

@@ -9,9 +9,17 @@ from collections.abc import Iterable
 
 import pytest
 
-from broker.queries.criteria import KeyCriteria, QueueCriteria, TimeCriteria, WantedMessages
-from broker.queries.errors import IndexIsOff, MessageUnknown, PageTokenInvalid, TopicUnknown
-from broker.queries.values import MessagePage
+from broker.queries.values import (
+    IndexIsOff,
+    KeyCriteria,
+    MessagePage,
+    MessageUnknown,
+    PageTokenInvalid,
+    QueueCriteria,
+    TimeCriteria,
+    TopicUnknown,
+    WantedMessages,
+)
 from broker.queue_reader import DamagedEntries
 from mqcore.message.record_layout import COMPRESSED
 from mqcore.storage.consume_queue import ENTRY, FILLER_SIZE

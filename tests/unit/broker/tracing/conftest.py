@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from broker.tracing.broker_tracing import BrokerTracing
+from broker.tracing.send_tracer import BrokerTracing
 from mqcore.routing.values import BrokerIdentity
 from mqcore.tracing.send_spans import ResolvedSend, send_spans
 from mqcore.tracing.span_data import SpanData

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from apache.rocketmq.v2 import definition_pb2 as definition
 
-from broker.tracing.broker_tracing import BrokerTracing
+from broker.tracing.send_tracer import BrokerTracing
 from mqcore.tracing import attributes
 from mqcore.tracing.span_data import SpanKind
 from mqcore.tracing.trace_context import TraceContext

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.tracing.send_contexts import SendContexts
+from broker.tracing.send_tracer import SendContexts
 from mqcore.tracing.trace_context import TraceContext
 
 

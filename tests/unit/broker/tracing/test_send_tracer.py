@@ -9,12 +9,8 @@ from typing import cast
 
 import pytest
 
-from broker.put import Put
-from broker.put_answer import answer_of
-from broker.put_meter import PutMeter
-from broker.tracing.broker_tracing import BrokerTracing
-from broker.tracing.send_contexts import SendContexts
-from broker.tracing.send_tracer import SendTracer
+from broker.put import Put, PutMeter, answer_of
+from broker.tracing.send_tracer import BrokerTracing, SendContexts, SendTracer
 from mqcore.message.record import Host, OutgoingMessage
 from mqcore.routing.values import BrokerIdentity
 from mqcore.storage.put_result import AppendResult, PutStatus

@@ -8,7 +8,7 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
 
-from broker.tracing.broker_tracing import BrokerTracing
+from broker.tracing.send_tracer import BrokerTracing
 from mqcore.tracing import attributes
 from mqcore.tracing.span_data import SpanKind
 from mqcore.tracing.trace_context import TraceContext

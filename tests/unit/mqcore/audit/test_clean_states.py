@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.files.posix_disk import PosixDisk
+from broker.posix_disk import PosixDisk
 from mqcore.audit.findings import FindingKind
 from mqcore.audit.record_check import check_records
 from mqcore.audit.replica_store import ReplicaStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from broker.files.posix_disk import PosixDisk
+from broker.posix_disk import PosixDisk
 from mqcore.audit.findings import FindingKind
 from mqcore.audit.queue_check import QueueSpan, seam_gaps
 from mqcore.audit.record_check import RecordCheck, check_records

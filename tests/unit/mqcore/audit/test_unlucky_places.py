@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.files.posix_disk import PosixDisk
+from broker.posix_disk import PosixDisk
 from mqcore.audit.comparison import compare_replicas
 from mqcore.audit.findings import Finding, FindingKind, Verdict
 from mqcore.audit.log_walk import LogPiece, PieceKind, common_range, walk_log

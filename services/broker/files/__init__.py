@@ -1,1 +1,0 @@
-"""The real disk below a broker's store."""

@@ -1,1 +1,0 @@
-"""What a broker tells of itself in numbers."""

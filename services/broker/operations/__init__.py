@@ -1,1 +1,0 @@
-"""What operators do to a running broker: groups, offsets, settings. Without stubs; the edge is in `broker.api`."""
