@@ -15,7 +15,7 @@ from mqcore.message.record import Host, OutgoingMessage, tags_code
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import StoreOptions
 from mqcore.storage.put_result import PutStatus
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["BODY_BYTES", "append_messages", "copy_store"]
 

@@ -30,11 +30,9 @@ from broker.metrics_catalogue import BROKER_METRICS
 from broker.posix_disk import PosixDisk
 from broker.put import DeliveryMeter, PutMeter
 from mqcore.delivery.subscription import TagFilter
-from mqservice.clock import SystemClock
-from mqservice.metrics.metric_exports import MetricExports
-from mqservice.metrics.metric_samples import MetricFamily, MetricSamples
-from mqservice.metrics.metrics_options import ExporterType, MetricsOptions
-from mqservice.metrics.series_limit import SeriesLimit
+from mqservice.loop_meter import SystemClock
+from mqservice.metrics.exposition import MetricFamily, MetricSamples, SeriesLimit
+from mqservice.metrics.metric_exports import ExporterType, MetricExports, MetricsOptions
 from support.broker_assembly import BrokerAssembly
 from support.messages import outgoing_message
 

@@ -34,7 +34,7 @@ from mqcore.storage.index_table import IndexTable
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import StoreOptions
 from mqcore.storage.put_result import AppendResult, PutStatus
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TOPIC: Final = "bench-topic"

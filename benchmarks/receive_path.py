@@ -36,7 +36,7 @@ from broker.posix_disk import PosixDisk
 from broker.queue_reader import StoreQueueReader
 from mqcore.delivery.subscription import TagFilter
 from mqcore.storage.options import StoreOptions
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 from mqservice.rpc import ServerStreamMethod, StatusCode, UnaryHandler, UnaryMethod
 from support.api_requests import message, receive_request, send_request
 from support.broker_assembly import BrokerAssembly

@@ -62,8 +62,8 @@ async def _counted(topics: Sequence[str], warm_up: int, data: list[bytes]) -> No
     import structlog
 
     from mqgrpc import frames
-    from mqservice.clock import SystemClock
     from mqservice.http2_front import Http2Front
+    from mqservice.loop_meter import SystemClock
     from send_path import ReplicatingBroker, connection_of
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))

@@ -42,10 +42,10 @@ from mqcore.replication.master_replica import MasterReplica
 from mqcore.storage.options import FlushDiskType, StoreOptions
 from mqgrpc import frames
 from mqgrpc.connection import Connection
-from mqgrpc.limits import Limits
+from mqgrpc.errors import Limits
 from mqgrpc.stream import Stream
-from mqservice.clock import SystemClock
 from mqservice.http2_front import Http2Front
+from mqservice.loop_meter import SystemClock
 from mqservice.rpc import Call, MethodTable, UnaryMethod
 from support.api_requests import message, send_request
 from support.broker_assembly import BrokerAssembly

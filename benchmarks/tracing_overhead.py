@@ -52,11 +52,10 @@ from mqcore.tracing.recent_spans import RecentSpans
 from mqcore.tracing.send_spans import AckPolicy
 from mqcore.tracing.trace_context import HeadSampler, TraceOptions
 from mqgrpc import frames
-from mqservice.clock import SystemClock
 from mqservice.http2_front import Http2Front
-from mqservice.telemetry.resource import resource_attributes
-from mqservice.telemetry.span_export import SpanExport, open_span_export
-from mqservice.telemetry.span_sink import SpanFan
+from mqservice.loop_meter import SystemClock
+from mqservice.telemetry.otlp_sender import resource_attributes
+from mqservice.telemetry.span_export import SpanExport, SpanFan, open_span_export
 from report import Row
 from send_path import TOPIC, ReplicatingBroker, connection_of, reads
 

@@ -17,9 +17,9 @@ from typing import Final
 from fuzz.source import Source, any_bytes, run_all
 from mqgrpc import frames
 from mqgrpc.connection import Connection
+from mqgrpc.errors import Limits, Usage
+from mqgrpc.frames import RequestShape
 from mqgrpc.hpack import Header, literal
-from mqgrpc.limits import Limits, Usage
-from mqgrpc.request_head import RequestShape
 from mqgrpc.stream import Stream
 
 __all__ = ["run_one", "seeds"]

@@ -29,9 +29,9 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from google.protobuf.empty_pb2 import Empty
 
-from mqservice.clock import SystemClock
 from mqservice.grpc_server import GrpcServer
 from mqservice.http2_front import Http2Front
+from mqservice.loop_meter import SystemClock
 from mqservice.rpc import Call, MethodTable, UnaryMethod
 
 # Why a case that the front fails does no harm. h2spec sends plain GET and POST requests, which a gRPC server answers at

@@ -25,8 +25,8 @@ import psutil
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from mqgrpc import frames
-from mqservice.clock import SystemClock
 from mqservice.http2_front import Http2Front
+from mqservice.loop_meter import SystemClock
 from mqservice.rpc import Call, MethodTable, UnaryMethod
 from support.http2_peer import data, message, open_request
 

@@ -13,9 +13,9 @@ from typing import Final
 
 from admin.metrics import METRICS as ADMIN_METRICS
 from broker.metrics_catalogue import BASE_LABELS, BROKER_METRICS
-from mqservice.metrics.metric_info import MetricInfo
+from mqservice.metrics.exposition import MetricInfo
 from mqservice.metrics.process_metrics import PROCESS_METRICS
-from nameserver.metrics_catalogue import NAME_SERVER_METRICS
+from nameserver.metrics import NAME_SERVER_METRICS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCUMENT: Final = ROOT / "docs" / "operations" / "metrics.md"

@@ -35,13 +35,11 @@ from admin.settings import AdminSettings
 from admin.web.page_templates import PageTemplates
 from mqclient import ClientOptions, Producer
 from mqcore.clock import Clock
-from mqservice.clock import SystemClock
-from mqservice.command_line import settings_of_command_line
+from mqservice.command_line import VERSION, settings_of_command_line, stop_requested
 from mqservice.grpc_server import ListenError
 from mqservice.logging import configure_logging, get_logger
+from mqservice.loop_meter import SystemClock
 from mqservice.settings import check_ports_free, effective_settings
-from mqservice.shutdown import stop_requested
-from mqservice.version import VERSION
 
 __all__ = ["main"]
 

@@ -1,7 +1,7 @@
 """What only a look at the whole cluster shows, in Prometheus' terms, made from the newest reading when it is scraped.
 
 Who answers, who is registered, whether NameServers agree, what `tandemmq status` finds, and what the consistency job
-found. What a broker or NameServer knows of itself it tells itself (`broker.metrics`, `nameserver.metrics_catalogue`),
+found. What a broker or NameServer knows of itself it tells itself (`broker.metrics`, `nameserver.metrics`),
 so nothing is counted twice. Labels are bounded by the cluster's size: brokers, NameServers, kinds of findings.
 docs/operations/metrics.md is made from `METRICS`.
 """
@@ -17,11 +17,16 @@ from admin.consistency_runs import ConsistencyRuns
 from admin.consistency_state import ConsistencyReading, finished_at_ms
 from mqcore.audit.run_summary import Outcome, Tier
 from mqcore.clock import Clock
-from mqservice.metrics.exposition import TEXT_CONTENT_TYPE, text_exposition
-from mqservice.metrics.metric_info import MetricInfo, MetricKind
-from mqservice.metrics.metric_samples import MetricFamily, MetricSamples
+from mqservice.command_line import VERSION
+from mqservice.metrics.exposition import (
+    TEXT_CONTENT_TYPE,
+    MetricFamily,
+    MetricInfo,
+    MetricKind,
+    MetricSamples,
+    text_exposition,
+)
 from mqservice.metrics.process_metrics import process_families
-from mqservice.version import VERSION
 
 __all__ = ["CONTENT_TYPE", "METRICS", "ClusterMetrics"]
 

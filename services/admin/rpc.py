@@ -21,7 +21,7 @@ from tandemmq.broker.v1 import replica_repair_service_pb2 as repair_pb
 from tandemmq.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 
-from mqservice.cancellation import cancellation_wins
+from mqservice.rpc import cancellation_wins
 
 __all__ = [
     "BrokerAdminCalls",

@@ -21,14 +21,11 @@ from broker.settings import BrokerSettings
 from mqcore.message.record import Host
 from mqcore.metadata.metadata_store import MetadataCorrupt
 from mqcore.storage.disk import StorageError
-from mqservice.clock import SystemClock
-from mqservice.command_line import EXIT_REFUSED, settings_of_command_line
-from mqservice.event_memory import EventMemory
+from mqservice.command_line import EXIT_REFUSED, settings_of_command_line, stop_requested
 from mqservice.grpc_server import ListenError
-from mqservice.logging import LevelSwitch, configure_logging
-from mqservice.loop_meter import LoopMeter
+from mqservice.logging import EventMemory, LevelSwitch, configure_logging
+from mqservice.loop_meter import LoopMeter, SystemClock
 from mqservice.settings import check_folder_writable, check_ports_free, effective_settings
-from mqservice.shutdown import stop_requested
 
 __all__ = ["main", "run_broker"]
 

@@ -82,9 +82,8 @@ from mqcore.storage.index_table import PagesAheadJob
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import FlushDiskType
 from mqcore.storage.put_result import PutStatus
-from mqservice.event_memory import EventMemory
 from mqservice.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
-from mqservice.logging import LevelSwitch
+from mqservice.logging import EventMemory, LevelSwitch
 from mqservice.loop_meter import LoopMeter
 from mqservice.metrics.metric_exports import MetricExports
 from mqservice.name_server_link import NameServerLinks

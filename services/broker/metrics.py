@@ -40,11 +40,10 @@ from mqcore.storage.kept_tail import kept_tails
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.put_result import PutStatus
 from mqcore.tracing.send_spans import OffsetTimeline
+from mqservice.command_line import VERSION
 from mqservice.loop_meter import LoopMeter
-from mqservice.metrics.metric_samples import MetricFamily, MetricSamples
-from mqservice.metrics.series_limit import OTHER, SeriesLimit
+from mqservice.metrics.exposition import OTHER, MetricFamily, MetricSamples, SeriesLimit
 from mqservice.name_server_link import NameServerLinks
-from mqservice.version import VERSION
 
 __all__ = [
     "BrokerMetrics",

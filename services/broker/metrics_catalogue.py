@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqservice.metrics.metric_info import MetricInfo, MetricKind
+from mqservice.metrics.exposition import MetricInfo, MetricKind
 
 __all__ = ["BASE_LABELS", "BROKER_METRICS", "NODE_TYPE"]
 

@@ -32,7 +32,7 @@ from mqcore.replication.log_history import HistoryCorrupt, LogExtent, LogHistory
 from mqcore.routing.values import BrokerIdentity, ReplicaMemory
 from mqcore.tracing.replica_spans import TracedPut
 from mqcore.tracing.trace_context import parse_traceparent
-from mqservice.cancellation import cancellation_wins
+from mqservice.rpc import cancellation_wins
 
 __all__ = [
     "EpochPromise",

@@ -11,7 +11,7 @@ from mqcore.message.record import OutgoingMessage
 from mqcore.replication.put_gate import WaitingPut
 from mqcore.storage.put_result import AppendResult, PutStatus
 from mqcore.tracing.trace_context import TraceContext
-from mqservice.metrics.series_limit import OTHER
+from mqservice.metrics.exposition import OTHER
 from mqservice.rpc import Call
 
 __all__ = [

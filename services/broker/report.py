@@ -31,10 +31,10 @@ from mqcore.routing.values import BrokerIdentity
 from mqcore.storage.disk import Disk, DiskError, DiskUsage
 from mqcore.storage.kept_tail import kept_tails
 from mqcore.storage.message_store import MessageStore
+from mqservice.command_line import VERSION
 from mqservice.loop_meter import LoopMeter
-from mqservice.memory import resident_bytes
 from mqservice.name_server_link import NameServerLinks
-from mqservice.version import VERSION
+from mqservice.page_cache import resident_bytes
 
 __all__ = ["BrokerReport"]
 

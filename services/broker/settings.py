@@ -17,10 +17,10 @@ from mqcore.delivery.lease_state import DeliveryOptions
 from mqcore.replication.frames import MasterOptions, SlaveOptions
 from mqcore.storage.options import FlushDiskType, StoreOptions
 from mqcore.tracing.trace_context import TraceOptions
-from mqgrpc.limits import Limits
+from mqgrpc.errors import Limits
 from mqgrpc.server import TlsMode
 from mqservice.grpc_server import MESSAGE_BYTES_MAX
-from mqservice.metrics.metrics_options import ExporterType, MetricsOptions, parse_exporter_types
+from mqservice.metrics.metric_exports import ExporterType, MetricsOptions, parse_exporter_types
 from mqservice.settings import ServiceSettings
 
 __all__ = ["BrokerRole", "BrokerSettings", "ClientFront", "LogLevel"]

@@ -32,7 +32,7 @@ from mqcore.storage.disk import DiskError
 from mqcore.storage.message_store import MessageStore
 from mqcore.storage.options import FlushDiskType
 from mqcore.storage.put_result import AppendResult, PutStatus
-from mqservice.http2_call import Http2Call
+from mqservice.http2_front import Http2Call
 from mqservice.loop_turns import LoopTurns
 from mqservice.rpc import Call
 

@@ -20,10 +20,9 @@ from consistency.errors import ConsistencyError, SparkUnusable
 from consistency.settings import ConsistencySettings
 from mqcore.audit.repair_plan import RepairPlan
 from mqcore.audit.run_summary import RunSummary
-from mqservice.command_line import settings_of_command_line
+from mqservice.command_line import VERSION, settings_of_command_line
 from mqservice.logging import configure_logging, get_logger
 from mqservice.settings import check_folder_writable, effective_settings
-from mqservice.version import VERSION
 
 if TYPE_CHECKING:
     from consistency.spark_runner import SparkRunner

@@ -4,6 +4,7 @@ async with Producer(ClientOptions(parse_access_points("127.0.0.1:8081")), clock)
     receipt = await producer.send("orders", b"...", tag="paid")
 """
 
+from mqclient.connection import ClientOptions, parse_access_points
 from mqclient.errors import (
     AccessPointInvalid,
     BrokerRefused,
@@ -13,7 +14,6 @@ from mqclient.errors import (
     TopicNotFound,
 )
 from mqclient.messages import ReceivedMessage, SendReceipt
-from mqclient.options import ClientOptions, parse_access_points
 from mqclient.producer import Producer
 from mqclient.simple_consumer import SimpleConsumer
 

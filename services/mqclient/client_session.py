@@ -18,12 +18,11 @@ import grpc.aio
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
 
-from mqclient.connection import ConnectionPool
+from mqclient.connection import ClientOptions, ConnectionPool
 from mqclient.errors import ClientError
-from mqclient.options import ClientOptions
 from mqclient.route_cache import KnownRoute, RouteCache
 from mqcore.clock import Clock
-from mqservice.cancellation import cancellation_wins
+from mqservice.rpc import cancellation_wins
 
 __all__ = ["ClientSession"]
 

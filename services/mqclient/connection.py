@@ -6,6 +6,7 @@ The edge to gRPC: its errors become `EndpointUnreachable` here, RocketMQ's statu
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 import grpc
@@ -13,12 +14,13 @@ import grpc.aio
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.message import Message
+from opentelemetry.trace import TracerProvider
 
-from mqclient.errors import BrokerRefused, EndpointUnreachable, TopicNotFound
+from mqclient.errors import AccessPointInvalid, BrokerRefused, EndpointUnreachable, TopicNotFound
 from mqclient.spans import call_headers
-from mqservice.cancellation import cancellation_wins
+from mqservice.rpc import cancellation_wins
 
-__all__ = ["Connection", "ConnectionPool", "TelemetryStream", "check_status"]
+__all__ = ["ClientOptions", "Connection", "ConnectionPool", "TelemetryStream", "check_status", "parse_access_points"]
 
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 _CHANNEL_OPTIONS: Final = (
@@ -209,3 +211,41 @@ class ConnectionPool:
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             await connection.close()
+
+
+# How a client behaves; plain values, the same for producers and consumers.
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Times and limits of one client. The defaults are those of the official clients."""
+
+    # Addresses asked for routes, as host:port; any one that answers is enough.
+    access_points: tuple[str, ...]
+    request_timeout_ms: int = 3_000
+    heartbeat_interval_ms: int = 10_000
+    route_refresh_interval_ms: int = 30_000
+    # Tries of one send, the first included.
+    send_attempts_max: int = 3
+    send_backoff_initial_ms: int = 10
+    send_backoff_max_ms: int = 1_000
+    # Sends in flight at once; a further one waits. Bounds memory and the queue at the broker.
+    sends_in_flight_max: int = 1_024
+    # A broker that failed is asked again only when no other is left, or after this time.
+    isolation_ms: int = 5_000
+    # Where spans go. None: to the provider of the process, which does nothing unless the application has set one.
+    tracer_provider: TracerProvider | None = None
+    # Where a host:port is dialled instead, for one who stands outside the network the brokers' addresses belong to.
+    dial: Callable[[str], str] | None = None
+
+
+def parse_access_points(text: str) -> tuple[str, ...]:
+    """Splits `host:port;host:port`. AccessPointInvalid names the part that is no address."""
+    parts = tuple(part.strip() for part in text.split(";") if part.strip())
+    if not parts:
+        raise AccessPointInvalid("name at least one address as host:port")
+    for part in parts:
+        host, colon, port = part.rpartition(":")
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65_536:
+            raise AccessPointInvalid(f"'{part}' is no host:port")
+    return parts

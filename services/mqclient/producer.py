@@ -14,11 +14,9 @@ from apache.rocketmq.v2 import service_pb2 as pb
 from opentelemetry.trace import Span
 
 from mqclient.client_session import ClientSession
-from mqclient.connection import check_status
+from mqclient.connection import ClientOptions, check_status
 from mqclient.errors import BrokerRefused, ClientError, SendFailed
-from mqclient.message_id import MessageIdSource
-from mqclient.messages import SendReceipt
-from mqclient.options import ClientOptions
+from mqclient.messages import MessageIdSource, SendReceipt
 from mqclient.route_cache import KnownRoute, RouteBroker
 from mqclient.spans import ClientSpans, endpoint_attributes, error_type
 from mqcore.clock import Clock

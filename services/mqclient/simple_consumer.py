@@ -16,10 +16,9 @@ from apache.rocketmq.v2 import service_pb2 as pb
 from opentelemetry.trace import Span
 
 from mqclient.client_session import ClientSession
-from mqclient.connection import check_status
+from mqclient.connection import ClientOptions, check_status
 from mqclient.errors import ClientError
 from mqclient.messages import ReceivedMessage
-from mqclient.options import ClientOptions
 from mqclient.route_cache import RouteBroker
 from mqclient.spans import ClientSpans
 from mqcore.clock import Clock

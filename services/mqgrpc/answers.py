@@ -14,7 +14,7 @@ from typing import Final
 
 from mqgrpc import frames, status
 from mqgrpc.calls import Calls
-from mqgrpc.errors import ConnectionFailure, ErrorCode, StreamFailure
+from mqgrpc.errors import ConnectionFailure, ErrorCode, Limits, StreamFailure
 from mqgrpc.frames import (
     ACK,
     DATA,
@@ -26,15 +26,11 @@ from mqgrpc.frames import (
     MESSAGE_HEAD_BYTES,
     STREAM_ID_BYTES,
     WINDOW_MAX,
+    RequestRefused,
 )
 from mqgrpc.hpack import HeaderEncoder
-from mqgrpc.idle_budget import IdleBudget
-from mqgrpc.kept_bytes import KeptBytes
-from mqgrpc.limits import Limits
-from mqgrpc.output import Output
-from mqgrpc.request_head import RequestRefused
-from mqgrpc.stream import Stream
-from mqgrpc.timers import Timers
+from mqgrpc.output import IdleBudget, Output
+from mqgrpc.stream import KeptBytes, Stream, Timers
 
 __all__ = ["Answers"]
 

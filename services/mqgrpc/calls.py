@@ -7,13 +7,9 @@ from math import inf
 from typing import Final
 
 from mqgrpc import frames
-from mqgrpc.errors import ConnectionFailure, ErrorCode, StreamFailure
-from mqgrpc.idle_budget import IdleBudget
-from mqgrpc.kept_bytes import KeptBytes
-from mqgrpc.limits import Usage
-from mqgrpc.output import Output
-from mqgrpc.stream import Stream
-from mqgrpc.timers import Timers
+from mqgrpc.errors import ConnectionFailure, ErrorCode, StreamFailure, Usage
+from mqgrpc.output import IdleBudget, Output
+from mqgrpc.stream import KeptBytes, Stream, Timers
 
 __all__ = ["Calls"]
 

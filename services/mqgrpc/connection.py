@@ -33,17 +33,12 @@ from mypy_extensions import i64
 from mqgrpc import frames, status
 from mqgrpc.answers import Answers
 from mqgrpc.calls import Calls
-from mqgrpc.errors import ConnectionFailure, ErrorCode, HeaderBlockError, StreamFailure
-from mqgrpc.frames import ACK, CONTINUATION, DATA, FRAME_HEAD_BYTES, HEADERS, PREFACE, U32
+from mqgrpc.errors import ConnectionFailure, ErrorCode, HeaderBlockError, Limits, StreamFailure, Usage
+from mqgrpc.frames import ACK, CONTINUATION, DATA, FRAME_HEAD_BYTES, HEADERS, PREFACE, U32, RequestShape
 from mqgrpc.hpack import Header
-from mqgrpc.idle_budget import IdleBudget
-from mqgrpc.kept_bytes import KeptBytes
-from mqgrpc.limits import Limits, Usage
-from mqgrpc.output import Output
-from mqgrpc.request_head import RequestShape
+from mqgrpc.output import IdleBudget, Output
 from mqgrpc.requests import Requests
-from mqgrpc.stream import Stream, StreamMaker
-from mqgrpc.timers import Timers
+from mqgrpc.stream import KeptBytes, Stream, StreamMaker, Timers
 
 __all__ = ["Connection"]
 

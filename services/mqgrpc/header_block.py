@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mqgrpc.errors import ConnectionFailure, ErrorCode
-from mqgrpc.limits import Limits
+from mqgrpc.errors import ConnectionFailure, ErrorCode, Limits
 
 __all__ = ["HeaderBlock"]
 

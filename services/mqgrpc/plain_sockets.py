@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Final
 
 from mqgrpc.connection import Connection
-from mqgrpc.pending_output import PendingOutput
+from mqgrpc.output import PendingOutput
 
 __all__ = ["CLOSE_TIMEOUT_S", "WRITE_BUFFER_BYTES", "PlainSocket", "PlainSockets"]
 

@@ -10,7 +10,7 @@ from mypy_extensions import i64
 from mqgrpc import frames, status
 from mqgrpc.answers import Answers
 from mqgrpc.calls import Calls
-from mqgrpc.errors import ConnectionFailure, ErrorCode, StreamFailure
+from mqgrpc.errors import ConnectionFailure, ErrorCode, Limits, StreamFailure
 from mqgrpc.frames import (
     END_HEADERS,
     END_STREAM,
@@ -19,17 +19,16 @@ from mqgrpc.frames import (
     PRIORITY_FLAG,
     STREAM_ID_MAX,
     U32,
+    RequestRefused,
+    RequestShape,
+    judge_values,
+    shape_of,
+    timeout_s,
 )
 from mqgrpc.header_block import HeaderBlock
 from mqgrpc.hpack import ENTRY_OVERHEAD_BYTES, Header, HeaderDecoder
-from mqgrpc.idle_budget import IdleBudget
-from mqgrpc.kept_bytes import KeptBytes
-from mqgrpc.limits import Limits
-from mqgrpc.message_assembly import MessageAssembly
-from mqgrpc.output import Output
-from mqgrpc.request_head import RequestRefused, RequestShape, judge_values, shape_of, timeout_s
-from mqgrpc.stream import Stream, StreamMaker
-from mqgrpc.timers import Timers
+from mqgrpc.output import IdleBudget, Output
+from mqgrpc.stream import KeptBytes, MessageAssembly, Stream, StreamMaker, Timers
 
 if TYPE_CHECKING:
     from mqgrpc.connection import Connection

@@ -20,11 +20,11 @@ from math import inf
 from typing import Final
 
 from mqgrpc.connection import Connection
+from mqgrpc.errors import Limits, Usage
+from mqgrpc.frames import RequestShape
 from mqgrpc.hpack import Header
-from mqgrpc.limits import Limits, Usage
-from mqgrpc.pending_output import PendingOutput
+from mqgrpc.output import PendingOutput
 from mqgrpc.plain_sockets import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, PlainSocket, PlainSockets, peer_text
-from mqgrpc.request_head import RequestShape
 from mqgrpc.stream import Stream
 
 __all__ = ["Server", "TlsMode"]

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
 from pydantic_settings import BaseSettings
 
 from mqservice.settings import SettingsError, json_schema, load_settings
-from mqservice.version import VERSION
 
-__all__ = ["EXIT_REFUSED", "settings_of_command_line"]
+__all__ = ["EXIT_REFUSED", "VERSION", "settings_of_command_line", "stop_requested"]
 
+
+# The version this process was built as.
+
+# One distribution holds all services, so one number names what runs (see pyproject.toml).
+VERSION: Final = version("tandemmq")
 # Exit code for settings that cannot be used, as argparse ends for a command line that cannot.
 EXIT_REFUSED: Final = 2
 
@@ -62,3 +70,32 @@ def settings_of_command_line(
 def _refuse(problems: Sequence[str]) -> NoReturn:
     sys.stderr.write("".join(f"{problem}\n" for problem in problems))
     raise SystemExit(EXIT_REFUSED)
+
+
+# Signals become an event that the process's main task waits for.
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def stop_requested() -> Iterator[asyncio.Event]:
+    """An event that SIGTERM or SIGINT sets. A second signal acts as the operating system's default: the process ends.
+
+    To be entered on the event loop's thread, which must be the main thread.
+    """
+    loop = asyncio.get_running_loop()
+    requested = asyncio.Event()
+
+    def request() -> None:
+        requested.set()
+        # Whoever signals twice does not want to wait for an orderly end.
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, request)
+    try:
+        yield requested
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)

@@ -39,7 +39,6 @@ from mqcore.routing.values import (
     RouteSnapshot,
     TopicRoute,
 )
-from mqservice.cancellation import cancellation_wins
 from mqservice.grpc_server import MESSAGE_BYTES_MAX
 from mqservice.route_messages import (
     broker_value,
@@ -50,6 +49,7 @@ from mqservice.route_messages import (
     superseded_reason,
     version_message,
 )
+from mqservice.rpc import cancellation_wins
 
 __all__ = ["ClusterView", "LinkView", "NameServerLinks", "Registrant", "RegistrationSuperseded"]
 

@@ -10,9 +10,10 @@ import ctypes
 import mmap
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
-__all__ = ["drop_absent_pages", "resident_pages"]
+__all__ = ["drop_absent_pages", "resident_bytes", "resident_pages"]
 
 _PAGE: Final = mmap.PAGESIZE
 _PROT_NONE: Final = 0
@@ -62,3 +63,17 @@ def _runs_of_absent(states: bytes) -> Iterator[tuple[int, int]]:
         end = states.find(1, start)
         yield start, end if end >= 0 else len(states)
         start = states.find(0, end) if end >= 0 else -1
+
+
+# How much memory this process holds.
+
+_STATM: Final = Path("/proc/self/statm")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes() -> int:
+    """Resident set in bytes; mapped files count while their pages are in memory. 0 where /proc is missing."""
+    try:
+        return int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
+    except OSError:
+        return 0

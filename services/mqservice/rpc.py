@@ -7,7 +7,9 @@ later. Nothing here is a coroutine, so answering in place costs no task, and a h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -25,6 +27,7 @@ __all__ = [
     "StreamHandler",
     "UnaryHandler",
     "UnaryMethod",
+    "cancellation_wins",
 ]
 
 RequestT = TypeVar("RequestT")
@@ -154,3 +157,25 @@ class MethodTable:
     methods: Mapping[str, Method] = field(default_factory=dict)
     # Detail of the UNIMPLEMENTED answer to any other method of the service: tells where to go instead.
     otherwise: str = ""
+
+
+# What makes a task that was told to stop do so, although a gRPC call was in its way.
+#
+# A cancellation reaches a task through what it waits for. A call of grpc.aio that is just failing takes it for the end
+# of the call and raises `AioRpcError` in its place: the task survives, takes the failure for one to be tried again,
+# and who waits for its end waits for ever.
+
+
+@contextmanager
+def cancellation_wins() -> Iterator[None]:
+    """Around gRPC calls of the current task whose failure is caught: a cancellation that came meanwhile is raised
+    instead of the failure. One from before is not: who cleans up after it still wants to know what failed."""
+    task = asyncio.current_task()
+    assert task is not None, "only tasks are cancelled"
+    cancelled_before = task.cancelling()
+    try:
+        yield
+    except Exception as failure:
+        if task.cancelling() > cancelled_before:
+            raise asyncio.CancelledError from failure
+        raise

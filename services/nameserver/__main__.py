@@ -10,20 +10,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from mqcore.clock import Clock
-from mqservice.clock import SystemClock
-from mqservice.command_line import settings_of_command_line
+from mqservice.command_line import VERSION, settings_of_command_line, stop_requested
 from mqservice.grpc_server import ListenError
 from mqservice.logging import configure_logging, get_logger
-from mqservice.loop_meter import LoopMeter
+from mqservice.loop_meter import LoopMeter, SystemClock
 from mqservice.metrics.metric_exports import MetricExports
 from mqservice.settings import check_ports_free, effective_settings
-from mqservice.shutdown import stop_requested
-from mqservice.telemetry.resource import resource_attributes
-from mqservice.version import VERSION
-from nameserver.group_memory_file import StoreFolderError
+from mqservice.telemetry.otlp_sender import resource_attributes
+from nameserver.metrics import NameServerMetrics
 from nameserver.name_server import serving
-from nameserver.name_server_metrics import NameServerMetrics
-from nameserver.route_registry import RouteRegistry
+from nameserver.route_registry import RouteRegistry, StoreFolderError
 from nameserver.settings import NameServerSettings
 
 __all__ = ["main"]

@@ -13,10 +13,8 @@ from tandemmq.nameserver.v1 import name_server_service_pb2_grpc
 
 from mqcore.clock import Clock
 from mqservice.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
-from nameserver.api.client_api import client_api
-from nameserver.api.name_server_servicer import NameServerServicer
-from nameserver.group_memory_file import GroupMemoryFile
-from nameserver.route_registry import RouteRegistry
+from nameserver.route_registry import GroupMemoryFile, RouteRegistry
+from nameserver.servicers import NameServerServicer, client_api
 from nameserver.settings import NameServerSettings
 
 __all__ = ["serving"]

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from mqservice.metrics.metrics_options import ExporterType, MetricsOptions, parse_exporter_types
+from mqservice.metrics.metric_exports import ExporterType, MetricsOptions, parse_exporter_types
 from mqservice.settings import ServiceSettings
 
 __all__ = ["NameServerSettings"]

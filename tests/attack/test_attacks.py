@@ -12,7 +12,7 @@ import pytest
 
 from mqgrpc import frames
 from mqgrpc.connection import Connection
-from mqgrpc.limits import Limits
+from mqgrpc.errors import Limits
 from mqgrpc.server import Server
 from mqgrpc.stream import Stream
 from support.http2_attacks import ATTACKS, GREETING, Attack, run_attack

@@ -13,9 +13,9 @@ import pytest
 from admin.metrics import METRICS
 from broker.metrics_catalogue import BROKER_METRICS
 from chart.rendering import CHART, ROOT, render
-from mqservice.metrics.metric_info import MetricKind
+from mqservice.metrics.exposition import MetricKind
 from mqservice.metrics.process_metrics import PROCESS_METRICS
-from nameserver.metrics_catalogue import NAME_SERVER_METRICS
+from nameserver.metrics import NAME_SERVER_METRICS
 
 Object = dict[str, Any]
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from broker.metrics_catalogue import BROKER_METRICS
-from mqservice.metrics.metric_info import MetricKind
+from mqservice.metrics.exposition import MetricKind
 from mqservice.metrics.process_metrics import PROCESS_METRICS
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, wait_until

@@ -20,7 +20,7 @@ from broker.master.ha_listener import HaListener
 from broker.slave.ha_connection import HaConnection
 from mqcore.replication.frames import MasterOptions, SlaveOptions
 from mqcore.replication.master_replica import MasterReplica
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store, with_options

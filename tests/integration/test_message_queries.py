@@ -20,7 +20,7 @@ from tandemmq.admin.v1 import broker_operations_service_pb2_grpc, message_query_
 from tandemmq.admin.v1 import message_query_service_pb2 as pb
 
 from mqclient import ClientOptions, Producer, ReceivedMessage, SimpleConsumer
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 from support.cluster_processes import ProcessCluster, ServiceProcess
 from support.topic_admin import broker_status, create_topic
 

@@ -32,13 +32,12 @@ from mqcore.routing.values import (
     ReplicaMemory,
     TopicQueues,
 )
-from mqservice.clock import SystemClock
 from mqservice.logging import get_logger
+from mqservice.loop_meter import SystemClock
 from mqservice.name_server_link import NameServerLinks
 from mqservice.route_messages import identity_message, registration_message
-from nameserver.group_memory_file import GroupMemoryFile, StoreFolderError
 from nameserver.name_server import serving
-from nameserver.route_registry import RouteRegistry
+from nameserver.route_registry import GroupMemoryFile, RouteRegistry, StoreFolderError
 from nameserver.settings import NameServerSettings
 
 LIMIT_S = 10.0

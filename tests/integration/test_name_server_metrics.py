@@ -9,9 +9,8 @@ import pytest
 from tandemmq.nameserver.v1 import name_server_service_pb2 as pb
 
 from integration.test_name_server import Broker, NameServer, linked, name_server, stub, until
-from mqservice.clock import SystemClock
-from mqservice.loop_meter import LoopMeter
-from nameserver.name_server_metrics import NameServerMetrics
+from mqservice.loop_meter import LoopMeter, SystemClock
+from nameserver.metrics import NameServerMetrics
 
 
 async def told(server: NameServer) -> dict[tuple[str, ...], float]:

@@ -15,7 +15,7 @@ from broker.slave.follower import Follower, MasterAddress
 from mqcore.replication.frames import REPORT, REPORT_BYTES, TRANSFER_HEADER, SlaveOptions
 from mqcore.routing.values import BrokerIdentity
 from mqcore.storage.message_store import MessageStore
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import log_bytes, new_store, with_options

@@ -49,7 +49,7 @@ HEARD: Final = b"\x00"
 REGISTER_AGAIN: Final = b"\x01"
 SUPERSEDED: Final = b"\x02"
 MEMORY_WRITE_MS: Final = 1_000
-"""How often a NameServer with a folder writes what it remembers; see `nameserver.group_memory_file`."""
+"""How often a NameServer with a folder writes what it remembers; see `nameserver.route_registry`."""
 
 
 class NameServerService(Protocol):

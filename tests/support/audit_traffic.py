@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from mqclient import ClientError, ClientOptions, Producer, SimpleConsumer
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["TOPICS", "BackgroundLoad", "TopicKind", "consume", "send"]
 

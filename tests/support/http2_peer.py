@@ -14,8 +14,8 @@ from hpack import Decoder
 
 from mqgrpc import frames
 from mqgrpc.connection import Connection
+from mqgrpc.errors import Limits, Usage
 from mqgrpc.hpack import Header, HeaderDecoder, literal
-from mqgrpc.limits import Limits, Usage
 from mqgrpc.stream import Stream
 
 __all__ = [

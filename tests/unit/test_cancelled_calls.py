@@ -21,17 +21,16 @@ from broker.leases import LeasePosition
 from broker.peer_client import PeerClient, ReplicaClaim, SourceLog
 from broker.slave.metadata_pull import MetadataPull
 from mqclient.client_session import ClientSession
-from mqclient.connection import Connection
+from mqclient.connection import ClientOptions, Connection
 from mqclient.errors import EndpointUnreachable
-from mqclient.options import ClientOptions
 from mqcore.metadata.metadata_store import DataVersion, MetadataFile
 from mqcore.metadata.topic_table import TopicTable
 from mqcore.replication.log_history import LogRange
 from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, Registration
-from mqservice.cancellation import cancellation_wins
-from mqservice.clock import SystemClock
 from mqservice.logging import get_logger
+from mqservice.loop_meter import SystemClock
 from mqservice.name_server_link import NameServerLinks
+from mqservice.rpc import cancellation_wins
 
 LIMIT_S = 1.0
 ADDRESS = "127.0.0.1:1"

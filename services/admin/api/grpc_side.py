@@ -11,7 +11,7 @@ from admin.api.cluster_servicer import ClusterServicer, guarded
 from admin.api.consistency_servicer import ConsistencyServicer
 from admin.api.operations_servicer import OperationsServicer
 from mqcore.clock import Clock
-from mqgrpc.limits import Limits
+from mqgrpc.errors import Limits
 from mqservice.http2_front import Http2Front
 from mqservice.reflection import reflection_table
 

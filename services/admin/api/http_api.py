@@ -36,7 +36,7 @@ from admin.quantities import iso_text
 from admin.web.page_templates import PageTemplates, StaticFile
 from mqcore.audit.run_summary import RunSummary
 from mqcore.clock import Clock
-from mqservice.version import VERSION
+from mqservice.command_line import VERSION
 
 __all__ = ["ClusterDocument", "ConsistencyRunsDocument", "FindingsDocument", "http_app"]
 

@@ -27,7 +27,7 @@ from admin.cli.time_option import aged_text
 from admin.cluster_state import BrokerState, BrokerStatus, ClusterState
 from admin.operations.values import AcceptedLoss, ConfigChange, EventLine, Setting
 from admin.quantities import bytes_text, duration_text, rate_text
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["broker_app", "changes_of", "events", "ha_app"]
 

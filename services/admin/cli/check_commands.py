@@ -32,7 +32,7 @@ from admin.consistency_state import ConsistencyReading, standings
 from admin.operations.interface import Operations
 from admin.operations.values import GroupSummary, Progress, Unseen
 from mqcore.audit.run_summary import RunSummary
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["check_app"]
 

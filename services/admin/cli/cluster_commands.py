@@ -21,7 +21,7 @@ from admin.cli.preset import DEFAULT_PRESET, PRESETS
 from admin.cli.status_view import is_healthy, status_document, status_tables
 from admin.cli.traced_members import Tracing
 from admin.cluster_state import diagnose
-from mqservice.version import VERSION
+from mqservice.command_line import VERSION
 
 __all__ = ["down", "status", "up", "version"]
 

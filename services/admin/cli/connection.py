@@ -15,7 +15,7 @@ from admin.operations.cluster_operations import ClusterOperations
 from admin.operations.interface import Operations
 from admin.rpc import Channels
 from mqclient import ClientOptions, Producer
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["ClusterConnection", "connection_on", "open_connection"]
 

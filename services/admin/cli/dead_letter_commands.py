@@ -20,7 +20,7 @@ from admin.cli.status_view import new_table, or_text, plain_row
 from admin.operations.interface import Operations
 from admin.operations.topic_names import DEAD_LETTER, DEAD_LETTER_PREFIX, dead_letter_topic
 from admin.operations.values import DeadLetterResult, MessageQuery, Page
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["dead_letter_app"]
 

@@ -30,7 +30,7 @@ from admin.cli.release_option import (
 from admin.cli.release_way import way_to_pods
 from admin.kubernetes_cluster import KubernetesUnavailable
 from admin.rpc import Channels
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["doctor"]
 

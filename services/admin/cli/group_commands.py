@@ -24,7 +24,7 @@ from admin.cli.output import OutputFormat, emit, tell_unseen
 from admin.cli.status_view import or_text
 from admin.cli.time_option import MOMENT_HELP, parse_moment_ms
 from admin.operations.values import GroupChange, ResetTarget
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["clients", "group_app"]
 

@@ -20,8 +20,8 @@ from admin.cli.time_option import MOMENT_HELP, parse_moment_ms
 from admin.operations.interface import Operations
 from admin.operations.message_limits import BODY_BYTES_MAX
 from admin.operations.values import MessageDetail, MessageQuery, SearchOrder, TestMessage
-from mqservice.clock import SystemClock
-from mqservice.shutdown import stop_requested
+from mqservice.command_line import stop_requested
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["message_app", "send", "tail"]
 

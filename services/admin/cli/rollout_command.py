@@ -28,8 +28,8 @@ from admin.cli.rollout import Rollout
 from admin.cli.rollout_group import CopyState, MasterCopies
 from admin.kubernetes_cluster import KubernetesUnavailable, PodState
 from admin.rpc import BrokerAdminCalls, Channels, error_text
-from mqservice.clock import SystemClock
-from mqservice.shutdown import stop_requested
+from mqservice.command_line import stop_requested
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["rollout"]
 

@@ -20,7 +20,7 @@ from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.interface import Operations
 from admin.operations.values import TopicChange
 from mqclient import AccessPointInvalid, ClientError, ClientOptions, Producer, SimpleConsumer, parse_access_points
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["smoke"]
 

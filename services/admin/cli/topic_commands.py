@@ -17,7 +17,7 @@ from admin.cli.status_view import or_text
 from admin.cli.topic_view import routes_table, topic_tables, topics_table
 from admin.operations.topic_names import CATEGORIES, ORDINARY
 from admin.operations.values import TopicChange
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["PERMISSIONS", "TOPIC_TYPES", "topic_app"]
 

@@ -23,8 +23,8 @@ from admin.cli.options import TopicArgument
 from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.values import TopicChange
 from mqclient import BrokerRefused, ClientOptions, Producer, ReceivedMessage, SimpleConsumer
-from mqservice.clock import SystemClock
-from mqservice.shutdown import stop_requested
+from mqservice.command_line import stop_requested
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["consume", "produce"]
 

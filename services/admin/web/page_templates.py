@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from admin.quantities import age_text, bytes_text, count_text, duration_text, rate_text, seconds_text, wall_text
 from admin.web.frame import NAVIGATION, UNFRAMED, Frame
-from mqservice.version import VERSION
+from mqservice.command_line import VERSION
 
 __all__ = ["PageTemplates", "StaticFile", "address", "segment"]
 

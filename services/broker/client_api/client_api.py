@@ -19,7 +19,7 @@ from broker.tracing.receive_tracer import ReceiveTracer
 from broker.tracing.send_tracer import BrokerTracing
 from mqcore.routing.route_table import external_route
 from mqcore.routing.values import TopicRoute
-from mqservice.route_query import RouteQueryHandler
+from mqservice.route_messages import RouteQueryHandler
 from mqservice.rpc import BidiMethod, MethodTable, ServerStreamMethod, UnaryMethod
 
 __all__ = ["SERVICE_NAME", "ClientApi"]

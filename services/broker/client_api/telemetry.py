@@ -29,7 +29,7 @@ from broker.client_api.validation import (
 from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from mqcore.routing.route_table import QueueRow, queue_rows
 from mqcore.routing.values import TopicRoute
-from mqservice.route_query import message_queue
+from mqservice.route_messages import message_queue
 from mqservice.rpc import Call, StatusCode
 
 __all__ = ["AssignmentHandler", "TelemetryHandler", "admit_group", "admitted_still", "group_policy"]

@@ -23,7 +23,7 @@ from mqcore.delivery.lease_state import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS
 from mqcore.delivery.subscription import TagFilter
 from mqcore.metadata.topic_table import group_name_problem, topic_name_problem
 from mqcore.storage.put_result import PutStatus
-from mqservice.route_query import CLIENT_ID_HEADER
+from mqservice.route_messages import CLIENT_ID_HEADER
 from mqservice.rpc import Call
 
 __all__ = [

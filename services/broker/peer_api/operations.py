@@ -19,7 +19,7 @@ from broker.queries.values import QueriesBusy, TopicUnknown
 from broker.runtime_settings import RuntimeSettings, SettingsRefused
 from mqcore.clock import Clock
 from mqcore.metadata.topic_table import SYSTEM_GROUPS
-from mqservice.event_memory import EventMemory
+from mqservice.logging import EventMemory
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

@@ -20,9 +20,8 @@ from mqcore.tracing.recent_spans import RecentSpans
 from mqcore.tracing.replica_spans import ReplicaTimelines
 from mqcore.tracing.send_spans import AckPolicy
 from mqcore.tracing.trace_context import HeadSampler, TraceOptions
-from mqservice.telemetry.resource import resource_attributes
-from mqservice.telemetry.span_export import SpanExport, open_span_export
-from mqservice.telemetry.span_sink import SpanFan
+from mqservice.telemetry.otlp_sender import resource_attributes
+from mqservice.telemetry.span_export import SpanExport, SpanFan, open_span_export
 
 __all__ = ["BrokerObservability"]
 

@@ -26,7 +26,7 @@ from mqcore.tracing import attributes
 from mqcore.tracing.attributes import RetainedFor, peer_attributes
 from mqcore.tracing.span_data import AttributeValue, SpanData, SpanKind, SpanLink
 from mqcore.tracing.trace_context import TRACEPARENT, TraceContext, parse_traceparent
-from mqservice.route_query import CLIENT_ID_HEADER
+from mqservice.route_messages import CLIENT_ID_HEADER
 from mqservice.rpc import Call
 
 __all__ = [

@@ -33,10 +33,10 @@ from mqcore.tracing.send_spans import (
     resolved_send,
 )
 from mqcore.tracing.trace_context import TRACEPARENT, HeadSampler, TraceContext, TraceOptions, parse_traceparent
-from mqservice.http2_call import Http2Call
-from mqservice.route_query import CLIENT_ID_HEADER
+from mqservice.http2_front import Http2Call
+from mqservice.route_messages import CLIENT_ID_HEADER
 from mqservice.rpc import Call
-from mqservice.telemetry.span_sink import SpanSink
+from mqservice.telemetry.span_export import SpanSink
 
 __all__ = ["BrokerTracing", "SendContexts", "SendTracer", "TracedPuts", "TracedPutsPage"]
 

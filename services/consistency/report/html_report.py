@@ -13,7 +13,7 @@ from markupsafe import Markup
 from consistency.report.quantities import as_bytes, as_count, counted
 from consistency.report.report_view import EVIDENCE, report_view, role_of
 from mqcore.audit.run_summary import RunSummary
-from mqservice.version import VERSION
+from mqservice.command_line import VERSION
 
 __all__ = ["render_report"]
 

@@ -7,16 +7,102 @@ in pieces between which the caller can let go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import accumulate
 from math import isinf, isnan
-from typing import Final
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from mqcore.histogram import Exemplar, HistogramReading
-from mqservice.metrics.metric_info import MetricKind
-from mqservice.metrics.metric_samples import LabelValues, MetricFamily
 
-__all__ = ["OPEN_METRICS_CONTENT_TYPE", "TEXT_CONTENT_TYPE", "exposition_pieces", "text_exposition"]
+__all__ = [
+    "OPEN_METRICS_CONTENT_TYPE",
+    "OTHER",
+    "TEXT_CONTENT_TYPE",
+    "LabelValues",
+    "MetricFamily",
+    "MetricInfo",
+    "MetricKind",
+    "MetricSamples",
+    "SeriesLimit",
+    "exposition_pieces",
+    "text_exposition",
+]
+
+
+# What a metric is, said once: scrapes, exports and the table in the documentation are made from it.
+
+
+class MetricKind(StrEnum):
+    """How a metric moves."""
+
+    GAUGE = "gauge"
+    """Up and down."""
+    COUNTER = "counter"
+    """Up only, from zero at the start of the process. The name ends in `_total`."""
+    HISTOGRAM = "histogram"
+    """Observations by size, from zero at the start of the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricInfo:
+    """One metric."""
+
+    # As in a query: a counter's with `_total`.
+    name: str
+    kind: MetricKind
+    # UCUM, as OpenTelemetry writes it: By, s, ms, 1 for ratios and flags, {message} for things counted.
+    unit: str
+    # A sentence.
+    meaning: str
+    # All of them, in the order in which samples give their values.
+    labels: Sequence[str] = ()
+
+
+# What a process tells when it is asked for its metrics, in no format yet.
+
+LabelValues: TypeAlias = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class MetricFamily:
+    """All samples of one metric: by their label values a number, or a reading if it is a histogram."""
+
+    info: MetricInfo
+    samples: list[tuple[LabelValues, float | HistogramReading]] = field(default_factory=list)
+
+
+class MetricSamples:
+    """Collects samples of the metrics in a catalogue. Of one thread at a time."""
+
+    def __init__(self, catalogue: Iterable[MetricInfo], *, base: Sequence[str] = ()) -> None:
+        """`base` are the values of each metric's first labels, which samples then leave out."""
+        self._families = {info.name: MetricFamily(info) for info in catalogue}
+        self._base = tuple(base)
+
+    def add(self, name: str, value: float, *labels: str) -> None:
+        """One sample of a gauge or a counter."""
+        family = self._families[name]
+        assert len(self._base) + len(labels) == len(family.info.labels), f"{name} has labels {family.info.labels}"
+        family.samples.append((self._base + labels, value))
+
+    def add_counts(self, name: str, counts: Mapping[str, int], *labels: str) -> None:
+        """A sample for each key, which is the last label."""
+        for key, count in sorted(counts.items()):
+            self.add(name, count, *labels, key)
+
+    def add_histogram(self, name: str, reading: HistogramReading, *labels: str) -> None:
+        """One sample of a histogram."""
+        family = self._families[name]
+        assert family.info.kind is MetricKind.HISTOGRAM, f"{name} is a {family.info.kind}"
+        assert len(self._base) + len(labels) == len(family.info.labels), f"{name} has labels {family.info.labels}"
+        family.samples.append((self._base + labels, reading))
+
+    def families(self) -> list[MetricFamily]:
+        """Those with samples, in the catalogue's order."""
+        return [family for family in self._families.values() if family.samples]
+
 
 TEXT_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS_CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -86,3 +172,33 @@ def _number(value: float) -> str:
     if isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return "NaN" if isnan(value) else repr(value)
+
+
+# Bounds how many series a label with names of clients' choosing may have.
+
+OTHER: Final = "_other"
+"""Label value for the sum of all that have no series of their own. No topic may be called so by chance: names begin
+with a letter or %, by RocketMQ's custom."""
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+class SeriesLimit(Generic[KeyT]):
+    """The first keys get series of their own and keep them until the process ends.
+
+    Not the largest ones: a counter that moved between its own series and `OTHER` would seem to fall, and a rate over
+    it would be nonsense.
+    """
+
+    def __init__(self, series_max: int) -> None:
+        self._series_max = series_max
+        self._admitted: set[KeyT] = set()
+
+    def admits(self, key: KeyT) -> bool:
+        """Whether the key has a series of its own."""
+        if key in self._admitted:
+            return True
+        if len(self._admitted) >= self._series_max:
+            return False
+        self._admitted.add(key)
+        return True

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from mqservice.metrics.loop_snapshot import SnapshotUnavailable
-from mqservice.metrics.metric_samples import MetricFamily
+from mqservice.metrics.exposition import MetricFamily
+from mqservice.metrics.process_metrics import SnapshotUnavailable
 
 __all__ = ["MetricsSender", "OtlpExport", "open_otlp_export"]
 

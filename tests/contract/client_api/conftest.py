@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from contract.client_api.raw_client import RawClient
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 from support.broker_assembly import BrokerAssembly
 from support.client_endpoint import FRONTS, Front, serving
 from support.manual_time import OffsetClock

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 from mqservice.rpc import BidiMethod, Call, MethodTable, ServerStreamMethod, StatusCode, StreamHandler, UnaryMethod
 from support.client_endpoint import FRONTS, Front
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from mqgrpc import frames
 from mqgrpc.connection import Connection
+from mqgrpc.errors import Limits, Usage
+from mqgrpc.frames import RequestShape
 from mqgrpc.hpack import Header
-from mqgrpc.limits import Limits, Usage
-from mqgrpc.pending_output import PendingOutput
+from mqgrpc.output import PendingOutput
 from mqgrpc.plain_sockets import PlainSockets
-from mqgrpc.request_head import RequestShape
 from mqgrpc.stream import Stream
 from support.http2_peer import unary_request
 

@@ -16,11 +16,11 @@ from google.protobuf.wrappers_pb2 import BytesValue
 
 from contract.http2.conftest import SERVICE, Mirror
 from mqgrpc import frames
-from mqgrpc.limits import Limits
+from mqgrpc.errors import Limits
 from mqgrpc.server import Server, TlsMode
 from mqgrpc.stream import Stream
-from mqservice.clock import SystemClock
 from mqservice.http2_front import Http2Front
+from mqservice.loop_meter import SystemClock
 from support.http2_attacks import GREETING, TLS_CLIENT_HELLO
 from support.http2_peer import unary_request
 

@@ -21,7 +21,7 @@ from e2e.observability.dashboard_pictures import draw_dashboards
 from e2e.observability.dashboards import metric_names, read_dashboard
 from e2e.observability.send_trace import SendTrace, TraceIncomplete, send_trace
 from e2e.observability.stage import DASHBOARDS, Stage
-from mqservice.metrics.metric_info import MetricKind
+from mqservice.metrics.exposition import MetricKind
 from support.cluster_processes import wait_until
 from support.consistency_job import run_job
 

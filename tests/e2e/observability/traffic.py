@@ -87,7 +87,7 @@ async def _run(options: dict[str, Any]) -> None:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     from mqclient import ClientError, ClientOptions, Producer, SimpleConsumer
-    from mqservice.clock import SystemClock
+    from mqservice.loop_meter import SystemClock
 
     provider = TracerProvider(resource=Resource.create({"service.name": "shop", "service.instance.id": "shop-0"}))
     exporter = OTLPSpanExporter(endpoint=options["otlp"], insecure=True)

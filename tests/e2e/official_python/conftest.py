@@ -15,7 +15,7 @@ import pytest
 
 # The environment is the demo's too: one list of pinned requirements for both.
 from demo.official_client import install_official_client
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 from support.broker_assembly import BrokerAssembly
 from support.client_endpoint import FRONTS, serving
 from support.manual_time import OffsetClock

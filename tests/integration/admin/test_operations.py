@@ -32,7 +32,7 @@ from admin.operations.values import (
 )
 from admin.rpc import Channels
 from mqclient import ClientOptions, Producer, ReceivedMessage, SimpleConsumer
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 from support.acknowledged_sends import METADATA
 from support.cluster_processes import ProcessCluster
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from mqclient import ClientOptions, Producer
 from mqclient.errors import TopicNotFound
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.otlp_receiver import Manner, OtlpReceiver, ReceivedSpan
 from support.topic_admin import broker_status, create_topic

@@ -21,7 +21,7 @@ from mqclient import (
 from mqclient.errors import AccessPointInvalid
 from mqcore.routing.values import BrokerData, BrokerEndpoints, QueueData, TopicRoute
 from mqcore.storage.put_result import PutStatus
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 from support.broker_assembly import BrokerAssembly
 from support.client_endpoint import serving
 

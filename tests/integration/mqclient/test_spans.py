@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from mqclient import BrokerRefused, ClientOptions, Producer, ReceivedMessage, SimpleConsumer
 from mqcore.storage.put_result import PutStatus
 from mqcore.tracing.trace_context import parse_traceparent
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 from support.broker_assembly import BrokerAssembly
 from support.client_endpoint import serving
 

@@ -13,9 +13,9 @@ from google.protobuf.wrappers_pb2 import StringValue
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from mqservice.clock import SystemClock
 from mqservice.grpc_server import GrpcServer, ListenError
 from mqservice.http2_front import Http2Front
+from mqservice.loop_meter import SystemClock
 from mqservice.rpc import (
     BidiMethod,
     Call,

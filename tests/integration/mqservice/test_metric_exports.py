@@ -18,12 +18,9 @@ import structlog
 from prometheus_client import parser
 
 from mqservice.grpc_server import ListenError
-from mqservice.metrics.loop_snapshot import LoopSnapshot
-from mqservice.metrics.metric_exports import MetricExports
-from mqservice.metrics.metric_info import MetricInfo, MetricKind
-from mqservice.metrics.metric_samples import MetricFamily, MetricSamples
-from mqservice.metrics.metrics_options import ExporterType, MetricsOptions
-from mqservice.metrics.prometheus_endpoint import PrometheusEndpoint
+from mqservice.metrics.exposition import MetricFamily, MetricInfo, MetricKind, MetricSamples
+from mqservice.metrics.metric_exports import ExporterType, MetricExports, MetricsOptions, PrometheusEndpoint
+from mqservice.metrics.process_metrics import LoopSnapshot
 from support.otlp_receiver import Manner, OtlpReceiver
 
 SIZE = MetricInfo("size", MetricKind.GAUGE, "By", "A size.", ("topic",))

@@ -12,7 +12,7 @@ import structlog
 from mqcore.tracing.send_spans import send_spans as made_spans
 from mqcore.tracing.span_data import AttributeValue, SpanData, SpanKind, SpanLink
 from mqcore.tracing.trace_context import TraceContext
-from mqservice.telemetry.resource import resource_attributes
+from mqservice.telemetry.otlp_sender import resource_attributes
 from mqservice.telemetry.span_export import SpanExport, open_span_export
 from support.otlp_receiver import Manner, OtlpReceiver
 from support.send_samples import kept_send

@@ -14,7 +14,7 @@ from admin.metrics import METRICS, ClusterMetrics
 from broker.metrics_catalogue import BROKER_METRICS
 from consistency.cluster_report.pushed_metrics import run_registry
 from mqcore.audit.run_summary import Outcome, Tier
-from nameserver.metrics_catalogue import NAME_SERVER_METRICS
+from nameserver.metrics import NAME_SERVER_METRICS
 from support.admin_readings import cached, consistency_of
 from support.audit_summaries import diverged_run, equal_group, equal_run, run_of
 from support.cluster_states import healthy_cluster, slave, with_broker

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.put import DeliveryMeter
-from mqservice.metrics.series_limit import OTHER
+from mqservice.metrics.exposition import OTHER
 
 
 def test_a_pair_keeps_its_counters() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.put import PutMeter, TopicPuts
 from mqcore.storage.put_result import PutStatus
-from mqservice.metrics.series_limit import OTHER
+from mqservice.metrics.exposition import OTHER
 
 
 def test_counts_messages_and_bytes_by_topic() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from broker.settings import BrokerSettings
 from mqcore.storage.options import FlushDiskType
-from mqservice.metrics.metrics_options import ExporterType
+from mqservice.metrics.metric_exports import ExporterType
 from mqservice.settings import SettingsError, load_settings
 
 WRONG = {

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mqgrpc import frames
-from mqgrpc.limits import Limits
+from mqgrpc.errors import Limits
 from support.http2_peer import GRPC_HEADERS, RecordedCall, ServerRig, block, data, message, open_request, unary_request
 
 LIMITS = Limits(

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from mqgrpc import frames
 from mqgrpc.connection import Connection
-from mqgrpc.errors import ErrorCode
-from mqgrpc.limits import Limits
+from mqgrpc.errors import ErrorCode, Limits
 from mqgrpc.stream import Stream
 from support.http2_peer import (
     Frame,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mqgrpc import frames
-from mqgrpc.errors import ConnectionFailure
+from mqgrpc.errors import ConnectionFailure, Limits
 from mqgrpc.header_block import HeaderBlock
-from mqgrpc.limits import Limits
 
 LIMITS = Limits(header_block_bytes=100, continuation_frames=4)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mqgrpc import huffman
 from mqgrpc.errors import HeaderBlockError
+from mqgrpc.frames import timeout_s
 from mqgrpc.hpack import TABLE_BYTES, Header, HeaderDecoder, HeaderEncoder, literal
-from mqgrpc.request_head import timeout_s
 
 TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=200)
 NAME = st.from_regex(r"\A[a-z0-9_.-]{1,40}\Z")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqgrpc.errors import ConnectionFailure, ErrorCode
-from mqgrpc.idle_budget import IdleBudget
-from mqgrpc.limits import Limits
+from mqgrpc.errors import ConnectionFailure, ErrorCode, Limits
+from mqgrpc.output import IdleBudget
 
 LIMITS = Limits(idle_burst=10, idle_per_s=2, idle_per_answer=3)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mqgrpc.kept_bytes import KeptBytes
-from mqgrpc.limits import Limits, Usage
+from mqgrpc.errors import Limits, Usage
+from mqgrpc.stream import KeptBytes
 
 LIMITS = Limits(connection_buffer_bytes=100, server_buffer_bytes=150)
 

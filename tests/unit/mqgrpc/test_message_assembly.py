@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqgrpc.message_assembly import MessageAssembly
+from mqgrpc.stream import MessageAssembly
 from support.http2_peer import message
 
 

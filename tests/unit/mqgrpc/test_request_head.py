@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mqgrpc.errors import StreamFailure
-from mqgrpc.request_head import RequestRefused, judge_values, shape_of, timeout_s
+from mqgrpc.frames import RequestRefused, judge_values, shape_of, timeout_s
 from support.http2_peer import GRPC_HEADERS, decoded
 
 

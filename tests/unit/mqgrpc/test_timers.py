@@ -6,8 +6,8 @@ from math import inf
 
 import pytest
 
-from mqgrpc.limits import Limits
-from mqgrpc.timers import Timers
+from mqgrpc.errors import Limits
+from mqgrpc.stream import Timers
 
 LIMITS = Limits(
     preface_timeout_s=10.0,

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from mqservice.event_memory import EventMemory
-from mqservice.logging import configure_logging, get_logger
+from mqservice.logging import EventMemory, configure_logging, get_logger
 
 
 @pytest.fixture(autouse=True)

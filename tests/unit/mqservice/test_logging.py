@@ -14,8 +14,7 @@ import structlog
 from opentelemetry.sdk.trace import TracerProvider
 
 from mqcore.tracing.trace_context import TraceContext
-from mqservice.event_memory import EventMemory
-from mqservice.logging import configure_logging, get_logger, traced_lines
+from mqservice.logging import EventMemory, configure_logging, get_logger, traced_lines
 
 CONTEXT = TraceContext(0xA1, 0xB2, True)
 

@@ -9,7 +9,7 @@ from apache.rocketmq.v2 import service_pb2 as service
 from google.protobuf.message import Message
 
 from mqcore.routing.values import BrokerData, BrokerEndpoints, QueueData, TopicRoute
-from mqservice.route_query import RouteQueryHandler
+from mqservice.route_messages import RouteQueryHandler
 from mqservice.rpc import StatusCode
 
 ACCESS_POINT = definition.Endpoints(scheme=definition.IPv4, addresses=[definition.Address(host="127.0.0.1", port=9876)])

@@ -19,7 +19,7 @@ from admin.cli.output import OutputFormat
 from admin.cli.rates import BrokerRates, read_with_rates
 from admin.cluster_state import BrokerState, BrokerStatus
 from mqcore.clock import Clock
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["broker_status", "cluster_list"]
 

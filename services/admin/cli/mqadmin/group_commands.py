@@ -37,7 +37,7 @@ from admin.operations.values import (
     Progress,
     ResetTarget,
 )
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["consumer_progress", "delete_sub_group", "reset_offset_by_time", "update_sub_group"]
 

@@ -28,7 +28,7 @@ from admin.operations.values import (
     SearchOrder,
     TestMessage,
 )
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 __all__ = [
     "print_msg",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from mqservice.shutdown import stop_requested
+from mqservice.command_line import stop_requested
 
 __all__ = ["repeat"]
 

@@ -17,7 +17,7 @@ from admin.cli.options import OutputOption
 from admin.cli.output import OutputFormat
 from admin.cli.rates import BrokerRates, read_with_rates
 from admin.cluster_state import BrokerState, ClusterState, SlaveState
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["elect_master", "get_sync_state_set", "ha_status"]
 

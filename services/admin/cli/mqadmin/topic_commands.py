@@ -30,7 +30,7 @@ from admin.cli.topic_view import permission_text
 from admin.cluster_state import ClusterState
 from admin.operations.topic_names import CATEGORIES, ORDINARY
 from admin.operations.values import ChangeResult, Route, TopicChange, TopicDetail, TopicSummary
-from mqservice.clock import SystemClock
+from mqservice.loop_meter import SystemClock
 
 __all__ = ["delete_topic", "topic_list", "topic_route", "topic_status", "update_topic"]
 

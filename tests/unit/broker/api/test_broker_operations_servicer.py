@@ -12,7 +12,7 @@ from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 from broker.peer_api.operations import BrokerOperationsServicer
 from broker.runtime_settings import RuntimeSettings
 from broker.settings import BrokerSettings
-from mqservice.event_memory import EventMemory
+from mqservice.logging import EventMemory
 from mqservice.settings import load_settings
 from support.group_operations import ConsumedBroker
 

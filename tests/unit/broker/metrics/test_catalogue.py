@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from broker.metrics_catalogue import BASE_LABELS, BROKER_METRICS
-from mqservice.metrics.metric_info import MetricInfo, MetricKind
-from nameserver.metrics_catalogue import NAME_SERVER_METRICS
+from mqservice.metrics.exposition import MetricInfo, MetricKind
+from nameserver.metrics import NAME_SERVER_METRICS
 
 ROOT = Path(__file__).resolve().parents[4]
 ALL = (*BROKER_METRICS, *NAME_SERVER_METRICS)

@@ -13,8 +13,7 @@ from broker.metrics_catalogue import BROKER_METRICS
 from mqcore.delivery.queue_progress import Received
 from mqcore.delivery.subscription import TagFilter
 from mqcore.storage.message_store import MessageStore
-from mqservice.metrics.metric_samples import MetricSamples
-from mqservice.metrics.series_limit import OTHER, SeriesLimit
+from mqservice.metrics.exposition import OTHER, MetricSamples, SeriesLimit
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.messages import outgoing_message

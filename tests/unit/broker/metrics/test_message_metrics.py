@@ -10,8 +10,7 @@ from broker.put import DeliveryMeter, PutMeter
 from mqcore.histogram import HistogramReading
 from mqcore.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
 from mqcore.storage.put_result import PutStatus
-from mqservice.metrics.metric_samples import MetricSamples
-from mqservice.metrics.series_limit import OTHER, SeriesLimit
+from mqservice.metrics.exposition import OTHER, MetricSamples, SeriesLimit
 from support.manual_time import ManualTime
 
 PRESET = "SYNC_MASTER/ASYNC_FLUSH"

@@ -6,7 +6,7 @@ from broker.metrics import LagAge, MasterMetrics
 from broker.metrics_catalogue import BROKER_METRICS
 from broker.put import PutMeter
 from mqcore.replication.master_replica import SlaveView
-from mqservice.metrics.metric_samples import MetricSamples
+from mqservice.metrics.exposition import MetricSamples
 from support.manual_time import ManualTime
 
 

@@ -8,7 +8,7 @@ from broker.metrics import StoreMetrics
 from broker.metrics_catalogue import BROKER_METRICS
 from broker.queue_reader import DamagedEntries
 from mqcore.histogram import Histogram
-from mqservice.metrics.metric_samples import MetricSamples
+from mqservice.metrics.exposition import MetricSamples
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, flush_all, new_store

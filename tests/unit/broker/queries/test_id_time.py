@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.queries.queue_walk import earliest_store_ms
-from mqclient.message_id import MessageIdSource
+from mqclient.messages import MessageIdSource
 from support.stores import ManualClock
 
 

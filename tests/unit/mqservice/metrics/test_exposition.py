@@ -9,9 +9,14 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open_metrics
 
 from mqcore.histogram import Exemplar, Histogram
-from mqservice.metrics.exposition import exposition_pieces, text_exposition
-from mqservice.metrics.metric_info import MetricInfo, MetricKind
-from mqservice.metrics.metric_samples import MetricFamily, MetricSamples
+from mqservice.metrics.exposition import (
+    MetricFamily,
+    MetricInfo,
+    MetricKind,
+    MetricSamples,
+    exposition_pieces,
+    text_exposition,
+)
 
 GAUGE = MetricInfo("size", MetricKind.GAUGE, "By", 'A "size"\\.', ("cluster", "topic"))
 PLAIN = MetricInfo("plain", MetricKind.GAUGE, "1", "Without labels.")

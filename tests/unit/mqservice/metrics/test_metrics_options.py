@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqservice.metrics.metrics_options import ExporterType, parse_exporter_types
-from mqservice.metrics.series_limit import SeriesLimit
+from mqservice.metrics.exposition import SeriesLimit
+from mqservice.metrics.metric_exports import ExporterType, parse_exporter_types
 
 
 @pytest.mark.parametrize(

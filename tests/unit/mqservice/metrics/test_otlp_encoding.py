@@ -6,9 +6,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, M
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from mqcore.histogram import Exemplar, Histogram
-from mqservice.metrics.metric_info import MetricInfo, MetricKind
-from mqservice.metrics.metric_samples import MetricSamples
-from mqservice.metrics.otlp_encoding import metrics_requests
+from mqservice.metrics.exposition import MetricInfo, MetricKind, MetricSamples
+from mqservice.metrics.otlp_metrics_sender import metrics_requests
 
 GAUGE = MetricInfo("size", MetricKind.GAUGE, "By", "A size.", ("cluster",))
 COUNTER = MetricInfo("messages_total", MetricKind.COUNTER, "{message}", "Messages.", ("cluster", "topic"))

@@ -12,8 +12,7 @@ import structlog
 
 from mqcore.tracing.send_spans import ResolvedSend
 from mqcore.tracing.span_data import SpanData
-from mqservice.telemetry.span_export import Exported, SpanExport
-from mqservice.telemetry.span_sink import SpanFan
+from mqservice.telemetry.span_export import Exported, SpanExport, SpanFan
 from support.send_samples import kept_send
 from support.span_samples import send_spans
 
