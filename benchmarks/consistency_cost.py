@@ -362,7 +362,7 @@ def check_disk(folder: Path, needed_bytes: int) -> None:
 
 def measure(console: Console, *, gib: float, growth_gib: float) -> Iterator[Row]:
     """Everything, in order of the docstring."""
-    subprocess.run([sys.executable, "-m", "consistency.class_archive", CLASS_ARCHIVE], check=True)
+    subprocess.run([sys.executable, "-m", "consistency.spark_session", CLASS_ARCHIVE], check=True)
     yield from kernels()
     contest = Contest(FOLDER, console)
     contest.grow(gib, seed=1)

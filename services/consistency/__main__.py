@@ -16,8 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from consistency.discovery import discover
-from consistency.errors import ConsistencyError, SparkUnusable
-from consistency.settings import ConsistencySettings
+from consistency.settings import ConsistencyError, ConsistencySettings, SparkUnusable
 from mqcore.audit.repair_plan import RepairPlan
 from mqcore.audit.run_summary import RunSummary
 from mqservice.command_line import VERSION, settings_of_command_line
@@ -25,7 +24,7 @@ from mqservice.logging import configure_logging, get_logger
 from mqservice.settings import check_folder_writable, effective_settings
 
 if TYPE_CHECKING:
-    from consistency.spark_runner import SparkRunner
+    from consistency.spark_session import SparkRunner
 
 __all__ = ["main"]
 
@@ -61,13 +60,11 @@ def _run(settings: ConsistencySettings) -> RunSummary:
     if missing:
         raise SparkUnusable(f"{' and '.join(missing)} not installed: pip install 'tandemmq[consistency]'")
     # Here, so that a mistyped setting is told without waiting for them.
-    from consistency.audit import audit, new_run_id
+    from consistency.audit import audit, new_run_id, prune_runs, write_report
     from consistency.pandas_avoidance import keep_pandas_out
     from consistency.progress import Progress
-    from consistency.report_files import prune_runs, write_report
     from consistency.results_store import ResultsStore
-    from consistency.spark_runner import SparkRunner
-    from consistency.spark_session import running_spark
+    from consistency.spark_session import SparkRunner, running_spark
 
     keep_pandas_out()
     log = get_logger()
@@ -127,7 +124,7 @@ def _stop_on_signals(runner: SparkRunner) -> threading.Event:
 
 def _announce(summary: RunSummary, settings: ConsistencySettings, plan: RepairPlan) -> None:
     if settings.kubernetes_events or settings.kubernetes_results or settings.pushgateway_url:
-        from consistency.cluster_report.announcement import announce
+        from consistency.cluster_report import announce
 
         announce(summary, settings, plan)
 

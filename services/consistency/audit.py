@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,19 +10,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
-from typing import Final
+from typing import Any, Final
 
-from consistency.collation import by_weight
+import pyarrow as pa
+
 from consistency.discovery import Discovery
-from consistency.errors import TasksFailed
-from consistency.group_audit import AuditOptions, GroupAudit, GroupResult
+from consistency.group_audit import AuditOptions, GroupAudit, GroupResult, by_weight
 from consistency.group_store import GroupStore
 from consistency.planning import ScrubOptions
 from consistency.progress import Progress
 from consistency.results_store import ResultsStore
-from consistency.settings import ConsistencySettings
-from consistency.source_files.source_spec import SourceSpec
-from consistency.spark_runner import TaskRunner
+from consistency.settings import ConsistencySettings, TasksFailed
+from consistency.source_files.posix_files import SourceSpec
+from consistency.spark_session import TaskRunner
 from consistency.tasks import FingerprintTask, Replica
 from mqcore.audit.findings import Finding
 from mqcore.audit.repair_plan import RepairPlan, plan_repair
@@ -29,7 +30,7 @@ from mqcore.audit.run_summary import FINDINGS_LISTED_MAX, GroupSummary, Outcome,
 from mqcore.replication.log_history import LogRange
 from mqservice.logging import get_logger
 
-__all__ = ["AuditReport", "audit", "new_run_id"]
+__all__ = ["AuditReport", "audit", "earlier_summaries", "new_run_id", "prune_runs", "write_report"]
 
 _UNKNOWN_DIGEST: Final = ""
 
@@ -189,3 +190,100 @@ def _summed(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
 
 def _moment(moment: datetime) -> str:
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+# What a run leaves for people and programs; see results_store for where.
+
+FINDINGS_SCHEMA: Final = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("severity", pa.string()),
+        ("kind", pa.string()),
+        ("group", pa.string()),
+        ("verdict", pa.string()),
+        ("detail", pa.string()),
+        ("broker_id", pa.int64()),
+        ("source_broker_id", pa.int64()),
+        ("start_offset", pa.int64()),
+        ("end_offset", pa.int64()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int64()),
+        ("queue_offset", pa.int64()),
+        ("message_id", pa.string()),
+        ("store_timestamp_ms", pa.int64()),
+        ("messages", pa.int64()),
+        ("last_message_id", pa.string()),
+        ("file", pa.string()),
+    ]
+)
+_RUN_COLUMNS: Final = (
+    "run_id",
+    "tier",
+    "cluster",
+    "started_at",
+    "finished_at",
+    "outcome",
+    "findings_total",
+    "bytes_read",
+    "records_checked",
+    "duration_seconds",
+    "cpu_seconds",
+    "spark_application_id",
+)
+_EARLIER_SHOWN: Final = 30
+_RUN_ID: Final = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{4}")
+
+
+def write_report(results: ResultsStore, report: AuditReport) -> str:
+    """All files of a run; returns where the report for people is. Written last, latest.json makes it count."""
+    from consistency.report import render_report
+
+    summary = report.summary
+    folder = f"runs/{summary.run_id}"
+    values = summary.to_json()
+    results.write_table(f"{folder}/findings.parquet", _findings_table(summary.run_id, report.findings))
+    results.write_table(f"{folder}/run.parquet", _run_table(summary))
+    results.write_json(f"{folder}/repair-plan.json", report.plan.to_json())
+    html = render_report(summary, earlier=earlier_summaries(results, before=summary.run_id))
+    results.write(f"{folder}/report.html", html.encode())
+    results.write_json(f"{folder}/summary.json", values)
+    results.write_json("latest.json", values)
+    return results.path_of(f"{folder}/report.html")
+
+
+def earlier_summaries(results: ResultsStore, *, before: str) -> list[RunSummary]:
+    """The last runs, oldest first. One that cannot be read is none."""
+    found = []
+    for run_id in [name for name in results.names("runs") if name < before][-_EARLIER_SHOWN:]:
+        values = results.read_json(f"runs/{run_id}/summary.json")
+        try:
+            if values is not None:
+                found.append(RunSummary.from_json(values))
+        except ValueError:
+            continue
+    return found
+
+
+def prune_runs(results: ResultsStore, *, keep: int) -> None:
+    """Removes the reports of the oldest runs, and nothing that is none."""
+    for run_id in [name for name in results.names("runs") if _RUN_ID.fullmatch(name)][:-keep]:
+        results.remove(f"runs/{run_id}")
+
+
+def _findings_table(run_id: str, findings: Sequence[Finding]) -> pa.Table:
+    rows: list[dict[str, Any]] = [finding.to_json() | {"run_id": run_id} for finding in findings]
+    return pa.Table.from_pylist(rows, schema=FINDINGS_SCHEMA)
+
+
+def _run_table(summary: RunSummary) -> pa.Table:
+    values = summary.to_json()
+    row = {name: values[name] for name in _RUN_COLUMNS} | {
+        "groups": len(summary.groups),
+        "replicas": sum(len(group.replicas) for group in summary.groups),
+        "new_bytes": sum(group.new_bytes for group in summary.groups),
+        "scrubbed_bytes": sum(group.scrubbed_bytes for group in summary.groups),
+        "exit_code": int(summary.exit_code),
+    }
+    return pa.Table.from_pylist(
+        [{name: str(value) if name in ("tier", "outcome") else value for name, value in row.items()}]
+    )

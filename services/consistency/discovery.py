@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from consistency.errors import NothingFound
-from consistency.settings import ConsistencySettings
-from consistency.source_files.source_spec import SourceKind, SourceSpec
+from consistency.settings import ConsistencySettings, NothingFound
+from consistency.source_files.posix_files import SourceKind, SourceSpec
 
 __all__ = ["Discovery", "discover", "replicas_in_folders"]
 

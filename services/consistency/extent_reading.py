@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,12 +12,92 @@ from typing import Final
 from consistency.digest_algorithms import DIGEST_BYTES
 from consistency.group_store import ExtentTable, GroupStore
 from consistency.planning import GroupMemory, chunks, in_waves, merged
-from consistency.questions import Questions
-from consistency.tasks import DigestTask, Replica, TaskAnswer
+from consistency.progress import Progress
+from consistency.spark_session import TaskRunner
+from consistency.tasks import DigestTask, Replica, Task, TaskAnswer
 from mqcore.audit.findings import extents_of
 from mqcore.replication.log_history import LogRange
 
-__all__ = ["ExtentReading"]
+__all__ = ["ExtentReading", "Questions", "extent_map"]
+
+
+# A log as a line of letters, for a picture of it.
+
+_PARTS_MAX: Final = 256
+_NEVER, _EARLIER, _NOW, _DIFFERS = ".o=x"
+
+
+def extent_map(
+    common: LogRange, *, verified_now: Iterable[LogRange], differing: Iterable[LogRange], watermark: int
+) -> str:
+    """The range in at most 256 equal parts; see GroupSummary.extent_map. A part is as bad as the worst byte in it."""
+    length = common.end_offset - common.start_offset
+    if length <= 0:
+        return ""
+    count = min(_PARTS_MAX, length)
+    earlier = max(0, min(watermark, common.end_offset) - common.start_offset)
+    letters = [_EARLIER if (part + 1) * length <= earlier * count else _NEVER for part in range(count)]
+    for ranges, letter in ((verified_now, _NOW), (differing, _DIFFERS)):
+        for log_range in ranges:
+            start = max(common.start_offset, log_range.start_offset) - common.start_offset
+            end = min(common.end_offset, log_range.end_offset) - common.start_offset
+            for part in range(start * count // length, -(-end * count // length) if end > start else 0):
+                letters[part] = letter
+    return "".join(letters)
+
+
+# Asks replicas through tasks, and keeps the account: what was read of whom, and who stopped answering.
+
+
+class Questions:
+    """What is asked about one group in one run. For one thread."""
+
+    def __init__(self, group: str, runner: TaskRunner, store: GroupStore, progress: Progress) -> None:
+        self.problems: Final[dict[int, str]] = {}
+        """By broker id: why a replica is not read any further."""
+        self.bytes_read: Final[dict[int, int]] = {}
+        self.cpu_seconds = 0.0
+        self._group = group
+        self._runner = runner
+        self._store = store
+        self._progress = progress
+        self._remembered: Mapping[str, TaskAnswer] | None = None
+
+    @property
+    def slots(self) -> int:
+        """Tasks that run at once."""
+        return self._runner.slots
+
+    def ask(self, tasks: Sequence[Task]) -> list[TaskAnswer]:
+        """The answers, in order. The first problem of a replica is its last. Raises TasksFailed."""
+        answers = self._runner.run(tasks, label=self._group)
+        for task, answer in zip(tasks, answers):
+            self._progress.read(task.expected_bytes)
+            self._account(task, answer)
+        return answers
+
+    def ask_once(self, tasks: Sequence[Task]) -> list[TaskAnswer]:
+        """The same, but what was answered before the run was cut off is not asked again."""
+        if self._remembered is None:
+            self._remembered = self._store.load_answers(now_s=time.time())
+        known = {task.key: self._remembered[task.key] for task in tasks if task.key in self._remembered}
+        open_tasks = [task for task in tasks if task.key not in known]
+        self._progress.read(sum(task.expected_bytes for task in tasks if task.key in known))
+        fresh = self.ask(open_tasks)
+        # What is wrong now may be mended when the next run asks.
+        worth_keeping = [answer for answer in fresh if not answer.problem and not answer.values.get("findings")]
+        if worth_keeping:
+            self._store.save_answers(worth_keeping, now_s=time.time())
+        known |= {task.key: answer for task, answer in zip(open_tasks, fresh)}
+        return [known[task.key] for task in tasks]
+
+    def _account(self, task: Task, answer: TaskAnswer) -> None:
+        self.cpu_seconds += answer.cpu_seconds
+        for broker_id in task.broker_ids:
+            self.bytes_read[broker_id] = self.bytes_read.get(broker_id, 0) + answer.bytes_read // len(task.broker_ids)
+        if answer.problem and len(task.broker_ids) == 1:
+            self.problems.setdefault(task.broker_ids[0], answer.problem)
+
 
 _WAVE_TASKS_PER_SLOT: Final = 8
 """Many, so that the end of a wave, where some slots have nothing to do, is rare; few enough to be remembered soon."""

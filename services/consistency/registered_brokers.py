@@ -10,9 +10,9 @@ from tandemmq.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 from tandemmq.nameserver.v1.name_server_service_pb2_grpc import NameServerServiceStub
 
 from consistency.discovery import Discovery
-from consistency.errors import NothingFound
+from consistency.settings import NothingFound
 from consistency.source_files.broker_files import CHANNEL_OPTIONS
-from consistency.source_files.source_spec import SourceKind, SourceSpec
+from consistency.source_files.posix_files import SourceKind, SourceSpec
 
 __all__ = ["registered_brokers"]
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyarrow import fs
 from pyarrow import parquet as pq
 
-from consistency.errors import ResultsUnusable
+from consistency.settings import ResultsUnusable
 
 __all__ = ["ResultsStore"]
 

@@ -9,11 +9,20 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from consistency.digest_algorithms import DIGEST_ALGORITHMS
-from consistency.source_files.source_spec import ReadMode, SourceSpec, parse_source
+from consistency.source_files.posix_files import ReadMode, SourceSpec, parse_source
 from mqcore.audit.run_summary import Tier
 from mqservice.settings import ServiceSettings
 
-__all__ = ["ConsistencySettings", "parse_bytes", "parse_seconds"]
+__all__ = [
+    "ConsistencyError",
+    "ConsistencySettings",
+    "NothingFound",
+    "ResultsUnusable",
+    "SparkUnusable",
+    "TasksFailed",
+    "parse_bytes",
+    "parse_seconds",
+]
 
 _HOST_PORT: Final = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
 _SECONDS: Final = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -167,7 +176,7 @@ class ConsistencySettings(ServiceSettings):
     class_archive: str = Field(
         "",
         alias="classArchive",
-        description="Archive of the classes Java loads for a run, made by `python -m consistency.class_archive` with "
+        description="Archive of the classes Java loads for a run, made by `python -m consistency.spark_session` with "
         "the same Java and the same Spark: a start costs 2 s of CPU less. At the same place in executors. Empty: none.",
     )
     driver_host: str = Field(
@@ -285,3 +294,26 @@ class ConsistencySettings(ServiceSettings):
 
 def _parts(text: str, separator: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(separator) if part.strip())
+
+
+# Why a run cannot be done at all. What is the matter with a replica is no error: it is a part of the report.
+
+
+class ConsistencyError(Exception):
+    """Root of this package's errors. The text is for the operator."""
+
+
+class NothingFound(ConsistencyError):
+    """There is nothing to compare: the operator named the wrong place, or nothing runs there."""
+
+
+class ResultsUnusable(ConsistencyError):
+    """The place of the results cannot be read or written: without it a run would neither be seen nor remembered."""
+
+
+class SparkUnusable(ConsistencyError):
+    """There is no Java or no PySpark, or Spark does not start; the text says what to install or set."""
+
+
+class TasksFailed(ConsistencyError):
+    """Tasks broke, not because of a replica: a bug, or no executor is left. What they would have told is unknown."""

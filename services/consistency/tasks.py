@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol, Self
 
 from consistency.digest_algorithms import DIGEST_BYTES, hash_maker
-from consistency.source_files.source_spec import SourceSpec
+from consistency.source_files.posix_files import SourceSpec
 from consistency.source_files.sources import Source, open_source
 from mqcore.audit.findings import Finding
 from mqcore.audit.log_walk import extra_tails, missing_tails

@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
-from consistency.audit import AuditReport, audit, new_run_id
+from consistency.audit import AuditReport, audit, new_run_id, write_report
 from consistency.discovery import discover
 from consistency.progress import Progress
-from consistency.report_files import write_report
 from consistency.results_store import ResultsStore
 from consistency.settings import ConsistencySettings
 from mqservice.settings import load_settings

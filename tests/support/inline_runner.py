@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
-from consistency.errors import TasksFailed
-from consistency.spark_runner import encode_task
+from consistency.settings import TasksFailed
+from consistency.spark_session import encode_task
 from consistency.tasks import Task, TaskAnswer, run_tasks
 
 __all__ = ["InlineRunner"]

@@ -6,28 +6,220 @@ to the next record. What is no record has no row.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import xxhash
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 
-from consistency.data_sources.pushed_filters import PushedFilters
-from consistency.data_sources.remembering_files import RememberingFiles
-from consistency.data_sources.store_options import StoreOptions
+from consistency.source_files.posix_files import ReadMode, SourceSpec, parse_source
 from consistency.source_files.sources import open_source
 from mqcore.audit.findings import extents_of
 from mqcore.audit.log_walk import LogPiece, PieceKind, walk_log
-from mqcore.audit.replica_store import ReplicaFacts, ReplicaStore
+from mqcore.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaStore, StoreEntry
 from mqcore.message.properties import decode_properties
 from mqcore.message.property_names import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from mqcore.message.record import offset_message_id
 from mqcore.message.record_decoder import RecordFound, decode_record, scan_record
 from mqcore.replication.log_history import LogRange
 
-__all__ = ["COMMIT_LOG_SCHEMA", "CommitLogSource"]
+__all__ = [
+    "COMMIT_LOG_SCHEMA",
+    "Bounds",
+    "CommitLogSource",
+    "OptionsRefused",
+    "PushedFilters",
+    "RememberingFiles",
+    "StoreOptions",
+]
+
+
+# What the filters of a query say about where its rows may lie.
+#
+# Filters only narrow what is read; Spark still applies each of them to the rows that come. So a filter that is not
+# understood costs time and never a wrong answer.
+
+
+@dataclass(slots=True)
+class Bounds:
+    """Values that a column may have; both ends included. None: no limit."""
+
+    low: int | None = None
+    high: int | None = None
+
+    def admit(self, first: int, last: int) -> bool:
+        """Whether a value in [first, last] may be one."""
+        return (self.low is None or last >= self.low) and (self.high is None or first <= self.high)
+
+    def raise_low(self, value: int) -> None:
+        """No value below it."""
+        self.low = value if self.low is None else max(self.low, value)
+
+    def lower_high(self, value: int) -> None:
+        """No value above it."""
+        self.high = value if self.high is None else min(self.high, value)
+
+
+@dataclass(slots=True)
+class PushedFilters:
+    """The filters of one query, as far as they help."""
+
+    physical_offset: Bounds = field(default_factory=Bounds)
+    store_timestamp_ms: Bounds = field(default_factory=Bounds)
+    queue_offset: Bounds = field(default_factory=Bounds)
+    topics: frozenset[str] | None = None
+    """None: all."""
+    queue_ids: frozenset[int] | None = None
+
+    def take(self, filters: Iterable[Filter]) -> None:
+        """Narrows by these; they hold all at once."""
+        for one in filters:
+            column: tuple[str, ...] = getattr(one, "attribute", ())
+            if len(column) == 1:
+                self._take(column[0], one)
+
+    def admits(self, topic: str, queue_id: int) -> bool:
+        """Whether rows of a queue are wanted."""
+        return (self.topics is None or topic in self.topics) and (self.queue_ids is None or queue_id in self.queue_ids)
+
+    def _take(self, column: str, one: Filter) -> None:
+        values = _values(one)
+        if column == "topic" and values is not None:
+            self.topics = _narrowed(self.topics, values)
+        elif column == "queue_id" and values is not None:
+            self.queue_ids = _narrowed(self.queue_ids, values)
+        elif column == "physical_offset":
+            _narrow(self.physical_offset, one)
+        elif column == "queue_offset":
+            _narrow(self.queue_offset, one)
+        elif column == "store_timestamp":
+            _narrow(self.store_timestamp_ms, one)
+
+
+def _values(one: Filter) -> frozenset[Any] | None:
+    """The only values that pass, if the filter says them."""
+    if isinstance(one, EqualTo):
+        return frozenset([one.value])
+    return frozenset(one.value) if isinstance(one, In) else None
+
+
+def _narrowed(known: frozenset[Any] | None, values: frozenset[Any]) -> frozenset[Any]:
+    return values if known is None else known & values
+
+
+def _narrow(bounds: Bounds, one: Filter) -> None:
+    # Moments are cut to whole milliseconds: a bound that is one too wide costs nothing.
+    if isinstance(one, (EqualTo, GreaterThan, GreaterThanOrEqual)):
+        bounds.raise_low(_as_number(one.value))
+    if isinstance(one, (EqualTo, LessThan, LessThanOrEqual)):
+        bounds.lower_high(_as_number(one.value))
+
+
+def _as_number(value: Any) -> int:
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return int(moment.timestamp() * 1_000)
+    return int(value)
+
+
+# Files of which the last large piece is kept: whoever read it looks at every record in it once more.
+
+_LARGE_BYTES: Final = 64 << 10
+
+
+class RememberingFiles:
+    """`ReplicaFiles` around others."""
+
+    def __init__(self, files: ReplicaFiles) -> None:
+        self._files = files
+        self._path = ""
+        self._offset = 0
+        self._data = memoryview(b"")
+
+    def list_folder(self, path: str) -> list[StoreEntry]:
+        """See ReplicaFiles."""
+        return self._files.list_folder(path)
+
+    def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
+        """See ReplicaFiles."""
+        if path == self._path and self._offset <= offset and offset + length <= self._offset + len(self._data):
+            return self._data[offset - self._offset : offset - self._offset + length]
+        data = memoryview(self._files.read(path, offset, length))
+        if length >= _LARGE_BYTES:
+            self._path, self._offset, self._data = path, offset, data
+        return data
+
+
+# What both tables are told: which replica, and by which parts it is read.
+
+_DEFAULT_PARTITION_BYTES: Final = 256 << 20
+_SMALLEST_PARTITION_BYTES: Final = 1 << 20
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+class OptionsRefused(ValueError):
+    """An option of the table is missing or wrong; the text says which and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Options of `spark.read`, judged."""
+
+    spec: SourceSpec
+    partition_bytes: int
+    with_body: bool
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """From what was written; names count in any case. Raises OptionsRefused."""
+        given = {name.lower(): value for name, value in options.items()}
+        place = given.get("path", "")
+        if not place:
+            raise OptionsRefused("say which replica: .load('/data/broker-a'), a URI, or 'broker://host:port'")
+        broker_id = _number(given, "brokerid", 0)
+        if "://" not in place:
+            # Executors on this machine may stand in another folder.
+            place = os.path.abspath(place)
+        group = given.get("group", "") or os.path.basename(place.rstrip("/")) or "store"
+        mode = given.get("readmode", ReadMode.DIRECT)
+        if mode not in set(ReadMode):
+            raise OptionsRefused(f"readMode={mode}: choose one of {', '.join(ReadMode)}")
+        spec = parse_source(f"{group}/{broker_id}={place}")
+        return cls(
+            spec=SourceSpec(spec.group, spec.broker_id, spec.kind, spec.location, ReadMode(mode)),
+            partition_bytes=max(_SMALLEST_PARTITION_BYTES, _number(given, "partitionbytes", _DEFAULT_PARTITION_BYTES)),
+            with_body=_boolean(given, "body", default=False),
+        )
+
+
+def _number(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name, str(default))
+    if not text.isdecimal():
+        raise OptionsRefused(f"{name}={text}: write a number")
+    return int(text)
+
+
+def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name, str(default)).lower()
+    if text not in _BOOLEANS:
+        raise OptionsRefused(f"{name}={text}: write true or false")
+    return _BOOLEANS[text]
+
 
 _COLUMNS: Final = (
     ("group", pa.string(), "string"),

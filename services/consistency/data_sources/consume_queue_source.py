@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
-from consistency.data_sources.pushed_filters import PushedFilters
-from consistency.data_sources.store_options import StoreOptions
+from consistency.data_sources.commit_log_source import PushedFilters, StoreOptions
 from consistency.source_files.sources import open_source
 from mqcore.audit.replica_store import ReplicaFacts, ReplicaStore
 

@@ -1,5 +1,5 @@
 """What people read of a run: one page, in one file, that needs nothing else."""
 
-from consistency.report.html_report import render_report
+from consistency.report.report_view import render_report
 
 __all__ = ["render_report"]

@@ -16,7 +16,7 @@ from tandemmq.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.broker.v1 import replica_service_pb2 as replica_pb
 from tandemmq.broker.v1.replica_reader_service_pb2_grpc import ReplicaReaderServiceStub
 
-from consistency.source_files.source_spec import SourceSpec
+from consistency.source_files.posix_files import SourceSpec
 from mqcore.audit.findings import ExtentDigest, Finding
 from mqcore.audit.queue_check import QueueSpan
 from mqcore.audit.record_check import RecordCheck

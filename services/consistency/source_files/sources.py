@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from consistency.digest_algorithms import hash_maker
-from consistency.source_files.posix_files import PosixFiles
-from consistency.source_files.source_spec import SourceKind, SourceSpec
-from consistency.source_files.throttled_files import ThrottledFiles
+from consistency.source_files.posix_files import PosixFiles, SourceKind, SourceSpec
 from mqcore.audit.findings import ExtentDigest, digest_extents
-from mqcore.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaStore, inspect_replica
+from mqcore.audit.replica_store import ReplicaFacts, ReplicaFiles, ReplicaStore, StoreEntry, inspect_replica
 from mqcore.replication.log_history import LogRange
 
 if TYPE_CHECKING:
     from mqcore.audit.record_check import RecordCheck
 
-__all__ = ["Source", "open_source"]
+__all__ = ["Source", "ThrottledFiles", "open_source"]
+
+
+# Files that are read no faster than they may be.
+
+
+class ThrottledFiles:
+    """`ReplicaFiles` around others: after each read it waits until the bytes so far are due. Saves up nothing: a task
+    that computed for a while may not read all the faster afterwards."""
+
+    def __init__(self, files: ReplicaFiles, *, bytes_per_second: int) -> None:
+        self._files = files
+        self._seconds_per_byte = 1.0 / bytes_per_second
+        self._free_at = 0.0
+
+    def list_folder(self, path: str) -> list[StoreEntry]:
+        """See ReplicaFiles."""
+        return self._files.list_folder(path)
+
+    def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
+        """See ReplicaFiles."""
+        now = time.monotonic()
+        if self._free_at > now:
+            time.sleep(self._free_at - now)
+        data = self._files.read(path, offset, length)
+        self._free_at = max(now, self._free_at) + len(data) * self._seconds_per_byte
+        return data
 
 
 class Source(Protocol):
@@ -76,7 +101,7 @@ def open_source(spec: SourceSpec) -> Iterator[Source]:
             yield broker
         return
     if spec.kind is SourceKind.URI:
-        from consistency.source_files.arrow_files import ArrowFiles
+        from consistency.source_files.posix_files import ArrowFiles
 
         files: PosixFiles | ArrowFiles = ArrowFiles(spec.location)
     else:

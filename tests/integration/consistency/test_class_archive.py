@@ -32,7 +32,7 @@ def _run_job(replicas: list[Path], results: Path, archive: Path) -> str:
 
 def test_spark_takes_its_classes_from_an_archive_once_there_is_one(tmp_path: Path, equal_group: list[Path]) -> None:
     archive = tmp_path / "archives" / "classes.jsa"
-    subprocess.run([sys.executable, "-m", "consistency.class_archive", archive], check=True)
+    subprocess.run([sys.executable, "-m", "consistency.spark_session", archive], check=True)
     assert list(archive.parent.iterdir()) == [archive]
 
     printed = _run_job(equal_group, tmp_path / "results", archive)

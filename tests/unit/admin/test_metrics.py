@@ -12,7 +12,7 @@ from admin.cluster_state import NameServerState
 from admin.consistency_runs import ConsistencyRuns
 from admin.metrics import METRICS, ClusterMetrics
 from broker.metrics_catalogue import BROKER_METRICS
-from consistency.cluster_report.pushed_metrics import run_registry
+from consistency.cluster_report import run_registry
 from mqcore.audit.run_summary import Outcome, Tier
 from nameserver.metrics import NAME_SERVER_METRICS
 from support.admin_readings import cached, consistency_of

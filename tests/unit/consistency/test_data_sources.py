@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from consistency.data_sources.commit_log_source import CommitLogReader
+from consistency.data_sources.commit_log_source import CommitLogReader, StoreOptions
 from consistency.data_sources.consume_queue_source import ConsumeQueueReader
-from consistency.data_sources.store_options import StoreOptions
 from support.audit_stores import copy_group
 from support.store_damage import write_at
 

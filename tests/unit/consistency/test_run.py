@@ -11,10 +11,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from consistency.audit import AuditReport
-from consistency.errors import TasksFailed
-from consistency.report_files import prune_runs
+from consistency.audit import AuditReport, prune_runs
 from consistency.results_store import ResultsStore
+from consistency.settings import TasksFailed
 from consistency.tasks import CheckTask, CompareTask, DescribeTask, DigestTask, Task
 from mqcore.audit.findings import Finding, FindingKind, Verdict
 from mqcore.audit.repair_plan import RepairAction, RepairPlan

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from consistency.discovery import discover, replicas_in_folders
-from consistency.errors import NothingFound
-from consistency.settings import ConsistencySettings
-from consistency.source_files.source_spec import SourceKind
+from consistency.settings import ConsistencySettings, NothingFound
+from consistency.source_files.posix_files import SourceKind
 from consistency.spark_session import prepared_environment, spark_properties
 from mqservice.settings import SettingsError, load_settings
 

@@ -11,11 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from consistency.source_files.arrow_files import ArrowFiles
-from consistency.source_files.buffer_pool import BufferPool
-from consistency.source_files.posix_files import PosixFiles
-from consistency.source_files.source_spec import ReadMode, SourceKind, SourceSpec, parse_source
-from consistency.source_files.throttled_files import ThrottledFiles
+from consistency.source_files.posix_files import (
+    ArrowFiles,
+    BufferPool,
+    PosixFiles,
+    ReadMode,
+    SourceKind,
+    SourceSpec,
+    parse_source,
+)
+from consistency.source_files.sources import ThrottledFiles
 from mqcore.audit.replica_store import ReplicaFiles, ReplicaUnreadable, StoreEntry
 
 _CONTENT = random.Random(4).randbytes((1 << 20) + 1_234)

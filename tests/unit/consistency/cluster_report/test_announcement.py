@@ -11,10 +11,15 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from consistency.cluster_report.announcement import Announcement, announce
-from consistency.cluster_report.kubernetes_objects import KubernetesUnavailable
-from consistency.cluster_report.outcome_events import EVENTS_MAX, BrokerStatefulSet, broker_stateful_set
-from consistency.cluster_report.short_summary import short_summary
+from consistency.cluster_report import (
+    EVENTS_MAX,
+    Announcement,
+    BrokerStatefulSet,
+    KubernetesUnavailable,
+    announce,
+    broker_stateful_set,
+    short_summary,
+)
 from consistency.settings import ConsistencySettings
 from mqcore.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 from mqcore.audit.run_summary import Outcome, RunSummary, Tier

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from consistency.cluster_report.pushed_metrics import push, run_registry
+from consistency.cluster_report import push, run_registry
 from mqcore.audit.run_summary import RunSummary
 from support.audit_summaries import diverged_run, equal_group, equal_run, finding, run_of
 

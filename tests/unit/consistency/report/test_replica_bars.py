@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consistency.report.replica_bars import Bar, PartState, replica_bars
+from consistency.report.report_view import Bar, PartState, replica_bars
 from mqcore.audit.findings import Finding, FindingKind, Verdict
 from mqcore.audit.run_summary import GroupSummary, Outcome
 from mqcore.replication.log_history import LogRange

@@ -1,1 +1,0 @@
-"""Tells the cluster of a run: Events on StatefulSets, a ConfigMap for the admin service, a Pushgateway."""
