@@ -13,26 +13,23 @@ from structlog.typing import FilteringBoundLogger
 
 from admin.api.access import Access, AccessRules
 from admin.api.acting_operations import OperationsDesk
-from admin.api.cluster_servicer import ClusterServicer
-from admin.api.consistency_servicer import ConsistencyServicer
-from admin.api.grpc_side import GrpcSide
-from admin.api.http_api import http_app
-from admin.api.pages import CONSOLE_PAGES
-from admin.api.sessions import SessionTable
-from admin.api.shared_port import SharedPort
+from admin.api.actors import SessionTable
+from admin.api.cluster_grpc import ClusterServicer
+from admin.api.consistency_grpc import ConsistencyServicer
+from admin.api.shared_port import GrpcSide, SharedPort
 from admin.audit_log import AuditLog
-from admin.cluster_cache import CachedCluster, ClusterReading
-from admin.cluster_reader import ClusterReader
-from admin.cluster_traces import ClusterTraces
-from admin.consistency_results import results_place
-from admin.consistency_runs import ConsistencyRuns
+from admin.cluster_reader import CachedCluster, ClusterReader, ClusterReading
+from admin.consistency_runs import ConsistencyRuns, results_place
+from admin.console.frame import PageTemplates
+from admin.console.pages import CONSOLE_PAGES
 from admin.history import ClusterHistory
+from admin.http_api import http_app
 from admin.metrics import ClusterMetrics
 from admin.operations.cluster_operations import ClusterOperations
 from admin.role_labels import KubernetesPods, RoleLabels
 from admin.rpc import Channels
 from admin.settings import AdminSettings
-from admin.web.page_templates import PageTemplates
+from admin.traces.reader import ClusterTraces
 from mqclient import ClientOptions, Producer
 from mqcore.clock import Clock
 from mqservice.command_line import VERSION, settings_of_command_line, stop_requested

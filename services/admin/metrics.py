@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from admin.cluster_cache import CachedCluster, ClusterReading
+from admin.cluster_reader import CachedCluster, ClusterReading
 from admin.cluster_state import BrokerState, ClusterState, Severity
-from admin.consistency_runs import ConsistencyRuns
-from admin.consistency_state import ConsistencyReading, finished_at_ms
+from admin.consistency_runs import ConsistencyReading, ConsistencyRuns, finished_at_ms
 from mqcore.audit.run_summary import Outcome, Tier
 from mqcore.clock import Clock
 from mqservice.command_line import VERSION

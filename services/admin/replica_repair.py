@@ -15,8 +15,8 @@ import grpc.aio
 from tandemmq.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.broker.v1 import replica_repair_service_pb2 as repair_pb
 
-from admin.quantities import counted
 from admin.rpc import error_text
+from admin.texts import counted
 from mqcore.audit.repair_plan import RepairAction, RepairStep
 
 __all__ = ["Repair", "RepairCalls", "ReplicaKey", "StepOutcome", "StepResult", "blocks_the_rest"]

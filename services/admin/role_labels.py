@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from admin.cluster_cache import CachedCluster
+from admin.cluster_reader import CachedCluster
 from admin.cluster_state import ClusterState
 
 __all__ = ["ROLE_LABEL", "KubernetesPods", "Pod", "Pods", "PodsUnavailable", "RoleLabels", "roles_by_pod"]

@@ -13,9 +13,8 @@ from tandemmq.admin.v1 import trace_service_pb2_grpc
 
 from admin.cluster_state import BrokerState
 from admin.rpc import Channels, TraceCalls
-from admin.trace_reader import TraceReader
-from admin.trace_tree import trace_trees
-from admin.trace_words import copy_facts, unanswered
+from admin.traces.reader import TraceReader
+from admin.traces.tree import copy_facts, trace_trees, unanswered
 from broker.peer_api.traces import TraceServicer
 from broker.queries.message_queries import FoundMessage, Holding
 from mqcore.message.record import Host

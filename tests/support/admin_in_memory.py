@@ -11,14 +11,14 @@ import structlog
 
 from admin.api.access import Access, AccessRules
 from admin.api.acting_operations import OperationsDesk
-from admin.api.console import AddPages
-from admin.api.http_api import http_app
-from admin.api.sessions import SessionTable
+from admin.api.actors import SessionTable
 from admin.audit_log import AuditLog
 from admin.consistency_runs import ConsistencyRuns
+from admin.console.answers import AddPages
+from admin.console.frame import PageTemplates
+from admin.http_api import http_app
 from admin.metrics import ClusterMetrics
 from admin.settings import AdminSettings
-from admin.web.page_templates import PageTemplates
 from mqservice.settings import load_settings
 from support.admin_readings import cached
 from support.fake_operations import FakeOperations

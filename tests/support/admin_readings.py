@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from admin.cluster_cache import CachedCluster
+from admin.cluster_reader import CachedCluster
 from admin.cluster_state import ClusterState, ExpectedBroker, Finding
-from admin.consistency_results import ResultsUnavailable
-from admin.consistency_runs import ConsistencyRuns
+from admin.consistency_runs import ConsistencyRuns, ResultsUnavailable
 from mqcore.audit.run_summary import RunSummary
 from support.cluster_states import healthy_cluster
 from support.manual_time import ManualTime

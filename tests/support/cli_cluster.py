@@ -10,8 +10,7 @@ from typer.testing import CliRunner, Result
 
 from admin.cli.app import app
 from admin.cli.cluster_address import ClusterAddress, ClusterTarget
-from admin.cli.cluster_choice import ClusterChoice
-from admin.cli.connection import ClusterConnection
+from admin.cli.connection import ClusterChoice, ClusterConnection
 from admin.cli.failure import CommandError
 from admin.cluster_state import ClusterState
 from admin.operations.interface import Operations

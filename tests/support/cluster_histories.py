@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from admin.cluster_cache import ClusterReading
+from admin.cluster_reader import ClusterReading
 from admin.cluster_state import ClusterState
 from admin.history import ClusterHistory
 

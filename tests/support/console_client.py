@@ -14,16 +14,16 @@ from pydantic import SecretStr
 from admin.api.access import Access, AccessRules
 from admin.api.acting_operations import OperationsDesk
 from admin.api.actors import Role
-from admin.api.console import AddPages
-from admin.api.http_api import http_app
 from admin.audit_log import AuditLog
 from admin.cluster_state import ClusterState
 from admin.consistency_runs import ConsistencyRuns
+from admin.console.answers import AddPages
+from admin.console.frame import PageTemplates
 from admin.history import ClusterHistory
+from admin.http_api import http_app
 from admin.metrics import ClusterMetrics
 from admin.operations.interface import Operations
-from admin.trace_findings import TraceFindings, TraceList
-from admin.web.page_templates import PageTemplates
+from admin.traces.reader import TraceFindings, TraceList
 from support.admin_readings import cached, consistency_of
 from support.manual_time import ManualTime
 from support.operations_samples import NOW_MS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.questions import FailureKind, OperationFailed
 from admin.operations.values import (
     AcceptedLoss,
     Client,

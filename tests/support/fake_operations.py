@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TypeVar
 
-from admin.operations.failure import FailureKind, OperationFailed
-from admin.operations.topic_names import DEAD_LETTER_PREFIX
+from admin.operations.questions import FailureKind, OperationFailed
+from admin.operations.topics import DEAD_LETTER_PREFIX
 from admin.operations.values import (
     FIRST_PAGE,
     AcceptedLoss,

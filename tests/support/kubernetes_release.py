@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from admin.cli.rollout_group import CopyState, MasterCopies
+from admin.cli.kube.rollout import CopyState, MasterCopies
 from admin.kubernetes_cluster import (
     AccessDenied,
     ClaimState,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from admin.trace_findings import (
+from admin.traces.reader import (
     BrokerSpan,
     SlaveHolding,
     StoredCopy,

@@ -18,8 +18,7 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from admin.api.actors import Actor, Role
-from admin.api.sessions import SessionTable
+from admin.api.actors import Actor, Role, SessionTable
 from admin.settings import AdminSettings, IPNetwork
 from mqservice.rpc import Call
 

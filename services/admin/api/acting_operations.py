@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 
 from admin.api.actors import Actor
 from admin.audit_log import AuditLog
-from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.interface import Operations
+from admin.operations.questions import FailureKind, OperationFailed
 from admin.operations.values import (
     FIRST_PAGE,
     AcceptedLoss,

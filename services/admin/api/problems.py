@@ -8,7 +8,7 @@ from typing import Final
 
 from fastapi.responses import JSONResponse
 
-from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.questions import FailureKind, OperationFailed
 
 __all__ = ["Problem", "plain_problem", "problem_of", "problem_response"]
 

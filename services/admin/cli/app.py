@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import typer
 
-from admin.cli.broker_commands import broker_app, events, ha_app
-from admin.cli.check_commands import check_app
-from admin.cli.cluster_commands import down, status, up, version
-from admin.cli.context_commands import context_app
-from admin.cli.dead_letter_commands import dead_letter_app
-from admin.cli.doctor_command import doctor
-from admin.cli.group_commands import clients, group_app
-from admin.cli.kept_tail_command import restore_kept_tail
-from admin.cli.message_commands import message_app, send, tail
+from admin.cli.commands.brokers import broker_app, events, ha_app
+from admin.cli.commands.checks import check_app
+from admin.cli.commands.cluster import down, status, up, version
+from admin.cli.commands.contexts import context_app
+from admin.cli.commands.dead_letters import dead_letter_app
+from admin.cli.commands.groups import clients, group_app
+from admin.cli.commands.kept_tails import restore_kept_tail
+from admin.cli.commands.messages import message_app, send, tail
+from admin.cli.commands.repair import repair
+from admin.cli.commands.smoke import smoke
+from admin.cli.commands.topics import topic_app
+from admin.cli.commands.trace import trace
+from admin.cli.commands.transfer import consume, produce
+from admin.cli.commands.verify import verify
+from admin.cli.doctor.command import doctor
+from admin.cli.kube.rollout import rollout
 from admin.cli.mqadmin import add_mqadmin_commands
-from admin.cli.repair_command import repair
-from admin.cli.rollout_command import rollout
-from admin.cli.smoke_command import smoke
-from admin.cli.topic_commands import topic_app
-from admin.cli.trace_command import trace
-from admin.cli.transfer_commands import consume, produce
-from admin.cli.verify_command import verify
 
 __all__ = ["app"]
 

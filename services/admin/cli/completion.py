@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from admin.cli.contexts import ContextFile
+from admin.cli.cluster_address import ContextFile
 from admin.cli.failure import CommandError
-from admin.operations.failure import OperationFailed
+from admin.operations.questions import OperationFailed
 from admin.operations.values import PageRequest
 
 if TYPE_CHECKING:
-    from admin.cli.cluster_choice import ClusterChoice
-    from admin.cli.connection import ClusterConnection
+    from admin.cli.connection import ClusterChoice, ClusterConnection
 
 __all__ = ["complete_broker", "complete_broker_group", "complete_context", "complete_group", "complete_topic"]
 
@@ -92,7 +91,7 @@ def _names(
 
 def _choice(ctx: typer.Context) -> ClusterChoice:
     # At the call: the options that this completes are made from these functions.
-    from admin.cli.cluster_choice import ClusterChoice
+    from admin.cli.connection import ClusterChoice
 
     given = ctx.find_object(ClusterChoice) or ClusterChoice()
     return ClusterChoice(ctx.params.get("namesrv"), ctx.params.get("data"), ctx.params.get("context"), given.connect)

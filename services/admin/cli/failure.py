@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Final
 
-__all__ = ["EXIT_FAILED", "EXIT_REFUSED", "CommandError", "command_error_in"]
+__all__ = ["EXIT_FAILED", "EXIT_REFUSED", "CommandError", "command_error_in", "one_line"]
 
 # The command ran and its result is bad: a cluster is degraded, a line was not acknowledged.
 EXIT_FAILED: Final = 1
@@ -43,3 +44,13 @@ def command_error_in(group: ExceptionGroup[Exception]) -> CommandError | None:
 def _continued(label: str, text: str) -> list[str]:
     first, *rest = text.splitlines()
     return [label + first, *(" " * len(label) + line for line in rest)]
+
+
+# Text that a terminal may be given, whatever a client wrote into it.
+
+
+def one_line(text: str) -> str:
+    """Without line ends and what else moves a terminal's cursor."""
+    if text.isprintable():
+        return text
+    return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(each) == "Cc" else each for each in text)

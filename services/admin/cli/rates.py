@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from admin.cli.connection import ClusterConnection
 from admin.cluster_state import BrokerStatus, ClusterState, LatencyCounts
-from admin.latency import between
+from admin.history import between
 from mqcore.clock import Clock
 
 __all__ = ["BrokerRates", "read_with_rates"]

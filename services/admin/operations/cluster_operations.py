@@ -10,20 +10,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from admin.cluster_state import ClusterState
-from admin.operations.broker_operations import BrokerOperations
-from admin.operations.failure import OperationFailed
-from admin.operations.group_messages import topics_together
-from admin.operations.group_operations import GroupOperations
+from admin.operations.brokers import BrokerOperations
+from admin.operations.groups import GroupOperations, topics_together
 from admin.operations.kept_tails import KeptTailOperations
-from admin.operations.members import Members
-from admin.operations.message_operations import MessageOperations
-from admin.operations.message_search import MessageSearch
-from admin.operations.message_tail import MessageTail
-from admin.operations.questions import Questions, each_once
-from admin.operations.route_operations import RouteOperations
-from admin.operations.sending import MakeSendClient, MessageSending
-from admin.operations.topic_names import dead_letter_topic
-from admin.operations.topic_operations import TopicOperations
+from admin.operations.message_search import MessageSearch, MessageTail
+from admin.operations.messages import MakeSendClient, MessageOperations, MessageSending
+from admin.operations.questions import Members, OperationFailed, Questions, each_once
+from admin.operations.topics import RouteOperations, TopicOperations, dead_letter_topic
 from admin.operations.values import (
     FIRST_PAGE,
     AcceptedLoss,

@@ -16,10 +16,8 @@ from typing import Final, TypeVar
 
 from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 
-from admin.operations.failure import FailureKind, OperationFailed
-from admin.operations.members import Members
-from admin.operations.questions import BrokerPlanes, Questions, unseen_of
-from admin.operations.topic_messages import moment_ms
+from admin.operations.questions import BrokerPlanes, FailureKind, Members, OperationFailed, Questions, unseen_of
+from admin.operations.topics import moment_ms
 from admin.operations.values import HoldingState, KeptTail, TailMessage, TailResult, UnreadableRange, Unseen
 from admin.rpc import BrokerOperationsCalls
 from mqcore.message.properties import decode_properties

@@ -18,7 +18,7 @@ from apache.rocketmq.v2 import service_pb2_grpc
 from admin.cluster_reader import ClusterReader
 from admin.cluster_state import ClusterState
 from admin.operations.cluster_operations import ClusterOperations
-from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.questions import FailureKind, OperationFailed
 from admin.operations.values import (
     GroupChange,
     MessageQuery,

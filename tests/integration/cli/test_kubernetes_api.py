@@ -18,9 +18,9 @@ import pytest
 import yaml
 from kubernetes.config import kube_config
 
+from admin.cli.commands.repair import read_plan
 from admin.cli.failure import CommandError
-from admin.cli.pod_address import PodAddresses
-from admin.cli.repair_command import read_plan
+from admin.cli.kube.release import PodAddresses
 from admin.kubernetes_cluster import AccessDenied, ApiServerCluster, KubernetesUnavailable, open_cluster
 from mqcore.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 from support.kubernetes_release import pod

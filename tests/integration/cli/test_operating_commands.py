@@ -19,10 +19,9 @@ from typer.testing import CliRunner, Result
 
 from admin.cli.app import app
 from admin.cli.cluster_address import ClusterTarget
-from admin.cli.cluster_choice import ClusterChoice
-from admin.cli.connection import ClusterConnection, connection_on
+from admin.cli.connection import ClusterChoice, ClusterConnection, connection_on
 from admin.cli.failure import CommandError
-from admin.cli.release_way import way_to_pods
+from admin.cli.kube.release import way_to_pods
 from admin.kubernetes_cluster import PodStream
 from support.cluster_processes import ProcessCluster, wait_until
 from support.kubernetes_release import pod

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from admin.cli.failure import CommandError
-from admin.cli.pod_address import PodAddresses, address_of
+from admin.cli.kube.release import PodAddresses, address_of
 from admin.kubernetes_cluster import KubernetesUnavailable, PodStream
 from support.kubernetes_release import pod
 

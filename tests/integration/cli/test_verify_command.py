@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from admin.cli import verify_command
 from admin.cli.app import app
+from admin.cli.commands import verify as verify_command
 from admin.cli.failure import EXIT_FAILED, CommandError
 from mqcore.audit.run_summary import RunSummary
 from support.audit_summaries import diverged_run

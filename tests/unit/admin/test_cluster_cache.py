@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from admin.cluster_cache import ClusterReading
+from admin.cluster_reader import ClusterReading
 from admin.cluster_state import ClusterState, Severity
 from support.admin_readings import cached
 from support.cluster_states import healthy_cluster, master, slave, with_broker

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.consistency_results import (
+from admin.consistency_runs import (
     RUNS_MAX,
     ConfigMapResults,
     FolderResults,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from admin.cluster_state import Severity
-from admin.consistency_state import diagnose_consistency, standings
+from admin.consistency_runs import diagnose_consistency, standings
 from mqcore.audit.findings import FindingKind, Verdict
 from mqcore.audit.run_summary import Outcome, RunSummary, Tier
 from support.admin_readings import cached, consistency_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from admin.cluster_state import LatencyCounts
-from admin.latency import between, quantile_s
+from admin.history import between, quantile_s
 
 _BOUNDS = (0.001, 0.01, 0.1)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
-from admin.cluster_cache import CachedCluster
+from admin.cluster_reader import CachedCluster
 from admin.cluster_state import NameServerState
 from admin.consistency_runs import ConsistencyRuns
 from admin.metrics import METRICS, ClusterMetrics

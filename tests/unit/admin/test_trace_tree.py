@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from admin.trace_findings import BrokerSpan
-from admin.trace_tree import TraceNode, TraceTree, trace_trees
+from admin.traces.reader import BrokerSpan
+from admin.traces.tree import TraceNode, TraceTree, trace_trees
 from mqcore.tracing.span_data import SpanData, SpanEvent, SpanKind
 from mqcore.tracing.trace_context import TraceContext
 from support.span_samples import START_NS

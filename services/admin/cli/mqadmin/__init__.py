@@ -7,14 +7,20 @@ from typing import Annotated, Final
 
 import typer
 
-from admin.cli.mqadmin.broker_commands import (
+from admin.cli.mqadmin.cluster_commands import (
     add_write_perm,
+    broker_status,
+    cluster_list,
+    consumer_connection,
+    consumer_status,
+    elect_master,
     get_broker_config,
+    get_sync_state_set,
+    ha_status,
+    producer_connection,
     update_broker_config,
     wipe_write_perm,
 )
-from admin.cli.mqadmin.client_commands import consumer_connection, consumer_status, producer_connection
-from admin.cli.mqadmin.cluster_commands import broker_status, cluster_list
 from admin.cli.mqadmin.group_commands import (
     consumer_progress,
     delete_sub_group,
@@ -29,7 +35,6 @@ from admin.cli.mqadmin.message_commands import (
     query_msg_by_unique_key,
     send_message,
 )
-from admin.cli.mqadmin.replication_commands import elect_master, get_sync_state_set, ha_status
 from admin.cli.mqadmin.topic_commands import delete_topic, topic_list, topic_route, topic_status, update_topic
 
 __all__ = ["MQADMIN_COMMANDS", "add_mqadmin_commands"]

@@ -8,25 +8,23 @@ from typing import Annotated, Final
 
 import typer
 
-from admin.cli.broker_choice import check_cluster_name, find_broker
-from admin.cli.cluster_choice import ClusterChoice, with_cluster
-from admin.cli.confirmation import ask, tell_changes, tell_warnings
-from admin.cli.connection import ClusterConnection
-from admin.cli.group_view import reset_table
-from admin.cli.listing import collect, read_groups
-from admin.cli.mqadmin.columns import Columns, emit_lines
+from admin.cli.commands.brokers import check_cluster_name, find_broker
+from admin.cli.commands.groups import reset_table
+from admin.cli.connection import ClusterChoice, ClusterConnection, with_cluster
+from admin.cli.listing import ask, collect, read_groups, tell_changes, tell_warnings
 from admin.cli.mqadmin.options import (
     BrokerAddrOption,
     ClusterNameOption,
+    Columns,
     GroupOption,
     TopicOption,
     TrueFalse,
+    emit_lines,
     note_ignored,
     refuse,
 )
-from admin.cli.options import DryRunOption, OutputOption, YesOption
+from admin.cli.options import DryRunOption, OutputOption, YesOption, parse_moment_ms
 from admin.cli.output import OutputFormat, emit, tell_unseen
-from admin.cli.time_option import parse_moment_ms
 from admin.operations.interface import Operations
 from admin.operations.values import (
     ChangeResult,

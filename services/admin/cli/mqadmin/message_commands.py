@@ -7,18 +7,23 @@ from typing import Annotated, Final
 
 import typer
 
-from admin.body_views import BodyForm, body_view
-from admin.cli.broker_choice import check_cluster_name
-from admin.cli.cluster_choice import ClusterChoice, with_cluster
-from admin.cli.connection import ClusterConnection
-from admin.cli.failure import CommandError
-from admin.cli.mqadmin.columns import Columns, emit_lines, human_time
-from admin.cli.mqadmin.options import ClusterNameOption, TopicOption, TrueFalse, note_ignored, refuse
-from admin.cli.options import OutputOption
+from admin.cli.commands.brokers import check_cluster_name
+from admin.cli.connection import ClusterChoice, ClusterConnection, with_cluster
+from admin.cli.failure import CommandError, one_line
+from admin.cli.mqadmin.options import (
+    ClusterNameOption,
+    Columns,
+    TopicOption,
+    TrueFalse,
+    emit_lines,
+    human_time,
+    note_ignored,
+    refuse,
+)
+from admin.cli.options import OutputOption, parse_moment_ms
 from admin.cli.output import OutputFormat, printable_text, tell_unseen
-from admin.cli.plain_text import one_line
-from admin.cli.time_option import parse_moment_ms
 from admin.operations.interface import Operations
+from admin.operations.messages import BodyForm, body_view
 from admin.operations.values import (
     Extent,
     Message,

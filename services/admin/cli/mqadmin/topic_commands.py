@@ -8,27 +8,26 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from admin.cli.broker_choice import check_cluster_name, find_broker
-from admin.cli.cluster_choice import ClusterChoice, with_cluster
-from admin.cli.confirmation import ask, tell_changes, tell_warnings
-from admin.cli.connection import ClusterConnection
+from admin.cli.commands.brokers import check_cluster_name, find_broker
+from admin.cli.commands.topics import TOPIC_TYPES, permission_text
+from admin.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from admin.cli.failure import CommandError
-from admin.cli.listing import collect
-from admin.cli.mqadmin.columns import Columns, emit_lines, human_time
+from admin.cli.listing import ask, collect, tell_changes, tell_warnings
 from admin.cli.mqadmin.options import (
     BrokerAddrOption,
     ClusterNameOption,
+    Columns,
     TopicOption,
     TrueFalse,
+    emit_lines,
+    human_time,
     note_ignored,
     refuse,
 )
 from admin.cli.options import DryRunOption, OutputOption, YesOption
 from admin.cli.output import OutputFormat, tell_unseen
-from admin.cli.topic_commands import TOPIC_TYPES
-from admin.cli.topic_view import permission_text
 from admin.cluster_state import ClusterState
-from admin.operations.topic_names import CATEGORIES, ORDINARY
+from admin.operations.topics import CATEGORIES, ORDINARY
 from admin.operations.values import ChangeResult, Route, TopicChange, TopicDetail, TopicSummary
 from mqservice.loop_meter import SystemClock
 

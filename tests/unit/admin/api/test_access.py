@@ -8,8 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from admin.api.access import Access, AccessRules, Refusal, Request, peer_host_of
-from admin.api.actors import Actor, Role
-from admin.api.sessions import SESSION_LIFE_S, SessionTable
+from admin.api.actors import SESSION_LIFE_S, Actor, Role, SessionTable
 from admin.settings import AdminSettings
 from mqservice.settings import load_settings
 from support.manual_time import ManualTime

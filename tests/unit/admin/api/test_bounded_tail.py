@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from admin.api.bounded_tail import BoundedTail
-from admin.operations.failure import FailureKind, OperationFailed
+from admin.api.operations_grpc import BoundedTail
+from admin.operations.questions import FailureKind, OperationFailed
 from admin.operations.values import MessageSummary
 from support.manual_time import ManualTime
 from support.operations_samples import messages

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from tandemmq.admin.v1 import cluster_service_pb2 as pb
 
 from admin.api.access import Access, AccessRules
-from admin.api.cluster_servicer import ClusterServicer, guarded
+from admin.api.cluster_grpc import ClusterServicer, guarded
 from admin.cluster_state import ClusterState
 from admin.settings import AdminSettings
 from mqservice.reflection import reflection_table

@@ -6,7 +6,7 @@ import structlog
 from google.protobuf.message import Message
 from tandemmq.admin.v1 import consistency_service_pb2 as pb
 
-from admin.api.consistency_servicer import ConsistencyServicer
+from admin.api.consistency_grpc import ConsistencyServicer
 from admin.consistency_runs import ConsistencyRuns
 from mqcore.audit.run_summary import Outcome
 from mqservice.rpc import StatusCode, UnaryMethod

@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from admin.api import guard
-from admin.api.console import Pages
-from admin.api.pages import CONSOLE_PAGES
+from admin.console.answers import Pages
+from admin.console.pages import CONSOLE_PAGES
 from support.admin_in_memory import admin_in_memory
 
 _TOKEN = "correct-horse-battery"

@@ -11,13 +11,13 @@ from pydantic import SecretStr
 
 from admin.api.access import Access
 from admin.api.acting_operations import OperationsDesk
-from admin.api.http_api import http_app
-from admin.api.pages import CONSOLE_PAGES
 from admin.audit_log import AuditLog
-from admin.cluster_cache import CachedCluster
+from admin.cluster_reader import CachedCluster
 from admin.consistency_runs import ConsistencyRuns
+from admin.console.frame import PageTemplates
+from admin.console.pages import CONSOLE_PAGES
+from admin.http_api import http_app
 from admin.metrics import ClusterMetrics
-from admin.web.page_templates import PageTemplates
 from mqcore.audit.run_summary import RunSummary
 from support.admin_readings import cached, consistency_of
 from support.audit_summaries import diverged_run, equal_run

@@ -14,9 +14,9 @@ from tandemmq.admin.v1 import cluster_operations_service_pb2 as pb
 from admin.api.access import Access, AccessRules
 from admin.api.acting_operations import OperationsDesk
 from admin.api.actors import Role
-from admin.api.operations_servicer import OperationsServicer
+from admin.api.operations_grpc import OperationsServicer
 from admin.audit_log import AuditLog
-from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.questions import FailureKind, OperationFailed
 from admin.operations.values import MessageQuery
 from mqservice.rpc import ServerStreamMethod, StatusCode, UnaryMethod
 from support.fake_call import FakeCall

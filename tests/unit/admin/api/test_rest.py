@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.questions import FailureKind, OperationFailed
 from admin.operations.values import MessagePage, MessageQuery, SearchOrder
 from support.admin_in_memory import admin_in_memory
 from support.fake_cluster import WAITS

@@ -10,12 +10,12 @@ from typing import cast
 import pytest
 import typer
 
-from admin.cli.cluster_choice import ClusterChoice
+from admin.cli.cluster_address import ContextFile, Contexts
 from admin.cli.completion import complete_broker, complete_group, complete_topic
-from admin.cli.contexts import ContextFile, Contexts
+from admin.cli.connection import ClusterChoice
 from admin.cli.failure import EXIT_REFUSED
 from admin.cluster_state import SlaveDeparture
-from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.questions import FailureKind, OperationFailed
 from support.cli_cluster import FakeCluster, two_groups
 from support.cluster_states import master, with_broker
 from support.fake_cluster import WAITS

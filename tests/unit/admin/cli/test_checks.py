@@ -12,13 +12,21 @@ from typing import Self
 
 import pytest
 
-from admin.cli.check_result import CheckLevel, CheckResult, Measure, worst
-from admin.cli.checks import check_disk, check_health, check_name_servers, check_replication
-from admin.cli.contexts import ClusterContext, ContextFile, Contexts, KubernetesPlace
+from admin.cli.cluster_address import ClusterContext, ContextFile, Contexts, KubernetesPlace
+from admin.cli.commands.checks import (
+    CheckLevel,
+    CheckResult,
+    Measure,
+    check_disk,
+    check_health,
+    check_name_servers,
+    check_replication,
+    worst,
+)
 from admin.cluster_state import ClusterState, DiskState
 from admin.kubernetes_cluster import KubernetesUnavailable
-from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.interface import Operations
+from admin.operations.questions import FailureKind, OperationFailed
 from admin.operations.values import FIRST_PAGE, GroupSummary, Page, PageRequest, Unseen
 from support.audit_summaries import diverged_run, equal_run
 from support.cli_cluster import FakeCluster, two_groups
@@ -162,7 +170,7 @@ class _Kubernetes:
 def test_consistency_of_a_release_is_read_through_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = {"mq-consistency": equal_run(), "other": diverged_run()}
     kubernetes = _Kubernetes({name: {run.run_id: json.dumps(run.to_json())} for name, run in runs.items()})
-    monkeypatch.setattr("admin.cli.release_results.connect", kubernetes.connect)
+    monkeypatch.setattr("admin.cli.kube.release.connect", kubernetes.connect)
     place = KubernetesPlace("prod-eu", "mq", "mq")
     ContextFile().write(Contexts().adding("prod", ClusterContext(kubernetes=place)))
     check = ("consistency", "--context", "prod", "--max-age", "9999999h")

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from admin.cli.cluster_folder import ClusterFolder, ClusterRecord, MemberRecord
 from admin.cli.failure import CommandError
-from admin.cli.process_table import start_mark
+from admin.cli.local.folder import ClusterFolder, ClusterRecord, MemberRecord, start_mark
 from admin.cluster_state import ExpectedBroker
 
 _BROKER = ExpectedBroker(

@@ -4,10 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from admin.cli.cluster_folder import ClusterFolder
-from admin.cli.conf_files import free_ports, lay_out, port_count, read_members, renumber, split_overrides
 from admin.cli.failure import CommandError
-from admin.cli.member import member_problems
+from admin.cli.local.folder import (
+    ClusterFolder,
+    free_ports,
+    lay_out,
+    member_problems,
+    port_count,
+    read_members,
+    renumber,
+    split_overrides,
+)
 
 _NAMES = ["namesrv-0", "broker-a"]
 

@@ -10,10 +10,18 @@ import pytest
 from typer.testing import CliRunner
 
 from admin.cli.app import app
-from admin.cli.cluster_address import ClusterAddress, find_address, find_place, find_target
-from admin.cli.contexts import ClusterContext, ContextFile, Contexts, KubernetesPlace
+from admin.cli.cluster_address import (
+    ClusterAddress,
+    ClusterContext,
+    ContextFile,
+    Contexts,
+    KubernetesPlace,
+    find_address,
+    find_place,
+    find_target,
+)
 from admin.cli.failure import EXIT_REFUSED, CommandError
-from admin.cli.release_option import place_of
+from admin.cli.kube.release import place_of
 
 _STAGE = ClusterContext(namesrv="stage:9876;stage2:9876")
 _PROD = ClusterContext(kubernetes=KubernetesPlace("prod-eu", "mq", "mq"))

@@ -9,9 +9,19 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from admin.cli.doctor_checks import check_cluster
-from admin.cli.doctor_facts import BrokerLook, Check, ClusterLook, Dial, DiskLook, Memory, PeerLook, Verdict, is_bad
-from admin.cli.doctor_view import doctor_document, doctor_table
+from admin.cli.doctor.checks import (
+    BrokerLook,
+    Check,
+    ClusterLook,
+    Dial,
+    DiskLook,
+    Memory,
+    PeerLook,
+    Verdict,
+    check_cluster,
+    is_bad,
+)
+from admin.cli.doctor.command import doctor_document, doctor_table
 from admin.cluster_state import BrokerState, ClusterState
 from support.cluster_states import healthy_cluster, master, slave, with_broker
 

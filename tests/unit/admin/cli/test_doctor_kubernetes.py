@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from admin.cli.doctor_facts import Check, Verdict
-from admin.cli.doctor_kubernetes import ReleaseLook, check_release, look_at_release, pod_of
+from admin.cli.doctor.checks import Check, Verdict
+from admin.cli.doctor.kubernetes import ReleaseLook, check_release, look_at_release, pod_of
 from admin.cluster_state import ClusterState
 from admin.kubernetes_cluster import ClaimState, DisruptionBudgetState, PodState
 from support.cluster_states import healthy_cluster

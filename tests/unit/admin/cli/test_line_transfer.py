@@ -8,10 +8,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from admin.cli.line_consumer import ConsumeCount, ConsumeOptions, consume_lines
-from admin.cli.line_input import read_lines
-from admin.cli.line_key import line_key
-from admin.cli.line_producer import LineOptions, ProduceCount, UnacknowledgedLine, produce_lines
+from admin.cli.commands.transfer import (
+    ConsumeCount,
+    ConsumeOptions,
+    LineOptions,
+    ProduceCount,
+    UnacknowledgedLine,
+    consume_lines,
+    line_key,
+    produce_lines,
+    read_lines,
+)
 from mqclient import BrokerRefused, ClientError, ReceivedMessage, SendReceipt
 
 _OPTIONS = LineOptions(topic="logs", tag="t", key_field="1", rate=0, inflight=4)

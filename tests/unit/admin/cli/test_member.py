@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from admin.cli.member import Member, member_environment, member_problems
-from admin.cli.preset import preset_files
-from admin.cli.properties_file import parse_properties
+from admin.cli.local.folder import Member, member_environment, member_problems, parse_properties, preset_files
 
 _MEMBERS = {
     name: Member(name=name, settings=parse_properties(text)) for name, text in preset_files("2m-2s-sync").items()

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from admin.cli.failure import EXIT_FAILED, EXIT_REFUSED
-from admin.cli.mqadmin import MQADMIN_COMMANDS, cluster_commands, group_commands, replication_commands, topic_commands
+from admin.cli.mqadmin import MQADMIN_COMMANDS, cluster_commands, group_commands, topic_commands
+from admin.cli.mqadmin import cluster_commands as replication_commands
 from admin.operations.values import OffsetReset, ResetTarget
 from support.cli_cluster import FakeCluster
 from support.fake_operations import FakeOperations

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from admin.cli.member import PORT_KEYS, Member, MemberKind, member_problems
-from admin.cli.preset import PRESETS, preset_files
-from admin.cli.properties_file import parse_properties
+from admin.cli.local.folder import (
+    PORT_KEYS,
+    PRESETS,
+    Member,
+    MemberKind,
+    member_problems,
+    parse_properties,
+    preset_files,
+)
 
 _ROLES = {
     "2m-2s-sync": ("SYNC_MASTER", "SYNC_MASTER", "SLAVE", "SLAVE"),

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from admin.cli.properties_file import parse_properties, with_values
+from admin.cli.local.folder import parse_properties, with_values
 
 _TEXT = "# a comment = not a value\nbrokerName = broker-a\n\nnamesrvAddr=127.0.0.1:9876;127.0.0.1:9877\n"
 

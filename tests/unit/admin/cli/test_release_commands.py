@@ -9,10 +9,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from admin.cli.app import app
-from admin.cli.duration_option import parse_duration_s
 from admin.cli.failure import CommandError
+from admin.cli.kube.release import find_release
 from admin.cli.mqadmin import MQADMIN_COMMANDS
-from admin.cli.release_option import find_release
+from admin.cli.options import parse_duration_s
 from support.kubernetes_release import FakeRelease
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from admin.cli.release_way import way_to_pods
+from admin.cli.kube.release import way_to_pods
 from admin.kubernetes_cluster import PodStream
 from support.kubernetes_release import pod
 

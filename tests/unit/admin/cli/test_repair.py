@@ -15,8 +15,8 @@ from tandemmq.broker.v1 import replica_repair_service_pb2 as repair_pb
 from typer.testing import CliRunner
 
 from admin.cli.app import app
+from admin.cli.commands.repair import plan_table, read_plan
 from admin.cli.failure import EXIT_REFUSED, CommandError
-from admin.cli.repair_command import plan_table, read_plan
 from admin.replica_repair import Repair, ReplicaKey, StepOutcome, StepResult, blocks_the_rest
 from mqcore.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 

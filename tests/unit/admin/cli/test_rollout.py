@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from admin.cli.failure import CommandError
-from admin.cli.rollout import Rollout
-from admin.cli.rollout_group import CopyState, GroupState, MasterCopies
+from admin.cli.kube.rollout import CopyState, GroupState, MasterCopies, Rollout
 from support.kubernetes_release import CLOSED, FakeRelease, pod, stateful_set
 from support.manual_time import ManualTime
 

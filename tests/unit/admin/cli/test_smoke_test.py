@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from admin.cli.smoke_test import SmokeCount, receive_and_compare, send_all, smoke_bodies
+from admin.cli.commands.smoke import SmokeCount, receive_and_compare, send_all, smoke_bodies
 from mqclient import BrokerRefused, ClientError, ReceivedMessage, SendReceipt
 from support.manual_time import ManualTime
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from admin.cli.failure import EXIT_FAILED, EXIT_REFUSED
-from admin.operations.failure import FailureKind, OperationFailed
+from admin.operations.questions import FailureKind, OperationFailed
 from admin.operations.values import Unseen
 from support.cli_cluster import FakeCluster
 
@@ -106,8 +106,8 @@ def test_question_names_the_cluster_and_no_means_no(monkeypatch: pytest.MonkeyPa
         asked.append(question)
         return len(asked) > 1
 
-    monkeypatch.setattr("admin.cli.confirmation.typer.confirm", answer)
-    monkeypatch.setattr("admin.cli.confirmation._is_asked", lambda: True)
+    monkeypatch.setattr("admin.cli.listing.typer.confirm", answer)
+    monkeypatch.setattr("admin.cli.listing._is_asked", lambda: True)
     assert "you said no" in cluster.failure("topic", "delete", "orders", "-n", "10.0.0.1:9876").problem
     assert asked[0].endswith("(the cluster at 10.0.0.1:9876)")
     assert "orders" in cluster.operations.cluster.topics

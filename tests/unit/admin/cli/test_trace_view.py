@@ -9,9 +9,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from admin.cli.trace_view import list_view, trace_view
-from admin.trace_findings import TraceFindings, TracingState
-from admin.trace_reader import trace_id_of
+from admin.cli.commands.trace import list_view, trace_view
+from admin.traces.reader import TraceFindings, TracingState, trace_id_of
 from support.span_samples import MESSAGE_ID, START_NS, TRACE_ID
 from support.trace_samples import (
     MASTER,

@@ -7,12 +7,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from admin.cli.admin_member import admin_member
-from admin.cli.cluster_folder import ClusterFolder
-from admin.cli.conf_files import lay_out, read_members, renumber, split_overrides
-from admin.cli.member import Member, member_problems
-from admin.cli.preset import preset_files
-from admin.cli.traced_members import Tracing, scrape_configuration, traced_members
+from admin.cli.local.folder import (
+    ClusterFolder,
+    Member,
+    lay_out,
+    member_problems,
+    preset_files,
+    read_members,
+    renumber,
+    split_overrides,
+)
+from admin.cli.local.members import Tracing, admin_member, scrape_configuration, traced_members
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from admin.cli.verify_view import run_view
+from admin.cli.commands.verify import run_view
 from mqcore.audit.run_summary import Outcome, RunSummary, Tier
 from support.audit_summaries import equal_group, finding, run_of
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from rich.console import Console, RenderableType
 
-from admin.cli.cluster_folder import ClusterRecord
-from admin.cli.status_view import status_document, status_tables
-from admin.cli.up_view import MemberLine, PutRates, connect_lines, up_picture
+from admin.cli.local.cluster import MemberLine, PutRates, connect_lines, up_picture
+from admin.cli.local.folder import ClusterRecord
+from admin.cli.output import status_document, status_tables
 from admin.cluster_state import diagnose
 from support.cluster_states import healthy_cluster, master, with_broker
 

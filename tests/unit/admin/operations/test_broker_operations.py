@@ -8,9 +8,8 @@ import pytest
 from tandemmq.broker.v1 import replica_service_pb2 as pb
 
 from admin.cluster_state import ClusterState
-from admin.operations.broker_operations import BrokerOperations
-from admin.operations.failure import FailureKind, OperationFailed
-from admin.operations.members import Members
+from admin.operations.brokers import BrokerOperations
+from admin.operations.questions import FailureKind, Members, OperationFailed
 from support.cluster_states import master
 from support.fake_brokers import FakeQuestions
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from admin.operations.failure import FailureKind, OperationFailed
-from admin.operations.questions import Answer, CallFailure, require_all, unseen_of
-from admin.operations.topic_changes import changed_topic, difference_text, topic_problems, unread_queues
-from admin.operations.topic_names import category_of, system_names
+from admin.operations.questions import Answer, CallFailure, FailureKind, OperationFailed, require_all, unseen_of
+from admin.operations.topics import (
+    category_of,
+    changed_topic,
+    difference_text,
+    system_names,
+    topic_problems,
+    unread_queues,
+)
 from admin.operations.values import BrokerTopic, Extent, TopicChange
 from support.fake_brokers import rpc_error
 

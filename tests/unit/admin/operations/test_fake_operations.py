@@ -6,8 +6,8 @@ import inspect
 
 import pytest
 
-from admin.operations.failure import FailureKind, OperationFailed
 from admin.operations.interface import Operations
+from admin.operations.questions import FailureKind, OperationFailed
 from admin.operations.values import (
     GroupChange,
     MessageQuery,

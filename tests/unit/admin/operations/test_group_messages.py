@@ -5,7 +5,7 @@ from __future__ import annotations
 from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 
-from admin.operations.group_messages import clients_together, group_summary, reset_request, topics_together
+from admin.operations.groups import clients_together, group_summary, reset_request, topics_together
 from admin.operations.values import Progress, ResetTarget
 
 

@@ -7,9 +7,8 @@ import pytest
 from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 
-from admin.operations.failure import FailureKind, OperationFailed
-from admin.operations.group_operations import GroupOperations
-from admin.operations.members import Members
+from admin.operations.groups import GroupOperations
+from admin.operations.questions import FailureKind, Members, OperationFailed
 from admin.operations.values import GroupChange, PageRequest, ResetTarget
 from support.cluster_states import healthy_cluster, master, with_broker
 from support.fake_brokers import FakeQuestions, rpc_error

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from admin.cluster_state import BrokerState, ClusterState
-from admin.operations.failure import FailureKind, OperationFailed
-from admin.operations.members import Members
+from admin.operations.questions import FailureKind, Members, OperationFailed
 from support.cluster_states import healthy_cluster, master, slave, with_broker
 
 

@@ -12,10 +12,9 @@ from tandemmq.admin.v1 import message_query_service_pb2 as pb
 from tandemmq.admin.v1 import trace_service_pb2 as trace_pb
 
 from admin.cluster_state import ClusterState
-from admin.operations.failure import FailureKind, OperationFailed
-from admin.operations.group_operations import GroupOperations
-from admin.operations.members import Members
-from admin.operations.message_operations import MessageOperations
+from admin.operations.groups import GroupOperations
+from admin.operations.messages import MessageOperations
+from admin.operations.questions import FailureKind, Members, OperationFailed
 from mqcore.message.record import Host, offset_message_id
 from support.cluster_states import healthy_cluster
 from support.fake_brokers import FakeQuestions, rpc_error

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from tandemmq.admin.v1 import message_query_service_pb2 as pb
 
 from admin.cluster_state import ClusterState
-from admin.operations.failure import FailureKind, OperationFailed
-from admin.operations.members import Members
 from admin.operations.message_search import MessageSearch
+from admin.operations.questions import FailureKind, Members, OperationFailed
 from admin.operations.values import MessagePage, MessageQuery, MessageSummary, SearchOrder
 from support.cluster_states import master
 from support.fake_brokers import FakeQuestions, rpc_error

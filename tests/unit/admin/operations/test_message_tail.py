@@ -12,9 +12,8 @@ from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.admin.v1 import message_query_service_pb2 as query_pb
 
 from admin.cluster_state import ClusterState
-from admin.operations.failure import FailureKind, OperationFailed
-from admin.operations.members import Members
-from admin.operations.message_tail import MessageTail
+from admin.operations.message_search import MessageTail
+from admin.operations.questions import FailureKind, Members, OperationFailed
 from admin.operations.values import MessageSummary
 from support.cluster_states import master
 from support.fake_brokers import FakeQuestions, rpc_error

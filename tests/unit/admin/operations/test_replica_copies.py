@@ -6,8 +6,8 @@ import hashlib
 
 from tandemmq.admin.v1 import message_query_service_pb2 as pb
 
+from admin.operations.messages import judged_copies
 from admin.operations.questions import Answer, CallFailure
-from admin.operations.replica_copies import judged_copies
 
 OFFSET, SIZE = 1_000, 200
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admin.operations.failure import FailureKind, OperationFailed
-from admin.operations.search_token import Standing, standings_of, token_of
+from admin.operations.message_search import Standing, standings_of, token_of
+from admin.operations.questions import FailureKind, OperationFailed
 from admin.operations.values import MessageQuery
 
 QUERY = MessageQuery("orders", key="k", tags=["paid"])

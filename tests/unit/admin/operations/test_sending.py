@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import pytest
 from tandemmq.admin.v1 import message_query_service_pb2 as query_pb
 
-from admin.operations.failure import FailureKind, OperationFailed
-from admin.operations.members import Members
-from admin.operations.sending import MessageSending
+from admin.operations.messages import MessageSending
+from admin.operations.questions import FailureKind, Members, OperationFailed
 from admin.operations.values import TestMessage
 from mqclient import BrokerRefused, ClientError, EndpointUnreachable, SendFailed, SendReceipt, TopicNotFound
 from support.cluster_states import healthy_cluster

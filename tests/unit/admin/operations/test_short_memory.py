@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from admin.operations.short_memory import ShortMemory
+from admin.operations.questions import ShortMemory
 from support.manual_time import ManualTime
 
 

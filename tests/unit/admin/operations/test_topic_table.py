@@ -10,10 +10,8 @@ from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 
 from admin.cluster_state import ClusterState
-from admin.operations.members import Members
-from admin.operations.questions import Answer
-from admin.operations.route_operations import RouteOperations
-from admin.operations.topic_table import TopicTables
+from admin.operations.questions import Answer, Members
+from admin.operations.topics import RouteOperations, TopicTables
 from support.cluster_states import healthy_cluster
 from support.fake_brokers import FakeQuestions, rpc_error
 from support.manual_time import ManualTime

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from admin.api.actors import Actor, Role
-from admin.web.frame import UNFRAMED, Flash, Flashes, Frame, frame_of
+from admin.console.frame import UNFRAMED, Flash, Flashes, Frame, frame_of
 from support.admin_readings import cached
 from support.cluster_states import healthy_cluster, master, with_broker
 

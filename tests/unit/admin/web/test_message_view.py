@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from admin.console.dead_letters import resend_lines
+from admin.console.messages import BODY_BYTES, message_view
 from admin.operations.values import DeadLetterResult, MessageDetail, ReplicaCopy
-from admin.web.dead_letter_page import resend_lines
-from admin.web.message_page import BODY_BYTES, message_view
 from support.operations_samples import messages
 
 _MESSAGE = next(message for message in messages() if message.topic == "orders")

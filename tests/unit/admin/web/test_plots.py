@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from admin.console.plots import Plot, Scale, plot
 from admin.history import Samples
-from admin.quantities import bytes_text, seconds_text
-from admin.web.plots import Plot, Scale, plot
+from admin.texts import bytes_text, seconds_text
 
 _NAN = float("nan")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from admin.trace_findings import TraceFindings, TraceList, TracingState
-from admin.web.page_templates import PageTemplates
-from admin.web.trace_page import trace_view, traces_view
+from admin.console.frame import PageTemplates
+from admin.console.traces import trace_view, traces_view
+from admin.traces.reader import TraceFindings, TraceList, TracingState
 from support.trace_samples import (
     MASTER,
     SLAVE,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from admin.api.actors import Role
-from admin.api.pages.broker_pages import add_broker_pages
 from admin.cluster_state import ClusterState, DiskState
-from admin.operations.failure import FailureKind, OperationFailed
+from admin.console.brokers import add_broker_pages
+from admin.operations.questions import FailureKind, OperationFailed
 from support.cluster_states import healthy_cluster, master, with_broker
 from support.console_client import Page, console_client
 from support.fake_operations import FakeOperations

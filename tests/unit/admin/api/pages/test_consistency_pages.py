@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import structlog
 
-from admin.api.pages.consistency_pages import add_consistency_pages
 from admin.consistency_runs import ConsistencyRuns
+from admin.console.consistency import add_consistency_pages
 from mqcore.audit.run_summary import Outcome, RunSummary, Tier
 from support.admin_readings import FakeResults, consistency_of
 from support.audit_summaries import diverged_run, equal_group, equal_run, finding, run_of

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from admin.api.actors import Role
-from admin.api.pages.dead_letter_pages import add_dead_letter_pages
-from admin.operations.failure import FailureKind, OperationFailed
+from admin.console.dead_letters import add_dead_letter_pages
+from admin.operations.questions import FailureKind, OperationFailed
 from admin.operations.values import DeadLetterResult, Unseen
 from support.console_client import ConsoleClient, console_client
 from support.fake_operations import FakeOperations

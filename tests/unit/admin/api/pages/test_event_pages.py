@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from admin.api.pages.event_pages import add_event_pages
-from admin.operations.failure import FailureKind, OperationFailed
+from admin.console.events import add_event_pages
+from admin.operations.questions import FailureKind, OperationFailed
 from admin.operations.values import EventLine, Unseen
 from support.console_client import Page, console_client
 from support.fake_operations import FakeOperations

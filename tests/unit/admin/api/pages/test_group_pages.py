@@ -8,8 +8,8 @@ from dataclasses import replace
 from urllib.parse import quote
 
 from admin.api.actors import Role
-from admin.api.pages.group_pages import add_group_pages
-from admin.operations.failure import FailureKind, OperationFailed
+from admin.console.groups import add_group_pages
+from admin.operations.questions import FailureKind, OperationFailed
 from admin.operations.values import Unseen
 from support.console_client import ConsoleClient, console_client
 from support.fake_operations import FakeOperations

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from admin.api.pages.overview_pages import add_overview_pages
 from admin.cluster_state import ClusterState, DiskState
+from admin.console.overview import add_overview_pages
 from admin.history import ClusterHistory
 from support.cluster_histories import observe
 from support.cluster_states import healthy_cluster, master, with_broker

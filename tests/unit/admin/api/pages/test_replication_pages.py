@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from admin.api.pages.replication_pages import add_replication_pages
 from admin.cluster_state import ClusterState, LatencyCounts, MasterLinkState, SlaveDeparture, SlaveState
+from admin.console.replication import add_replication_pages
 from admin.history import ClusterHistory
 from support.cluster_histories import observe
 from support.cluster_states import healthy_cluster, master, slave, with_broker

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from urllib.parse import quote
 
 from admin.api.actors import Role
-from admin.api.pages.message_pages import add_message_pages
-from admin.api.pages.topic_pages import add_topic_pages
-from admin.operations.failure import FailureKind, OperationFailed
+from admin.console.messages import add_message_pages
+from admin.console.topics import add_topic_pages
+from admin.operations.questions import FailureKind, OperationFailed
 from admin.operations.values import Unseen
 from support.console_client import ConsoleClient, console_client
 from support.fake_operations import FakeOperations
