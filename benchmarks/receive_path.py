@@ -85,7 +85,7 @@ class EncodedCall:
 
 
 class Turns:
-    """Satisfies `broker.client_api.services.Timers`; a turn ends when the benchmark says so, and no later time comes."""
+    """Satisfies `broker.client_api.services.Timers`; a turn ends when the benchmark says so; no later time comes."""
 
     def __init__(self) -> None:
         self._soon: list[Callable[[], object]] = []

@@ -43,7 +43,7 @@ COMPILED_SUITES: Final = (
         (
             "-n",
             "2",
-            "--deselect=tests/unit/broker/api/test_receive.py::test_of_many_waiting_receives_only_those_needed_look",
+            "--deselect=tests/unit/broker/client_api/test_receive.py::test_of_many_waiting_receives_only_those_needed_look",
         ),
     ),
     ("contract", ("-n", "2")),

@@ -20,7 +20,7 @@ class _Timer:
 
 
 class ManualTime:
-    """Satisfies `mqcore.clock.Clock` and `broker.client_api.services.Timers`. Wall and monotonic clock move together."""
+    """Satisfies `mqcore.clock.Clock` and `broker.client_api.services.Timers`. Both clocks move together."""
 
     def __init__(self, *, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_at_start_ms = wall_ms

@@ -3,7 +3,7 @@
 The usual request is decoded here, byte by byte: of every field that clients set in a send, each at most once and in the
 order of their numbers, as every encoder of protobuf writes them. What is not of this form - other fields, fields out of
 order, numbers of ten digits, text that is no UTF-8 - is left to protobuf, for which making an object of each field that
-is looked at costs three times as much; `tests/unit/broker/api/test_sent_message.py` holds that both read the same.
+is looked at costs three times as much; `tests/unit/broker/client_api/test_sent_message.py` holds both equal.
 """
 
 from __future__ import annotations

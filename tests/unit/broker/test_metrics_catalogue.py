@@ -12,7 +12,7 @@ from broker.metrics_catalogue import BASE_LABELS, BROKER_METRICS
 from mqservice.metrics.exposition import MetricInfo, MetricKind
 from nameserver.metrics import NAME_SERVER_METRICS
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 ALL = (*BROKER_METRICS, *NAME_SERVER_METRICS)
 
 
