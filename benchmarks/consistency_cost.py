@@ -41,10 +41,10 @@ from rich.console import Console
 from rich.table import Table
 
 from large_log import append_messages, copy_store
-from mqcore.audit.run_summary import RunSummary
 from process_tree import Cost, measure_command
 from replica_readers import log_files
 from report import Row
+from tandemmq.core.audit.run_summary import RunSummary
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -117,11 +117,11 @@ def _kernel_rate(function: Callable[[bytes], object], piece: bytes) -> float:
 
 def worker_digest(store: Path) -> float:
     """MB/s per core of what a worker does with a store: reads extents past the page cache and digests them."""
-    from consistency.digest_algorithms import hash_maker
-    from consistency.source_files.posix_files import PosixFiles
-    from mqcore.audit.findings import digest_extents
-    from mqcore.audit.replica_store import ReplicaStore, inspect_replica
-    from mqcore.replication.log_history import LogRange
+    from tandemmq.consistency.digest_algorithms import hash_maker
+    from tandemmq.consistency.source_files.posix_files import PosixFiles
+    from tandemmq.core.audit.findings import digest_extents
+    from tandemmq.core.audit.replica_store import ReplicaStore, inspect_replica
+    from tandemmq.core.replication.log_history import LogRange
 
     files = PosixFiles(str(store))
     facts = inspect_replica(files, group=GROUP, broker_id=0)
@@ -179,7 +179,7 @@ class Contest:
 
     def run_job(self, name: str, results: Path, *settings: str) -> tuple[Reading, RunSummary]:
         """One run of the job; what counts is the log it verified, over both replicas."""
-        command: list[str | Path] = [sys.executable, "-m", "consistency"]
+        command: list[str | Path] = [sys.executable, "-m", "tandemmq.consistency"]
         places = (f"path={self._folder / 'stores'}", f"results={results}", f"classArchive={CLASS_ARCHIVE}")
         for setting in (*places, *settings):
             command += ["--set", setting]
@@ -317,8 +317,9 @@ def _evict(path: Path) -> None:
 async def _digest(port: int, *, start_offset: int, seconds: float) -> int:
     """Bytes digested by the broker in about so many seconds."""
     import grpc
-    from tandemmq.broker.v1 import replica_reader_service_pb2 as pb
-    from tandemmq.broker.v1 import replica_reader_service_pb2_grpc, replica_service_pb2
+
+    from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as pb
+    from tandemmq.proto.broker.v1 import replica_reader_service_pb2_grpc, replica_service_pb2
 
     digested = 0
     deadline_s = time.monotonic() + seconds
@@ -362,7 +363,7 @@ def check_disk(folder: Path, needed_bytes: int) -> None:
 
 def measure(console: Console, *, gib: float, growth_gib: float) -> Iterator[Row]:
     """Everything, in order of the docstring."""
-    subprocess.run([sys.executable, "-m", "consistency.spark_session", CLASS_ARCHIVE], check=True)
+    subprocess.run([sys.executable, "-m", "tandemmq.consistency.spark_session", CLASS_ARCHIVE], check=True)
     yield from kernels()
     contest = Contest(FOLDER, console)
     contest.grow(gib, seed=1)

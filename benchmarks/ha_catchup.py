@@ -33,14 +33,14 @@ from processes import memory_in_use
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from broker.posix_disk import PosixDisk
-from mqcore.message.properties import encode_properties
-from mqcore.message.record import Host, OutgoingMessage, tags_code
-from mqcore.storage.message_store import MessageStore
-from mqcore.storage.options import StoreOptions
-from mqcore.storage.put_result import PutStatus
-from mqservice.loop_meter import SystemClock
 from support.cluster_processes import ProcessCluster, ServiceProcess
+from tandemmq.broker.posix_disk import PosixDisk
+from tandemmq.core.message.properties import encode_properties
+from tandemmq.core.message.record import Host, OutgoingMessage, tags_code
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.options import StoreOptions
+from tandemmq.core.storage.put_result import PutStatus
+from tandemmq.service.loop_meter import SystemClock
 
 BODY_BYTES: Final = 1024
 QUEUES: Final = 8

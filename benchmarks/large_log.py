@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from broker.posix_disk import PosixDisk
-from mqcore.message.properties import encode_properties
-from mqcore.message.record import Host, OutgoingMessage, tags_code
-from mqcore.storage.message_store import MessageStore
-from mqcore.storage.options import StoreOptions
-from mqcore.storage.put_result import PutStatus
-from mqservice.loop_meter import SystemClock
+from tandemmq.broker.posix_disk import PosixDisk
+from tandemmq.core.message.properties import encode_properties
+from tandemmq.core.message.record import Host, OutgoingMessage, tags_code
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.options import StoreOptions
+from tandemmq.core.storage.put_result import PutStatus
+from tandemmq.service.loop_meter import SystemClock
 
 __all__ = ["BODY_BYTES", "append_messages", "copy_store"]
 

@@ -21,11 +21,10 @@ import psutil
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as service
-
 from measurements.growth import QUEUES, topic_name, write_topics
 from support.cluster_processes import ProcessCluster, ServiceProcess
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 
 METADATA: Final = (("x-mq-client-id", "bench@1@0@0"), ("x-mq-language", "PYTHON"))
 INFLIGHT: Final = 64

@@ -25,16 +25,16 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from broker.metrics import ConsumerMetrics, MessageMetrics, TurnLimit
-from broker.metrics_catalogue import BROKER_METRICS
-from broker.posix_disk import PosixDisk
-from broker.put import DeliveryMeter, PutMeter
-from mqcore.delivery.subscription import TagFilter
-from mqservice.loop_meter import SystemClock
-from mqservice.metrics.exposition import MetricFamily, MetricSamples, SeriesLimit
-from mqservice.metrics.metric_exports import ExporterType, MetricExports, MetricsOptions
 from support.broker_assembly import BrokerAssembly
 from support.messages import outgoing_message
+from tandemmq.broker.metrics import ConsumerMetrics, MessageMetrics, TurnLimit
+from tandemmq.broker.metrics_catalogue import BROKER_METRICS
+from tandemmq.broker.posix_disk import PosixDisk
+from tandemmq.broker.put import DeliveryMeter, PutMeter
+from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.metrics.exposition import MetricFamily, MetricSamples, SeriesLimit
+from tandemmq.service.metrics.metric_exports import ExporterType, MetricExports, MetricsOptions
 
 QUEUES: Final = 8
 SCRAPES: Final = 5

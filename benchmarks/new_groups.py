@@ -23,12 +23,11 @@ import grpc
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as service
-from apache.rocketmq.v2 import service_pb2_grpc
-
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.topic_admin import broker_status, create_topic
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as service
+from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
 
 TOPIC: Final = "bench"
 SENDERS: Final = 4

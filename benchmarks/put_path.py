@@ -23,18 +23,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from broker.posix_disk import PosixDisk
-from mqcore.message.properties import encode_properties
-from mqcore.message.record import Host, OutgoingMessage, tags_code
-from mqcore.message.record_encoder import RecordEncoder
-from mqcore.message.record_layout import crc32
-from mqcore.storage.commit_log import CommitLog
-from mqcore.storage.consume_queue_table import ConsumeQueueTable
-from mqcore.storage.index_table import IndexTable
-from mqcore.storage.message_store import MessageStore
-from mqcore.storage.options import StoreOptions
-from mqcore.storage.put_result import AppendResult, PutStatus
-from mqservice.loop_meter import SystemClock
+from tandemmq.broker.posix_disk import PosixDisk
+from tandemmq.core.message.properties import encode_properties
+from tandemmq.core.message.record import Host, OutgoingMessage, tags_code
+from tandemmq.core.message.record_encoder import RecordEncoder
+from tandemmq.core.message.record_layout import crc32
+from tandemmq.core.storage.commit_log import CommitLog
+from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
+from tandemmq.core.storage.index_table import IndexTable
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.options import StoreOptions
+from tandemmq.core.storage.put_result import AppendResult, PutStatus
+from tandemmq.service.loop_meter import SystemClock
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TOPIC: Final = "bench-topic"

@@ -26,20 +26,20 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.message import Message
 
-from broker.client_api.sent_message import SendRequest
-from broker.client_api.settle import AckRequest
-from broker.leases import LeaseStorage
-from broker.posix_disk import PosixDisk
-from broker.queue_reader import StoreQueueReader
-from mqcore.delivery.subscription import TagFilter
-from mqcore.storage.options import StoreOptions
-from mqservice.loop_meter import SystemClock
-from mqservice.rpc import ServerStreamMethod, StatusCode, UnaryHandler, UnaryMethod
 from support.api_requests import message, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
+from tandemmq.broker.client_api.sent_message import SendRequest
+from tandemmq.broker.client_api.settle import AckRequest
+from tandemmq.broker.leases import LeaseStorage
+from tandemmq.broker.posix_disk import PosixDisk
+from tandemmq.broker.queue_reader import StoreQueueReader
+from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.storage.options import StoreOptions
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.rpc import ServerStreamMethod, StatusCode, UnaryHandler, UnaryMethod
 
 TOPIC: Final = "orders"
 BATCH: Final = 32
@@ -51,7 +51,7 @@ NANOSECONDS_PER_MICROSECOND: Final = 1_000
 
 @dataclass(slots=True)
 class EncodedCall:
-    """Satisfies `mqservice.rpc.Call`; keeps what a front would write."""
+    """Satisfies `tandemmq.service.rpc.Call`; keeps what a front would write."""
 
     metadata: Mapping[str, str] = field(default_factory=lambda: {"x-mq-client-id": "bench@1@0@0"})
     peer: str = "ipv4:127.0.0.1:50000"
@@ -85,7 +85,8 @@ class EncodedCall:
 
 
 class Turns:
-    """Satisfies `broker.client_api.services.Timers`; a turn ends when the benchmark says so; no later time comes."""
+    """Satisfies `tandemmq.broker.client_api.services.Timers`; a turn ends when the benchmark says so; no later time
+    comes."""
 
     def __init__(self) -> None:
         self._soon: list[Callable[[], object]] = []

@@ -61,10 +61,10 @@ async def _counted(topics: Sequence[str], warm_up: int, data: list[bytes]) -> No
     """What runs in callgrind, which counts from the end of the warm-up on."""
     import structlog
 
-    from mqgrpc import frames
-    from mqservice.http2_front import Http2Front
-    from mqservice.loop_meter import SystemClock
     from send_path import ReplicatingBroker, connection_of
+    from tandemmq.http2 import frames
+    from tandemmq.service.http2_front import Http2Front
+    from tandemmq.service.loop_meter import SystemClock
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:

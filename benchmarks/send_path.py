@@ -30,25 +30,25 @@ from uuid import uuid4
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from apache.rocketmq.v2 import service_pb2 as pb
 from hpack import Encoder
 
-from broker.posix_disk import PosixDisk
-from broker.put import PutMeter
-from broker.tracing.send_tracer import BrokerTracing, SendTracer
-from broker.write_path import WritePath
-from mqcore.replication.frames import MasterOptions
-from mqcore.replication.master_replica import MasterReplica
-from mqcore.storage.options import FlushDiskType, StoreOptions
-from mqgrpc import frames
-from mqgrpc.connection import Connection
-from mqgrpc.errors import Limits
-from mqgrpc.stream import Stream
-from mqservice.http2_front import Http2Front
-from mqservice.loop_meter import SystemClock
-from mqservice.rpc import Call, MethodTable, UnaryMethod
 from support.api_requests import message, send_request
 from support.broker_assembly import BrokerAssembly
+from tandemmq.broker.posix_disk import PosixDisk
+from tandemmq.broker.put import PutMeter
+from tandemmq.broker.tracing.send_tracer import BrokerTracing, SendTracer
+from tandemmq.broker.write_path import WritePath
+from tandemmq.core.replication.frames import MasterOptions
+from tandemmq.core.replication.master_replica import MasterReplica
+from tandemmq.core.storage.options import FlushDiskType, StoreOptions
+from tandemmq.http2 import frames
+from tandemmq.http2.connection import Connection
+from tandemmq.http2.errors import Limits
+from tandemmq.http2.stream import Stream
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.http2_front import Http2Front
+from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
 
 TOPIC: Final = "orders"
 NANOSECONDS_PER_MICROSECOND: Final = 1_000

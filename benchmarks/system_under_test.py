@@ -21,13 +21,12 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 if str(ROOT / "tests") not in sys.path:
     sys.path.insert(0, str(ROOT / "tests"))
 
-from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
-from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
-from tandemmq.broker.v1 import replica_reader_service_pb2 as reader_pb
-from tandemmq.broker.v1.replica_reader_service_pb2_grpc import ReplicaReaderServiceStub
-
 from processes import MeasurementFailed, free_port, private_bytes, wait_for
 from support.cluster_processes import ServiceProcess
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
+from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
+from tandemmq.proto.broker.v1.replica_reader_service_pb2_grpc import ReplicaReaderServiceStub
 
 __all__ = ["ROOT", "Member", "Progress", "SystemUnderTest", "TandemPair", "brokers_memory"]
 
@@ -136,7 +135,7 @@ class TandemPair:
         """Settings and ports of all processes; done once, a restarted process keeps them."""
         if self._processes:
             return
-        self._service("namesrv", "nameserver", {"bindAddress": "127.0.0.1"}, ("listenPort",))
+        self._service("namesrv", "tandemmq.nameserver", {"bindAddress": "127.0.0.1"}, ("listenPort",))
         role = "SYNC_MASTER" if self.synchronous else "ASYNC_MASTER"
         for member in Member:
             is_master = member is Member.MASTER
@@ -153,7 +152,7 @@ class TandemPair:
                 **({"inSyncReplicas": "2"} if is_master and self.synchronous else {}),
                 **self.settings,
             }
-            self._service(member, "broker", broker, ("listenPort", "haListenPort", "grpcServerPort"))
+            self._service(member, "tandemmq.broker", broker, ("listenPort", "haListenPort", "grpcServerPort"))
 
     @property
     def endpoint(self) -> str:

@@ -44,20 +44,20 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
-import broker.write_path
-from broker.put import PutMeter
-from broker.tracing.send_tracer import BrokerTracing, SendTracer
-from mqcore.routing.values import BrokerIdentity
-from mqcore.tracing.recent_spans import RecentSpans
-from mqcore.tracing.send_spans import AckPolicy
-from mqcore.tracing.trace_context import HeadSampler, TraceOptions
-from mqgrpc import frames
-from mqservice.http2_front import Http2Front
-from mqservice.loop_meter import SystemClock
-from mqservice.telemetry.otlp_sender import resource_attributes
-from mqservice.telemetry.span_export import SpanExport, SpanFan, open_span_export
+import tandemmq.broker.write_path
 from report import Row
 from send_path import TOPIC, ReplicatingBroker, connection_of, reads
+from tandemmq.broker.put import PutMeter
+from tandemmq.broker.tracing.send_tracer import BrokerTracing, SendTracer
+from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.tracing.recent_spans import RecentSpans
+from tandemmq.core.tracing.send_spans import AckPolicy
+from tandemmq.core.tracing.trace_context import HeadSampler, TraceOptions
+from tandemmq.http2 import frames
+from tandemmq.service.http2_front import Http2Front
+from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.telemetry.otlp_sender import resource_attributes
+from tandemmq.service.telemetry.span_export import SpanExport, SpanFan, open_span_export
 
 REPORT: Final = ROOT / "build" / "bench-tracing.json"
 RESULTS: Final = ROOT / "benchmarks" / "RESULTS.md"
@@ -175,7 +175,7 @@ class Contestant:
             )
             policy = AckPolicy(needed_slaves=1, sync_flush=False, waits_for_slaves=True)
             self._tracer = SendTracer(tracing, meter, policy=policy)
-        write_path = without(broker.write_path, kind.without) if kind.without else broker.write_path
+        write_path = without(tandemmq.broker.write_path, kind.without) if kind.without else tandemmq.broker.write_path
         self._broker = ReplicatingBroker(
             folder,
             meter=meter,

@@ -77,7 +77,7 @@ class DemoCluster:
         return (self.folder / "cluster.json").exists() and self.record()["state"] == "ready"
 
     def _command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "admin.cli", *arguments, "--data", str(self.folder)]
+        return [sys.executable, "-m", "tandemmq.cli", *arguments, "--data", str(self.folder)]
 
 
 async def until(condition: Callable[[], Awaitable[bool]], limit_s: float, what: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqcore.message.properties import decode_properties
-from mqcore.message.record_decoder import RecordFound, scan_record
+from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.record_decoder import RecordFound, scan_record
 
 CHUNK_BYTES = 1 << 20
 # RocketMQ's property for the id the client gave the message.

@@ -1,4 +1,5 @@
-"""Feeds header blocks to `mqgrpc.hpack` and `mqgrpc.huffman`: they must do what the `hpack` package does.
+"""Feeds header blocks to `tandemmq.http2.hpack` and `tandemmq.http2.huffman`: they must do what the `hpack` package
+does.
 
     make fuzz ONLY=header_blocks      # coverage-guided, by atheris: build/fuzz.json
     python -m fuzz.header_blocks      # a few thousand cases of one seed, without atheris
@@ -18,8 +19,8 @@ from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
 from fuzz.source import Source, any_bytes, run_all
-from mqgrpc.errors import HeaderBlockError
-from mqgrpc.hpack import ENTRY_OVERHEAD_BYTES, TABLE_BYTES, HeaderDecoder
+from tandemmq.http2.errors import HeaderBlockError
+from tandemmq.http2.hpack import ENTRY_OVERHEAD_BYTES, TABLE_BYTES, HeaderDecoder
 
 __all__ = ["run_one", "seeds"]
 

@@ -1,4 +1,4 @@
-"""Feeds hostile bytes to `mqgrpc.connection` and checks what must hold whatever comes.
+"""Feeds hostile bytes to `tandemmq.http2.connection` and checks what must hold whatever comes.
 
     make fuzz ONLY=http2_connection      # coverage-guided, by atheris: build/fuzz.json
     python -m fuzz.http2_connection      # a few thousand cases of one seed, without atheris
@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from fuzz.source import Source, any_bytes, run_all
-from mqgrpc import frames
-from mqgrpc.connection import Connection
-from mqgrpc.errors import Limits, Usage
-from mqgrpc.frames import RequestShape
-from mqgrpc.hpack import Header, literal
-from mqgrpc.stream import Stream
+from tandemmq.http2 import frames
+from tandemmq.http2.connection import Connection
+from tandemmq.http2.errors import Limits, Usage
+from tandemmq.http2.frames import RequestShape
+from tandemmq.http2.hpack import Header, literal
+from tandemmq.http2.stream import Stream
 
 __all__ = ["run_one", "seeds"]
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.message import DecodeError
 
-from broker.client_api.sent_message import SendRequest, SentMessage, decode_messages
 from fuzz.encoded_message import encoded_message
 from fuzz.source import Source, any_bytes, run_all
+from tandemmq.broker.client_api.sent_message import SendRequest, SentMessage, decode_messages
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
 __all__ = ["run_one", "seeds"]
 

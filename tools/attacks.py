@@ -25,7 +25,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import grpc
 import psutil
-from apache.rocketmq.v2 import service_pb2 as pb
 
 from contract.client_api.raw_client import RawClient
 from support.api_requests import message, send_request
@@ -33,6 +32,7 @@ from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.http2_attacks import ATTACKS, Attack, run_attack
 from support.http2_peer import unary_request
 from support.topic_admin import broker_status, create_topic
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
 TOPIC: Final = "attacked"
 AT_ONCE: Final = 6

@@ -40,9 +40,6 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from demo.report import Row, compared, write_rows
-from mqcore.audit.findings import FindingKind, Verdict
-from mqcore.audit.run_summary import ExitCode, Outcome
-from mqcore.message.record_decoder import RecordFound, scan_record
 from support.audit_traffic import TOPICS, BackgroundLoad, consume, send
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.consistency_job import JobRun, run_job
@@ -50,6 +47,9 @@ from support.damaged_groups import GroupFolder, link_store
 from support.planted_damage import Judgement, judge, plant
 from support.store_damage import DAMAGES
 from support.topic_admin import broker_status, create_topic
+from tandemmq.core.audit.findings import FindingKind, Verdict
+from tandemmq.core.audit.run_summary import ExitCode, Outcome
+from tandemmq.core.message.record_decoder import RecordFound, scan_record
 
 FOLDER: Final = ROOT / "build" / "audit-check"
 REPORT: Final = ROOT / "build" / "audit-check.json"
@@ -392,7 +392,7 @@ def check_repaired(scene: Scene) -> list[Row]:
 
 def repair(plan: Path, namesrv_addr: str, *, log: Path) -> int:
     """`tandemmq repair` as an operator runs it; its exit code."""
-    command = [sys.executable, "-m", "admin.cli", "repair", "--yes", "--namesrv", namesrv_addr, "--plan", str(plan)]
+    command = [sys.executable, "-m", "tandemmq.cli", "repair", "--yes", "--namesrv", namesrv_addr, "--plan", str(plan)]
     with log.open("wb") as output:
         return subprocess.run(command, stdout=output, stderr=output, timeout=LIMIT_S, check=False).returncode
 

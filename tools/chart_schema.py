@@ -24,11 +24,11 @@ SCHEMA: Final = ROOT / "charts" / "tandemmq" / "values.schema.json"
 
 sys.path[:0] = [str(ROOT / "services"), str(ROOT / "build" / "proto")]
 
-from admin.settings import AdminSettings
-from broker.settings import BrokerSettings
-from consistency.settings import ConsistencySettings, parse_bytes, parse_seconds
-from mqservice.settings import ServiceSettings, json_schema
-from nameserver.settings import NameServerSettings
+from tandemmq.admin.settings import AdminSettings
+from tandemmq.broker.settings import BrokerSettings
+from tandemmq.consistency.settings import ConsistencySettings, parse_bytes, parse_seconds
+from tandemmq.nameserver.settings import NameServerSettings
+from tandemmq.service.settings import ServiceSettings, json_schema
 
 METRICS: Final = {
     "metricsExporterType": "monitoring.metrics, monitoring.otlp",

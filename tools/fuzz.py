@@ -40,10 +40,10 @@ class Target:
 
 
 TARGETS: Final = {
-    "http2_connection": Target("mqgrpc.connection", share=2),
-    "header_blocks": Target("mqgrpc.hpack"),
-    "send_request": Target("broker.client_api.sent_message"),
-    "ack_request": Target("broker.client_api.settle"),
+    "http2_connection": Target("tandemmq.http2.connection", share=2),
+    "header_blocks": Target("tandemmq.http2.hpack"),
+    "send_request": Target("tandemmq.broker.client_api.sent_message"),
+    "ack_request": Target("tandemmq.broker.client_api.settle"),
 }
 
 

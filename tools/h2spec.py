@@ -29,10 +29,10 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from google.protobuf.empty_pb2 import Empty
 
-from mqservice.grpc_server import GrpcServer
-from mqservice.http2_front import Http2Front
-from mqservice.loop_meter import SystemClock
-from mqservice.rpc import Call, MethodTable, UnaryMethod
+from tandemmq.service.grpc_server import GrpcServer
+from tandemmq.service.http2_front import Http2Front
+from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
 
 # Why a case that the front fails does no harm. h2spec sends plain GET and POST requests, which a gRPC server answers at
 # once with a status of HTTP; so where a case wants to see a mistake on an open stream, there is none open any more.

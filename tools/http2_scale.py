@@ -24,11 +24,11 @@ sys.path[:0] = [str(ROOT / "tests")]
 import psutil
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from mqgrpc import frames
-from mqservice.http2_front import Http2Front
-from mqservice.loop_meter import SystemClock
-from mqservice.rpc import Call, MethodTable, UnaryMethod
 from support.http2_peer import data, message, open_request
+from tandemmq.http2 import frames
+from tandemmq.service.http2_front import Http2Front
+from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.rpc import Call, MethodTable, UnaryMethod
 
 LATE: Final = "/test.Scale/Late"
 ECHO: Final = "/test.Scale/Echo"

@@ -24,10 +24,12 @@ locked)
   ;;
 service)
   $tools/pip --python $venv/bin/python install -q --no-deps --no-index --no-compile /build/dist/tandemmq-*.whl
-  for other in admin:mqadminservice,mqadmin,tandemmq broker:mqbroker,mqbroker-drain nameserver:mqnamesrv \
+  for other in admin:mqadminservice cli:mqadmin,tandemmq broker:mqbroker,mqbroker-drain nameserver:mqnamesrv \
     consistency:mqconsistency,mqconsistency-executor; do
     [ "${other%%:*}" = "$2" ] && continue
-    rm -rf "$site/${other%%:*}"
+    # The command line is in the admin's image.
+    [ "${other%%:*}-$2" = cli-admin ] && continue
+    rm -rf "$site/tandemmq/${other%%:*}"
     for program in $(echo "${other#*:}" | tr , ' '); do rm -f "$venv/bin/$program"; done
   done
   if [ "${3:-0}" != 0 ]; then

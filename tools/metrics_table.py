@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from admin.metrics import METRICS as ADMIN_METRICS
-from broker.metrics_catalogue import BASE_LABELS, BROKER_METRICS
-from mqservice.metrics.exposition import MetricInfo
-from mqservice.metrics.process_metrics import PROCESS_METRICS
-from nameserver.metrics import NAME_SERVER_METRICS
+from tandemmq.admin.metrics import METRICS as ADMIN_METRICS
+from tandemmq.broker.metrics_catalogue import BASE_LABELS, BROKER_METRICS
+from tandemmq.nameserver.metrics import NAME_SERVER_METRICS
+from tandemmq.service.metrics.exposition import MetricInfo
+from tandemmq.service.metrics.process_metrics import PROCESS_METRICS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCUMENT: Final = ROOT / "docs" / "operations" / "metrics.md"

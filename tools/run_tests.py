@@ -35,9 +35,9 @@ SUITES: Final = (
 )
 # Everything that the extensions have a part in, less what exchanges a method to count its calls or to plant a bug.
 COMPILED_SUITES: Final = (
-    ("unit/mqgrpc", ("-n", "2")),
-    ("unit/mqcore", ("-n", "2")),
-    ("unit/mqservice", ("-n", "2")),
+    ("unit/http2", ("-n", "2")),
+    ("unit/core", ("-n", "2")),
+    ("unit/service", ("-n", "2")),
     (
         "unit/broker",
         (

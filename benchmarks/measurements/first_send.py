@@ -7,11 +7,11 @@ import uuid
 from typing import Final
 
 import grpc
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as service
 
 from load_generators import BODY_BYTES
 from processes import MeasurementFailed
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 
 __all__ = ["wait_first_send"]
 

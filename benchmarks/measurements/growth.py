@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker.posix_disk import PosixDisk
 from load_generators import BODY_BYTES, Generators, Target, Window
 from measurements.fill import fill
 from measurements.first_send import wait_first_send
 from measurements.rounds import Case, Contender, Rounds
 from measurements.whole_cost import WholeCost
-from mqcore.metadata.metadata_store import MetadataFile, MetadataStore
-from mqcore.metadata.topic_table import TopicConfig, TopicTable
 from plan import Plan
 from report import Row
 from system_under_test import Member, SystemUnderTest, TandemPair
+from tandemmq.broker.posix_disk import PosixDisk
+from tandemmq.core.metadata.metadata_store import MetadataFile, MetadataStore
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 
 __all__ = ["Growth", "topic_name", "write_topics"]
 

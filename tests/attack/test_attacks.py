@@ -10,13 +10,13 @@ from typing import Final
 
 import pytest
 
-from mqgrpc import frames
-from mqgrpc.connection import Connection
-from mqgrpc.errors import Limits
-from mqgrpc.server import Server
-from mqgrpc.stream import Stream
 from support.http2_attacks import ATTACKS, GREETING, Attack, run_attack
 from support.http2_peer import H2Pair, RecordedCall, ServerRig, data, message, open_request, unary_request
+from tandemmq.http2 import frames
+from tandemmq.http2.connection import Connection
+from tandemmq.http2.errors import Limits
+from tandemmq.http2.server import Server
+from tandemmq.http2.stream import Stream
 
 LIMITS: Final = Limits(
     message_bytes=20_000,

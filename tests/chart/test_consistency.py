@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from chart.rendering import CI_VALUES, Rendered, conform, environment, refusal, render
-from consistency.settings import ConsistencySettings
-from mqcore.audit.run_summary import ExitCode
-from mqservice.settings import load_settings
+from tandemmq.consistency.settings import ConsistencySettings
+from tandemmq.core.audit.run_summary import ExitCode
+from tandemmq.service.settings import load_settings
 
 TIERS = ("quick", "deep")
 ON = ("--set", "consistency.enabled=true")

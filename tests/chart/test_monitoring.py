@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from admin.metrics import METRICS
-from broker.metrics_catalogue import BROKER_METRICS
 from chart.rendering import CHART, ROOT, render
-from mqservice.metrics.exposition import MetricKind
-from mqservice.metrics.process_metrics import PROCESS_METRICS
-from nameserver.metrics import NAME_SERVER_METRICS
+from tandemmq.admin.metrics import METRICS
+from tandemmq.broker.metrics_catalogue import BROKER_METRICS
+from tandemmq.nameserver.metrics import NAME_SERVER_METRICS
+from tandemmq.service.metrics.exposition import MetricKind
+from tandemmq.service.metrics.process_metrics import PROCESS_METRICS
 
 Object = dict[str, Any]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from admin.settings import AdminSettings
-from broker.settings import BrokerRole, BrokerSettings
 from chart.rendering import CHART, CI_VALUES, PRESETS, ROOT, Rendered, conform, environment, helm, render
-from mqservice.settings import load_settings
-from nameserver.settings import NameServerSettings
+from tandemmq.admin.settings import AdminSettings
+from tandemmq.broker.settings import BrokerRole, BrokerSettings
+from tandemmq.nameserver.settings import NameServerSettings
+from tandemmq.service.settings import load_settings
 
 OVERLAYS = sorted((ROOT / "deploy" / "helm" / "overlays").glob("*.yaml"))
 MASTERS = {"mq-broker-a-master", "mq-broker-b-master"}

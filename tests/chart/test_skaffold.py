@@ -125,7 +125,7 @@ def test_the_build_context_holds_no_more_than_it_must() -> None:
     held = sorted(path.name for path in ROOT.iterdir() if _admitted(path.name))
     assert held == ["LICENSE", "README.md", "proto", "pyproject.toml", "services", "uv.lock"]
     assert not _admitted("tests/e2e/kubernetes/cluster.py")
-    assert not _admitted("services/mqcore/__pycache__")
+    assert not _admitted("services/tandemmq/core/__pycache__")
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: str(path.relative_to(ROOT)))

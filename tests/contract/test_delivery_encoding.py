@@ -6,17 +6,15 @@ import hashlib
 import re
 from ipaddress import ip_address
 
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.client_api.delivery_encoding import DeliveryEncoder, encoded_end
-from broker.client_api.message_translation import PROPERTY_TRACE_CONTEXT, is_internal
-from mqcore.message import property_names as names
-from mqcore.message.properties import decode_properties
-from mqcore.message.property_names import (
+from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder, encoded_end
+from tandemmq.broker.client_api.message_translation import PROPERTY_TRACE_CONTEXT, is_internal
+from tandemmq.core.message import property_names as names
+from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.property_names import (
     PROPERTY_BORN_HOST,
     PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID,
     PROPERTY_DEAD_LETTER_ORIGIN_TOPIC,
@@ -29,11 +27,13 @@ from mqcore.message.property_names import (
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
 )
-from mqcore.message.record import Host, MessageRecord, OutgoingMessage, offset_message_id
-from mqcore.message.record_decoder import decode_record
-from mqcore.message.record_encoder import encode_record
-from mqcore.message.record_layout import COMPRESSED
-from mqcore.message.stored_message import read_stored_message
+from tandemmq.core.message.record import Host, MessageRecord, OutgoingMessage, offset_message_id
+from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record_encoder import encode_record
+from tandemmq.core.message.record_layout import COMPRESSED
+from tandemmq.core.message.stored_message import read_stored_message
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
 KNOWN_NAMES = sorted(value for name, value in vars(names).items() if name.startswith("PROPERTY_"))
 # KEYS are taken apart at ASCII white space; what other white space in them means nobody says.

@@ -1,4 +1,4 @@
-"""What `mqcore.storage.disk` promises, held against the real disk and its twin in memory."""
+"""What `tandemmq.core.storage.disk` promises, held against the real disk and its twin in memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from broker import posix_disk as whole_sync
-from broker.posix_disk import PosixDisk, WholeSync
-from mqcore.storage.disk import Disk, DiskError, DiskFull, SegmentSizeMismatch, StoreLocked
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
+from tandemmq.broker import posix_disk as whole_sync
+from tandemmq.broker.posix_disk import PosixDisk, WholeSync
+from tandemmq.core.storage.disk import Disk, DiskError, DiskFull, SegmentSizeMismatch, StoreLocked
 
 SEGMENT = "commitlog/00000000000000000000"
 QUEUE_FILE = "consumequeue/t/0/00000000000000000000"

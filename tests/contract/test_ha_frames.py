@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.replication.frames import (
+from tandemmq.core.replication.frames import (
     BODY_BYTES_MAX,
     REPORT,
     REPORT_BYTES,
@@ -15,8 +15,8 @@ from mqcore.replication.frames import (
     MasterOptions,
     SlaveOptions,
 )
-from mqcore.replication.master_replica import MasterReplica
-from mqcore.replication.slave_session import SlaveSession
+from tandemmq.core.replication.master_replica import MasterReplica
+from tandemmq.core.replication.slave_session import SlaveSession
 
 
 class Log:

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from mqcore.storage.message_store import MessageStore
-from mqcore.storage.options import StoreOptions
 from support import store_samples
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, derived_queues, queue_contents
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.options import StoreOptions
 
 OPTIONS = StoreOptions(
     commit_log_file_bytes=store_samples.COMMIT_LOG_FILE_BYTES,

@@ -8,10 +8,10 @@ from typing import Final
 
 import pytest
 
-from mqcore.metadata.metadata_store import DataVersion, read_java_json
-from mqcore.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable, GroupOffset
-from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from mqcore.metadata.topic_table import TopicConfig, TopicTable
+from tandemmq.core.metadata.metadata_store import DataVersion, read_java_json
+from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable, GroupOffset
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 
 FROM_JAVA: Final = Path(__file__).parent / "samples" / "store" / "config"
 

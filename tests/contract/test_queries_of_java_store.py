@@ -9,16 +9,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.queries.message_queries import MessageQueries
-from broker.queries.values import KeyCriteria, QueriedMessage, QueueCriteria, TimeCriteria, WantedMessages
-from mqcore.message.record_layout import enters_consume_queue
-from mqcore.metadata.topic_table import TopicTable
-from mqcore.storage.message_store import MessageStore
-from mqcore.storage.options import StoreOptions
 from support import store_samples as samples
 from support.query_stores import RememberedPages
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock
+from tandemmq.broker.queries.message_queries import MessageQueries
+from tandemmq.broker.queries.values import KeyCriteria, QueriedMessage, QueueCriteria, TimeCriteria, WantedMessages
+from tandemmq.core.message.record_layout import enters_consume_queue
+from tandemmq.core.metadata.topic_table import TopicTable
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.options import StoreOptions
 
 # Topics as a broker knows them by their queues alone; those of delayed and of half messages are among them.
 _INTERNAL = ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "rmq_sys_wheel_timer")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mqcore.message.properties import encode_properties
-from mqcore.message.record import Host, OutgoingMessage, offset_message_id, tags_code
-from mqcore.message.record_decoder import decode_record
-from mqcore.message.record_encoder import encode_record, record_size
-from mqcore.message.record_layout import V2_MAGIC
-from mqcore.storage.consume_queue import ENTRY
-from mqcore.storage.index_file import key_hash
+from tandemmq.core.message.properties import encode_properties
+from tandemmq.core.message.record import Host, OutgoingMessage, offset_message_id, tags_code
+from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record_encoder import encode_record, record_size
+from tandemmq.core.message.record_layout import V2_MAGIC
+from tandemmq.core.storage.consume_queue import ENTRY
+from tandemmq.core.storage.index_file import key_hash
 
 BORN_HOST = Host.parse("127.0.0.1", 54321)
 STORE_HOST = Host.parse("10.0.0.1", 10911)

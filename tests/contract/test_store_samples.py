@@ -7,20 +7,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqcore.message.properties import decode_properties, encode_properties, index_terms, java_map_order
-from mqcore.message.record import MessageRecord, record_tags_code, tags_code
-from mqcore.message.record_decoder import Blank, RecordFound, ScanStop, decode_record, scan_record
-from mqcore.message.record_encoder import encode_record, record_size
-from mqcore.message.record_layout import encode_blank, enters_consume_queue, enters_index
-from mqcore.storage.consume_queue_table import ConsumeQueueTable, StopKind
-from mqcore.storage.flush_jobs import StoreCheckpoint
-from mqcore.storage.index_table import IndexTable
-from mqcore.storage.message_store import MessageStore
-from mqcore.storage.options import StoreOptions
-from mqcore.storage.put_result import PutStatus
 from support import store_samples as samples
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, log_bytes
+from tandemmq.core.message.properties import decode_properties, encode_properties, index_terms, java_map_order
+from tandemmq.core.message.record import MessageRecord, record_tags_code, tags_code
+from tandemmq.core.message.record_decoder import Blank, RecordFound, ScanStop, decode_record, scan_record
+from tandemmq.core.message.record_encoder import encode_record, record_size
+from tandemmq.core.message.record_layout import encode_blank, enters_consume_queue, enters_index
+from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable, StopKind
+from tandemmq.core.storage.flush_jobs import StoreCheckpoint
+from tandemmq.core.storage.index_table import IndexTable
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.options import StoreOptions
+from tandemmq.core.storage.put_result import PutStatus
 
 OPTIONS = StoreOptions(
     commit_log_file_bytes=samples.COMMIT_LOG_FILE_BYTES,

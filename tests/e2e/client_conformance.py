@@ -16,14 +16,14 @@ from typing import ClassVar, Final
 import grpc
 import psutil
 import pytest
-from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
-from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
 from tools.official_clients import CLIENTS, build, driver_environment
 
 from e2e.driver import Driver
 from e2e.scenarios import ALONE, SIDE_BY_SIDE, Scenario
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.topic_admin import broker_status, create_topic
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
 
 __all__ = ["ClientConformance"]
 

@@ -164,4 +164,4 @@ class LiveCluster:
         return (self.folder / "cluster.json").exists() and self.record()["state"] == "ready"
 
     def _command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "admin.cli", *arguments, "--data", str(self.folder)]
+        return [sys.executable, "-m", "tandemmq.cli", *arguments, "--data", str(self.folder)]

@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from mqcore.audit.findings import Finding, FindingKind, Verdict
 from support.damaged_groups import GroupFolder, link_store
 from support.planted_damage import Planted, judge
 from support.store_damage import DAMAGES, Expected
+from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
 
 EXPECTED: Final = Expected(
     kinds=frozenset({FindingKind.BODY_CRC}), broker_id=1, message_ids=("id",), ranges=((100, 200),), topic="orders"

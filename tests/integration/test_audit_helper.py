@@ -8,7 +8,7 @@ from pathlib import Path
 
 _SOON_IDLE = """
 import sys
-import broker.audit.__main__ as helper
+import tandemmq.broker.audit.__main__ as helper
 helper.IDLE_LIMIT_S = 0.2
 sys.argv = ["helper", sys.argv[1], "1000000"]
 helper.main()

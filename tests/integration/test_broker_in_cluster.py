@@ -11,17 +11,17 @@ from pathlib import Path
 
 import grpc
 import pytest
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as service
-from apache.rocketmq.v2 import service_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
-from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
 
 from demo.evidence import logged_message_ids
 from support.acknowledged_sends import METADATA, AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.topic_admin import broker_status, create_topic
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as service
+from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
 
 TOPIC = "in-cluster"
 STARTED, LIVE, READY = "tandemmq.probe.started", "tandemmq.probe.live", "tandemmq.probe.ready"
@@ -110,7 +110,7 @@ def test_drained_master_leaves_nothing_to_lose(tmp_path: Path) -> None:
         with AcknowledgedSender(master, TOPIC) as sender:
             wait_until(lambda: len(sender.acknowledged) > 200, limit_s=30, what="200 acknowledged sends")
             result = subprocess.run(
-                [sys.executable, "-m", "broker.drain", "--limit", "10000"],
+                [sys.executable, "-m", "tandemmq.broker.drain", "--limit", "10000"],
                 env={"TANDEMMQ_LISTEN_PORT": str(master.ports["listenPort"])},
                 capture_output=True,
                 text=True,
@@ -159,7 +159,7 @@ def test_drained_slave_leaves_at_once_and_follows_on(tmp_path: Path) -> None:
 
 def test_drain_command_never_fails_a_stop(tmp_path: Path) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "broker.drain", "--limit", "500", "--target", f"127.0.0.1:{free_port()}"],
+        [sys.executable, "-m", "tandemmq.broker.drain", "--limit", "500", "--target", f"127.0.0.1:{free_port()}"],
         capture_output=True,
         text=True,
         timeout=30,
@@ -227,7 +227,7 @@ def test_broker_refuses_to_advertise_loopback_in_a_cluster(tmp_path: Path) -> No
     command = [
         sys.executable,
         "-m",
-        "broker",
+        "tandemmq.broker",
         "--set",
         f"storePathRootDir={tmp_path}",
         "--set",

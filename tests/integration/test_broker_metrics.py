@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from broker.metrics_catalogue import BROKER_METRICS
-from mqservice.metrics.exposition import MetricKind
-from mqservice.metrics.process_metrics import PROCESS_METRICS
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, wait_until
 from support.otlp_receiver import OtlpReceiver
 from support.scraped_metrics import ScrapedMetrics, scrape
 from support.topic_admin import create_topic
+from tandemmq.broker.metrics_catalogue import BROKER_METRICS
+from tandemmq.service.metrics.exposition import MetricKind
+from tandemmq.service.metrics.process_metrics import PROCESS_METRICS
 
 TOPIC = "orders"
 PROM = {"metricsExporterType": "PROM"}

@@ -11,14 +11,14 @@ from typing import Any
 
 import grpc
 import pytest
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2, service_pb2_grpc
-from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
-from tandemmq.admin.v1 import broker_admin_service_pb2_grpc, broker_operations_service_pb2_grpc
-from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 
 from support.api_requests import ack_request, message, receive_request, send_request
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc, broker_operations_service_pb2_grpc
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2, service_pb2_grpc
 
 TOPIC, GROUP = "orders", "billing"
 OFFSETS_INTERVAL = {"flushConsumerOffsetInterval": "200", "consumeFromEarliest": "true"}

@@ -16,14 +16,14 @@ from typing import Final
 
 import pytest
 
-from broker.master.ha_listener import HaListener
-from broker.slave.ha_connection import HaConnection
-from mqcore.replication.frames import MasterOptions, SlaveOptions
-from mqcore.replication.master_replica import MasterReplica
-from mqservice.loop_meter import SystemClock
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store, with_options
+from tandemmq.broker.master.ha_listener import HaListener
+from tandemmq.broker.slave.ha_connection import HaConnection
+from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
+from tandemmq.core.replication.master_replica import MasterReplica
+from tandemmq.service.loop_meter import SystemClock
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not all(map(shutil.which, ("ip", "iptables"))), reason="needs root, ip and iptables"

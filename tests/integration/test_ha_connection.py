@@ -12,12 +12,12 @@ from typing import Final, cast
 
 import pytest
 
-from broker.slave.ha_connection import READ_BUFFER_BYTES, HaConnection
-from mqcore.replication.frames import REPORT, REPORT_BYTES, TRANSFER_HEADER, SlaveOptions
-from mqcore.storage.disk import DiskError, MappedSegment, RawWrite
-from mqcore.storage.message_store import MessageStore
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, log_bytes, new_store, with_options
+from tandemmq.broker.slave.ha_connection import READ_BUFFER_BYTES, HaConnection
+from tandemmq.core.replication.frames import REPORT, REPORT_BYTES, TRANSFER_HEADER, SlaveOptions
+from tandemmq.core.storage.disk import DiskError, MappedSegment, RawWrite
+from tandemmq.core.storage.message_store import MessageStore
 
 FILE_BYTES: Final = 16 << 20
 FRAME_BYTES: Final = 32 << 10

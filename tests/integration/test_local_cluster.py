@@ -71,7 +71,7 @@ class LocalCluster:
         return (self.folder / "cluster.json").exists() and self.record()["state"] == "ready"
 
     def _command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "admin.cli", *words, "--data", str(self.folder)]
+        return [sys.executable, "-m", "tandemmq.cli", *words, "--data", str(self.folder)]
 
 
 @pytest.fixture(scope="module")

@@ -12,17 +12,17 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2, service_pb2_grpc
 from google.protobuf.timestamp_pb2 import Timestamp
-from tandemmq.admin.v1 import broker_operations_service_pb2 as operations_pb
-from tandemmq.admin.v1 import broker_operations_service_pb2_grpc, message_query_service_pb2_grpc
-from tandemmq.admin.v1 import message_query_service_pb2 as pb
 
-from mqclient import ClientOptions, Producer, ReceivedMessage, SimpleConsumer
-from mqservice.loop_meter import SystemClock
 from support.cluster_processes import ProcessCluster, ServiceProcess
 from support.topic_admin import broker_status, create_topic
+from tandemmq.client import ClientOptions, Producer, ReceivedMessage, SimpleConsumer
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2_grpc, message_query_service_pb2_grpc
+from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2, service_pb2_grpc
+from tandemmq.service.loop_meter import SystemClock
 
 TOPIC = "orders"
 COUNT = 60

@@ -14,16 +14,11 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as service
-from apache.rocketmq.v2 import service_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tandemmq.nameserver.v1 import name_server_service_pb2 as pb
-from tandemmq.nameserver.v1 import name_server_service_pb2_grpc
 
-from mqcore.metadata.metadata_store import DataVersion
-from mqcore.routing.group_memory import GroupMemory
-from mqcore.routing.values import (
+from tandemmq.core.metadata.metadata_store import DataVersion
+from tandemmq.core.routing.group_memory import GroupMemory
+from tandemmq.core.routing.values import (
     BrokerEndpoints,
     BrokerIdentity,
     GroupMemoryAnswer,
@@ -32,13 +27,18 @@ from mqcore.routing.values import (
     ReplicaMemory,
     TopicQueues,
 )
-from mqservice.logging import get_logger
-from mqservice.loop_meter import SystemClock
-from mqservice.name_server_link import NameServerLinks
-from mqservice.route_messages import identity_message, registration_message
-from nameserver.name_server import serving
-from nameserver.route_registry import GroupMemoryFile, RouteRegistry, StoreFolderError
-from nameserver.settings import NameServerSettings
+from tandemmq.nameserver.name_server import serving
+from tandemmq.nameserver.route_registry import GroupMemoryFile, RouteRegistry, StoreFolderError
+from tandemmq.nameserver.settings import NameServerSettings
+from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
+from tandemmq.proto.nameserver.v1 import name_server_service_pb2_grpc
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as service
+from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
+from tandemmq.service.logging import get_logger
+from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.name_server_link import NameServerLinks
+from tandemmq.service.route_messages import identity_message, registration_message
 
 LIMIT_S = 10.0
 LOOPBACK = "127.0.0.1"

@@ -6,11 +6,11 @@ import asyncio
 
 import grpc
 import pytest
-from tandemmq.nameserver.v1 import name_server_service_pb2 as pb
 
 from integration.test_name_server import Broker, NameServer, linked, name_server, stub, until
-from mqservice.loop_meter import LoopMeter, SystemClock
-from nameserver.metrics import NameServerMetrics
+from tandemmq.nameserver.metrics import NameServerMetrics
+from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
+from tandemmq.service.loop_meter import LoopMeter, SystemClock
 
 
 async def told(server: NameServer) -> dict[tuple[str, ...], float]:

@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 LIMIT_S = 30
-COMMAND = [sys.executable, "-m", "nameserver", "--set", "bindAddress=127.0.0.1"]
+COMMAND = [sys.executable, "-m", "tandemmq.nameserver", "--set", "bindAddress=127.0.0.1"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

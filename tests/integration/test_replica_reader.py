@@ -12,15 +12,15 @@ from pathlib import Path
 import grpc
 import pytest
 import xxhash
-from tandemmq.broker.v1 import replica_reader_service_pb2 as pb
-from tandemmq.broker.v1 import replica_reader_service_pb2_grpc
-from tandemmq.broker.v1.replica_service_pb2 import LogRange
 
-from broker.audit.store_files import prepare_descriptor
-from mqservice.page_cache import resident_pages
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.topic_admin import create_topic
+from tandemmq.broker.audit.store_files import prepare_descriptor
+from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as pb
+from tandemmq.proto.broker.v1 import replica_reader_service_pb2_grpc
+from tandemmq.proto.broker.v1.replica_service_pb2 import LogRange
+from tandemmq.service.page_cache import resident_pages
 
 TOPIC = "audited"
 EXTENT_BYTES = 256 << 10

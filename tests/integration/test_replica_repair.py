@@ -12,18 +12,18 @@ from pathlib import Path
 import grpc
 import pytest
 import xxhash
-from tandemmq.broker.v1 import replica_reader_service_pb2 as reader_pb
-from tandemmq.broker.v1 import (
-    replica_reader_service_pb2_grpc,
-    replica_repair_service_pb2_grpc,
-)
-from tandemmq.broker.v1 import replica_repair_service_pb2 as pb
-from tandemmq.broker.v1.replica_service_pb2 import LogRange
 
-from mqcore.message.record_decoder import Blank, RecordFound, scan_record
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.topic_admin import broker_status, create_topic
+from tandemmq.core.message.record_decoder import Blank, RecordFound, scan_record
+from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
+from tandemmq.proto.broker.v1 import (
+    replica_reader_service_pb2_grpc,
+    replica_repair_service_pb2_grpc,
+)
+from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as pb
+from tandemmq.proto.broker.v1.replica_service_pb2 import LogRange
 
 TOPIC = "repaired"
 SETTINGS = {"auditReadRate": str(4 << 30), "mappedFileSizeCommitLog": str(8 << 20)}

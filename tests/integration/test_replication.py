@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.posix_disk import PosixDisk
 from demo.evidence import logged_message_ids
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import SMALL_STORE, ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.messages import outgoing_message
 from support.stores import new_store, with_options
 from support.topic_admin import accept_loss, broker_status, create_topic, loss_to_accept
+from tandemmq.broker.posix_disk import PosixDisk
 
 TOPIC = "integration"
 

@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 
 import grpc
-from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
-from tandemmq.admin.v1 import broker_operations_service_pb2_grpc
 
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.topic_admin import broker_status, create_topic
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2_grpc
 
 TOPIC = "kept"
 SMALL = {"mappedFileSizeCommitLog": str(128 << 10), "maxMessageSize": "1024"}

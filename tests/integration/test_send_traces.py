@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import grpc
 import pytest
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as service
-from apache.rocketmq.v2 import service_pb2_grpc
 
 from support.acknowledged_sends import METADATA
 from support.api_requests import message, send_request
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.otlp_receiver import OtlpReceiver, ReceivedSpan
 from support.topic_admin import broker_status, create_topic
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as service
+from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
 
 TOPIC = "traced"
 SERVER = "apache.rocketmq.v2.MessagingService/SendMessage"

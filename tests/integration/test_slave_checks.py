@@ -10,15 +10,15 @@ from typing import Final, cast
 
 import pytest
 
-from broker.replica_identity import ReplicaIdentity
-from broker.slave.follower import Follower, MasterAddress
-from mqcore.replication.frames import REPORT, REPORT_BYTES, TRANSFER_HEADER, SlaveOptions
-from mqcore.routing.values import BrokerIdentity
-from mqcore.storage.message_store import MessageStore
-from mqservice.loop_meter import SystemClock
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import log_bytes, new_store, with_options
+from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.slave.follower import Follower, MasterAddress
+from tandemmq.core.replication.frames import REPORT, REPORT_BYTES, TRANSFER_HEADER, SlaveOptions
+from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.service.loop_meter import SystemClock
 
 _FILE_BYTES: Final = 64 << 10
 _LIMIT_S: Final = 20.0
@@ -153,7 +153,7 @@ async def test_a_record_that_is_damaged_at_its_master_is_never_reported(monkeypa
     master.damaged_at, master.damaged_connections = end - 60, 1_000
     slave = new_store(SimulatedDisk(rng), options=_OPTIONS)
     slave.load()
-    monkeypatch.setattr("broker.slave.follower.CORRUPT_PAUSE_MAX_S", 0.6)
+    monkeypatch.setattr("tandemmq.broker.slave.follower.CORRUPT_PAUSE_MAX_S", 0.6)
     async with _followed(master, slave):
         while len(master.reports) < 4:
             await asyncio.sleep(0.01)

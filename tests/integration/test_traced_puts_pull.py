@@ -9,23 +9,23 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
-from tandemmq.broker.v1 import replica_service_pb2_grpc
 
-from broker.peer_api.replica import ReplicaServicer
-from broker.peer_client import PeerClient, PeerUnavailable
-from broker.replica_identity import ReplicaIdentity
-from broker.replica_proof import ReplicaProof
-from broker.slave.traced_puts_pull import TracedPutsPull
-from broker.tracing.send_tracer import BrokerTracing, TracedPuts
-from mqcore.routing.values import BrokerIdentity
-from mqcore.tracing.attributes import RetainedFor
-from mqcore.tracing.replica_spans import ReplicaTimelines
-from mqcore.tracing.send_spans import ResolvedSend, TracedSend
-from mqcore.tracing.span_data import SpanData
-from mqcore.tracing.trace_context import HeadSampler, TraceContext, TraceOptions
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store
+from tandemmq.broker.peer_api.replica import ReplicaServicer
+from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
+from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.replica_proof import ReplicaProof
+from tandemmq.broker.slave.traced_puts_pull import TracedPutsPull
+from tandemmq.broker.tracing.send_tracer import BrokerTracing, TracedPuts
+from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.tracing.attributes import RetainedFor
+from tandemmq.core.tracing.replica_spans import ReplicaTimelines
+from tandemmq.core.tracing.send_spans import ResolvedSend, TracedSend
+from tandemmq.core.tracing.span_data import SpanData
+from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext, TraceOptions
+from tandemmq.proto.broker.v1 import replica_service_pb2_grpc
 
 WAIT = TraceContext(0xABC, 7, True)
 

@@ -11,15 +11,15 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mqcore.message.properties import decode_properties
-from mqcore.message.record import record_tags_code
-from mqcore.message.record_decoder import Blank, RecordFound, decode_record, scan_record
-from mqcore.metadata.metadata_store import MetadataCorrupt, MetadataFile
-from mqcore.metadata.offset_tables import ConsumerOffsetTable
-from mqcore.storage.consume_queue import QueueEntry
-from mqcore.storage.message_store import MessageStore
 from simulation.ledger import Ledger
 from support.simulated_disk import SimulatedDisk
+from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.record import record_tags_code
+from tandemmq.core.message.record_decoder import Blank, RecordFound, decode_record, scan_record
+from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
+from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
+from tandemmq.core.storage.consume_queue import QueueEntry
+from tandemmq.core.storage.message_store import MessageStore
 
 __all__ = [
     "Violation",

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from mqcore.storage.message_store import MessageStore
 from simulation.checkers import (
     Violation,
     check_acknowledged,
@@ -36,6 +35,7 @@ from simulation.sim_operator import SimOperator
 from simulation.sim_producer import SimProducer
 from simulation.sim_slave import SimSlave
 from simulation.virtual_time import US_PER_MS, Timeline
+from tandemmq.core.storage.message_store import MessageStore
 
 __all__ = ["Cluster", "RunReport", "run"]
 

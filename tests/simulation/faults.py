@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from mqcore.storage.message_store import MessageStore
 from simulation.checkers import last_boundary
 from simulation.network import NORMAL_DELAY_US
 from simulation.run_settings import NAME_SERVER
 from simulation.virtual_time import US_PER_MS
+from tandemmq.core.storage.message_store import MessageStore
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster

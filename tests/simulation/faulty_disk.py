@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from mqcore.storage.kept_tail import KEPT_TAILS_FOLDER
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
+from tandemmq.core.storage.kept_tail import KEPT_TAILS_FOLDER
 
 __all__ = ["FaultyDisk"]
 

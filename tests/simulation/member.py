@@ -13,10 +13,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from mqcore.replication.log_history import REPLICA_FILE, ReplicaRecord
-from mqcore.storage.disk import DiskError
-from mqcore.storage.flush_jobs import StoreCheckpoint
-from mqcore.storage.message_store import MessageStore
 from simulation.checkers import Violation, end_of_filler, last_boundary, log_place, readable_end
 from simulation.faulty_disk import FaultyDisk
 from simulation.ledger import Answer
@@ -24,6 +20,10 @@ from simulation.network import Network
 from simulation.process import Journal, Machine, Process, ProcessFell
 from simulation.virtual_time import US_PER_MS
 from support.simulated_disk import UNLIMITED_BYTES, SimulatedCrash
+from tandemmq.core.replication.log_history import REPLICA_FILE, ReplicaRecord
+from tandemmq.core.storage.disk import DiskError
+from tandemmq.core.storage.flush_jobs import StoreCheckpoint
+from tandemmq.core.storage.message_store import MessageStore
 
 __all__ = ["BrokerNode", "Member"]
 

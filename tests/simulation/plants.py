@@ -9,18 +9,18 @@ from enum import Enum
 from typing import Any
 from unittest import mock
 
-from broker.replica_identity import ReplicaIdentity
-from mqcore.delivery.queue_progress import QueueProgress
-from mqcore.metadata.metadata_store import DataVersion
-from mqcore.metadata.topic_table import TopicTable
-from mqcore.replication.log_history import LogHistory
-from mqcore.replication.master_replica import MasterReplica
-from mqcore.replication.master_start import Fetch, MasterStart, Serve, StartStep
-from mqcore.replication.slave_catch_up import CatchUpStep
-from mqcore.storage.commit_log import CommitLog
-from mqcore.storage.flush_jobs import LogFlushJob
-from mqcore.storage.put_result import PutStatus
 from simulation.run_settings import RunSettings
+from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.core.delivery.queue_progress import QueueProgress
+from tandemmq.core.metadata.metadata_store import DataVersion
+from tandemmq.core.metadata.topic_table import TopicTable
+from tandemmq.core.replication.log_history import LogHistory
+from tandemmq.core.replication.master_replica import MasterReplica
+from tandemmq.core.replication.master_start import Fetch, MasterStart, Serve, StartStep
+from tandemmq.core.replication.slave_catch_up import CatchUpStep
+from tandemmq.core.storage.commit_log import CommitLog
+from tandemmq.core.storage.flush_jobs import LogFlushJob
+from tandemmq.core.storage.put_result import PutStatus
 
 __all__ = ["STEERED_PLANTS", "Plant", "planted", "steered"]
 
@@ -142,32 +142,32 @@ def _settle_too_far(self: QueueProgress) -> None:
         self.committed += 1
 
 
-_START = "mqcore.replication.master_start.MasterStart"
+_START = "tandemmq.core.replication.master_start.MasterStart"
 _TABLE_NOT_FETCHED = ("simulation.sim_master.recover_metadata", _nothing)
 
 _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
-    Plant.ACK_BEFORE_REPORT: (("mqcore.replication.master_replica.MasterReplica.submit", _submit_at_once),),
-    Plant.SKIP_SYNC: (("mqcore.storage.flush_jobs.LogFlushJob._sync", _no_sync),),
-    Plant.CUT_NOT_DURABLE: (("mqcore.storage.commit_log.CommitLog.set_end", _set_end_without_sync),),
-    Plant.FOLLOW_UNPROVEN: (("broker.slave.follower.catch_up_step", _always_connect),),
+    Plant.ACK_BEFORE_REPORT: (("tandemmq.core.replication.master_replica.MasterReplica.submit", _submit_at_once),),
+    Plant.SKIP_SYNC: (("tandemmq.core.storage.flush_jobs.LogFlushJob._sync", _no_sync),),
+    Plant.CUT_NOT_DURABLE: (("tandemmq.core.storage.commit_log.CommitLog.set_end", _set_end_without_sync),),
+    Plant.FOLLOW_UNPROVEN: (("tandemmq.broker.slave.follower.catch_up_step", _always_connect),),
     Plant.SERVE_AT_ONCE: ((f"{_START}.next_step", _serve_at_once),),
     Plant.SERVE_WITH_LESS: ((f"{_START}.next_step", _serve_with_less),),
     Plant.WITNESS_ALWAYS_BELIEVED: ((f"{_START}._is_proven", _is_whole),),
     Plant.CUT_FOR_ANY_MASTER: (
         (f"{_START}.next_step", _serve_at_once),
         (f"{_START}._greatest_epoch", _own_epoch_only),
-        ("mqcore.replication.slave_catch_up.stale_reason", _no_objection),
-        ("broker.slave.follower.cut_refusal", _no_objection),
+        ("tandemmq.core.replication.slave_catch_up.stale_reason", _no_objection),
+        ("tandemmq.broker.slave.follower.cut_refusal", _no_objection),
     ),
-    Plant.EPOCH_NOT_DURABLE: (("broker.replica_identity.ReplicaIdentity._write_history", _history_in_memory),),
-    Plant.HALF_RECORD_KEPT: (("broker.master.group_recovery.GroupRecovery._cut_half_record", _nothing),),
+    Plant.EPOCH_NOT_DURABLE: (("tandemmq.broker.replica_identity.ReplicaIdentity._write_history", _history_in_memory),),
+    Plant.HALF_RECORD_KEPT: (("tandemmq.broker.master.group_recovery.GroupRecovery._cut_half_record", _nothing),),
     Plant.METADATA_NOT_FETCHED: (_TABLE_NOT_FETCHED,),
     Plant.EMPTY_TABLE_TAKEN: (
         _TABLE_NOT_FETCHED,
-        ("mqcore.metadata.topic_table.TopicTable.apply_from_master", _take_all),
+        ("tandemmq.core.metadata.topic_table.TopicTable.apply_from_master", _take_all),
     ),
     Plant.FENCE_IGNORED: (("simulation.sim_master.SimMaster._superseded", _ignore),),
-    Plant.COMMITTED_TOO_FAR: (("mqcore.delivery.queue_progress.QueueProgress._settle", _settle_too_far),),
+    Plant.COMMITTED_TOO_FAR: (("tandemmq.core.delivery.queue_progress.QueueProgress._settle", _settle_too_far),),
 }
 
 # What the drawn settings seldom come to.

@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass, fields
 from typing import Final
 
-from mqcore.replication.frames import MasterOptions, SlaveOptions
-from mqcore.storage.options import FlushDiskType
+from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
+from tandemmq.core.storage.options import FlushDiskType
 
 __all__ = [
     "BROKER_NAME",

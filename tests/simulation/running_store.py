@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from broker.flush_worker import FlushWorker
-from broker.metadata_tables import MetadataTables, MetadataWrite
-from mqcore.message.record import Host
-from mqcore.storage.disk import Disk, DiskError, RawWrite
-from mqcore.storage.flush_jobs import FlushJob, NextSegmentJob
-from mqcore.storage.kept_tail import KeptTail
-from mqcore.storage.message_store import MessageStore
-from mqcore.storage.options import FlushDiskType, StoreOptions
-from mqcore.storage.recovery import RecoveryReport
-from mqcore.storage.retention import BelievedTime, RetentionFloor
 from simulation.checkers import DELAY_LEVELS_MS
 from simulation.process import Process
 from simulation.run_settings import RunSettings
 from simulation.virtual_time import US_PER_MS, WALL_START_MS
+from tandemmq.broker.flush_worker import FlushWorker
+from tandemmq.broker.metadata_tables import MetadataTables, MetadataWrite
+from tandemmq.core.message.record import Host
+from tandemmq.core.storage.disk import Disk, DiskError, RawWrite
+from tandemmq.core.storage.flush_jobs import FlushJob, NextSegmentJob
+from tandemmq.core.storage.kept_tail import KeptTail
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.options import FlushDiskType, StoreOptions
+from tandemmq.core.storage.recovery import RecoveryReport
+from tandemmq.core.storage.retention import BelievedTime, RetentionFloor
 
 __all__ = ["RunningStore"]
 
@@ -173,7 +173,8 @@ class RunningStore:
         self._log_flush.kick()
 
     async def _retention(self) -> None:
-        """See `broker.retention.Retention`; it also lets a store that met a full disk see that there is room again."""
+        """See `tandemmq.broker.retention.Retention`; it also lets a store that met a full disk see that there is room
+        again."""
         while True:
             await asyncio.sleep(RETENTION_INTERVAL_MS / 1000)
             clock = self._process.clock

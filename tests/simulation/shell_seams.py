@@ -15,12 +15,12 @@ from unittest import mock
 
 import structlog
 
-from broker.master import group_recovery, ha_listener
-from broker.slave import follower, ha_connection, metadata_pull
 from simulation.network import PeerUnavailable
 from simulation.sim_peer_client import SimPeerClient
 from simulation.sim_socket import SimSocketModule
 from simulation.virtual_time import bury_all
+from tandemmq.broker.master import group_recovery, ha_listener
+from tandemmq.broker.slave import follower, ha_connection, metadata_pull
 
 __all__ = ["in_simulation"]
 

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from broker.leases import LeaseStorage
-from broker.metadata_tables import MetadataTables
-from broker.queue_reader import StoreQueueReader
-from mqcore.delivery.lease_state import DeliveryOptions
-from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.queue_progress import Delivery
-from mqcore.delivery.subscription import TagFilter
-from mqcore.message.properties import decode_properties
-from mqcore.storage.disk import Disk
-from mqcore.storage.message_store import MessageStore
 from simulation.network import PeerUnavailable, ServiceKey
 from simulation.process import Process
 from simulation.run_settings import BROKER_NAME, TOPIC, RunSettings
+from tandemmq.broker.leases import LeaseStorage
+from tandemmq.broker.metadata_tables import MetadataTables
+from tandemmq.broker.queue_reader import StoreQueueReader
+from tandemmq.core.delivery.lease_state import DeliveryOptions
+from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.queue_progress import Delivery
+from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.storage.disk import Disk
+from tandemmq.core.storage.message_store import MessageStore
 
 __all__ = ["DELIVERIES", "GROUP", "INVISIBLE_MS", "DeliveredMessage", "DeliveryService", "SimDelivery"]
 
@@ -60,7 +60,7 @@ DELIVERIES: Final = ServiceKey[DeliveryService]("delivery")
 
 
 class SimDelivery:
-    """Owned by one run of the master. See `broker.broker.Broker` for the order of its steps."""
+    """Owned by one run of the master. See `tandemmq.broker.broker.Broker` for the order of its steps."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class SimDelivery:
         self.storage.load()
 
     def start(self) -> None:
-        """The broker begins its work; see `broker.broker.Broker._start_background`."""
+        """The broker begins its work; see `tandemmq.broker.broker.Broker._start_background`."""
         self._process.loop.spawn(self._ticks(), name="leases")
         self._process.loop.spawn(self._progress_ticks(), name="progress")
 

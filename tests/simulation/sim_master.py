@@ -7,21 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import simulation.sim_peer_client as peers
-from broker.group_members import GroupMembers
-from broker.master.group_recovery import GroupRecovery, GroupView, cut_progress, recover_leases, recover_metadata
-from broker.master.ha_listener import HaListener
-from broker.metadata_tables import MetadataTables
-from broker.replica_identity import ReplicaIdentity
-from broker.write_path import WritePath
-from mqcore.message.properties import decode_properties
-from mqcore.message.record import OutgoingMessage
-from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig
-from mqcore.metadata.topic_table import TopicConfig
-from mqcore.replication.master_replica import MasterReplica
-from mqcore.replication.master_start import Wait
-from mqcore.routing.values import BrokerIdentity
-from mqcore.storage.message_store import MessageStore
-from mqcore.storage.put_result import AppendResult, PutStatus
 from simulation.ledger import Answer, Ledger
 from simulation.member import Member
 from simulation.network import Network, PeerUnavailable
@@ -33,6 +18,27 @@ from simulation.sim_name_server import BrokerRegistration
 from simulation.sim_operator import ADMIN
 from simulation.sim_producer import SENDS
 from simulation.sim_replica_service import REPLICAS, SimReplicaService
+from tandemmq.broker.group_members import GroupMembers
+from tandemmq.broker.master.group_recovery import (
+    GroupRecovery,
+    GroupView,
+    cut_progress,
+    recover_leases,
+    recover_metadata,
+)
+from tandemmq.broker.master.ha_listener import HaListener
+from tandemmq.broker.metadata_tables import MetadataTables
+from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.write_path import WritePath
+from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.record import OutgoingMessage
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
+from tandemmq.core.metadata.topic_table import TopicConfig
+from tandemmq.core.replication.master_replica import MasterReplica
+from tandemmq.core.replication.master_start import Wait
+from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.put_result import AppendResult, PutStatus
 
 __all__ = ["SimMaster"]
 
@@ -44,7 +50,7 @@ STOP_LIMIT_MS: Final = 5_000
 class SimMaster:
     """One run of broker id 0: recover, hear the group, fetch what another has more, listen, register, serve.
 
-    What is done here in which order is that of `broker.broker.Broker`.
+    What is done here in which order is that of `tandemmq.broker.broker.Broker`.
     """
 
     def __init__(
@@ -202,7 +208,7 @@ class SimMaster:
         self._role = self._process.loop.spawn(self._run(is_whole=not report.may_have_lost), name="master")
 
     async def stop(self) -> None:
-        """See `broker.broker.Broker._stop`."""
+        """See `tandemmq.broker.broker.Broker._stop`."""
         self._refusal = "the broker is stopping"
         await self._registration.unregister()
         if self._role is not None:
@@ -289,7 +295,7 @@ class SimMaster:
             self._serve()
 
     async def _fetch_metadata(self, endpoints: Sequence[str], is_behind: bool) -> None:
-        """See `broker.broker.Broker._fetch_metadata`."""
+        """See `tandemmq.broker.broker.Broker._fetch_metadata`."""
         has_leases = False
         for endpoint in endpoints:
             try:

@@ -9,12 +9,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from broker.metadata_tables import MetadataTables
-from broker.replica_identity import ReplicaIdentity
-from mqcore.metadata.metadata_store import DataVersion
-from mqcore.routing.group_memory import GroupMemory
-from mqcore.routing.route_table import HeartbeatStatus, RegistrationRefused, RouteTable
-from mqcore.routing.values import (
+from simulation.network import Connection, Network, PeerUnavailable, ServiceKey
+from simulation.process import Process
+from simulation.run_settings import BROKER_NAME, CLUSTER_NAME, HA_PORT, METADATA_PORT, NAME_SERVER
+from simulation.sim_producer import ROUTES
+from tandemmq.broker.metadata_tables import MetadataTables
+from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.core.metadata.metadata_store import DataVersion
+from tandemmq.core.routing.group_memory import GroupMemory
+from tandemmq.core.routing.route_table import HeartbeatStatus, RegistrationRefused, RouteTable
+from tandemmq.core.routing.values import (
     MASTER_ID,
     BrokerEndpoints,
     BrokerIdentity,
@@ -23,12 +27,8 @@ from mqcore.routing.values import (
     ReplicaMemory,
     TopicQueues,
 )
-from mqcore.storage.message_store import MessageStore
-from mqservice.name_server_link import ClusterView
-from simulation.network import Connection, Network, PeerUnavailable, ServiceKey
-from simulation.process import Process
-from simulation.run_settings import BROKER_NAME, CLUSTER_NAME, HA_PORT, METADATA_PORT, NAME_SERVER
-from simulation.sim_producer import ROUTES
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.service.name_server_link import ClusterView
 
 __all__ = ["NAME_SERVER_PLANE", "BrokerRegistration", "NameServerService", "SimNameServer"]
 
@@ -49,7 +49,7 @@ HEARD: Final = b"\x00"
 REGISTER_AGAIN: Final = b"\x01"
 SUPERSEDED: Final = b"\x02"
 MEMORY_WRITE_MS: Final = 1_000
-"""How often a NameServer with a folder writes what it remembers; see `nameserver.route_registry`."""
+"""How often a NameServer with a folder writes what it remembers; see `tandemmq.nameserver.route_registry`."""
 
 
 class NameServerService(Protocol):
@@ -182,7 +182,7 @@ class RegisteredSuperseded(PeerUnavailable):
 class BrokerRegistration:
     """A broker's link to the NameServer: learns who is there and, once `announced`, keeps the broker registered.
 
-    See `mqservice.name_server_link.NameServerLinks`.
+    See `tandemmq.service.name_server_link.NameServerLinks`.
     """
 
     process: Process

@@ -7,13 +7,13 @@ import random
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from mqcore.metadata.metadata_store import MetadataFile
 from simulation.ledger import Ledger
 from simulation.network import Network, PeerUnavailable, ServiceKey
 from simulation.process import Process
 from simulation.run_settings import NAME_SERVER, TOPIC, RunSettings
 from simulation.sim_delivery import GROUP
 from simulation.sim_producer import ROUTES
+from tandemmq.core.metadata.metadata_store import MetadataFile
 
 __all__ = ["ADMIN", "AdminService", "SimOperator"]
 

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from broker.leases import LeaseChange, LeasePosition
-from broker.peer_client import EpochPromise, ReplicaClaim
-from mqcore.metadata.metadata_store import DataVersion, MetadataFile
-from mqcore.replication.log_history import LogHistory, LogRange
-from mqcore.routing.values import BrokerIdentity
 from simulation.network import PeerUnavailable
 from simulation.process import running_process
 from simulation.sim_replica_service import REPLICAS, WATCH_LIMIT_MS, PeerLog
+from tandemmq.broker.leases import LeaseChange, LeasePosition
+from tandemmq.broker.peer_client import EpochPromise, ReplicaClaim
+from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
+from tandemmq.core.replication.log_history import LogHistory, LogRange
+from tandemmq.core.routing.values import BrokerIdentity
 
 __all__ = ["SimPeerClient"]
 
@@ -25,7 +25,7 @@ PIECE_BYTES: Final = 2_000
 
 
 class SimPeerClient:
-    """See `broker.peer_client.PeerClient`."""
+    """See `tandemmq.broker.peer_client.PeerClient`."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint

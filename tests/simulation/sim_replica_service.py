@@ -1,6 +1,6 @@
 """What members of the group ask each other about their logs and tables.
 
-See `broker.peer_api.replica.ReplicaServicer` and `broker.peer_api.metadata.MetadataServicer`.
+See `tandemmq.broker.peer_api.replica.ReplicaServicer` and `tandemmq.broker.peer_api.metadata.MetadataServicer`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from broker.leases import LeaseChange, LeasePosition, LeaseSource
-from broker.metadata_tables import MetadataTables
-from broker.peer_client import EpochPromise, ReplicaClaim
-from broker.replica_identity import ReplicaIdentity
-from broker.replica_proof import ReplicaProof
-from mqcore.metadata.metadata_store import DataVersion, MetadataFile
-from mqcore.replication.log_history import LogExtent, LogHistory, LogRange
-from mqcore.routing.values import BrokerIdentity, ReplicaMemory
-from mqcore.storage.message_store import MessageStore
 from simulation.network import PeerUnavailable, ServiceKey
+from tandemmq.broker.leases import LeaseChange, LeasePosition, LeaseSource
+from tandemmq.broker.metadata_tables import MetadataTables
+from tandemmq.broker.peer_client import EpochPromise, ReplicaClaim
+from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.replica_proof import ReplicaProof
+from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
+from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRange
+from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
+from tandemmq.core.storage.message_store import MessageStore
 
 __all__ = ["REPLICAS", "WATCH_LIMIT_MS", "PeerLog", "ReplicaService", "SimReplicaService"]
 

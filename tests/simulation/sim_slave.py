@@ -5,15 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from broker.group_members import GroupMembers
-from broker.leases import LeaseCopy
-from broker.master.group_recovery import cut_progress
-from broker.metadata_tables import MetadataTables
-from broker.replica_identity import ReplicaIdentity
-from broker.slave.follower import Follower
-from broker.slave.metadata_pull import MetadataPull
-from mqcore.routing.values import BrokerIdentity
-from mqcore.storage.message_store import MessageStore
 from simulation.member import Member
 from simulation.network import Network
 from simulation.process import Journal, Process
@@ -21,6 +12,15 @@ from simulation.run_settings import BROKER_NAME, CLUSTER_NAME, RunSettings
 from simulation.running_store import RunningStore
 from simulation.sim_name_server import BrokerRegistration
 from simulation.sim_replica_service import REPLICAS, SimReplicaService
+from tandemmq.broker.group_members import GroupMembers
+from tandemmq.broker.leases import LeaseCopy
+from tandemmq.broker.master.group_recovery import cut_progress
+from tandemmq.broker.metadata_tables import MetadataTables
+from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.slave.follower import Follower
+from tandemmq.broker.slave.metadata_pull import MetadataPull
+from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.storage.message_store import MessageStore
 
 __all__ = ["SimSlave"]
 
@@ -153,7 +153,7 @@ class SimSlave:
         ]
 
     async def stop(self) -> None:
-        """See `broker.broker.Broker._stop`."""
+        """See `tandemmq.broker.broker.Broker._stop`."""
         await self._registration.unregister()
         for role in self._roles:
             role.cancel()

@@ -1,7 +1,7 @@
 """Sockets over the simulated network, with just the calls the broker's replication plane makes.
 
-`broker.master.ha_listener` and `broker.slave.ha_connection` run on these unchanged: non-blocking, partial sends,
-readiness told by the event loop as long as it lasts.
+`tandemmq.broker.master.ha_listener` and `tandemmq.broker.slave.ha_connection` run on these unchanged: non-blocking,
+partial sends, readiness told by the event loop as long as it lasts.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Nothing here sleeps. `Timeline.run` takes the next event, sets the time to it and calls it; a virtual minute costs what
 its events cost. Equal times are served in the order of scheduling, so a run depends on its seed alone.
 
-A process gets an event loop of its own, and not only callbacks, so that the broker's real shell (`broker.write_path`,
-`broker.flush_worker`, `broker.leases`) runs here unchanged. Killing the process means that its loop never calls
-anything again.
+A process gets an event loop of its own, and not only callbacks, so that the broker's real shell
+(`tandemmq.broker.write_path`, `tandemmq.broker.flush_worker`, `tandemmq.broker.leases`) runs here unchanged. Killing
+the process means that its loop never calls anything again.
 """
 
 from __future__ import annotations

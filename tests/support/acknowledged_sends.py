@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Self
 
 import grpc
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as service
 
 from support.cluster_processes import ServiceProcess
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as service
 
 METADATA = (("x-mq-client-id", "acknowledged-sends@1@0@0"), ("x-mq-language", "PYTHON"))
 

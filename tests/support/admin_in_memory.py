@@ -9,21 +9,21 @@ from dataclasses import dataclass
 import httpx
 import structlog
 
-from admin.api.access import Access, AccessRules
-from admin.api.acting_operations import OperationsDesk
-from admin.api.actors import SessionTable
-from admin.audit_log import AuditLog
-from admin.consistency_runs import ConsistencyRuns
-from admin.console.answers import AddPages
-from admin.console.frame import PageTemplates
-from admin.http_api import http_app
-from admin.metrics import ClusterMetrics
-from admin.settings import AdminSettings
-from mqservice.settings import load_settings
 from support.admin_readings import cached
 from support.fake_operations import FakeOperations
 from support.manual_time import ManualTime
 from support.trace_samples import FakeTraces
+from tandemmq.admin.api.access import Access, AccessRules
+from tandemmq.admin.api.acting_operations import OperationsDesk
+from tandemmq.admin.api.actors import SessionTable
+from tandemmq.admin.audit_log import AuditLog
+from tandemmq.admin.consistency_runs import ConsistencyRuns
+from tandemmq.admin.console.answers import AddPages
+from tandemmq.admin.console.frame import PageTemplates
+from tandemmq.admin.http_api import http_app
+from tandemmq.admin.metrics import ClusterMetrics
+from tandemmq.admin.settings import AdminSettings
+from tandemmq.service.settings import load_settings
 
 __all__ = ["AdminInMemory", "admin_in_memory"]
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from admin.cluster_reader import CachedCluster
-from admin.cluster_state import ClusterState, ExpectedBroker, Finding
-from admin.consistency_runs import ConsistencyRuns, ResultsUnavailable
-from mqcore.audit.run_summary import RunSummary
 from support.cluster_states import healthy_cluster
 from support.manual_time import ManualTime
+from tandemmq.admin.cluster_reader import CachedCluster
+from tandemmq.admin.cluster_state import ClusterState, ExpectedBroker, Finding
+from tandemmq.admin.consistency_runs import ConsistencyRuns, ResultsUnavailable
+from tandemmq.core.audit.run_summary import RunSummary
 
 __all__ = ["FakeReader", "FakeResults", "cached", "consistency_of"]
 

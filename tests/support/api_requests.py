@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.message import Message
 
-from mqservice.rpc import ServerStreamMethod, StatusCode, UnaryMethod
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.rpc import ServerStreamMethod, StatusCode, UnaryMethod
 
 __all__ = ["Answer", "ack_request", "call", "message", "receive", "receive_request", "send_request"]
 

@@ -12,26 +12,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from broker.posix_disk import PosixDisk
-from mqcore.audit.replica_store import ReplicaStore
-from mqcore.message.properties import encode_properties
-from mqcore.message.record import SCHEDULE_TOPIC, Host, OutgoingMessage, tags_code
-from mqcore.message.record_layout import (
+from support.messages import BORN_HOST, STORE_HOST, changed
+from support.replica_folders import open_replica
+from support.stores import ManualClock
+from tandemmq.broker.posix_disk import PosixDisk
+from tandemmq.core.audit.replica_store import ReplicaStore
+from tandemmq.core.message.properties import encode_properties
+from tandemmq.core.message.record import SCHEDULE_TOPIC, Host, OutgoingMessage, tags_code
+from tandemmq.core.message.record_layout import (
     INNER_BATCH,
     NEED_UNWRAP,
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from mqcore.metadata.metadata_store import MetadataFile, MetadataStore
-from mqcore.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable, GroupOffset
-from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from mqcore.metadata.topic_table import TopicConfig, TopicTable, system_topics
-from mqcore.storage.message_store import MessageStore
-from mqcore.storage.options import StoreOptions
-from support.messages import BORN_HOST, STORE_HOST, changed
-from support.replica_folders import open_replica
-from support.stores import ManualClock
+from tandemmq.core.metadata.metadata_store import MetadataFile, MetadataStore
+from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable, GroupOffset
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, system_topics
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.options import StoreOptions
 
 __all__ = [
     "AUDIT_OPTIONS",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mqcore.audit.findings import Finding, FindingKind, Verdict
-from mqcore.audit.run_summary import GroupSummary, Outcome, ReplicaSummary, RunSummary, Tier
+from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.run_summary import GroupSummary, Outcome, ReplicaSummary, RunSummary, Tier
 
 __all__ = ["diverged_run", "equal_group", "equal_run", "finding", "replica", "run_of"]
 

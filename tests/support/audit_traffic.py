@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from mqclient import ClientError, ClientOptions, Producer, SimpleConsumer
-from mqservice.loop_meter import SystemClock
+from tandemmq.client import ClientError, ClientOptions, Producer, SimpleConsumer
+from tandemmq.service.loop_meter import SystemClock
 
 __all__ = ["TOPICS", "BackgroundLoad", "TopicKind", "consume", "send"]
 

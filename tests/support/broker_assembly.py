@@ -11,26 +11,26 @@ import random
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
-from broker.client_api.client_api import ClientApi
-from broker.client_api.services import ApiOptions, Timers
-from broker.client_api.sessions import ClientSessions
-from broker.put import PutAnswer, PutDone, answer_of
-from broker.queue_reader import StoreQueueReader
-from broker.tracing.send_tracer import BrokerTracing, SendTracer
-from mqcore.clock import Clock
-from mqcore.delivery.lease_state import DeliveryOptions
-from mqcore.delivery.lease_table import LeaseTable
-from mqcore.message.record import Host, OutgoingMessage
-from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from mqcore.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
-from mqcore.routing.values import BrokerData, BrokerEndpoints, BrokerIdentity, QueueData, TopicRoute
-from mqcore.storage.disk import Disk
-from mqcore.storage.message_store import MessageStore
-from mqcore.storage.options import StoreOptions
-from mqcore.storage.put_result import AppendResult, PutStatus
-from mqservice.rpc import Call
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
+from tandemmq.broker.client_api.client_api import ClientApi
+from tandemmq.broker.client_api.services import ApiOptions, Timers
+from tandemmq.broker.client_api.sessions import ClientSessions
+from tandemmq.broker.put import PutAnswer, PutDone, answer_of
+from tandemmq.broker.queue_reader import StoreQueueReader
+from tandemmq.broker.tracing.send_tracer import BrokerTracing, SendTracer
+from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.lease_state import DeliveryOptions
+from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.message.record import Host, OutgoingMessage
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
+from tandemmq.core.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
+from tandemmq.core.routing.values import BrokerData, BrokerEndpoints, BrokerIdentity, QueueData, TopicRoute
+from tandemmq.core.storage.disk import Disk
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.options import StoreOptions
+from tandemmq.core.storage.put_result import AppendResult, PutStatus
+from tandemmq.service.rpc import Call
 
 __all__ = ["BrokerAssembly"]
 
@@ -43,7 +43,7 @@ _STORE_OPTIONS = StoreOptions(
 
 
 class BrokerAssembly:
-    """Satisfies `broker.client_api.services.BrokerServices`. Event loop only."""
+    """Satisfies `tandemmq.broker.client_api.services.BrokerServices`. Event loop only."""
 
     def __init__(
         self,

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from typer.testing import CliRunner, Result
 
-from admin.cli.app import app
-from admin.cli.cluster_address import ClusterAddress, ClusterTarget
-from admin.cli.connection import ClusterChoice, ClusterConnection
-from admin.cli.failure import CommandError
-from admin.cluster_state import ClusterState
-from admin.operations.interface import Operations
-from admin.rpc import Channels
 from support.cluster_states import healthy_cluster
 from support.fake_operations import FakeOperations
+from tandemmq.admin.cluster_state import ClusterState
+from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.rpc import Channels
+from tandemmq.cli.app import app
+from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget
+from tandemmq.cli.connection import ClusterChoice, ClusterConnection
+from tandemmq.cli.failure import CommandError
 
 __all__ = ["FakeCluster", "two_groups"]
 

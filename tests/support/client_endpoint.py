@@ -7,11 +7,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import MappingProxyType
 from typing import Final
 
-from mqcore.clock import Clock
-from mqservice.grpc_server import GrpcServer
-from mqservice.http2_front import Http2Front
-from mqservice.rpc import MethodTable
 from support.broker_assembly import BrokerAssembly
+from tandemmq.core.clock import Clock
+from tandemmq.service.grpc_server import GrpcServer
+from tandemmq.service.http2_front import Http2Front
+from tandemmq.service.rpc import MethodTable
 
 __all__ = ["FRONTS", "Front", "serving"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from admin.cluster_reader import ClusterReading
-from admin.cluster_state import ClusterState
-from admin.history import ClusterHistory
+from tandemmq.admin.cluster_reader import ClusterReading
+from tandemmq.admin.cluster_state import ClusterState
+from tandemmq.admin.history import ClusterHistory
 
 __all__ = ["observe"]
 

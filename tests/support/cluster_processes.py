@@ -180,7 +180,7 @@ class ProcessCluster:
         number = len(self.name_servers)
         server = ServiceProcess(
             name=f"namesrv-{number}",
-            module="nameserver",
+            module="tandemmq.nameserver",
             settings={
                 "bindAddress": "127.0.0.1",
                 **({"storePathRootDir": str(self.folder / f"namesrv-{number}")} if with_disk else {}),
@@ -210,7 +210,7 @@ class ProcessCluster:
         role = {"brokerRole": "SYNC_MASTER" if broker_id == 0 else "SLAVE"}
         broker = ServiceProcess(
             name=key,
-            module="broker",
+            module="tandemmq.broker",
             settings={
                 "brokerName": name,
                 "brokerId": str(broker_id),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from admin.cluster_state import (
+from tandemmq.admin.cluster_state import (
     BrokerState,
     BrokerStatus,
     ClusterState,

@@ -13,8 +13,8 @@ from typing import Final
 
 import pyarrow.parquet as parquet
 
-from mqcore.audit.findings import Finding
-from mqcore.audit.run_summary import ExitCode, GroupSummary, RunSummary
+from tandemmq.core.audit.findings import Finding
+from tandemmq.core.audit.run_summary import ExitCode, GroupSummary, RunSummary
 
 __all__ = ["JobRun", "run_job"]
 
@@ -50,7 +50,7 @@ class JobRun:
 
 def run_job(results: Path, settings: Mapping[str, str], *, log: Path, limit_s: float = JOB_LIMIT_S) -> JobRun:
     """One run on this machine. AssertionError with the end of its log when it broke, and told nothing."""
-    command = [sys.executable, "-m", "consistency"]
+    command = [sys.executable, "-m", "tandemmq.consistency"]
     for key, value in {"results": str(results), **settings}.items():
         command += ["--set", f"{key}={value}"]
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,9 @@ from typing import Any, TypeVar, cast
 import grpc
 import grpc.aio
 
-from admin.cluster_state import BrokerState
-from admin.operations.questions import Answer, BrokerPlanes, CallFailure, Questions
-from admin.rpc import Channels
+from tandemmq.admin.cluster_state import BrokerState
+from tandemmq.admin.operations.questions import Answer, BrokerPlanes, CallFailure, Questions
+from tandemmq.admin.rpc import Channels
 
 __all__ = ["FakeQuestions", "rpc_error"]
 

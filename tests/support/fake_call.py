@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from mqservice.rpc import StatusCode
+from tandemmq.service.rpc import StatusCode
 
 __all__ = ["FakeCall"]
 
@@ -17,7 +17,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 @dataclass
 class FakeCall:
-    """Satisfies `mqservice.rpc.Call`. `cancel` plays a caller that goes away before it got what was sent."""
+    """Satisfies `tandemmq.service.rpc.Call`. `cancel` plays a caller that goes away before it got what was sent."""
 
     metadata: dict[str, str] = field(default_factory=lambda: {"x-mq-client-id": "client@1"})
     peer: str = "ipv4:127.0.0.1:50000"

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from admin.operations.questions import FailureKind, OperationFailed
-from admin.operations.values import (
+from support.operations_samples import (
+    BROKERS,
+    GROUPS,
+    MASTERS,
+    READ_TOPICS,
+    TOPICS,
+    bulk_topics,
+    clients,
+    events,
+    messages,
+    progress,
+    settings,
+)
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import (
     AcceptedLoss,
     Client,
     DeadLetterResult,
@@ -20,19 +33,6 @@ from admin.operations.values import (
     Setting,
     TestMessage,
     TopicSummary,
-)
-from support.operations_samples import (
-    BROKERS,
-    GROUPS,
-    MASTERS,
-    READ_TOPICS,
-    TOPICS,
-    bulk_topics,
-    clients,
-    events,
-    messages,
-    progress,
-    settings,
 )
 
 KEPT_TAIL = KeptTail(

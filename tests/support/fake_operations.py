@@ -8,9 +8,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TypeVar
 
-from admin.operations.questions import FailureKind, OperationFailed
-from admin.operations.topics import DEAD_LETTER_PREFIX
-from admin.operations.values import (
+from support.fake_cluster import FakeCluster
+from support.operations_samples import (
+    BROKERS,
+    MASTERS,
+    NOW_MS,
+)
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.topics import DEAD_LETTER_PREFIX
+from tandemmq.admin.operations.values import (
     FIRST_PAGE,
     AcceptedLoss,
     BrokerSettings,
@@ -49,12 +55,6 @@ from admin.operations.values import (
     TopicSummary,
     UnreadableRange,
     Unseen,
-)
-from support.fake_cluster import FakeCluster
-from support.operations_samples import (
-    BROKERS,
-    MASTERS,
-    NOW_MS,
 )
 
 __all__ = ["FakeOperations"]

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from mqcore.audit.comparison import compare_replicas, without_repeats
-from mqcore.audit.findings import Finding, digest_extents
-from mqcore.audit.log_walk import common_range, extra_tails, missing_tails
-from mqcore.audit.metadata_comparison import compare_metadata
-from mqcore.audit.record_check import check_records
-from mqcore.audit.replica_store import ReplicaStore
-from mqcore.metadata.metadata_store import MetadataFile
-from mqcore.replication.log_history import LogRange
 from support.audit_stores import GROUP, open_group
+from tandemmq.core.audit.comparison import compare_replicas, without_repeats
+from tandemmq.core.audit.findings import Finding, digest_extents
+from tandemmq.core.audit.log_walk import common_range, extra_tails, missing_tails
+from tandemmq.core.audit.metadata_comparison import compare_metadata
+from tandemmq.core.audit.record_check import check_records
+from tandemmq.core.audit.replica_store import ReplicaStore
+from tandemmq.core.metadata.metadata_store import MetadataFile
+from tandemmq.core.replication.log_history import LogRange
 
 __all__ = ["EXTENT_BYTES", "FolderAudit", "audit_folders", "whole_digests"]
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import itertools
 import random
 
-from broker.client_api.sessions import ClientSessions
-from broker.group_changes import GroupChanges, GroupProgressView
-from broker.metadata_tables import MetadataTables
-from broker.queries.message_queries import MessageQueries
-from broker.queue_reader import StoreQueueReader
-from mqcore.delivery.lease_state import DeliveryOptions
-from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.queue_progress import Delivery
-from mqcore.delivery.subscription import TagFilter
-from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig
-from mqcore.metadata.topic_table import TopicConfig
 from support.messages import outgoing_message
 from support.query_stores import RememberedPages
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
+from tandemmq.broker.client_api.sessions import ClientSessions
+from tandemmq.broker.group_changes import GroupChanges, GroupProgressView
+from tandemmq.broker.metadata_tables import MetadataTables
+from tandemmq.broker.queries.message_queries import MessageQueries
+from tandemmq.broker.queue_reader import StoreQueueReader
+from tandemmq.core.delivery.lease_state import DeliveryOptions
+from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.queue_progress import Delivery
+from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
+from tandemmq.core.metadata.topic_table import TopicConfig
 
 __all__ = ["ConsumedBroker"]
 

@@ -22,22 +22,22 @@ from types import TracebackType
 from typing import Final, Self
 
 import grpc
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as service
-from apache.rocketmq.v2 import service_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
-from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
 
-from broker.posix_disk import PosixDisk
 from demo.evidence import compare_logs, logged_message_ids
-from mqcore.metadata.metadata_store import MetadataFile, MetadataStore
-from mqcore.metadata.offset_tables import ConsumerOffsetTable
-from mqcore.metadata.subscription_group_table import SubscriptionGroupTable
-from mqcore.metadata.topic_table import TopicTable
 from support.acknowledged_sends import METADATA, AcknowledgedSender, body_of
 from support.cluster_processes import ProcessCluster, ServiceProcess, lasting_port, wait_until
 from support.topic_admin import create_topic
+from tandemmq.broker.posix_disk import PosixDisk
+from tandemmq.core.metadata.metadata_store import MetadataFile, MetadataStore
+from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupTable
+from tandemmq.core.metadata.topic_table import TopicTable
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as service
+from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
 
 __all__ = ["BrokerGroup", "Verdict"]
 
@@ -327,7 +327,7 @@ class BrokerGroup:
         settings = self.master.settings | {"storePathRootDir": str(folder)}
         second = ServiceProcess(
             name=folder.name,
-            module="broker",
+            module="tandemmq.broker",
             settings=settings,
             log_path=self.folder / "logs" / f"{folder.name}.log",
             port_keys=self.master.port_keys,

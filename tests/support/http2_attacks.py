@@ -14,8 +14,8 @@ from typing import Final
 
 import hpack
 
-from mqgrpc import frames
 from support.http2_peer import GRPC_HEADERS, block, data, open_request, unary_request
+from tandemmq.http2 import frames
 
 __all__ = ["ATTACKS", "GREETING", "TLS_CLIENT_HELLO", "Attack", "run_attack"]
 

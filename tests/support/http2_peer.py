@@ -12,11 +12,11 @@ import h2.connection
 import h2.events
 from hpack import Decoder
 
-from mqgrpc import frames
-from mqgrpc.connection import Connection
-from mqgrpc.errors import Limits, Usage
-from mqgrpc.hpack import Header, HeaderDecoder, literal
-from mqgrpc.stream import Stream
+from tandemmq.http2 import frames
+from tandemmq.http2.connection import Connection
+from tandemmq.http2.errors import Limits, Usage
+from tandemmq.http2.hpack import Header, HeaderDecoder, literal
+from tandemmq.http2.stream import Stream
 
 __all__ = [
     "GRPC_HEADERS",

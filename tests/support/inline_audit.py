@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
-from consistency.audit import AuditReport, audit, new_run_id, write_report
-from consistency.discovery import discover
-from consistency.progress import Progress
-from consistency.results_store import ResultsStore
-from consistency.settings import ConsistencySettings
-from mqservice.settings import load_settings
 from support.inline_runner import InlineRunner
+from tandemmq.consistency.audit import AuditReport, audit, new_run_id, write_report
+from tandemmq.consistency.discovery import discover
+from tandemmq.consistency.progress import Progress
+from tandemmq.consistency.results_store import ResultsStore
+from tandemmq.consistency.settings import ConsistencySettings
+from tandemmq.service.settings import load_settings
 
 __all__ = ["run_inline"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
-from consistency.settings import TasksFailed
-from consistency.spark_session import encode_task
-from consistency.tasks import Task, TaskAnswer, run_tasks
+from tandemmq.consistency.settings import TasksFailed
+from tandemmq.consistency.spark_session import encode_task
+from tandemmq.consistency.tasks import Task, TaskAnswer, run_tasks
 
 __all__ = ["InlineRunner"]
 

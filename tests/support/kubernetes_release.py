@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from admin.cli.kube.rollout import CopyState, MasterCopies
-from admin.kubernetes_cluster import (
+from tandemmq.admin.kubernetes_cluster import (
     AccessDenied,
     ClaimState,
     DisruptionBudgetState,
@@ -16,6 +15,7 @@ from admin.kubernetes_cluster import (
     PodState,
     StatefulSetState,
 )
+from tandemmq.cli.kube.rollout import CopyState, MasterCopies
 
 __all__ = ["CLOSED", "FakePod", "FakeRelease", "FakeSet", "pod", "stateful_set"]
 

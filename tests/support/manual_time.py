@@ -6,7 +6,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 
-from mqcore.clock import Clock
+from tandemmq.core.clock import Clock
 
 __all__ = ["ManualTime", "OffsetClock"]
 
@@ -20,7 +20,8 @@ class _Timer:
 
 
 class ManualTime:
-    """Satisfies `mqcore.clock.Clock` and `broker.client_api.services.Timers`. Both clocks move together."""
+    """Satisfies `tandemmq.core.clock.Clock` and `tandemmq.broker.client_api.services.Timers`. Both clocks move
+    together."""
 
     def __init__(self, *, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_at_start_ms = wall_ms

@@ -6,7 +6,7 @@ import zlib
 from dataclasses import replace
 from typing import Final
 
-from admin.operations.values import (
+from tandemmq.admin.operations.values import (
     BrokerTopic,
     Client,
     EventLine,

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mqcore.audit.findings import Finding, Verdict
 from support.damaged_groups import GroupFolder
 from support.store_damage import Damage, Expected
+from tandemmq.core.audit.findings import Finding, Verdict
 
 __all__ = ["Judgement", "Planted", "judge", "plant"]
 

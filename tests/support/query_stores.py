@@ -7,18 +7,18 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from broker.queries.message_queries import MessageQueries
-from broker.queries.stored_records import LogRange
-from broker.queries.values import MessagePage, WantedMessages
-from broker.queue_reader import DamagedEntries
-from mqcore.message.record_layout import COMPRESSED
-from mqcore.metadata.topic_table import TopicConfig, TopicTable
-from mqcore.storage.message_store import MessageStore
-from mqcore.storage.options import StoreOptions
-from mqcore.storage.put_result import AppendResult
 from support.messages import STORE_HOST, outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock
+from tandemmq.broker.queries.message_queries import MessageQueries
+from tandemmq.broker.queries.stored_records import LogRange
+from tandemmq.broker.queries.values import MessagePage, WantedMessages
+from tandemmq.broker.queue_reader import DamagedEntries
+from tandemmq.core.message.record_layout import COMPRESSED
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.options import StoreOptions
+from tandemmq.core.storage.put_result import AppendResult
 
 __all__ = ["QueryStore", "RememberedPages"]
 

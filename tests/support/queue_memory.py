@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mqcore.delivery.queue_progress import QueueReader
-from mqcore.message.properties import encode_properties
-from mqcore.message.record import Host, MessageRecord, tags_code
-from mqcore.message.stored_message import StoredMessage
-from mqcore.offsets import PhysicalOffset, QueueOffset
-from mqcore.storage.consume_queue import FILLER_SIZE, QueueEntry
+from tandemmq.core.delivery.queue_progress import QueueReader
+from tandemmq.core.message.properties import encode_properties
+from tandemmq.core.message.record import Host, MessageRecord, tags_code
+from tandemmq.core.message.stored_message import StoredMessage
+from tandemmq.core.offsets import PhysicalOffset, QueueOffset
+from tandemmq.core.storage.consume_queue import FILLER_SIZE, QueueEntry
 
 __all__ = ["QueueMemory"]
 

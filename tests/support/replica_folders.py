@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mqcore.audit.replica_store import ReplicaFiles, ReplicaStore, StoreEntry, inspect_replica
+from tandemmq.core.audit.replica_store import ReplicaFiles, ReplicaStore, StoreEntry, inspect_replica
 
 __all__ = ["FolderFiles", "open_replica"]
 

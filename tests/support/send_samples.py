@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 
-from mqcore.tracing.attributes import RetainedFor
-from mqcore.tracing.send_spans import (
+from support.span_samples import MESSAGE_ID, START_NS, TOPIC, TRACE_ID
+from tandemmq.core.tracing.attributes import RetainedFor
+from tandemmq.core.tracing.send_spans import (
     AckPolicy,
     LinkTimeline,
     OffsetTimeline,
@@ -14,8 +15,7 @@ from mqcore.tracing.send_spans import (
     TracedSend,
     resolved_send,
 )
-from mqcore.tracing.trace_context import HeadSampler, TraceContext
-from support.span_samples import MESSAGE_ID, START_NS, TOPIC, TRACE_ID
+from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext
 
 __all__ = ["SOURCE", "kept_send"]
 

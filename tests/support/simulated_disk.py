@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from mqcore.storage.disk import (
+from tandemmq.core.storage.disk import (
     AppendFile,
     BlockFile,
     Disk,

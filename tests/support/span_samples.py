@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mqcore.tracing import attributes as names
-from mqcore.tracing.attributes import RetainedFor
-from mqcore.tracing.span_data import SpanData, SpanEvent, SpanKind, SpanLink
-from mqcore.tracing.trace_context import TraceContext
+from tandemmq.core.tracing import attributes as names
+from tandemmq.core.tracing.attributes import RetainedFor
+from tandemmq.core.tracing.span_data import SpanData, SpanEvent, SpanKind, SpanLink
+from tandemmq.core.tracing.trace_context import TraceContext
 
 __all__ = ["MESSAGE_ID", "SLAVE", "START_NS", "TOPIC", "TRACE_ID", "delivery_spans", "send_spans", "slave_spans"]
 

@@ -17,15 +17,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from mqcore.audit.findings import FindingKind
-from mqcore.audit.log_walk import LogPiece, PieceKind, walk_log
-from mqcore.audit.record_columns import RecordName, read_name
-from mqcore.audit.replica_store import ReplicaStore
-from mqcore.message.record_layout import CRC_MASK
-from mqcore.metadata.metadata_store import MetadataFile, read_java_json, write_java_json
-from mqcore.metadata.offset_tables import ConsumerOffsetTable, GroupOffset
-from mqcore.metadata.topic_table import TopicTable
 from support.replica_folders import open_replica
+from tandemmq.core.audit.findings import FindingKind
+from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
+from tandemmq.core.audit.record_columns import RecordName, read_name
+from tandemmq.core.audit.replica_store import ReplicaStore
+from tandemmq.core.message.record_layout import CRC_MASK
+from tandemmq.core.metadata.metadata_store import MetadataFile, read_java_json, write_java_json
+from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, GroupOffset
+from tandemmq.core.metadata.topic_table import TopicTable
 
 __all__ = ["DAMAGES", "Damage", "Expected"]
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from mqcore.message.properties import decode_properties, index_terms
-from mqcore.message.record import MessageRecord, record_tags_code
-from mqcore.message.record_decoder import Blank, RecordFound, scan_record
-from mqcore.message.record_layout import enters_consume_queue
-from mqcore.storage.consume_queue import QueueEntry
-from mqcore.storage.disk import Disk, RecordCorrupt
-from mqcore.storage.message_store import MessageStore
-from mqcore.storage.options import StoreOptions
-from mqcore.storage.retention import BelievedTime
 from support.messages import STORE_HOST
+from tandemmq.core.message.properties import decode_properties, index_terms
+from tandemmq.core.message.record import MessageRecord, record_tags_code
+from tandemmq.core.message.record_decoder import Blank, RecordFound, scan_record
+from tandemmq.core.message.record_layout import enters_consume_queue
+from tandemmq.core.storage.consume_queue import QueueEntry
+from tandemmq.core.storage.disk import Disk, RecordCorrupt
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.options import StoreOptions
+from tandemmq.core.storage.retention import BelievedTime
 
 __all__ = [
     "SMALL_OPTIONS",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import grpc
-from tandemmq.admin.v1 import broker_admin_service_pb2 as pb
-from tandemmq.admin.v1 import broker_admin_service_pb2_grpc
-from tandemmq.broker.v1 import replica_service_pb2 as replica_pb
-from tandemmq.broker.v1 import replica_service_pb2_grpc
 
 from support.cluster_processes import ServiceProcess
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
+from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
+from tandemmq.proto.broker.v1 import replica_service_pb2_grpc
 
 
 def _endpoint(process: ServiceProcess) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from admin.traces.reader import (
+from support.span_samples import MESSAGE_ID, START_NS, TOPIC, TRACE_ID, delivery_spans, send_spans, slave_spans
+from tandemmq.admin.traces.reader import (
     BrokerSpan,
     SlaveHolding,
     StoredCopy,
@@ -11,7 +12,6 @@ from admin.traces.reader import (
     TraceList,
     TracingState,
 )
-from support.span_samples import MESSAGE_ID, START_NS, TOPIC, TRACE_ID, delivery_spans, send_spans, slave_spans
 
 __all__ = [
     "MASTER",

@@ -13,24 +13,24 @@ from typing import NoReturn
 import grpc
 import grpc.aio
 import pytest
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as client_pb
 
-from admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, serving
-from broker.leases import LeasePosition
-from broker.peer_client import PeerClient, ReplicaClaim, SourceLog
-from broker.slave.metadata_pull import MetadataPull
-from mqclient.client_session import ClientSession
-from mqclient.connection import ClientOptions, Connection
-from mqclient.errors import EndpointUnreachable
-from mqcore.metadata.metadata_store import DataVersion, MetadataFile
-from mqcore.metadata.topic_table import TopicTable
-from mqcore.replication.log_history import LogRange
-from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, Registration
-from mqservice.logging import get_logger
-from mqservice.loop_meter import SystemClock
-from mqservice.name_server_link import NameServerLinks
-from mqservice.rpc import cancellation_wins
+from tandemmq.admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, serving
+from tandemmq.broker.leases import LeasePosition
+from tandemmq.broker.peer_client import PeerClient, ReplicaClaim, SourceLog
+from tandemmq.broker.slave.metadata_pull import MetadataPull
+from tandemmq.client.client_session import ClientSession
+from tandemmq.client.connection import ClientOptions, Connection
+from tandemmq.client.errors import EndpointUnreachable
+from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
+from tandemmq.core.metadata.topic_table import TopicTable
+from tandemmq.core.replication.log_history import LogRange
+from tandemmq.core.routing.values import BrokerEndpoints, BrokerIdentity, Registration
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as client_pb
+from tandemmq.service.logging import get_logger
+from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.name_server_link import NameServerLinks
+from tandemmq.service.rpc import cancellation_wins
 
 LIMIT_S = 1.0
 ADDRESS = "127.0.0.1:1"

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pytest
 
 from contract.client_api.raw_client import RawClient
-from mqservice.loop_meter import SystemClock
 from support.broker_assembly import BrokerAssembly
 from support.client_endpoint import FRONTS, Front, serving
 from support.manual_time import OffsetClock
+from tandemmq.service.loop_meter import SystemClock
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 import grpc.aio
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.message import Message
 
 from support.api_requests import Answer, ack_request, receive_request, send_request
 from support.fake_call import FakeCall
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
 __all__ = ["CLIENT_ID", "RawClient"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import grpc
 import grpc.aio
 import pytest
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.message import Message
 
 from contract.client_api.conftest import Endpoint
 from contract.client_api.raw_client import RawClient
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
 Code = definition.Code
 

@@ -7,12 +7,12 @@ import hashlib
 from time import monotonic
 
 import pytest
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as pb
 
 from contract.client_api.conftest import Endpoint
 from contract.client_api.raw_client import RawClient
 from support.api_requests import message, receive_request
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
 Code = definition.Code
 

@@ -10,9 +10,17 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from mqservice.loop_meter import SystemClock
-from mqservice.rpc import BidiMethod, Call, MethodTable, ServerStreamMethod, StatusCode, StreamHandler, UnaryMethod
 from support.client_endpoint import FRONTS, Front
+from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.rpc import (
+    BidiMethod,
+    Call,
+    MethodTable,
+    ServerStreamMethod,
+    StatusCode,
+    StreamHandler,
+    UnaryMethod,
+)
 
 MESSAGE_BYTES_MAX = 64 << 20
 SERVICE = "test.Mirror"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from mqgrpc import frames
-from mqgrpc.server import Server
-from mqgrpc.stream import Stream
+from tandemmq.http2 import frames
+from tandemmq.http2.server import Server
+from tandemmq.http2.stream import Stream
 
 GREETING = frames.PREFACE + frames.settings({})
 

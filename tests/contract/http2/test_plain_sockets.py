@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from mqgrpc import frames
-from mqgrpc.connection import Connection
-from mqgrpc.errors import Limits, Usage
-from mqgrpc.frames import RequestShape
-from mqgrpc.hpack import Header
-from mqgrpc.output import PendingOutput
-from mqgrpc.plain_sockets import PlainSockets
-from mqgrpc.stream import Stream
 from support.http2_peer import unary_request
+from tandemmq.http2 import frames
+from tandemmq.http2.connection import Connection
+from tandemmq.http2.errors import Limits, Usage
+from tandemmq.http2.frames import RequestShape
+from tandemmq.http2.hpack import Header
+from tandemmq.http2.output import PendingOutput
+from tandemmq.http2.plain_sockets import PlainSockets
+from tandemmq.http2.stream import Stream
 
 GREETING = frames.PREFACE + frames.settings({frames.SETTINGS_INITIAL_WINDOW_SIZE: frames.WINDOW_MAX})
 WIDE = frames.window_update(0, frames.WINDOW_MAX - frames.DEFAULT_WINDOW_BYTES)

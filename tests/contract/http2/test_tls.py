@@ -15,14 +15,14 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from contract.http2.conftest import SERVICE, Mirror
-from mqgrpc import frames
-from mqgrpc.errors import Limits
-from mqgrpc.server import Server, TlsMode
-from mqgrpc.stream import Stream
-from mqservice.http2_front import Http2Front
-from mqservice.loop_meter import SystemClock
 from support.http2_attacks import GREETING, TLS_CLIENT_HELLO
 from support.http2_peer import unary_request
+from tandemmq.http2 import frames
+from tandemmq.http2.errors import Limits
+from tandemmq.http2.server import Server, TlsMode
+from tandemmq.http2.stream import Stream
+from tandemmq.service.http2_front import Http2Front
+from tandemmq.service.loop_meter import SystemClock
 
 LIMITS = Limits(preface_timeout_s=0.3, tls_handshake_timeout_s=0.3)
 

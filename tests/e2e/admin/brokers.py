@@ -7,11 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
-from tandemmq.admin.v1 import broker_operations_service_pb2 as operations_pb
-from tandemmq.admin.v1 import message_query_service_pb2 as query_pb
-
-from admin.rpc import (
+from e2e.live_cluster import LiveCluster
+from tandemmq.admin.rpc import (
     BrokerAdminCalls,
     BrokerOperationsCalls,
     Channels,
@@ -19,7 +16,9 @@ from admin.rpc import (
     NameServerCalls,
     TraceCalls,
 )
-from e2e.live_cluster import LiveCluster
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
+from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 
 __all__ = ["MASTERS", "Brokers"]
 

@@ -30,7 +30,7 @@ def second_admin(stage: Stage, settings: dict[str, str], *, name: str, ready_sta
         "refreshInterval": "1000",
         **settings,
     }
-    command = [sys.executable, "-m", "admin"]
+    command = [sys.executable, "-m", "tandemmq.admin"]
     for key, value in given.items():
         command += ["--set", f"{key}={value}"]
     with (stage.folder / f"{name}.log").open("wb") as log:

@@ -12,15 +12,15 @@ from typing import Final
 import pytest
 from playwright.sync_api import Browser, expect
 
-from broker.posix_disk import PosixDisk
 from e2e.admin.brokers import MASTERS
 from e2e.admin.conftest import Note
 from e2e.admin.console import open_console
 from e2e.admin.shell import Shell
 from e2e.live_cluster import LiveCluster
 from e2e.programs import ROOT
-from mqcore.metadata.metadata_store import MetadataFile, MetadataStore
-from mqcore.metadata.topic_table import TopicConfig, TopicTable
+from tandemmq.broker.posix_disk import PosixDisk
+from tandemmq.core.metadata.metadata_store import MetadataFile, MetadataStore
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
 
 FOLDER: Final = ROOT / "build" / "e2e-admin-many"
 TOPICS: Final = 10_000

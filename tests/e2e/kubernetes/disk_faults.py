@@ -44,7 +44,7 @@ HELPER: Final = "disk-helper"
 # Runs in a broker's pod: ids of all messages in the CommitLog whose record is whole.
 _IDS: Final = """
 import pathlib, sys
-from mqcore.message import RecordFound, decode_properties, scan_record
+from tandemmq.core.message import RecordFound, decode_properties, scan_record
 for path in sorted(pathlib.Path(sys.argv[1], "commitlog").iterdir()):
     data, position = path.read_bytes(), 0
     first = int(path.name)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.metrics_catalogue import BROKER_METRICS
 from e2e.observability.alert_rules import chart_rules
 from e2e.observability.browser import picture
 from e2e.observability.conftest import Note
@@ -21,9 +20,10 @@ from e2e.observability.dashboard_pictures import draw_dashboards
 from e2e.observability.dashboards import metric_names, read_dashboard
 from e2e.observability.send_trace import SendTrace, TraceIncomplete, send_trace
 from e2e.observability.stage import DASHBOARDS, Stage
-from mqservice.metrics.exposition import MetricKind
 from support.cluster_processes import wait_until
 from support.consistency_job import run_job
+from tandemmq.broker.metrics_catalogue import BROKER_METRICS
+from tandemmq.service.metrics.exposition import MetricKind
 
 pytestmark = pytest.mark.timeout(900)
 

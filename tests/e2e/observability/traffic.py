@@ -86,8 +86,8 @@ async def _run(options: dict[str, Any]) -> None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    from mqclient import ClientError, ClientOptions, Producer, SimpleConsumer
-    from mqservice.loop_meter import SystemClock
+    from tandemmq.client import ClientError, ClientOptions, Producer, SimpleConsumer
+    from tandemmq.service.loop_meter import SystemClock
 
     provider = TracerProvider(resource=Resource.create({"service.name": "shop", "service.instance.id": "shop-0"}))
     exporter = OTLPSpanExporter(endpoint=options["otlp"], insecure=True)

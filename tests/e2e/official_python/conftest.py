@@ -15,10 +15,10 @@ import pytest
 
 # The environment is the demo's too: one list of pinned requirements for both.
 from demo.official_client import install_official_client
-from mqservice.loop_meter import SystemClock
 from support.broker_assembly import BrokerAssembly
 from support.client_endpoint import FRONTS, serving
 from support.manual_time import OffsetClock
+from tandemmq.service.loop_meter import SystemClock
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT_LIMIT_S = 90

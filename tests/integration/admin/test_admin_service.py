@@ -18,12 +18,12 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from prometheus_client.parser import text_string_to_metric_families
-from tandemmq.admin.v1 import cluster_service_pb2 as pb
-from tandemmq.admin.v1 import consistency_service_pb2 as consistency_pb
 
-from mqcore.audit.run_summary import RunSummary
 from support.audit_summaries import diverged_run
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from tandemmq.core.audit.run_summary import RunSummary
+from tandemmq.proto.admin.v1 import cluster_service_pb2 as pb
+from tandemmq.proto.admin.v1 import consistency_service_pb2 as consistency_pb
 
 _LIMIT_S = 60.0
 _CALL_S = 10.0
@@ -33,7 +33,7 @@ _SERVICE = "/tandemmq.admin.v1.ClusterService/"
 def _admin(folder: Path, **settings: str) -> ServiceProcess:
     return ServiceProcess(
         name="admin",
-        module="admin",
+        module="tandemmq.admin",
         settings={"refreshInterval": "200", **settings},
         log_path=folder / "logs" / "admin.log",
         port_keys=("httpPort",),
@@ -127,7 +127,7 @@ def test_cluster_becomes_healthy_on_every_plane(admin: ServiceProcess, channel: 
 
 def test_json_and_the_command_line_say_the_same(admin: ServiceProcess, cluster: ProcessCluster) -> None:
     _until(lambda: bool(_document(admin)["healthy"]), "healthy")
-    command = [sys.executable, "-m", "admin.cli", "status", "--json", "--namesrv", cluster.namesrv_addr]
+    command = [sys.executable, "-m", "tandemmq.cli", "status", "--json", "--namesrv", cluster.namesrv_addr]
     printed = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=_LIMIT_S).stdout)
     document = _document(admin)
     assert set(printed) <= set(document)
@@ -318,7 +318,7 @@ def test_open_port_without_a_token_is_warned_of(tmp_path: Path) -> None:
 
 
 def test_taken_port_and_bad_settings_are_told_before_the_start() -> None:
-    command = [sys.executable, "-m", "admin"]
+    command = [sys.executable, "-m", "tandemmq.admin"]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = subprocess.run(

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from kubernetes import client, config
 
-from admin.role_labels import ROLE_LABEL, KubernetesPods, Pod, PodsUnavailable
+from tandemmq.admin.role_labels import ROLE_LABEL, KubernetesPods, Pod, PodsUnavailable
 
 _PODS = "/api/v1/namespaces/messaging/pods"
 

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import grpc
 import pytest
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as service
-from apache.rocketmq.v2 import service_pb2_grpc
 
-from admin.cluster_reader import ClusterReader
-from admin.cluster_state import ClusterState
-from admin.operations.cluster_operations import ClusterOperations
-from admin.operations.questions import FailureKind, OperationFailed
-from admin.operations.values import (
+from support.acknowledged_sends import METADATA
+from support.cluster_processes import ProcessCluster
+from tandemmq.admin.cluster_reader import ClusterReader
+from tandemmq.admin.cluster_state import ClusterState
+from tandemmq.admin.operations.cluster_operations import ClusterOperations
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import (
     GroupChange,
     MessageQuery,
     MessageSummary,
@@ -30,11 +29,12 @@ from admin.operations.values import (
     TestReceipt,
     TopicChange,
 )
-from admin.rpc import Channels
-from mqclient import ClientOptions, Producer, ReceivedMessage, SimpleConsumer
-from mqservice.loop_meter import SystemClock
-from support.acknowledged_sends import METADATA
-from support.cluster_processes import ProcessCluster
+from tandemmq.admin.rpc import Channels
+from tandemmq.client import ClientOptions, Producer, ReceivedMessage, SimpleConsumer
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as service
+from tandemmq.proto.rocketmq.v2 import service_pb2_grpc
+from tandemmq.service.loop_meter import SystemClock
 
 LIMIT_S = 20.0
 

@@ -13,9 +13,9 @@ import grpc
 import httpx
 import pytest
 from google.protobuf.message import Message
-from tandemmq.admin.v1 import cluster_operations_service_pb2 as pb
 
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
+from tandemmq.proto.admin.v1 import cluster_operations_service_pb2 as pb
 
 _LIMIT_S = 60.0
 _TOKEN = "correct-horse-battery"
@@ -71,7 +71,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster
 def admin(cluster: ProcessCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Admin]:
     process = ServiceProcess(
         name="admin",
-        module="admin",
+        module="tandemmq.admin",
         settings={
             "refreshInterval": "200",
             "namesrvAddr": cluster.namesrv_addr,

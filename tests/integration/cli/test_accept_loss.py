@@ -10,10 +10,10 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from admin.cli.app import app
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.topic_admin import broker_status, create_topic
+from tandemmq.cli.app import app
 
 TOPIC = "orders"
 

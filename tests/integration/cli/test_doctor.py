@@ -61,7 +61,7 @@ class _Cluster:
             time.sleep(0.2)
 
     def _command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "admin.cli", *words, "--data", str(self.folder)]
+        return [sys.executable, "-m", "tandemmq.cli", *words, "--data", str(self.folder)]
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_lost_slave_is_a_problem_with_a_remedy(cluster: _Cluster) -> None:
 
 def test_doctor_that_sees_nothing_says_so() -> None:
     blind = subprocess.run(
-        [sys.executable, "-m", "admin.cli", "doctor", "--namesrv", "127.0.0.1:1"],
+        [sys.executable, "-m", "tandemmq.cli", "doctor", "--namesrv", "127.0.0.1:1"],
         capture_output=True,
         text=True,
         timeout=_COMMAND_LIMIT_S,

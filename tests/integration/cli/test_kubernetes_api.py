@@ -18,12 +18,12 @@ import pytest
 import yaml
 from kubernetes.config import kube_config
 
-from admin.cli.commands.repair import read_plan
-from admin.cli.failure import CommandError
-from admin.cli.kube.release import PodAddresses
-from admin.kubernetes_cluster import AccessDenied, ApiServerCluster, KubernetesUnavailable, open_cluster
-from mqcore.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 from support.kubernetes_release import pod
+from tandemmq.admin.kubernetes_cluster import AccessDenied, ApiServerCluster, KubernetesUnavailable, open_cluster
+from tandemmq.cli.commands.repair import read_plan
+from tandemmq.cli.failure import CommandError
+from tandemmq.cli.kube.release import PodAddresses
+from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 
 _WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _SETS = "/apis/apps/v1/namespaces/mq/statefulsets"

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from admin.cli.app import app
-from admin.cli.cluster_address import ClusterTarget
-from admin.cli.connection import ClusterChoice, ClusterConnection, connection_on
-from admin.cli.failure import CommandError
-from admin.cli.kube.release import way_to_pods
-from admin.kubernetes_cluster import PodStream
 from support.cluster_processes import ProcessCluster, wait_until
 from support.kubernetes_release import pod
+from tandemmq.admin.kubernetes_cluster import PodStream
+from tandemmq.cli.app import app
+from tandemmq.cli.cluster_address import ClusterTarget
+from tandemmq.cli.connection import ClusterChoice, ClusterConnection, connection_on
+from tandemmq.cli.failure import CommandError
+from tandemmq.cli.kube.release import way_to_pods
 
 _LIMIT_S = 60.0
 
@@ -54,7 +54,7 @@ class _Commands:
     def process(self, *words: str, stdin: str = "") -> str:
         """Standard output of a command that reads its standard input, or writes for a long time."""
         result = subprocess.run(
-            [sys.executable, "-m", "admin.cli", *words, "--namesrv", self.cluster.namesrv_addr],
+            [sys.executable, "-m", "tandemmq.cli", *words, "--namesrv", self.cluster.namesrv_addr],
             input=stdin,
             capture_output=True,
             text=True,
@@ -134,7 +134,7 @@ def test_group_reads_again_what_it_is_reset_to(commands: _Commands) -> None:
 
 def test_tail_shows_what_comes_in_from_now_on(commands: _Commands) -> None:
     commands.process("produce", "stream", stdin="before\n")
-    command = [sys.executable, "-m", "admin.cli", "tail", "stream", "--count", "1"]
+    command = [sys.executable, "-m", "tandemmq.cli", "tail", "stream", "--count", "1"]
     command += ["--namesrv", commands.cluster.namesrv_addr]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tail:
         try:

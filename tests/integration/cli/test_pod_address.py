@@ -7,10 +7,10 @@ import socket
 
 import pytest
 
-from admin.cli.failure import CommandError
-from admin.cli.kube.release import PodAddresses, address_of
-from admin.kubernetes_cluster import KubernetesUnavailable, PodStream
 from support.kubernetes_release import pod
+from tandemmq.admin.kubernetes_cluster import KubernetesUnavailable, PodStream
+from tandemmq.cli.failure import CommandError
+from tandemmq.cli.kube.release import PodAddresses, address_of
 
 
 class _Forward:

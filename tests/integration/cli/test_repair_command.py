@@ -11,11 +11,11 @@ from pathlib import Path
 
 import xxhash
 
-from mqcore.audit.repair_plan import RepairAction, RepairPlan, RepairStep
-from mqcore.message.record_decoder import RecordFound, scan_record
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, wait_until
 from support.topic_admin import broker_status, create_topic
+from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep
+from tandemmq.core.message.record_decoder import RecordFound, scan_record
 
 _TOPIC = "repaired"
 _LIMIT_S = 60.0
@@ -23,7 +23,7 @@ _FIRST_FILE = "commitlog/00000000000000000000"
 
 
 def _cli(cluster: ProcessCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "admin.cli", "repair", "--namesrv", cluster.namesrv_addr, *arguments]
+    command = [sys.executable, "-m", "tandemmq.cli", "repair", "--namesrv", cluster.namesrv_addr, *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=_LIMIT_S, check=False, stdin=subprocess.DEVNULL
     )

@@ -11,15 +11,15 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from admin.cli.app import app
-from broker.posix_disk import PosixDisk
-from mqcore.message.properties import decode_properties
-from mqcore.message.record_decoder import decode_record
-from mqcore.storage.kept_tail import TailWalk
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
 from support.messages import outgoing_message
 from support.stores import new_store, with_options
 from support.topic_admin import broker_status, create_topic
+from tandemmq.broker.posix_disk import PosixDisk
+from tandemmq.cli.app import app
+from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.storage.kept_tail import TailWalk
 
 _MESSAGES = 1_500
 

@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mqclient import ClientOptions, Producer
-from mqclient.errors import TopicNotFound
-from mqservice.loop_meter import SystemClock
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.otlp_receiver import Manner, OtlpReceiver, ReceivedSpan
 from support.topic_admin import broker_status, create_topic
+from tandemmq.client import ClientOptions, Producer
+from tandemmq.client.errors import TopicNotFound
+from tandemmq.service.loop_meter import SystemClock
 
 # The receiver never answers, and who waited for it would wait longer than this; a busy machine alone does not.
 _HANG_S = 30.0
@@ -25,7 +25,7 @@ _LIMIT_S = 60.0
 
 
 def _trace(cluster: ProcessCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "admin.cli", "trace", "--namesrv", cluster.namesrv_addr, *arguments]
+    command = [sys.executable, "-m", "tandemmq.cli", "trace", "--namesrv", cluster.namesrv_addr, *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=_LIMIT_S, check=False, stdin=subprocess.DEVNULL
     )

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from admin.cli.app import app
-from admin.cli.commands import verify as verify_command
-from admin.cli.failure import EXIT_FAILED, CommandError
-from mqcore.audit.run_summary import RunSummary
 from support.audit_summaries import diverged_run
+from tandemmq.cli.app import app
+from tandemmq.cli.commands import verify as verify_command
+from tandemmq.cli.failure import EXIT_FAILED, CommandError
+from tandemmq.core.audit.run_summary import RunSummary
 
 Run = Callable[..., tuple[Result, list[str]]]
 
@@ -38,8 +38,8 @@ sys.exit(int(os.environ["CODE"]))
 def verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the command with a job of our own; gives its result and the settings the job was given."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "consistency.py").write_text(_JOB, encoding="utf-8")
+    (tmp_path / "job" / "tandemmq").mkdir(parents=True)
+    (tmp_path / "job" / "tandemmq" / "consistency.py").write_text(_JOB, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "job"))
     monkeypatch.setenv("SEEN", str(tmp_path / "seen.json"))
     monkeypatch.setattr(verify_command, "_NEEDED", ())
@@ -85,7 +85,9 @@ def test_exit_code_is_the_jobs(verify: Run, code: int) -> None:
 
 
 def test_killed_job_has_failed(verify: Run, tmp_path: Path) -> None:
-    (tmp_path / "job" / "consistency.py").write_text("import os; os.kill(os.getpid(), 9)", encoding="utf-8")
+    (tmp_path / "job" / "tandemmq" / "consistency.py").write_text(
+        "import os; os.kill(os.getpid(), 9)", encoding="utf-8"
+    )
     (tmp_path / "seen.json").write_text("{}", encoding="utf-8")
     assert verify("--namesrv", "a:9876")[0].exit_code == EXIT_FAILED
 
@@ -115,7 +117,7 @@ def _refusal(*arguments: str) -> CommandError:
 
 
 def test_missing_spark_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_command, "_NEEDED", ("consistency", "no_such_spark"))
+    monkeypatch.setattr(verify_command, "_NEEDED", ("tandemmq.consistency", "no_such_spark"))
     error = _refusal()
     assert "no_such_spark" in error.cause
     assert "tandemmq[consistency]" in error.remedy

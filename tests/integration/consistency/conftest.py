@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from consistency.settings import ConsistencySettings
-from consistency.spark_session import running_spark
-from mqservice.settings import load_settings
 from support.audit_stores import make_group
+from tandemmq.consistency.settings import ConsistencySettings
+from tandemmq.consistency.spark_session import running_spark
+from tandemmq.service.settings import load_settings
 
 
 @pytest.fixture(scope="session")

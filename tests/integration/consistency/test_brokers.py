@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from mqcore.audit.findings import FindingKind
-from mqcore.audit.log_walk import LogPiece, PieceKind, walk_log
-from mqcore.audit.run_summary import Outcome
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.inline_audit import run_inline
 from support.replica_folders import open_replica
 from support.store_damage import write_at
 from support.topic_admin import create_topic
+from tandemmq.core.audit.findings import FindingKind
+from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
+from tandemmq.core.audit.run_summary import Outcome
 
 _TOPIC = "audited"
 _FAST = {"auditReadRate": str(4 << 30)}

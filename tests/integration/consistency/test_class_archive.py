@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from consistency.settings import ConsistencySettings
-from consistency.spark_session import spark_properties
-from mqservice.settings import load_settings
+from tandemmq.consistency.settings import ConsistencySettings
+from tandemmq.consistency.spark_session import spark_properties
+from tandemmq.service.settings import load_settings
 
 # Two starts of Spark, and what Java takes to write nine thousand classes down.
 pytestmark = pytest.mark.timeout(300)
@@ -19,7 +19,15 @@ pytestmark = pytest.mark.timeout(300)
 
 def _run_job(replicas: list[Path], results: Path, archive: Path) -> str:
     """What the job and its Java print."""
-    command = [sys.executable, "-m", "consistency", "--set", f"results={results}", "--set", f"classArchive={archive}"]
+    command = [
+        sys.executable,
+        "-m",
+        "tandemmq.consistency",
+        "--set",
+        f"results={results}",
+        "--set",
+        f"classArchive={archive}",
+    ]
     command += ["--set", f"path={';'.join(map(str, replicas))}", "--set", "sparkMaster=local[1]"]
     options = spark_properties(
         load_settings(ConsistencySettings, environ={}, overrides=[f"path={replicas[0]}", f"classArchive={archive}"])
@@ -32,7 +40,7 @@ def _run_job(replicas: list[Path], results: Path, archive: Path) -> str:
 
 def test_spark_takes_its_classes_from_an_archive_once_there_is_one(tmp_path: Path, equal_group: list[Path]) -> None:
     archive = tmp_path / "archives" / "classes.jsa"
-    subprocess.run([sys.executable, "-m", "consistency.spark_session", archive], check=True)
+    subprocess.run([sys.executable, "-m", "tandemmq.consistency.spark_session", archive], check=True)
     assert list(archive.parent.iterdir()) == [archive]
 
     printed = _run_job(equal_group, tmp_path / "results", archive)

@@ -8,12 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mqcore.audit.findings import FindingKind
-from mqcore.audit.run_summary import ExitCode, Outcome
 from support.audit_stores import copy_group
 from support.cluster_processes import wait_until
 from support.consistency_job import run_job
 from support.store_damage import DAMAGES
+from tandemmq.core.audit.findings import FindingKind
+from tandemmq.core.audit.run_summary import ExitCode, Outcome
 
 _SMALL = {"secondLookPause": "0", "extentBytes": "64KiB", "chunkBytes": "256KiB", "sparkMaster": "local[2]"}
 
@@ -38,7 +38,7 @@ def test_job_names_the_damaged_message_and_clears_the_other_group(equal_group: l
 def test_stopped_job_reports_what_it_has(equal_group: list[Path], tmp_path: Path) -> None:
     copy_group(equal_group[:2], tmp_path / "groups" / "broker-a")
     settings = {"path": str(tmp_path / "groups"), "results": str(tmp_path / "results"), **_SMALL, "rateLimit": "10000"}
-    command = [sys.executable, "-m", "consistency"]
+    command = [sys.executable, "-m", "tandemmq.consistency"]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     log = tmp_path / "job.log"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from consistency.data_sources import register
-from consistency.data_sources.commit_log_source import CommitLogSource
-from mqcore.audit.log_walk import LogPiece, PieceKind, walk_log
 from support.replica_folders import open_replica
 from support.store_damage import write_at
+from tandemmq.consistency.data_sources import register
+from tandemmq.consistency.data_sources.commit_log_source import CommitLogSource
+from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 
 _DOCUMENT = Path(__file__).parents[3] / "docs" / "protocol" / "log-as-tables.md"
 _EXAMPLES = re.findall(r"```sql\n(.*?)```", _DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mqcore.storage.options import FlushDiskType
 from simulation.cluster import Cluster
 from simulation.member import Member
 from simulation.run_settings import MASTER, RunSettings
+from tandemmq.core.storage.options import FlushDiskType
 
 
 def _cluster(

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from admin.cluster_reader import ClusterReading
-from admin.cluster_state import ClusterState, Severity
 from support.admin_readings import cached
 from support.cluster_states import healthy_cluster, master, slave, with_broker
+from tandemmq.admin.cluster_reader import ClusterReading
+from tandemmq.admin.cluster_state import ClusterState, Severity
 
 
 async def test_nothing_is_shown_before_the_first_reading() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from admin.cluster_state import (
+from support.cluster_states import healthy_cluster, master, slave, with_broker
+from tandemmq.admin.cluster_state import (
     ClusterState,
     Finding,
     MasterLinkState,
@@ -14,7 +15,6 @@ from admin.cluster_state import (
     StartWait,
     diagnose,
 )
-from support.cluster_states import healthy_cluster, master, slave, with_broker
 
 _HEALTHY = healthy_cluster()
 

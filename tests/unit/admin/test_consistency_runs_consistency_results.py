@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from admin.consistency_runs import (
+from support.audit_summaries import diverged_run, equal_run
+from tandemmq.admin.consistency_runs import (
     RUNS_MAX,
     ConfigMapResults,
     FolderResults,
     ResultsUnavailable,
     results_place,
 )
-from mqcore.audit.run_summary import RunSummary
-from support.audit_summaries import diverged_run, equal_run
+from tandemmq.core.audit.run_summary import RunSummary
 
 
 def _write(folder: Path, summary: RunSummary) -> Path:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from admin.cluster_state import Severity
-from admin.consistency_runs import diagnose_consistency, standings
-from mqcore.audit.findings import FindingKind, Verdict
-from mqcore.audit.run_summary import Outcome, RunSummary, Tier
 from support.admin_readings import cached, consistency_of
 from support.audit_summaries import diverged_run, equal_group, equal_run, finding, run_of
 from support.cluster_states import healthy_cluster
 from support.manual_time import ManualTime
+from tandemmq.admin.cluster_state import Severity
+from tandemmq.admin.consistency_runs import diagnose_consistency, standings
+from tandemmq.core.audit.findings import FindingKind, Verdict
+from tandemmq.core.audit.run_summary import Outcome, RunSummary, Tier
 
 _NOW = "2023-11-14T22:13:00Z"
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from admin.cluster_state import BrokerState, ClusterState, LatencyCounts, SlaveState
-from admin.history import ClusterHistory, Figure
 from support.cluster_histories import observe
 from support.cluster_states import master
+from tandemmq.admin.cluster_state import BrokerState, ClusterState, LatencyCounts, SlaveState
+from tandemmq.admin.history import ClusterHistory, Figure
 
 _MASTER = "broker-a:0"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from admin.cluster_state import LatencyCounts
-from admin.history import between, quantile_s
+from tandemmq.admin.cluster_state import LatencyCounts
+from tandemmq.admin.history import between, quantile_s
 
 _BOUNDS = (0.001, 0.01, 0.1)
 

@@ -9,22 +9,22 @@ import httpx
 import structlog
 from pydantic import SecretStr
 
-from admin.api.access import Access
-from admin.api.acting_operations import OperationsDesk
-from admin.audit_log import AuditLog
-from admin.cluster_reader import CachedCluster
-from admin.consistency_runs import ConsistencyRuns
-from admin.console.frame import PageTemplates
-from admin.console.pages import CONSOLE_PAGES
-from admin.http_api import http_app
-from admin.metrics import ClusterMetrics
-from mqcore.audit.run_summary import RunSummary
 from support.admin_readings import cached, consistency_of
 from support.audit_summaries import diverged_run, equal_run
 from support.fake_operations import FakeOperations
 from support.manual_time import ManualTime
 from support.span_samples import MESSAGE_ID, TRACE_ID
 from support.trace_samples import FakeTraces
+from tandemmq.admin.api.access import Access
+from tandemmq.admin.api.acting_operations import OperationsDesk
+from tandemmq.admin.audit_log import AuditLog
+from tandemmq.admin.cluster_reader import CachedCluster
+from tandemmq.admin.consistency_runs import ConsistencyRuns
+from tandemmq.admin.console.frame import PageTemplates
+from tandemmq.admin.console.pages import CONSOLE_PAGES
+from tandemmq.admin.http_api import http_app
+from tandemmq.admin.metrics import ClusterMetrics
+from tandemmq.core.audit.run_summary import RunSummary
 
 # Compiled once for all tests of a process.
 _TEMPLATES = PageTemplates()

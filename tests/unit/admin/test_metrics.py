@@ -7,18 +7,18 @@ from dataclasses import replace
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
-from admin.cluster_reader import CachedCluster
-from admin.cluster_state import NameServerState
-from admin.consistency_runs import ConsistencyRuns
-from admin.metrics import METRICS, ClusterMetrics
-from broker.metrics_catalogue import BROKER_METRICS
-from consistency.cluster_report import run_registry
-from mqcore.audit.run_summary import Outcome, Tier
-from nameserver.metrics import NAME_SERVER_METRICS
 from support.admin_readings import cached, consistency_of
 from support.audit_summaries import diverged_run, equal_group, equal_run, run_of
 from support.cluster_states import healthy_cluster, slave, with_broker
 from support.manual_time import ManualTime
+from tandemmq.admin.cluster_reader import CachedCluster
+from tandemmq.admin.cluster_state import NameServerState
+from tandemmq.admin.consistency_runs import ConsistencyRuns
+from tandemmq.admin.metrics import METRICS, ClusterMetrics
+from tandemmq.broker.metrics_catalogue import BROKER_METRICS
+from tandemmq.consistency.cluster_report import run_registry
+from tandemmq.core.audit.run_summary import Outcome, Tier
+from tandemmq.nameserver.metrics import NAME_SERVER_METRICS
 
 
 def _scraped(

@@ -10,15 +10,15 @@ from pathlib import Path
 import grpc.aio
 import pytest
 from rich.console import Console
-from tandemmq.broker.v1 import replica_reader_service_pb2 as reader_pb
-from tandemmq.broker.v1 import replica_repair_service_pb2 as repair_pb
 from typer.testing import CliRunner
 
-from admin.cli.app import app
-from admin.cli.commands.repair import plan_table, read_plan
-from admin.cli.failure import EXIT_REFUSED, CommandError
-from admin.replica_repair import Repair, ReplicaKey, StepOutcome, StepResult, blocks_the_rest
-from mqcore.audit.repair_plan import RepairAction, RepairPlan, RepairStep
+from tandemmq.admin.replica_repair import Repair, ReplicaKey, StepOutcome, StepResult, blocks_the_rest
+from tandemmq.cli.app import app
+from tandemmq.cli.commands.repair import plan_table, read_plan
+from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep
+from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
+from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as repair_pb
 
 _COPY = RepairStep(
     number=1,

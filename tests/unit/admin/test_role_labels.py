@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 import structlog
 
-from admin.cluster_state import BrokerState, ClusterState
-from admin.role_labels import ROLE_LABEL, KubernetesPods, Pod, PodsUnavailable, RoleLabels, roles_by_pod
 from support.admin_readings import cached
 from support.cluster_states import healthy_cluster, master, slave
+from tandemmq.admin.cluster_state import BrokerState, ClusterState
+from tandemmq.admin.role_labels import ROLE_LABEL, KubernetesPods, Pod, PodsUnavailable, RoleLabels, roles_by_pod
 
 
 def _in_pod(broker: BrokerState, pod: str) -> BrokerState:
@@ -79,7 +79,7 @@ def test_addresses_name_no_pod() -> None:
 
 
 async def test_failing_kubernetes_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("admin.role_labels._PAUSE_S", 0.001)
+    monkeypatch.setattr("tandemmq.admin.role_labels._PAUSE_S", 0.001)
     cluster, _, _ = cached(_STATE)
     await cluster.read_once()
     pods = _FakePods({"mq-broker-a-master-0": {}}, failure="cannot list the pods: 403 Forbidden")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from admin.settings import AdminSettings
-from mqservice.settings import SettingsError, effective_settings, load_settings
+from tandemmq.admin.settings import AdminSettings
+from tandemmq.service.settings import SettingsError, effective_settings, load_settings
 
 
 def test_defaults_are_local_and_closed() -> None:

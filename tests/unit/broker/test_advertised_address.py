@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.advertised_address import AddressUnusable, loopback_problems, resolve_advertised
-from broker.settings import BrokerSettings
 from support.manual_time import ManualTime
+from tandemmq.broker.advertised_address import AddressUnusable, loopback_problems, resolve_advertised
+from tandemmq.broker.settings import BrokerSettings
 
 NAMES = {
     "pod-0": ["10.0.0.5"],

@@ -6,21 +6,21 @@ import zlib
 from collections.abc import AsyncIterator
 
 import pytest
-from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 
-from broker.client_api.validation import OK, Outcome
-from broker.dead_letters import DeadLetterQueues, DeadLetterResend
-from broker.put import DeliveryMeter
-from broker.queries.message_queries import MessageQueries
-from mqcore.message.properties import decode_properties, encode_properties, index_terms
-from mqcore.message.record import MessageRecord, OutgoingMessage, tags_code
-from mqcore.message.record_layout import COMPRESSED
-from mqcore.storage.put_result import PutStatus
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.messages import BORN_HOST
 from support.query_stores import RememberedPages
 from support.stores import ManualClock
+from tandemmq.broker.client_api.validation import OK, Outcome
+from tandemmq.broker.dead_letters import DeadLetterQueues, DeadLetterResend
+from tandemmq.broker.put import DeliveryMeter
+from tandemmq.broker.queries.message_queries import MessageQueries
+from tandemmq.core.message.properties import decode_properties, encode_properties, index_terms
+from tandemmq.core.message.record import MessageRecord, OutgoingMessage, tags_code
+from tandemmq.core.message.record_layout import COMPRESSED
+from tandemmq.core.storage.put_result import PutStatus
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 
 LETTERS = "%DLQ%workers"
 
@@ -175,7 +175,7 @@ async def test_more_than_fit_into_one_round(desk: Desk) -> None:
 
 
 async def test_what_there_was_no_time_for_is_not_sent(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.dead_letters.PUT_LIMIT_S", 0.01)
+    monkeypatch.setattr("tandemmq.broker.dead_letters.PUT_LIMIT_S", 0.01)
     for number in range(10):
         desk.bury({"UNIQ_KEY": f"ID{number}"})
     desk.broker.puts_held = True

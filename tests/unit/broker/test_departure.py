@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from broker.departure import Departure, Drained
-from mqcore.replication.master_replica import SlaveView
 from support.manual_time import ManualTime
+from tandemmq.broker.departure import Departure, Drained
+from tandemmq.core.replication.master_replica import SlaveView
 
 # Time passes in these.
 STEP_MS = 10

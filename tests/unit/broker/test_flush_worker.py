@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from broker.flush_worker import FlushWorker
-from mqcore.storage.disk import DiskError, DiskFull
+from tandemmq.broker.flush_worker import FlushWorker
+from tandemmq.core.storage.disk import DiskError, DiskFull
 
 
 class Job:
@@ -124,7 +124,7 @@ class Full:
 async def test_a_job_without_room_is_run_again_where_that_is_wanted(
     monkeypatch: pytest.MonkeyPatch, waits_for_room: bool, tries: int
 ) -> None:
-    monkeypatch.setattr("broker.flush_worker.ROOM_PAUSE_S", 0)
+    monkeypatch.setattr("tandemmq.broker.flush_worker.ROOM_PAUSE_S", 0)
     job = Full()
     jobs = [job]
     ended: asyncio.Future[Full | DiskError] = asyncio.get_running_loop().create_future()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.group_changes import Edge, GroupRemoval, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
-from mqcore.delivery.queue_progress import SkippedBacklog
-from mqcore.metadata.topic_table import TopicConfig
 from support.group_operations import ConsumedBroker
+from tandemmq.broker.group_changes import Edge, GroupRemoval, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
+from tandemmq.core.delivery.queue_progress import SkippedBacklog
+from tandemmq.core.metadata.topic_table import TopicConfig
 
 
 async def reset(broker: ConsumedBroker, target: ResetTarget) -> list[OffsetMove]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.group_changes import QueueStanding
-from mqcore.metadata.offset_tables import GroupOffset
-from mqcore.metadata.topic_table import TopicConfig
 from support.group_operations import ConsumedBroker
+from tandemmq.broker.group_changes import QueueStanding
+from tandemmq.core.metadata.offset_tables import GroupOffset
+from tandemmq.core.metadata.topic_table import TopicConfig
 
 
 async def test_progress_in_each_queue_with_the_age_of_what_is_unfinished() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from broker.group_members import GroupMembers
-from broker.slave.follower import MasterAddress
-from mqcore.metadata.metadata_store import DataVersion
-from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, RegisteredBroker
-from mqservice.name_server_link import ClusterView
+from tandemmq.broker.group_members import GroupMembers
+from tandemmq.broker.slave.follower import MasterAddress
+from tandemmq.core.metadata.metadata_store import DataVersion
+from tandemmq.core.routing.values import BrokerEndpoints, BrokerIdentity, RegisteredBroker
+from tandemmq.service.name_server_link import ClusterView
 
 _SLAVE = BrokerIdentity("c", "broker-a", 1)
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.group_members import PeerProbe, PeerProbes, ProbeTarget, probe_targets
-from mqcore.clock import Clock
-from mqcore.metadata.metadata_store import DataVersion
-from mqcore.routing.values import BrokerEndpoints, BrokerIdentity, RegisteredBroker
 from support.manual_time import ManualTime
+from tandemmq.broker.group_members import PeerProbe, PeerProbes, ProbeTarget, probe_targets
+from tandemmq.core.clock import Clock
+from tandemmq.core.metadata.metadata_store import DataVersion
+from tandemmq.core.routing.values import BrokerEndpoints, BrokerIdentity, RegisteredBroker
 
 NAME_SERVERS = ("mq-nameserver-0:9876", "mq-nameserver-1:9876")
 

@@ -9,20 +9,20 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
-from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 
-from broker.kept_tails import KeptTails, TailUnknown
-from broker.queries.message_queries import MessageQueries
-from mqcore.message.properties import decode_properties
-from mqcore.message.record_decoder import decode_record
-from mqcore.storage.kept_tail import KeptTail, TailWalk
-from mqcore.storage.put_result import PutStatus
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.messages import outgoing_message
 from support.query_stores import RememberedPages
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock
+from tandemmq.broker.kept_tails import KeptTails, TailUnknown
+from tandemmq.broker.queries.message_queries import MessageQueries
+from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.storage.kept_tail import KeptTail, TailWalk
+from tandemmq.core.storage.put_result import PutStatus
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 
 HELD, MISSING, UNKNOWN = pb.HOLDING_STATE_HELD, pb.HOLDING_STATE_MISSING, pb.HOLDING_STATE_UNKNOWN
 

@@ -13,20 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from broker.leases import LeaseChange, LeaseCopy, LeasePosition, LeaseSource, LeaseStorage
-from broker.master.group_recovery import cut_progress, recover_leases, recover_metadata
-from broker.metadata_tables import MetadataTables
-from broker.slave.metadata_pull import MetadataPull
-from mqcore.clock import Clock
-from mqcore.delivery.journal import JournalEntry, read_frames
-from mqcore.delivery.lease_state import DeliveryOptions
-from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.subscription import TagFilter
-from mqcore.metadata.metadata_store import DataVersion, MetadataFile
-from mqcore.storage.disk import Disk, DiskError
 from support.queue_memory import QueueMemory
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import ManualClock
+from tandemmq.broker.leases import LeaseChange, LeaseCopy, LeasePosition, LeaseSource, LeaseStorage
+from tandemmq.broker.master.group_recovery import cut_progress, recover_leases, recover_metadata
+from tandemmq.broker.metadata_tables import MetadataTables
+from tandemmq.broker.slave.metadata_pull import MetadataPull
+from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.journal import JournalEntry, read_frames
+from tandemmq.core.delivery.lease_state import DeliveryOptions
+from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
+from tandemmq.core.storage.disk import Disk, DiskError
 
 GROUP, TOPIC = "group", "topic"
 

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.leases import LeaseCopy
-from broker.master.group_recovery import recover_metadata
-from broker.metadata_tables import MetadataTables, MetadataWrite
-from broker.slave.metadata_pull import MetadataPull
-from mqcore.delivery.lease_state import DeliveryOptions
-from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.subscription import TagFilter
-from mqcore.metadata.metadata_store import DataVersion, MetadataFile
-from mqcore.metadata.subscription_group_table import SubscriptionGroupConfig
-from mqcore.metadata.topic_table import TopicConfig
 from support.queue_memory import QueueMemory
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import ManualClock
+from tandemmq.broker.leases import LeaseCopy
+from tandemmq.broker.master.group_recovery import recover_metadata
+from tandemmq.broker.metadata_tables import MetadataTables, MetadataWrite
+from tandemmq.broker.slave.metadata_pull import MetadataPull
+from tandemmq.core.delivery.lease_state import DeliveryOptions
+from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
+from tandemmq.core.metadata.topic_table import TopicConfig
 
 
 class Progress:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.metrics_catalogue import BASE_LABELS, BROKER_METRICS
-from mqservice.metrics.exposition import MetricInfo, MetricKind
-from nameserver.metrics import NAME_SERVER_METRICS
+from tandemmq.broker.metrics_catalogue import BASE_LABELS, BROKER_METRICS
+from tandemmq.nameserver.metrics import NAME_SERVER_METRICS
+from tandemmq.service.metrics.exposition import MetricInfo, MetricKind
 
 ROOT = Path(__file__).resolve().parents[3]
 ALL = (*BROKER_METRICS, *NAME_SERVER_METRICS)

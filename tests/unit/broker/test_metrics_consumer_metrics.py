@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker import metrics as consumer_metrics
-from broker.metrics import ConsumerMetrics, TurnLimit, read_stored_at_ms
-from broker.metrics_catalogue import BROKER_METRICS
-from mqcore.delivery.queue_progress import Received
-from mqcore.delivery.subscription import TagFilter
-from mqcore.storage.message_store import MessageStore
-from mqservice.metrics.exposition import OTHER, MetricSamples, SeriesLimit
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.messages import outgoing_message
+from tandemmq.broker import metrics as consumer_metrics
+from tandemmq.broker.metrics import ConsumerMetrics, TurnLimit, read_stored_at_ms
+from tandemmq.broker.metrics_catalogue import BROKER_METRICS
+from tandemmq.core.delivery.queue_progress import Received
+from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.service.metrics.exposition import OTHER, MetricSamples, SeriesLimit
 
 INVISIBLE_MS = 30_000
 ALL_TAGS = TagFilter.parse("*")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from broker.metrics import LagAge, MasterMetrics
-from broker.metrics_catalogue import BROKER_METRICS
-from broker.put import PutMeter
-from mqcore.replication.master_replica import SlaveView
-from mqservice.metrics.exposition import MetricSamples
 from support.manual_time import ManualTime
+from tandemmq.broker.metrics import LagAge, MasterMetrics
+from tandemmq.broker.metrics_catalogue import BROKER_METRICS
+from tandemmq.broker.put import PutMeter
+from tandemmq.core.replication.master_replica import SlaveView
+from tandemmq.service.metrics.exposition import MetricSamples
 
 
 def slave(acked_offset: int, *, lag_bytes: int, broker_id: int | None = 1, in_sync: bool = True) -> SlaveView:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 
-from broker.metrics import StoreMetrics
-from broker.metrics_catalogue import BROKER_METRICS
-from broker.queue_reader import DamagedEntries
-from mqcore.histogram import Histogram
-from mqservice.metrics.exposition import MetricSamples
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, flush_all, new_store
+from tandemmq.broker.metrics import StoreMetrics
+from tandemmq.broker.metrics_catalogue import BROKER_METRICS
+from tandemmq.broker.queue_reader import DamagedEntries
+from tandemmq.core.histogram import Histogram
+from tandemmq.service.metrics.exposition import MetricSamples
 
 
 class Figures:

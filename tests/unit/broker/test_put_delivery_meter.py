@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.put import DeliveryMeter
-from mqservice.metrics.exposition import OTHER
+from tandemmq.broker.put import DeliveryMeter
+from tandemmq.service.metrics.exposition import OTHER
 
 
 def test_a_pair_keeps_its_counters() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.put import PutMeter, TopicPuts
-from mqcore.storage.put_result import PutStatus
-from mqservice.metrics.exposition import OTHER
+from tandemmq.broker.put import PutMeter, TopicPuts
+from tandemmq.core.storage.put_result import PutStatus
+from tandemmq.service.metrics.exposition import OTHER
 
 
 def test_counts_messages_and_bytes_by_topic() -> None:

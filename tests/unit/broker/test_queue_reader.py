@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from broker.queue_reader import DamagedEntries, StoreQueueReader
-from mqcore.storage.consume_queue import FILLER_SIZE, QueueEntry
-from mqcore.storage.message_store import MessageStore
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store
+from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
+from tandemmq.core.storage.consume_queue import FILLER_SIZE, QueueEntry
+from tandemmq.core.storage.message_store import MessageStore
 
 
 def store_with(count: int) -> MessageStore:

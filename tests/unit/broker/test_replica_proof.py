@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from broker.replica_identity import ReplicaIdentity
-from broker.replica_proof import ReplicaProof
-from mqcore.replication.log_history import LogHistory, LogRange
-from mqcore.routing.values import BrokerIdentity, ReplicaMemory
 from support.simulated_disk import SimulatedDisk
+from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.replica_proof import ReplicaProof
+from tandemmq.core.replication.log_history import LogHistory, LogRange
+from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 
 LOG = bytes(range(100))
 FIRST = 40

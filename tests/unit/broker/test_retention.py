@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker import retention
-from broker.peer_client import PeerUnavailable
-from broker.retention import MasterFloor, Retention, SlaveFloor
-from broker.slave.follower import MasterAddress
-from mqcore.delivery.subscription import TagFilter
-from mqcore.metadata.offset_tables import ConsumerOffsetTable
-from mqcore.replication.log_history import LogExtent
-from mqcore.replication.master_replica import SlaveView
-from mqcore.storage.disk import DiskUsage
-from mqcore.storage.retention import ExpiryWish, RetentionFloor
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import SMALL_OPTIONS, flush_all
+from tandemmq.broker import retention
+from tandemmq.broker.peer_client import PeerUnavailable
+from tandemmq.broker.retention import MasterFloor, Retention, SlaveFloor
+from tandemmq.broker.slave.follower import MasterAddress
+from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
+from tandemmq.core.replication.log_history import LogExtent
+from tandemmq.core.replication.master_replica import SlaveView
+from tandemmq.core.storage.disk import DiskUsage
+from tandemmq.core.storage.retention import ExpiryWish, RetentionFloor
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

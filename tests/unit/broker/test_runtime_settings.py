@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.runtime_settings import RuntimeSettings, SettingChange, SettingsRefused
-from broker.settings import BrokerSettings
-from mqservice.settings import load_settings
+from tandemmq.broker.runtime_settings import RuntimeSettings, SettingChange, SettingsRefused
+from tandemmq.broker.settings import BrokerSettings
+from tandemmq.service.settings import load_settings
 
 
 class Reached:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import logging
 import random
 
-from broker.client_api.services import ApiOptions
-from broker.runtime_settings import RuntimeSettings, setting_appliers
-from broker.settings import BrokerSettings
-from broker.tracing.observability import BrokerObservability
-from mqcore.delivery.lease_state import DeliveryOptions
-from mqcore.delivery.lease_table import LeaseTable
-from mqcore.routing.values import BrokerIdentity
-from mqcore.storage.put_result import PutStatus
-from mqservice.logging import LevelSwitch
-from mqservice.settings import load_settings
 from support.messages import outgoing_message
 from support.queue_memory import QueueMemory
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
+from tandemmq.broker.client_api.services import ApiOptions
+from tandemmq.broker.runtime_settings import RuntimeSettings, setting_appliers
+from tandemmq.broker.settings import BrokerSettings
+from tandemmq.broker.tracing.observability import BrokerObservability
+from tandemmq.core.delivery.lease_state import DeliveryOptions
+from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.storage.put_result import PutStatus
+from tandemmq.service.logging import LevelSwitch
+from tandemmq.service.settings import load_settings
 
 
 class Parts:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.settings import BrokerSettings
-from mqcore.storage.options import FlushDiskType
-from mqservice.metrics.metric_exports import ExporterType
-from mqservice.settings import SettingsError, load_settings
+from tandemmq.broker.settings import BrokerSettings
+from tandemmq.core.storage.options import FlushDiskType
+from tandemmq.service.metrics.metric_exports import ExporterType
+from tandemmq.service.settings import SettingsError, load_settings
 
 WRONG = {
     "slave with the master's id": (

@@ -10,22 +10,22 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from broker.put import PutDone, PutMeter, TopicPuts
-from broker.tracing.send_tracer import BrokerTracing, SendTracer
-from broker.write_path import WritePath
-from mqcore.message.record import Host, OutgoingMessage
-from mqcore.replication.frames import MasterOptions
-from mqcore.replication.master_replica import MasterReplica
-from mqcore.routing.values import BrokerIdentity
-from mqcore.storage.disk import DiskError, MappedSegment
-from mqcore.storage.options import FlushDiskType
-from mqcore.storage.put_result import AppendResult, PutStatus
-from mqcore.tracing.send_spans import AckPolicy, ResolvedSend, send_spans
-from mqcore.tracing.span_data import SpanData
-from mqcore.tracing.trace_context import HeadSampler, TraceOptions
 from support.fake_call import FakeCall
 from support.simulated_disk import SimulatedDisk
 from support.stores import SMALL_OPTIONS, ManualClock, new_store
+from tandemmq.broker.put import PutDone, PutMeter, TopicPuts
+from tandemmq.broker.tracing.send_tracer import BrokerTracing, SendTracer
+from tandemmq.broker.write_path import WritePath
+from tandemmq.core.message.record import Host, OutgoingMessage
+from tandemmq.core.replication.frames import MasterOptions
+from tandemmq.core.replication.master_replica import MasterReplica
+from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.storage.disk import DiskError, MappedSegment
+from tandemmq.core.storage.options import FlushDiskType
+from tandemmq.core.storage.put_result import AppendResult, PutStatus
+from tandemmq.core.tracing.send_spans import AckPolicy, ResolvedSend, send_spans
+from tandemmq.core.tracing.span_data import SpanData
+from tandemmq.core.tracing.trace_context import HeadSampler, TraceOptions
 
 READ_NS = 5_000_000
 TRACED = ["00-000000000000000000000000000000aa-00000000000000bb-01"]

@@ -11,7 +11,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from consistency.cluster_report import (
+from support.audit_summaries import diverged_run, equal_group, equal_run, finding, replica, run_of
+from tandemmq.consistency.cluster_report import (
     EVENTS_MAX,
     Announcement,
     BrokerStatefulSet,
@@ -20,10 +21,9 @@ from consistency.cluster_report import (
     broker_stateful_set,
     short_summary,
 )
-from consistency.settings import ConsistencySettings
-from mqcore.audit.repair_plan import RepairAction, RepairPlan, RepairStep
-from mqcore.audit.run_summary import Outcome, RunSummary, Tier
-from support.audit_summaries import diverged_run, equal_group, equal_run, finding, replica, run_of
+from tandemmq.consistency.settings import ConsistencySettings
+from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep
+from tandemmq.core.audit.run_summary import Outcome, RunSummary, Tier
 
 _NAME = "mq-consistency"
 

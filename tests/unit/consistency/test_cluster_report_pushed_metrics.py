@@ -7,9 +7,9 @@ from collections.abc import Callable
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from consistency.cluster_report import push, run_registry
-from mqcore.audit.run_summary import RunSummary
 from support.audit_summaries import diverged_run, equal_group, equal_run, finding, run_of
+from tandemmq.consistency.cluster_report import push, run_registry
+from tandemmq.core.audit.run_summary import RunSummary
 
 
 def _samples(summary: RunSummary) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

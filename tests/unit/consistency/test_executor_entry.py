@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from consistency.executor_entry import EntryRefused, driver_command, executor_command, main
+from tandemmq.consistency.executor_entry import EntryRefused, driver_command, executor_command, main
 
 # As Spark 4 fills them in, without what the command line does not need.
 VARIABLES = {

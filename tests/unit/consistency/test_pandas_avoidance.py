@@ -11,7 +11,7 @@ _PROGRAM: Final = """
 import sys
 from importlib.util import find_spec
 import pyarrow as pa
-from consistency.pandas_avoidance import keep_pandas_out
+from tandemmq.consistency.pandas_avoidance import keep_pandas_out
 
 keep_pandas_out()
 table = pa.Table.from_pylist([{"number": 1, "text": "one"}])

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consistency.planning import (
+from tandemmq.consistency.planning import (
     GroupMemory,
     RangePlan,
     ScrubOptions,
@@ -19,8 +19,8 @@ from consistency.planning import (
     plan_ranges,
     total_bytes,
 )
-from mqcore.audit.run_summary import Tier
-from mqcore.replication.log_history import LogRange
+from tandemmq.core.audit.run_summary import Tier
+from tandemmq.core.replication.log_history import LogRange
 
 _EXTENT = 1 << 20
 _DAY_S = 86_400.0

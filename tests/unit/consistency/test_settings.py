@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from consistency.discovery import discover, replicas_in_folders
-from consistency.settings import ConsistencySettings, NothingFound
-from consistency.source_files.posix_files import SourceKind
-from consistency.spark_session import prepared_environment, spark_properties
-from mqservice.settings import SettingsError, load_settings
+from tandemmq.consistency.discovery import discover, replicas_in_folders
+from tandemmq.consistency.settings import ConsistencySettings, NothingFound
+from tandemmq.consistency.source_files.posix_files import SourceKind
+from tandemmq.consistency.spark_session import prepared_environment, spark_properties
+from tandemmq.service.settings import SettingsError, load_settings
 
 
 def _settings(*overrides: str) -> ConsistencySettings:
@@ -48,7 +48,10 @@ def test_what_cannot_be_used_is_said(overrides: tuple[str, ...], words: str) -> 
 
 def test_wrong_settings_end_with_1_since_2_says_that_replicas_differ() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "consistency", "--set", "tier=thorough"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tandemmq.consistency", "--set", "tier=thorough"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert done.returncode == 1

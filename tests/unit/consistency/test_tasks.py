@@ -11,17 +11,17 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from consistency.audit import AuditReport, prune_runs
-from consistency.results_store import ResultsStore
-from consistency.settings import TasksFailed
-from consistency.tasks import CheckTask, CompareTask, DescribeTask, DigestTask, Task
-from mqcore.audit.findings import Finding, FindingKind, Verdict
-from mqcore.audit.repair_plan import RepairAction, RepairPlan
-from mqcore.audit.run_summary import ExitCode, Outcome, RunSummary
 from support.audit_stores import copy_group, replicate
 from support.inline_audit import run_inline
 from support.inline_runner import InlineRunner
 from support.store_damage import DAMAGES, Damage, Expected, write_at
+from tandemmq.consistency.audit import AuditReport, prune_runs
+from tandemmq.consistency.results_store import ResultsStore
+from tandemmq.consistency.settings import TasksFailed
+from tandemmq.consistency.tasks import CheckTask, CompareTask, DescribeTask, DigestTask, Task
+from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan
+from tandemmq.core.audit.run_summary import ExitCode, Outcome, RunSummary
 
 _DEEP = "tier=deep"
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from admin.api.access import Access, AccessRules, Refusal, Request, peer_host_of
-from admin.api.actors import SESSION_LIFE_S, Actor, Role, SessionTable
-from admin.settings import AdminSettings
-from mqservice.settings import load_settings
 from support.manual_time import ManualTime
+from tandemmq.admin.api.access import Access, AccessRules, Refusal, Request, peer_host_of
+from tandemmq.admin.api.actors import SESSION_LIFE_S, Actor, Role, SessionTable
+from tandemmq.admin.settings import AdminSettings
+from tandemmq.service.settings import load_settings
 
 _TOKEN = "correct-horse-battery"
 _VIEWER_TOKEN = "another-horse-battery"

@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from pydantic import SecretStr
-from tandemmq.admin.v1 import cluster_service_pb2 as pb
 
-from admin.api.access import Access, AccessRules
-from admin.api.cluster_grpc import ClusterServicer, guarded
-from admin.cluster_state import ClusterState
-from admin.settings import AdminSettings
-from mqservice.reflection import reflection_table
-from mqservice.rpc import BidiMethod, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
-from mqservice.settings import load_settings
 from support.admin_readings import cached
 from support.cluster_states import healthy_cluster, master, with_broker
 from support.fake_call import FakeCall
+from tandemmq.admin.api.access import Access, AccessRules
+from tandemmq.admin.api.cluster_grpc import ClusterServicer, guarded
+from tandemmq.admin.cluster_state import ClusterState
+from tandemmq.admin.settings import AdminSettings
+from tandemmq.proto.admin.v1 import cluster_service_pb2 as pb
+from tandemmq.service.reflection import reflection_table
+from tandemmq.service.rpc import BidiMethod, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
+from tandemmq.service.settings import load_settings
 
 
 class _Call(FakeCall):

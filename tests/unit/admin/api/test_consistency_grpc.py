@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import structlog
 from google.protobuf.message import Message
-from tandemmq.admin.v1 import consistency_service_pb2 as pb
 
-from admin.api.consistency_grpc import ConsistencyServicer
-from admin.consistency_runs import ConsistencyRuns
-from mqcore.audit.run_summary import Outcome
-from mqservice.rpc import StatusCode, UnaryMethod
 from support.admin_readings import consistency_of
 from support.audit_summaries import diverged_run, equal_run
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
+from tandemmq.admin.api.consistency_grpc import ConsistencyServicer
+from tandemmq.admin.consistency_runs import ConsistencyRuns
+from tandemmq.core.audit.run_summary import Outcome
+from tandemmq.proto.admin.v1 import consistency_service_pb2 as pb
+from tandemmq.service.rpc import StatusCode, UnaryMethod
 
 
 def _ask(consistency: ConsistencyRuns, name: str, request: Message) -> FakeCall:

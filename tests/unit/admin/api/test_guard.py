@@ -10,10 +10,10 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from admin.api import guard
-from admin.console.answers import Pages
-from admin.console.pages import CONSOLE_PAGES
 from support.admin_in_memory import admin_in_memory
+from tandemmq.admin.api import guard
+from tandemmq.admin.console.answers import Pages
+from tandemmq.admin.console.pages import CONSOLE_PAGES
 
 _TOKEN = "correct-horse-battery"
 _VIEWER_TOKEN = "another-horse-battery"

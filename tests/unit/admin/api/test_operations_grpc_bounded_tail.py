@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from admin.api.operations_grpc import BoundedTail
-from admin.operations.questions import FailureKind, OperationFailed
-from admin.operations.values import MessageSummary
 from support.manual_time import ManualTime
 from support.operations_samples import messages
+from tandemmq.admin.api.operations_grpc import BoundedTail
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import MessageSummary
 
 
 class _Tail:

@@ -9,21 +9,21 @@ import pytest
 import structlog
 from google.protobuf.message import Message
 from pydantic import SecretStr
-from tandemmq.admin.v1 import cluster_operations_service_pb2 as pb
 
-from admin.api.access import Access, AccessRules
-from admin.api.acting_operations import OperationsDesk
-from admin.api.actors import Role
-from admin.api.operations_grpc import OperationsServicer
-from admin.audit_log import AuditLog
-from admin.operations.questions import FailureKind, OperationFailed
-from admin.operations.values import MessageQuery
-from mqservice.rpc import ServerStreamMethod, StatusCode, UnaryMethod
 from support.fake_call import FakeCall
 from support.fake_cluster import WAITS
 from support.fake_operations import FakeOperations
 from support.manual_time import ManualTime
 from support.operations_samples import NOW_MS
+from tandemmq.admin.api.access import Access, AccessRules
+from tandemmq.admin.api.acting_operations import OperationsDesk
+from tandemmq.admin.api.actors import Role
+from tandemmq.admin.api.operations_grpc import OperationsServicer
+from tandemmq.admin.audit_log import AuditLog
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import MessageQuery
+from tandemmq.proto.admin.v1 import cluster_operations_service_pb2 as pb
+from tandemmq.service.rpc import ServerStreamMethod, StatusCode, UnaryMethod
 
 _TOKEN = "correct-horse-battery"
 _STRANGER = "ipv4:10.0.0.7:50000"

@@ -8,12 +8,12 @@ import re
 
 import pytest
 
-from admin.operations.questions import FailureKind, OperationFailed
-from admin.operations.values import MessagePage, MessageQuery, SearchOrder
 from support.admin_in_memory import admin_in_memory
 from support.fake_cluster import WAITS
 from support.fake_operations import FakeOperations
 from support.operations_samples import LONGEST_NAME, RECEIPTS
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import MessagePage, MessageQuery, SearchOrder
 
 
 async def test_topics_are_listed_page_by_page() -> None:

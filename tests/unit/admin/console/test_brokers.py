@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from admin.api.actors import Role
-from admin.cluster_state import ClusterState, DiskState
-from admin.console.brokers import add_broker_pages
-from admin.operations.questions import FailureKind, OperationFailed
 from support.cluster_states import healthy_cluster, master, with_broker
 from support.console_client import Page, console_client
 from support.fake_operations import FakeOperations
+from tandemmq.admin.api.actors import Role
+from tandemmq.admin.cluster_state import ClusterState, DiskState
+from tandemmq.admin.console.brokers import add_broker_pages
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 
 
 async def _get(address: str, state: ClusterState | None = None, status: int = 200) -> Page:

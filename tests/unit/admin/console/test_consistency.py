@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 
 import structlog
 
-from admin.consistency_runs import ConsistencyRuns
-from admin.console.consistency import add_consistency_pages
-from mqcore.audit.run_summary import Outcome, RunSummary, Tier
 from support.admin_readings import FakeResults, consistency_of
 from support.audit_summaries import diverged_run, equal_group, equal_run, finding, run_of
 from support.console_client import Page, console_client
 from support.fake_operations import FakeOperations
 from support.manual_time import ManualTime
 from support.operations_samples import NOW_MS
+from tandemmq.admin.consistency_runs import ConsistencyRuns
+from tandemmq.admin.console.consistency import add_consistency_pages
+from tandemmq.core.audit.run_summary import Outcome, RunSummary, Tier
 
 
 async def _page(*runs: RunSummary, error: str = "", address: str = "/consistency", status: int = 200) -> Page:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from admin.api.actors import Role
-from admin.console.dead_letters import add_dead_letter_pages
-from admin.operations.questions import FailureKind, OperationFailed
-from admin.operations.values import DeadLetterResult, Unseen
 from support.console_client import ConsoleClient, console_client
 from support.fake_operations import FakeOperations
+from tandemmq.admin.api.actors import Role
+from tandemmq.admin.console.dead_letters import add_dead_letter_pages
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import DeadLetterResult, Unseen
 
 
 @asynccontextmanager

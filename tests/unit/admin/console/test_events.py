@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from admin.console.events import add_event_pages
-from admin.operations.questions import FailureKind, OperationFailed
-from admin.operations.values import EventLine, Unseen
 from support.console_client import Page, console_client
 from support.fake_operations import FakeOperations
 from support.operations_samples import NOW_MS
+from tandemmq.admin.console.events import add_event_pages
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import EventLine, Unseen
 
 
 async def _events(query: str = "", operations: FakeOperations | None = None, status: int = 200) -> Page:

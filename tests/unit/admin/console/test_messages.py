@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from admin.console.messages import add_message_pages
-from admin.operations.questions import FailureKind, OperationFailed
-from admin.operations.values import MessagePage, MessageQuery, Unseen
 from support.console_client import ConsoleClient, console_client
 from support.fake_operations import FakeOperations
 from support.operations_samples import NOW_MS
+from tandemmq.admin.console.messages import add_message_pages
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import MessagePage, MessageQuery, Unseen
 
 
 @asynccontextmanager
@@ -183,7 +183,7 @@ async def test_body_is_saved_and_never_shown() -> None:
 
 
 async def test_a_body_that_was_saved_in_part_says_so_in_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("admin.console.messages._DOWNLOAD_BYTES", 8)
+    monkeypatch.setattr("tandemmq.admin.console.messages._DOWNLOAD_BYTES", 8)
     operations = FakeOperations()
     async with _console(operations) as console:
         answer = await console.answer(_address(operations, 4).replace("/message?", "/message/body?"))

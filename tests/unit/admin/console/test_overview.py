@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from admin.cluster_state import ClusterState, DiskState
-from admin.console.overview import add_overview_pages
-from admin.history import ClusterHistory
 from support.cluster_histories import observe
 from support.cluster_states import healthy_cluster, master, with_broker
 from support.console_client import Page, console_client
 from support.fake_operations import FakeOperations
 from support.operations_samples import NOW_MS
+from tandemmq.admin.cluster_state import ClusterState, DiskState
+from tandemmq.admin.console.overview import add_overview_pages
+from tandemmq.admin.history import ClusterHistory
 
 
 async def _overview(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from admin.console.plots import Plot, Scale, plot
-from admin.history import Samples
-from admin.texts import bytes_text, seconds_text
+from tandemmq.admin.console.plots import Plot, Scale, plot
+from tandemmq.admin.history import Samples
+from tandemmq.admin.texts import bytes_text, seconds_text
 
 _NAN = float("nan")
 

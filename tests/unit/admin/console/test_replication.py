@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from admin.cluster_state import ClusterState, LatencyCounts, MasterLinkState, SlaveDeparture, SlaveState
-from admin.console.replication import add_replication_pages
-from admin.history import ClusterHistory
 from support.cluster_histories import observe
 from support.cluster_states import healthy_cluster, master, slave, with_broker
 from support.console_client import Page, console_client
 from support.fake_operations import FakeOperations
 from support.operations_samples import NOW_MS
+from tandemmq.admin.cluster_state import ClusterState, LatencyCounts, MasterLinkState, SlaveDeparture, SlaveState
+from tandemmq.admin.console.replication import add_replication_pages
+from tandemmq.admin.history import ClusterHistory
 
 _BEHIND = SlaveState(
     peer="10.0.0.7:41000",

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import quote
 
-from admin.api.actors import Role
-from admin.console.messages import add_message_pages
-from admin.console.topics import add_topic_pages
-from admin.operations.questions import FailureKind, OperationFailed
-from admin.operations.values import Unseen
 from support.console_client import ConsoleClient, console_client
 from support.fake_operations import FakeOperations
 from support.operations_samples import LONGEST_NAME, RECEIPTS
+from tandemmq.admin.api.actors import Role
+from tandemmq.admin.console.messages import add_message_pages
+from tandemmq.admin.console.topics import add_topic_pages
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import Unseen
 
 
 @asynccontextmanager

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 
-from admin.console.frame import PageTemplates
-from admin.console.traces import trace_view, traces_view
-from admin.traces.reader import TraceFindings, TraceList, TracingState
 from support.trace_samples import (
     MASTER,
     SLAVE,
@@ -17,6 +14,9 @@ from support.trace_samples import (
     trace_list,
     tracing,
 )
+from tandemmq.admin.console.frame import PageTemplates
+from tandemmq.admin.console.traces import trace_view, traces_view
+from tandemmq.admin.traces.reader import TraceFindings, TraceList, TracingState
 
 _TEMPLATES = PageTemplates()
 

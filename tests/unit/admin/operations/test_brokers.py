@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from tandemmq.broker.v1 import replica_service_pb2 as pb
 
-from admin.cluster_state import ClusterState
-from admin.operations.brokers import BrokerOperations
-from admin.operations.questions import FailureKind, Members, OperationFailed
 from support.cluster_states import master
 from support.fake_brokers import FakeQuestions
+from tandemmq.admin.cluster_state import ClusterState
+from tandemmq.admin.operations.brokers import BrokerOperations
+from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed
+from tandemmq.proto.broker.v1 import replica_service_pb2 as pb
 
 _AWAY = pb.RememberedReplica(broker_id=1, disk_id="d1", end_offset=4_096)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
-from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
-
-from admin.operations.groups import clients_together, group_summary, reset_request, topics_together
-from admin.operations.values import Progress, ResetTarget
+from tandemmq.admin.operations.groups import clients_together, group_summary, reset_request, topics_together
+from tandemmq.admin.operations.values import Progress, ResetTarget
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 
 
 def _client(client_id: str, silent_ms: int, *, kind: str = "PUSH_CONSUMER", **subscriptions: str) -> pb.ClientView:

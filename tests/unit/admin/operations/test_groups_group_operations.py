@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import grpc
 import pytest
-from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
-from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 
-from admin.operations.groups import GroupOperations
-from admin.operations.questions import FailureKind, Members, OperationFailed
-from admin.operations.values import GroupChange, PageRequest, ResetTarget
 from support.cluster_states import healthy_cluster, master, with_broker
 from support.fake_brokers import FakeQuestions, rpc_error
 from support.manual_time import ManualTime
+from tandemmq.admin.operations.groups import GroupOperations
+from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed
+from tandemmq.admin.operations.values import GroupChange, PageRequest, ResetTarget
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 
 
 class Master:

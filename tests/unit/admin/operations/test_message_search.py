@@ -12,14 +12,14 @@ import grpc
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tandemmq.admin.v1 import message_query_service_pb2 as pb
 
-from admin.cluster_state import ClusterState
-from admin.operations.message_search import MessageSearch
-from admin.operations.questions import FailureKind, Members, OperationFailed
-from admin.operations.values import MessagePage, MessageQuery, MessageSummary, SearchOrder
 from support.cluster_states import master
 from support.fake_brokers import FakeQuestions, rpc_error
+from tandemmq.admin.cluster_state import ClusterState
+from tandemmq.admin.operations.message_search import MessageSearch
+from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed
+from tandemmq.admin.operations.values import MessagePage, MessageQuery, MessageSummary, SearchOrder
+from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
 
 
 @dataclass

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
-from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
-from tandemmq.admin.v1 import message_query_service_pb2 as query_pb
 
-from admin.cluster_state import ClusterState
-from admin.operations.message_search import MessageTail
-from admin.operations.questions import FailureKind, Members, OperationFailed
-from admin.operations.values import MessageSummary
 from support.cluster_states import master
 from support.fake_brokers import FakeQuestions, rpc_error
+from tandemmq.admin.cluster_state import ClusterState
+from tandemmq.admin.operations.message_search import MessageTail
+from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed
+from tandemmq.admin.operations.values import MessageSummary
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 
 
 class BrokerWithQueues:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admin.operations.message_search import Standing, standings_of, token_of
-from admin.operations.questions import FailureKind, OperationFailed
-from admin.operations.values import MessageQuery
+from tandemmq.admin.operations.message_search import Standing, standings_of, token_of
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import MessageQuery
 
 QUERY = MessageQuery("orders", key="k", tags=["paid"])
 

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import grpc
 import pytest
-from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
-from tandemmq.admin.v1 import message_query_service_pb2 as pb
-from tandemmq.admin.v1 import trace_service_pb2 as trace_pb
 
-from admin.cluster_state import ClusterState
-from admin.operations.groups import GroupOperations
-from admin.operations.messages import MessageOperations
-from admin.operations.questions import FailureKind, Members, OperationFailed
-from mqcore.message.record import Host, offset_message_id
 from support.cluster_states import healthy_cluster
 from support.fake_brokers import FakeQuestions, rpc_error
 from support.manual_time import ManualTime
+from tandemmq.admin.cluster_state import ClusterState
+from tandemmq.admin.operations.groups import GroupOperations
+from tandemmq.admin.operations.messages import MessageOperations
+from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed
+from tandemmq.core.message.record import Host, offset_message_id
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
+from tandemmq.proto.admin.v1 import trace_service_pb2 as trace_pb
 
 _HOST = Host.parse("10.0.0.7", 10_911)
 

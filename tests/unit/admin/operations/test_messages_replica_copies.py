@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-from tandemmq.admin.v1 import message_query_service_pb2 as pb
-
-from admin.operations.messages import judged_copies
-from admin.operations.questions import Answer, CallFailure
+from tandemmq.admin.operations.messages import judged_copies
+from tandemmq.admin.operations.questions import Answer, CallFailure
+from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
 
 OFFSET, SIZE = 1_000, 200
 

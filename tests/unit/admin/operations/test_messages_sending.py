@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
-from tandemmq.admin.v1 import message_query_service_pb2 as query_pb
 
-from admin.operations.messages import MessageSending
-from admin.operations.questions import FailureKind, Members, OperationFailed
-from admin.operations.values import TestMessage
-from mqclient import BrokerRefused, ClientError, EndpointUnreachable, SendFailed, SendReceipt, TopicNotFound
 from support.cluster_states import healthy_cluster
 from support.fake_brokers import FakeQuestions
 from support.manual_time import ManualTime
+from tandemmq.admin.operations.messages import MessageSending
+from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed
+from tandemmq.admin.operations.values import TestMessage
+from tandemmq.client import BrokerRefused, ClientError, EndpointUnreachable, SendFailed, SendReceipt, TopicNotFound
+from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 
 
 class FakeClient:

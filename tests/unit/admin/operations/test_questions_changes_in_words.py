@@ -5,8 +5,16 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from admin.operations.questions import Answer, CallFailure, FailureKind, OperationFailed, require_all, unseen_of
-from admin.operations.topics import (
+from support.fake_brokers import rpc_error
+from tandemmq.admin.operations.questions import (
+    Answer,
+    CallFailure,
+    FailureKind,
+    OperationFailed,
+    require_all,
+    unseen_of,
+)
+from tandemmq.admin.operations.topics import (
     category_of,
     changed_topic,
     difference_text,
@@ -14,8 +22,7 @@ from admin.operations.topics import (
     topic_problems,
     unread_queues,
 )
-from admin.operations.values import BrokerTopic, Extent, TopicChange
-from support.fake_brokers import rpc_error
+from tandemmq.admin.operations.values import BrokerTopic, Extent, TopicChange
 
 BEFORE = BrokerTopic("broker-a", 8, 4, 6, "FIFO")
 

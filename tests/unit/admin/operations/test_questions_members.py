@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from admin.cluster_state import BrokerState, ClusterState
-from admin.operations.questions import FailureKind, Members, OperationFailed
 from support.cluster_states import healthy_cluster, master, slave, with_broker
+from tandemmq.admin.cluster_state import BrokerState, ClusterState
+from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed
 
 
 def _silent(broker: BrokerState) -> BrokerState:

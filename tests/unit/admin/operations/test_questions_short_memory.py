@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from admin.operations.questions import ShortMemory
 from support.manual_time import ManualTime
+from tandemmq.admin.operations.questions import ShortMemory
 
 
 class Source:

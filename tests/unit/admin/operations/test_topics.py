@@ -6,15 +6,15 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import grpc
-from tandemmq.admin.v1 import broker_admin_service_pb2 as admin_pb
-from tandemmq.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 
-from admin.cluster_state import ClusterState
-from admin.operations.questions import Answer, Members
-from admin.operations.topics import RouteOperations, TopicTables
 from support.cluster_states import healthy_cluster
 from support.fake_brokers import FakeQuestions, rpc_error
 from support.manual_time import ManualTime
+from tandemmq.admin.cluster_state import ClusterState
+from tandemmq.admin.operations.questions import Answer, Members
+from tandemmq.admin.operations.topics import RouteOperations, TopicTables
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 
 
 class Cluster(RouteOperations):

@@ -6,9 +6,11 @@ import inspect
 
 import pytest
 
-from admin.operations.interface import Operations
-from admin.operations.questions import FailureKind, OperationFailed
-from admin.operations.values import (
+from support.fake_operations import FakeOperations
+from support.operations_samples import NOW_MS, RECEIPTS
+from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import (
     GroupChange,
     MessageQuery,
     PageRequest,
@@ -18,8 +20,6 @@ from admin.operations.values import (
     TopicChange,
     Unseen,
 )
-from support.fake_operations import FakeOperations
-from support.operations_samples import NOW_MS, RECEIPTS
 
 
 def _as_operations(fake: FakeOperations) -> Operations:

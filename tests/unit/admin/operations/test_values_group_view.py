@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from admin.console.groups import QUEUES_SHOWN, TOPICS_SHOWN, group_rows, group_view, reset_view
-from admin.operations.values import GroupDetail, GroupSummary, OffsetReset, Page, Progress, Unseen
+from tandemmq.admin.console.groups import QUEUES_SHOWN, TOPICS_SHOWN, group_rows, group_view, reset_view
+from tandemmq.admin.operations.values import GroupDetail, GroupSummary, OffsetReset, Page, Progress, Unseen
 
 _SUMMARY = GroupSummary("readers", False, 16, True, 0)
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from admin.console.dead_letters import resend_lines
-from admin.console.messages import BODY_BYTES, message_view
-from admin.operations.values import DeadLetterResult, MessageDetail, ReplicaCopy
 from support.operations_samples import messages
+from tandemmq.admin.console.dead_letters import resend_lines
+from tandemmq.admin.console.messages import BODY_BYTES, message_view
+from tandemmq.admin.operations.values import DeadLetterResult, MessageDetail, ReplicaCopy
 
 _MESSAGE = next(message for message in messages() if message.topic == "orders")
 _MASTER = ReplicaCopy("broker-a:0", True, "ab", None, True, "holds it")

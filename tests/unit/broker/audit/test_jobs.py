@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from broker.audit.jobs import (
+from tandemmq.broker.audit.jobs import (
     CheckRecordsJob,
     CheckStagedJob,
     DigestAlgorithm,
@@ -16,8 +16,8 @@ from broker.audit.jobs import (
     job_to_json,
     line_of,
 )
-from mqcore.audit.replica_store import ReplicaFacts
-from mqcore.replication.log_history import LogRange
+from tandemmq.core.audit.replica_store import ReplicaFacts
+from tandemmq.core.replication.log_history import LogRange
 
 FACTS = ReplicaFacts("broker-a", 1, 0, 9_000, 4_096, True, 8_000, 7_000, holes=(LogRange(4_096, 8_192),))
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.audit.jobs import LINE_BYTES_MAX, CheckRecordsJob, JobRunner, line_of
-from mqcore.audit import record_check
-from mqcore.audit.queue_check import QueueSpan
-from mqcore.audit.record_check import RecordCheck
-from mqcore.audit.replica_store import ReplicaFacts
+from tandemmq.broker.audit.jobs import LINE_BYTES_MAX, CheckRecordsJob, JobRunner, line_of
+from tandemmq.core.audit import record_check
+from tandemmq.core.audit.queue_check import QueueSpan
+from tandemmq.core.audit.record_check import RecordCheck
+from tandemmq.core.audit.replica_store import ReplicaFacts
 
 
 def test_spans_of_tens_of_thousands_of_queues_come_in_lines_that_can_be_read(

@@ -12,23 +12,23 @@ from typing import Any
 
 import pytest
 
-from broker.audit.jobs import AuditHelper, Job, JobFailed, JobFailure, JobRunner
-from broker.audit.queue_mending import QueueMending
-from broker.audit.queue_repair import QueueRepair
-from broker.audit.replica_state import ReplicaState
-from broker.audit.store_files import StoreFiles
-from broker.posix_disk import PosixDisk
-from broker.queue_reader import DamagedEntries, StoreQueueReader
-from mqcore.delivery.lease_state import DeliveryOptions
-from mqcore.delivery.lease_table import LeaseTable
-from mqcore.delivery.subscription import TagFilter
-from mqcore.replication.log_history import LogRange
-from mqcore.routing.values import BrokerIdentity
-from mqcore.storage.consume_queue import ENTRY
-from mqcore.storage.disk import DiskError
-from mqcore.storage.message_store import MessageStore
 from support.messages import outgoing_message
 from support.stores import ManualClock, flush_all, new_store, with_options
+from tandemmq.broker.audit.jobs import AuditHelper, Job, JobFailed, JobFailure, JobRunner
+from tandemmq.broker.audit.queue_mending import QueueMending
+from tandemmq.broker.audit.queue_repair import QueueRepair
+from tandemmq.broker.audit.replica_state import ReplicaState
+from tandemmq.broker.audit.store_files import StoreFiles
+from tandemmq.broker.posix_disk import PosixDisk
+from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
+from tandemmq.core.delivery.lease_state import DeliveryOptions
+from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.replication.log_history import LogRange
+from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.storage.consume_queue import ENTRY
+from tandemmq.core.storage.disk import DiskError
+from tandemmq.core.storage.message_store import MessageStore
 
 QUEUES = 3
 TAGS = (None, "A", "B")

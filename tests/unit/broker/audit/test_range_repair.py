@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import xxhash
 
-from broker.audit.jobs import CheckStagedJob, Job
-from broker.audit.range_repair import RangeOrder, RangeRepair, Refusal, RepairRefused, to_its_end
-from broker.audit.replica_state import ReplicaState
-from broker.audit.store_files import StoreFiles
-from mqcore.replication.log_history import LogRange
-from mqcore.routing.values import BrokerIdentity
-from mqcore.storage.flush_jobs import FlushJob
+from tandemmq.broker.audit.jobs import CheckStagedJob, Job
+from tandemmq.broker.audit.range_repair import RangeOrder, RangeRepair, Refusal, RepairRefused, to_its_end
+from tandemmq.broker.audit.replica_state import ReplicaState
+from tandemmq.broker.audit.store_files import StoreFiles
+from tandemmq.core.replication.log_history import LogRange
+from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.storage.flush_jobs import FlushJob
 
 LOG_BYTES = 3 << 20
 SOUND = bytes(range(256)) * (LOG_BYTES // 256)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.audit.store_files import PathRefused, StoreFiles, commit_log_start, read_into
-from mqcore.audit.replica_store import StoreEntry
+from tandemmq.broker.audit.store_files import PathRefused, StoreFiles, commit_log_start, read_into
+from tandemmq.core.audit.replica_store import StoreEntry
 
 SEGMENT = f"commitlog/{0:020d}"
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.audit.store_files import ReadPace
+from tandemmq.broker.audit.store_files import ReadPace
 
 START_S = 50.0
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 
-from broker.client_api.delivery_encoding import DeliveryEncoder
-from broker.client_api.message_translation import Peer, TopicTranslation, peer_of
-from broker.client_api.sent_message import SentMessage
-from mqcore.message.properties import decode_properties, java_hash
-from mqcore.message.record import Host, OutgoingMessage
-from mqcore.message.record_encoder import encode_record
-from mqcore.message.record_layout import InvalidProperty
-from mqcore.message.stored_message import StoredMessage, read_stored_message
 from support.manual_time import ManualTime
+from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder
+from tandemmq.broker.client_api.message_translation import Peer, TopicTranslation, peer_of
+from tandemmq.broker.client_api.sent_message import SentMessage
+from tandemmq.core.message.properties import decode_properties, java_hash
+from tandemmq.core.message.record import Host, OutgoingMessage
+from tandemmq.core.message.record_encoder import encode_record
+from tandemmq.core.message.record_layout import InvalidProperty
+from tandemmq.core.message.stored_message import StoredMessage, read_stored_message
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
 PEER = Host.parse("127.0.0.1", 58_340)
 STORE = Host.parse("10.0.0.1", 10_911)

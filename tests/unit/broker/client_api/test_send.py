@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as pb
 
-from mqcore.message.properties import decode_properties
-from mqcore.routing.queue_choice import queue_of_message_group
-from mqcore.storage.put_result import PutStatus
 from support.api_requests import call, message, send_request
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
+from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.routing.queue_choice import queue_of_message_group
+from tandemmq.core.storage.put_result import PutStatus
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
 Code = definition.Code
 

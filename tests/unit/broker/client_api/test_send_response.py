@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from apache.rocketmq.v2 import service_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client_api.send import _response, _stored_response
-from mqcore.storage.put_result import AppendResult, PutStatus
+from tandemmq.broker.client_api.send import _response, _stored_response
+from tandemmq.core.storage.put_result import AppendResult, PutStatus
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
 _ENTRIES = st.lists(st.tuples(st.text(max_size=300), st.integers(0, 2**63 - 1)), min_size=1, max_size=40)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.message import DecodeError, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client_api import sent_message
-from broker.client_api.delivery_encoding import length_delimited, tag_of
-from broker.client_api.sent_message import SendRequest, SentMessage, decode_messages
 from support.api_requests import message, send_request
+from tandemmq.broker.client_api import sent_message
+from tandemmq.broker.client_api.delivery_encoding import length_delimited, tag_of
+from tandemmq.broker.client_api.sent_message import SendRequest, SentMessage, decode_messages
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
 _FIELDS = (
     "topic",

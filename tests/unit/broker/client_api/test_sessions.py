@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.client_api.sessions import SESSION_EXPIRY_MS, ClientSessions
+from tandemmq.broker.client_api.sessions import SESSION_EXPIRY_MS, ClientSessions
 
 
 def test_those_silent_for_long_enough_are_forgotten_in_their_order() -> None:

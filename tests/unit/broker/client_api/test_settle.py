@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as pb
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client_api.settle import AckRequest, encoded_ack
-from broker.client_api.validation import OK, Outcome, common_status, status_of
-from mqcore.storage.disk import DiskError
-from mqcore.storage.put_result import PutStatus
 from support.api_requests import Answer, ack_request, call, message, receive, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
+from tandemmq.broker.client_api.settle import AckRequest, encoded_ack
+from tandemmq.broker.client_api.validation import OK, Outcome, common_status, status_of
+from tandemmq.core.storage.disk import DiskError
+from tandemmq.core.storage.put_result import PutStatus
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 
 Code = definition.Code
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from apache.rocketmq.v2 import definition_pb2 as definition
-from apache.rocketmq.v2 import service_pb2 as pb
-
-from mqservice.rpc import BidiMethod, StatusCode, StreamHandler
 from support.api_requests import call, message, receive, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.rpc import BidiMethod, StatusCode, StreamHandler
 
 Code = definition.Code
 

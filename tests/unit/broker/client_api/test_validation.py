@@ -6,13 +6,13 @@ import hashlib
 import zlib
 
 import pytest
-from apache.rocketmq.v2 import definition_pb2 as definition
 
-from broker.client_api.sent_message import SentMessage
-from broker.client_api.validation import check_lease, check_message, declared_type, parsed_filter
-from mqcore.delivery.subscription import TagFilter
 from support.api_requests import message
 from support.manual_time import ManualTime
+from tandemmq.broker.client_api.sent_message import SentMessage
+from tandemmq.broker.client_api.validation import check_lease, check_message, declared_type, parsed_filter
+from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 
 Code = definition.Code
 NOW_MS = 1_700_000_000_000

@@ -10,14 +10,14 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from broker.master import group_recovery
-from broker.master.group_recovery import GroupRecovery, GroupView
-from broker.peer_client import PeerUnavailable
-from broker.replica_identity import ReplicaIdentity
-from mqcore.routing.values import BrokerIdentity, ReplicaMemory
 from support.fake_brokers import rpc_error
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
+from tandemmq.broker.master import group_recovery
+from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView
+from tandemmq.broker.peer_client import PeerUnavailable
+from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 
 
 class _Start:

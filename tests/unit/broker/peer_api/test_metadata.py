@@ -7,11 +7,11 @@ from typing import Any
 
 import grpc
 import pytest
-from tandemmq.broker.v1 import metadata_service_pb2 as pb
 
-from broker.peer_api.metadata import ChangeSignal, MetadataServicer
-from mqcore.metadata.metadata_store import MetadataFile
-from mqcore.metadata.topic_table import TopicConfig, TopicTable
+from tandemmq.broker.peer_api.metadata import ChangeSignal, MetadataServicer
+from tandemmq.core.metadata.metadata_store import MetadataFile
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
+from tandemmq.proto.broker.v1 import metadata_service_pb2 as pb
 
 CONTEXT: Any = None
 """Asked only when a call is refused."""

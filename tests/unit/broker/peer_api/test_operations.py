@@ -7,14 +7,14 @@ from typing import Any, NoReturn
 
 import grpc
 import pytest
-from tandemmq.admin.v1 import broker_operations_service_pb2 as pb
 
-from broker.peer_api.operations import BrokerOperationsServicer
-from broker.runtime_settings import RuntimeSettings
-from broker.settings import BrokerSettings
-from mqservice.logging import EventMemory
-from mqservice.settings import load_settings
 from support.group_operations import ConsumedBroker
+from tandemmq.broker.peer_api.operations import BrokerOperationsServicer
+from tandemmq.broker.runtime_settings import RuntimeSettings
+from tandemmq.broker.settings import BrokerSettings
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
+from tandemmq.service.logging import EventMemory
+from tandemmq.service.settings import load_settings
 
 
 class Aborted(Exception):

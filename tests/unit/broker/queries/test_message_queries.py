@@ -9,7 +9,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from broker.queries.values import (
+from support.query_stores import QueryStore
+from support.stores import flush_all, right_time
+from tandemmq.broker.queries.values import (
     IndexIsOff,
     KeyCriteria,
     MessagePage,
@@ -20,12 +22,10 @@ from broker.queries.values import (
     TopicUnknown,
     WantedMessages,
 )
-from broker.queue_reader import DamagedEntries
-from mqcore.message.record_layout import COMPRESSED
-from mqcore.storage.consume_queue import ENTRY, FILLER_SIZE
-from mqcore.storage.retention import RetentionFloor
-from support.query_stores import QueryStore
-from support.stores import flush_all, right_time
+from tandemmq.broker.queue_reader import DamagedEntries
+from tandemmq.core.message.record_layout import COMPRESSED
+from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE
+from tandemmq.core.storage.retention import RetentionFloor
 
 START_MS = 1_700_000_000_000
 

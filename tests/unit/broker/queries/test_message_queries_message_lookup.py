@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 
-from broker.queries.message_queries import Holding, MessageLookup, MessageQueries
-from mqcore.metadata.topic_table import TopicConfig, TopicTable
-from mqcore.replication.master_replica import SlaveView
-from mqcore.storage.message_store import MessageStore
 from support.messages import outgoing_message
 from support.query_stores import RememberedPages
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, flush_all, new_store
+from tandemmq.broker.queries.message_queries import Holding, MessageLookup, MessageQueries
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
+from tandemmq.core.replication.master_replica import SlaveView
+from tandemmq.core.storage.message_store import MessageStore
 
 
 def _store() -> MessageStore:

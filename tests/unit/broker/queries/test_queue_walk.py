@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.queries.queue_walk import earliest_store_ms
-from mqclient.messages import MessageIdSource
 from support.stores import ManualClock
+from tandemmq.broker.queries.queue_walk import earliest_store_ms
+from tandemmq.client.messages import MessageIdSource
 
 
 def test_an_id_tells_from_when_on_to_look() -> None:

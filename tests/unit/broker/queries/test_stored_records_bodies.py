@@ -9,8 +9,8 @@ import zlib
 import pytest
 import zstandard
 
-from broker.queries.stored_records import compression_of, unpacked
-from mqcore.message.record_layout import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
+from tandemmq.broker.queries.stored_records import compression_of, unpacked
+from tandemmq.core.message.record_layout import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 
 lz4_frame = pytest.importorskip("lz4.frame")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.queries import stored_records as module
-from broker.queries.stored_records import CommitLogPages
-from mqcore.storage.commit_log import file_name
-from mqservice.page_cache import resident_pages
+from tandemmq.broker.queries import stored_records as module
+from tandemmq.broker.queries.stored_records import CommitLogPages
+from tandemmq.core.storage.commit_log import file_name
+from tandemmq.service.page_cache import resident_pages
 
 FILE_BYTES = 1 << 20
 

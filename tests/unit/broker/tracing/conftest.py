@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from broker.tracing.send_tracer import BrokerTracing
-from mqcore.routing.values import BrokerIdentity
-from mqcore.tracing.send_spans import ResolvedSend, send_spans
-from mqcore.tracing.span_data import SpanData
-from mqcore.tracing.trace_context import HeadSampler, TraceOptions
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
+from tandemmq.broker.tracing.send_tracer import BrokerTracing
+from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.tracing.send_spans import ResolvedSend, send_spans
+from tandemmq.core.tracing.span_data import SpanData
+from tandemmq.core.tracing.trace_context import HeadSampler, TraceOptions
 
 
 class Spans(list[SpanData]):

@@ -9,16 +9,16 @@ from typing import cast
 
 import pytest
 
-from broker.put import Put, PutMeter, answer_of
-from broker.tracing.send_tracer import BrokerTracing, SendContexts, SendTracer
-from mqcore.message.record import Host, OutgoingMessage
-from mqcore.routing.values import BrokerIdentity
-from mqcore.storage.put_result import AppendResult, PutStatus
-from mqcore.tracing.send_spans import AckPolicy, ResolvedSend, send_spans
-from mqcore.tracing.span_data import SpanData
-from mqcore.tracing.trace_context import HeadSampler, TraceContext, TraceOptions
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
+from tandemmq.broker.put import Put, PutMeter, answer_of
+from tandemmq.broker.tracing.send_tracer import BrokerTracing, SendContexts, SendTracer
+from tandemmq.core.message.record import Host, OutgoingMessage
+from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.storage.put_result import AppendResult, PutStatus
+from tandemmq.core.tracing.send_spans import AckPolicy, ResolvedSend, send_spans
+from tandemmq.core.tracing.span_data import SpanData
+from tandemmq.core.tracing.trace_context import HeadSampler, TraceContext, TraceOptions
 
 MS = 1_000_000
 SAMPLED = "00-000000000000000000000000000000aa-00000000000000bb-01"

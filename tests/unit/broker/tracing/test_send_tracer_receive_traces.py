@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from apache.rocketmq.v2 import definition_pb2 as definition
 
-from broker.tracing.send_tracer import BrokerTracing
-from mqcore.tracing import attributes
-from mqcore.tracing.span_data import SpanKind
-from mqcore.tracing.trace_context import TraceContext
 from support.api_requests import Answer, call, message, receive, receive_request, send_request
 from support.broker_assembly import BrokerAssembly
 from support.fake_call import FakeCall
 from support.manual_time import ManualTime
+from tandemmq.broker.tracing.send_tracer import BrokerTracing
+from tandemmq.core.tracing import attributes
+from tandemmq.core.tracing.span_data import SpanKind
+from tandemmq.core.tracing.trace_context import TraceContext
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from unit.broker.tracing.conftest import Spans
 
 SENT = TraceContext(0xAA, 0xBB, True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.tracing.send_tracer import SendContexts
-from mqcore.tracing.trace_context import TraceContext
+from tandemmq.broker.tracing.send_tracer import SendContexts
+from tandemmq.core.tracing.trace_context import TraceContext
 
 
 def test_the_oldest_is_forgotten_beyond_the_limit() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from consistency.data_sources.commit_log_source import CommitLogReader, StoreOptions
-from consistency.data_sources.consume_queue_source import ConsumeQueueReader
 from support.audit_stores import copy_group
 from support.store_damage import write_at
+from tandemmq.consistency.data_sources.commit_log_source import CommitLogReader, StoreOptions
+from tandemmq.consistency.data_sources.consume_queue_source import ConsumeQueueReader
 
 _ENTRY = Struct(">qiq")
 _BORN_TIMESTAMP_AT = 40

@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from consistency.report import render_report
-from consistency.report.report_view import EVIDENCE
-from mqcore.audit.findings import KINDS, FindingKind, Verdict
-from mqcore.audit.run_summary import Outcome, RunSummary, Tier
 from support.audit_summaries import diverged_run, equal_group, equal_run, finding, replica, run_of
+from tandemmq.consistency.report import render_report
+from tandemmq.consistency.report.report_view import EVIDENCE
+from tandemmq.core.audit.findings import KINDS, FindingKind, Verdict
+from tandemmq.core.audit.run_summary import Outcome, RunSummary, Tier
 
 _VOID = {"meta", "br", "link", "img"}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from consistency.report.report_view import Bar, PartState, replica_bars
-from mqcore.audit.findings import Finding, FindingKind, Verdict
-from mqcore.audit.run_summary import GroupSummary, Outcome
-from mqcore.replication.log_history import LogRange
 from support.audit_summaries import GIB, equal_group, finding, replica
+from tandemmq.consistency.report.report_view import Bar, PartState, replica_bars
+from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.run_summary import GroupSummary, Outcome
+from tandemmq.core.replication.log_history import LogRange
 
 
 def _bars(group: GroupSummary, *findings: Finding) -> dict[int, Bar]:

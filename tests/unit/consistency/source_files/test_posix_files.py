@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from consistency.source_files.posix_files import (
+from tandemmq.consistency.source_files.posix_files import (
     ArrowFiles,
     BufferPool,
     PosixFiles,
@@ -20,8 +20,8 @@ from consistency.source_files.posix_files import (
     SourceSpec,
     parse_source,
 )
-from consistency.source_files.sources import ThrottledFiles
-from mqcore.audit.replica_store import ReplicaFiles, ReplicaUnreadable, StoreEntry
+from tandemmq.consistency.source_files.sources import ThrottledFiles
+from tandemmq.core.audit.replica_store import ReplicaFiles, ReplicaUnreadable, StoreEntry
 
 _CONTENT = random.Random(4).randbytes((1 << 20) + 1_234)
 

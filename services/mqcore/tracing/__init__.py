@@ -1,1 +1,0 @@
-"""Traces of messages: contexts, what a span is made of, which messages get them. Pure; exporting is `mqservice`'s."""

@@ -1,0 +1,185 @@
+"""`mqadminservice`: shows one cluster over HTTP and gRPC until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from structlog.typing import FilteringBoundLogger
+
+from tandemmq.admin.api.access import Access, AccessRules
+from tandemmq.admin.api.acting_operations import OperationsDesk
+from tandemmq.admin.api.actors import SessionTable
+from tandemmq.admin.api.cluster_grpc import ClusterServicer
+from tandemmq.admin.api.consistency_grpc import ConsistencyServicer
+from tandemmq.admin.api.shared_port import GrpcSide, SharedPort
+from tandemmq.admin.audit_log import AuditLog
+from tandemmq.admin.cluster_reader import CachedCluster, ClusterReader, ClusterReading
+from tandemmq.admin.consistency_runs import ConsistencyRuns, results_place
+from tandemmq.admin.console.frame import PageTemplates
+from tandemmq.admin.console.pages import CONSOLE_PAGES
+from tandemmq.admin.history import ClusterHistory
+from tandemmq.admin.http_api import http_app
+from tandemmq.admin.metrics import ClusterMetrics
+from tandemmq.admin.operations.cluster_operations import ClusterOperations
+from tandemmq.admin.role_labels import KubernetesPods, RoleLabels
+from tandemmq.admin.rpc import Channels
+from tandemmq.admin.settings import AdminSettings
+from tandemmq.admin.traces.reader import ClusterTraces
+from tandemmq.client import ClientOptions, Producer
+from tandemmq.core.clock import Clock
+from tandemmq.service.command_line import VERSION, settings_of_command_line, stop_requested
+from tandemmq.service.grpc_server import ListenError
+from tandemmq.service.logging import configure_logging, get_logger
+from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.settings import check_ports_free, effective_settings
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Reads the settings, serves, stops."""
+    settings = settings_of_command_line(
+        AdminSettings,
+        program="mqadminservice",
+        description="Admin service: the console of one cluster, REST, gRPC and metrics on one port.",
+        arguments=sys.argv[1:],
+        environ=os.environ,
+        check=lambda loaded: check_ports_free(loaded.bind_address, {"httpPort": loaded.http_port}),
+    )
+    configure_logging(os.environ, service="admin")
+    try:
+        asyncio.run(_serve(settings))
+    except ListenError as error:
+        # Somebody took the port between the check and now.
+        sys.exit(str(error))
+
+
+async def _serve(settings: AdminSettings) -> None:
+    log = get_logger()
+    log.info("admin_starting", version=VERSION, pid=os.getpid(), settings=effective_settings(settings))
+    _warn_if_open(settings, log)
+    with stop_requested() as stop:
+        async with _serving(settings, clock=SystemClock(), log=log) as port:
+            log.info("admin_serving", bindAddress=settings.bind_address, httpPort=port)
+            await stop.wait()
+            log.info("admin_stopping")
+    log.info("admin_stopped")
+
+
+@asynccontextmanager
+async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBoundLogger) -> AsyncIterator[int]:
+    """Reads the cluster and serves while the block runs; gives the port."""
+    channels = Channels()
+    consistency = ConsistencyRuns(
+        results_place(settings.consistency_results, namespace=settings.kubernetes_namespace),
+        clock=clock,
+        log=log,
+        overdue_after_ms=settings.consistency_overdue_after,
+    )
+    cluster = CachedCluster(
+        ClusterReader(channels, settings.name_servers),
+        clock=clock,
+        log=log,
+        forget_after_ms=settings.forget_brokers_after,
+        more_findings=consistency.findings,
+    )
+    history = ClusterHistory()
+    cluster.on_reading(history.observe)
+    access = Access(settings.admin_token, AccessRules.of(settings), SessionTable(clock=clock))
+    operations = ClusterOperations(
+        channels,
+        members=lambda: cluster.latest.state if cluster.latest is not None else None,
+        send_client=lambda access_points: Producer(ClientOptions(access_points=access_points), clock),
+        clock=clock,
+    )
+    desk = OperationsDesk(operations, AuditLog(clock=clock, log=log))
+    metrics = ClusterMetrics(cluster, consistency, clock=clock)
+    grpc_side = GrpcSide(
+        ClusterServicer(cluster, clock=clock),
+        ConsistencyServicer(consistency),
+        access=access,
+        clock=clock,
+        desk=desk,
+    )
+    port = SharedPort(
+        http_app(
+            cluster,
+            consistency,
+            ClusterTraces(cluster, channels),
+            access=access,
+            metrics=metrics,
+            templates=PageTemplates(),
+            clock=clock,
+            desk=desk,
+            add_pages=CONSOLE_PAGES,
+            history=history,
+            refresh_ms=settings.refresh_interval,
+        ),
+        grpc_side,
+        bind_address=settings.bind_address,
+        port=settings.http_port,
+        max_connections=settings.max_connections,
+        stop_limit_ms=settings.shutdown_timeout,
+    )
+    try:
+        number = port.listen()
+        async with asyncio.TaskGroup() as tasks:
+            work = [tasks.create_task(cluster.keep_reading(interval_ms=settings.refresh_interval))]
+            work.append(tasks.create_task(_tell_ready(cluster, grpc_side)))
+            work.append(tasks.create_task(consistency.keep_reading()))
+            if settings.kubernetes_role_labels:
+                pods = KubernetesPods(instance=settings.kubernetes_instance, namespace=settings.kubernetes_namespace)
+                work.append(tasks.create_task(RoleLabels(pods, log=log).keep(cluster)))
+            serving = tasks.create_task(port.serve())
+            try:
+                yield number
+            finally:
+                port.stop()
+                await serving
+                for task in work:
+                    task.cancel()
+    finally:
+        await channels.close()
+
+
+async def _tell_ready(cluster: CachedCluster, grpc_side: GrpcSide) -> None:
+    """gRPC's health says what /readyz says: ready once the cluster has been read."""
+    read = asyncio.Event()
+
+    def first(_: ClusterReading) -> None:
+        read.set()
+
+    forget = cluster.on_reading(first)
+    await read.wait()
+    forget()
+    await grpc_side.set_serving(True)
+
+
+def _warn_if_open(settings: AdminSettings, log: FilteringBoundLogger) -> None:
+    has_token = settings.admin_token.get_secret_value() or settings.viewer_token.get_secret_value()
+    if has_token or _is_loopback(settings.bind_address):
+        return
+    log.warning(
+        "admin_open_to_the_network",
+        bindAddress=settings.bind_address,
+        anonymousRole=settings.anonymous_role,
+        remedy="set adminToken or viewerToken, or let a NetworkPolicy say who reaches this port",
+    )
+
+
+def _is_loopback(bind_address: str) -> bool:
+    if bind_address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(bind_address).is_loopback
+    except ValueError:
+        return False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""ClusterService: the newest reading of the cluster, once or as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from tandemmq.admin.api.access import Access, Refusal, request_of
+from tandemmq.admin.cluster_reader import CachedCluster, ClusterReading
+from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, Severity
+from tandemmq.core.clock import Clock
+from tandemmq.http2.stream import Stream
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as broker_pb
+from tandemmq.proto.admin.v1 import cluster_service_pb2 as pb
+from tandemmq.service.rpc import (
+    BidiMethod,
+    Call,
+    MethodTable,
+    ServerStreamMethod,
+    StatusCode,
+    StreamHandler,
+    UnaryMethod,
+)
+
+__all__ = ["ClusterServicer", "cluster_message", "guarded"]
+
+
+# A reading of the cluster as protobuf messages. The edge: nothing deeper knows them.
+
+_SEVERITIES: Final = {
+    Severity.PROBLEM: pb.SEVERITY_PROBLEM,
+    Severity.NOTE: pb.SEVERITY_NOTE,
+}
+
+
+def cluster_message(reading: ClusterReading, *, now_ms: int) -> pb.ClusterState:
+    """The reading, its age as of `now_ms` on the monotonic clock."""
+    message = pb.ClusterState(
+        healthy=reading.healthy,
+        revision=reading.revision,
+        findings=[
+            pb.Finding(
+                severity=_SEVERITIES[finding.severity],
+                subject=finding.subject,
+                problem=finding.problem,
+                remedy=finding.remedy,
+            )
+            for finding in reading.findings
+        ],
+        name_servers=[
+            pb.NameServerState(
+                address=server.address, error=server.error or "", revision=server.revision, brokers=server.brokers
+            )
+            for server in reading.state.name_servers
+        ],
+        brokers=[_broker(broker) for broker in reading.state.brokers],
+    )
+    message.read_time.FromMilliseconds(reading.read_at_wall_ms)
+    message.age.FromMilliseconds(reading.age_ms(now_ms))
+    message.read_duration.FromMilliseconds(reading.duration_ms)
+    return message
+
+
+def _broker(broker: BrokerState) -> pb.BrokerState:
+    return pb.BrokerState(
+        cluster=broker.cluster,
+        broker_name=broker.broker_name,
+        broker_id=broker.broker_id,
+        client_endpoint=broker.client_endpoint,
+        metadata_endpoint=broker.metadata_endpoint,
+        ha_endpoint=broker.ha_endpoint,
+        registered=broker.registered,
+        status=_status(broker, broker.status) if broker.status is not None else None,
+        error=broker.error or "",
+    )
+
+
+def _status(broker: BrokerState, status: BrokerStatus) -> broker_pb.GetBrokerStatusResponse:
+    link = status.master_link
+    return broker_pb.GetBrokerStatusResponse(
+        cluster=broker.cluster,
+        broker_name=broker.broker_name,
+        broker_id=broker.broker_id,
+        role=status.role,
+        flush_disk_type=status.flush_disk_type,
+        version=status.version,
+        uptime_seconds=status.uptime_seconds,
+        min_offset=status.min_offset,
+        end_offset=status.end_offset,
+        flushed_offset=status.flushed_offset,
+        dispatched_offset=status.dispatched_offset,
+        slaves=[
+            broker_pb.SlaveStatus(
+                peer=slave.peer,
+                broker_id=slave.broker_id,
+                acked_offset=slave.acked_offset,
+                lag_bytes=slave.lag_bytes,
+                in_sync=slave.in_sync,
+                verified=slave.verified,
+                silent_ms=slave.silent_ms,
+            )
+            for slave in status.slaves
+        ],
+        master_link=broker_pb.MasterLinkStatus(
+            address=link.address,
+            state=link.state,
+            master_end_offset=link.master_end_offset,
+            lag_bytes=link.lag_bytes,
+            silent_ms=link.silent_ms,
+            problem=link.problem,
+            remedy=link.remedy,
+        )
+        if link is not None
+        else None,
+        put_counts=status.put_counts,
+        refused_counts=status.refused_counts,
+        waiting_send_count=status.waiting_send_count,
+        resident_bytes=status.resident_bytes,
+        client_count=status.client_count,
+        write_refusal=status.write_refusal,
+        kept_tails=status.kept_tails,
+        needed_slave_count=status.needed_slave_count,
+        client_plane_counts=status.client_plane_counts,
+        client_connection_count=status.client_connection_count,
+        event_loop=broker_pb.EventLoopStatus(
+            stall_count=status.loop_stall_count, longest_stall_ms=status.longest_loop_stall_ms
+        ),
+        epoch=status.epoch,
+        disk_id=status.disk_id,
+        run=status.run,
+        start_wait=broker_pb.StartWait(
+            reason=status.start_wait.reason,
+            waited_seconds=status.start_wait.waited_seconds,
+            missing=status.start_wait.missing,
+            lost_bytes=status.start_wait.lost_bytes,
+            acceptable=status.start_wait.acceptable,
+            needs_operator=status.start_wait.needs_operator,
+        )
+        if status.start_wait is not None
+        else None,
+        problems=[broker_pb.BrokerProblem(problem=problem, remedy=remedy) for problem, remedy in status.problems],
+    )
+
+
+_SERVICE_NAME: Final = "tandemmq.admin.v1.ClusterService"
+# Every watch costs an encoding of the whole cluster for each reading.
+_WATCHES_MAX: Final = 100
+
+
+class ClusterServicer:
+    """Answers from the cache; never asks the cluster."""
+
+    def __init__(self, cluster: CachedCluster, *, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._watches: dict[Call, Callable[[], None]] = {}
+
+    def method_table(self) -> MethodTable:
+        """Both methods."""
+        return MethodTable(
+            _SERVICE_NAME,
+            {
+                "GetClusterState": UnaryMethod(self._get, pb.GetClusterStateRequest),
+                "WatchClusterState": ServerStreamMethod(self._watch, pb.WatchClusterStateRequest),
+            },
+            otherwise=f"{_SERVICE_NAME} has GetClusterState and WatchClusterState; topics and groups are asked for at "
+            "the brokers' metadata ports",
+        )
+
+    def end_watches(self) -> None:
+        """Ends every watch: the service stops."""
+        watches, self._watches = self._watches, {}
+        for call, forget in watches.items():
+            forget()
+            call.finish(StatusCode.UNAVAILABLE, "the admin service is stopping")
+
+    def _get(self, request: pb.GetClusterStateRequest, call: Call) -> None:
+        reading = self._cluster.latest
+        if reading is None:
+            call.finish(StatusCode.UNAVAILABLE, "the cluster has not been read yet; try again in a second")
+            return
+        call.send(pb.GetClusterStateResponse(state=cluster_message(reading, now_ms=self._clock.monotonic_ms())))
+        call.finish()
+
+    def _watch(self, request: pb.WatchClusterStateRequest, call: Call) -> None:
+        if len(self._watches) >= _WATCHES_MAX:
+            call.finish(StatusCode.RESOURCE_EXHAUSTED, f"{_WATCHES_MAX} watch already; poll GetClusterState instead")
+            return
+        self._watches[call] = self._cluster.on_reading(lambda reading: self._send(reading, call))
+        call.on_cancel(lambda: self._forget(call))
+        if self._cluster.latest is not None:
+            self._send(self._cluster.latest, call)
+
+    def _send(self, reading: ClusterReading, call: Call) -> None:
+        if isinstance(call, Stream) and call.queued_bytes:
+            # It still has one to read; it gets the newest when it has caught up, and none of those between.
+            return
+        call.send(pb.WatchClusterStateResponse(state=cluster_message(reading, now_ms=self._clock.monotonic_ms())))
+
+    def _forget(self, call: Call) -> None:
+        forget = self._watches.pop(call, None)
+        if forget is not None:
+            forget()
+
+
+def guarded(table: MethodTable, access: Access, *, is_monitoring: bool = True) -> MethodTable:
+    """The same methods, for callers that may read; `is_monitoring`: for all while no token is set."""
+
+    def refusal(call: Call) -> Refusal | None:
+        actor = access.actor_of(request_of(call, monitoring=is_monitoring))
+        return actor if isinstance(actor, Refusal) else None
+
+    def guarded_handler(handler: Callable[[Any, Call], None]) -> Callable[[Any, Call], None]:
+        def handle(request: Any, call: Call) -> None:
+            reason = refusal(call)
+            if reason is None:
+                handler(request, call)
+            else:
+                call.finish(StatusCode.UNAUTHENTICATED, reason.value)
+
+        return handle
+
+    def guarded_stream(handler: Callable[[Call], StreamHandler[Any]]) -> Callable[[Call], StreamHandler[Any]]:
+        def handle(call: Call) -> StreamHandler[Any]:
+            reason = refusal(call)
+            if reason is None:
+                return handler(call)
+            call.finish(StatusCode.UNAUTHENTICATED, reason.value)
+            return _Refused()
+
+        return handle
+
+    methods: dict[str, Any] = {}
+    for name, method in table.methods.items():
+        if isinstance(method, BidiMethod):
+            methods[name] = replace(method, handler=guarded_stream(method.handler))
+        else:
+            methods[name] = replace(method, handler=guarded_handler(method.handler))
+    return replace(table, methods=methods)
+
+
+class _Refused:
+    """A stream that has been answered already."""
+
+    def message(self, message: Any, /) -> None:
+        """Nobody listens."""
+
+    def half_closed(self) -> None:
+        """The call is finished."""
+
+    def cancelled(self) -> None:
+        """Nothing is kept."""

@@ -1,0 +1,1002 @@
+"""All routes together."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from starlette.types import Receive, Scope, Send
+
+from tandemmq.admin.api.acting_operations import OperationsDesk
+from tandemmq.admin.api.actors import OPERATOR_ONLY, Actor, current_actor
+from tandemmq.admin.api.operations_grpc import BoundedTail
+from tandemmq.admin.api.problems import Problem
+from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.messages import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import (
+    AcceptedLoss,
+    BrokerSettings,
+    ChangeResult,
+    Client,
+    ConfigChange,
+    DeadLetterResult,
+    EventLine,
+    Extent,
+    GroupChange,
+    GroupDetail,
+    GroupSummary,
+    KeptTail,
+    Message,
+    MessageDetail,
+    MessagePage,
+    MessageQuery,
+    MessageSummary,
+    OffsetReset,
+    Page,
+    PageRequest,
+    Progress,
+    ReplicaCopy,
+    ResetTarget,
+    Route,
+    SearchOrder,
+    Setting,
+    TailResult,
+    TestMessage,
+    TestReceipt,
+    TopicChange,
+    TopicDetail,
+    TopicSummary,
+    Unseen,
+)
+from tandemmq.admin.texts import MomentUnreadable, read_moment
+from tandemmq.admin.traces.reader import TraceFindings, TraceSource
+from tandemmq.admin.traces.tree import findings_document, list_document
+from tandemmq.core.clock import Clock
+
+__all__ = [
+    "CHANGE_PROBLEMS",
+    "PROBLEMS",
+    "Body",
+    "DryRun",
+    "EventsDocument",
+    "ExtentDocument",
+    "GroupBody",
+    "GroupDocument",
+    "MessageDetailDocument",
+    "MessageDocument",
+    "MessagePageDocument",
+    "MessageSummaryDocument",
+    "OffsetResetDocument",
+    "PageNumber",
+    "PageSize",
+    "ProgressDocument",
+    "ResendBody",
+    "ResetBody",
+    "SendBody",
+    "SettingsDocument",
+    "TopicBody",
+    "TopicDocument",
+    "TopicRoutes",
+    "add_broker_routes",
+    "add_group_routes",
+    "add_message_routes",
+    "add_rest",
+    "add_topic_routes",
+    "add_traces",
+    "moment_of",
+    "operations_of",
+]
+
+
+# Messages as JSON: a body is bytes, so it comes as base64, and as text beside it where it is one.
+
+
+@dataclass(frozen=True)
+class MessageSummaryDocument:
+    """A message in a list. Times are milliseconds since 1970, -1 where unknown."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    record_bytes: int
+    message_id: str
+    offset_message_id: str
+    tag: str
+    keys: Sequence[str]
+    born_ms: int
+    born_host: str
+    store_ms: int
+    store_host: str
+    reconsume_times: int
+    # Whole length of the body.
+    body_size: int
+    # As much of the body as was asked for, unpacked.
+    body_base64: str
+    # The same if it is UTF-8, perhaps without the part of a character at its end; else null.
+    body_text: str | None
+
+    @staticmethod
+    def of(message: MessageSummary) -> MessageSummaryDocument:
+        """Of its value."""
+        return MessageSummaryDocument(
+            topic=message.topic,
+            broker_name=message.broker_name,
+            queue_id=message.queue_id,
+            queue_offset=message.queue_offset,
+            physical_offset=message.physical_offset,
+            record_bytes=message.record_bytes,
+            message_id=message.message_id,
+            offset_message_id=message.offset_message_id,
+            tag=message.tag,
+            keys=message.keys,
+            born_ms=message.born_ms,
+            born_host=message.born_host,
+            store_ms=message.store_ms,
+            store_host=message.store_host,
+            reconsume_times=message.reconsume_times,
+            body_size=message.body_size,
+            body_base64=base64.b64encode(message.body).decode("ascii"),
+            body_text=_text(message.body),
+        )
+
+
+@dataclass(frozen=True)
+class MessageDocument:
+    """A message whole."""
+
+    summary: MessageSummaryDocument
+    properties: Mapping[str, str]
+    sys_flag: int
+    flag: int
+    body_crc: int
+    compression: str
+    # Why the body cannot be shown; empty if it can.
+    body_problem: str
+
+    @staticmethod
+    def of(message: Message) -> MessageDocument:
+        """Of its value."""
+        return MessageDocument(
+            summary=MessageSummaryDocument.of(message),
+            properties=message.properties,
+            sys_flag=message.sys_flag,
+            flag=message.flag,
+            body_crc=message.body_crc,
+            compression=message.compression,
+            body_problem=message.body_problem,
+        )
+
+
+@dataclass(frozen=True)
+class MessagePageDocument:
+    """Messages found."""
+
+    messages: Sequence[MessageSummaryDocument]
+    # To go on; empty: this was all.
+    next_page_token: str
+    # Messages looked at.
+    scanned: int
+    unseen: Sequence[Unseen]
+
+    @staticmethod
+    def of(page: MessagePage) -> MessagePageDocument:
+        """Of its value."""
+        return MessagePageDocument(
+            messages=[MessageSummaryDocument.of(message) for message in page.messages],
+            next_page_token=page.next_page_token,
+            scanned=page.scanned,
+            unseen=page.unseen,
+        )
+
+
+@dataclass(frozen=True)
+class MessageDetailDocument:
+    """A message, its copies on the replicas, and what groups did with it."""
+
+    message: MessageDocument
+    copies: Sequence[ReplicaCopy]
+    consumption: Mapping[str, str]
+    unseen: Sequence[Unseen]
+
+    @staticmethod
+    def of(detail: MessageDetail) -> MessageDetailDocument:
+        """Of its value."""
+        return MessageDetailDocument(
+            message=MessageDocument.of(detail.message),
+            copies=detail.copies,
+            consumption=detail.consumption,
+            unseen=detail.unseen,
+        )
+
+
+def _text(body: bytes) -> str | None:
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        # A body that was cut may end within a character of up to four bytes.
+        if error.reason == "unexpected end of data" and error.start >= len(body) - 3:
+            return body[: error.start].decode("utf-8")
+        return None
+
+
+# What routes have in common: whose operations they are, parameters, and how they fail.
+
+DryRun = Annotated[bool, Query(description="Change nothing; the answer says what would change.")]
+PageNumber = Annotated[int, Query(ge=1, le=1_000_000, description="Which page, from 1.")]
+PageSize = Annotated[int, Query(ge=1, le=500, description="Items a page.")]
+
+
+def _problem(description: str) -> dict[str, Any]:
+    # By name: a model here would be compiled anew for each route, which takes as long as all the rest of the start.
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {"description": description, "content": {"application/problem+json": {"schema": schema}}}
+
+
+PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
+    401: _problem("Nobody is known to have sent this."),
+    404: _problem("There is no such thing."),
+    422: _problem("The question is wrong; `problem` names the field."),
+    503: _problem("Nobody who could answer does."),
+}
+"""For `responses` of routes that look."""
+
+CHANGE_PROBLEMS: Final[dict[int | str, dict[str, Any]]] = PROBLEMS | {
+    403: _problem("The sender may look and not change, or a page of another origin sent this. Nothing was done."),
+    409: _problem("The state of the cluster forbids it. Nothing was done."),
+    502: _problem("Some brokers did it and others did not; repeating it is safe."),
+}
+"""For `responses` of routes that change something."""
+
+
+class Body(BaseModel):
+    """A request's JSON: unknown fields are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def operations_of(desk: OperationsDesk) -> Any:
+    """A dependency: the operations in the name of who sent the request."""
+
+    def acting(request: Request) -> Operations:
+        return desk.acting_as(current_actor(request))
+
+    dependency: Callable[[Request], Operations] = acting
+    return Depends(dependency)
+
+
+def moment_of(text: str, *, field: str, now_ms: int) -> int:
+    """A moment in milliseconds, -1 for an empty text."""
+    if not text:
+        return -1
+    try:
+        return read_moment(text, now_ms=now_ms)
+    except MomentUnreadable as error:
+        raise OperationFailed(FailureKind.INVALID, f"{field}: {error}") from error
+
+
+# Settings of brokers, write permission and events over HTTP.
+
+_TAGS: Final[list[str | Enum]] = ["brokers"]
+
+
+class SettingsBody(Body):
+    """Settings to change, all or none, until the broker's next start."""
+
+    values: dict[Annotated[str, Field(max_length=100)], Annotated[str, Field(max_length=4_000)]] = Field(
+        min_length=1, max_length=200
+    )
+
+
+class WritePermissionBody(Body):
+    """Whether producers get the queues of a broker group."""
+
+    writable: bool
+
+
+class AcceptLossBody(Body):
+    """What is given up: all that a dry run told."""
+
+    names: list[Annotated[str, Field(max_length=200)]] = Field(
+        default_factory=list, max_length=200, description="Ids of disks, and files of tables."
+    )
+
+
+class RestoreBody(Body):
+    """Where to begin."""
+
+    page_token: str = Field(default="", max_length=2_000, description="Of the answer before; empty: at its start.")
+
+
+@dataclass(frozen=True)
+class KeptTailsDocument:
+    """What was cut off, by broker and place."""
+
+    tails: Sequence[KeptTail]
+    unseen: Sequence[Unseen]
+
+
+@dataclass(frozen=True)
+class SettingDocument:
+    """A setting of one broker. Secrets are masked."""
+
+    key: str
+    value: str
+    default_value: str
+    # True when it is not the default.
+    differs: bool
+    # default, configured or changed.
+    origin: str
+    changeable: bool
+    description: str
+
+    @staticmethod
+    def of(setting: Setting) -> SettingDocument:
+        """Of its value."""
+        return SettingDocument(
+            key=setting.key,
+            value=setting.value,
+            default_value=setting.default_value,
+            differs=setting.differs,
+            origin=setting.origin,
+            changeable=setting.changeable,
+            description=setting.description,
+        )
+
+
+@dataclass(frozen=True)
+class SettingsDocument:
+    """A broker's settings."""
+
+    broker: str
+    settings: Sequence[SettingDocument]
+
+    @staticmethod
+    def of(settings: BrokerSettings) -> SettingsDocument:
+        """Of its value."""
+        return SettingsDocument(settings.broker, [SettingDocument.of(setting) for setting in settings.settings])
+
+
+@dataclass(frozen=True)
+class EventsDocument:
+    """What happened lately, newest first."""
+
+    events: Sequence[EventLine]
+    unseen: Sequence[Unseen]
+
+
+def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
+    """Adds the routes."""
+    acting = operations_of(desk)
+
+    @app.get("/api/v1/brokers/{broker}/settings", tags=_TAGS, responses=PROBLEMS)
+    async def settings(broker: str, operations: Operations = acting) -> SettingsDocument:
+        """Settings of a broker, named as in `broker-a:0`."""
+        return SettingsDocument.of(await operations.broker_settings(broker))
+
+    @app.patch("/api/v1/brokers/{broker}/settings", tags=_TAGS, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
+    async def update_settings(
+        broker: str, body: SettingsBody, dry_run: DryRun = False, operations: Operations = acting
+    ) -> list[ConfigChange]:
+        """Changes settings of a broker until its next start."""
+        return list(await operations.update_settings(broker, body.values, dry_run=dry_run))
+
+    @app.put(
+        "/api/v1/broker-groups/{broker_name}/write-permission",
+        tags=_TAGS,
+        responses=CHANGE_PROBLEMS,
+        dependencies=[OPERATOR_ONLY],
+    )
+    async def set_write_permission(
+        broker_name: str, body: WritePermissionBody, dry_run: DryRun = False, operations: Operations = acting
+    ) -> ChangeResult:
+        """Takes a broker group out of producers' routes at every NameServer, or puts it back."""
+        return await operations.set_write_permission(broker_name, writable=body.writable, dry_run=dry_run)
+
+    @app.post(
+        "/api/v1/broker-groups/{broker_name}/accept-loss",
+        tags=_TAGS,
+        responses=CHANGE_PROBLEMS,
+        dependencies=[OPERATOR_ONLY],
+    )
+    async def accept_loss(
+        broker_name: str, body: AcceptLossBody, dry_run: DryRun = False, operations: Operations = acting
+    ) -> AcceptedLoss:
+        """Has a master that waits at its start serve without what it waits for. What only the missing disks hold is
+        lost: with `dry_run` it tells in numbers what that is, and `names` says all of it again."""
+        return await operations.accept_loss(broker_name, names=body.names, dry_run=dry_run)
+
+    @app.get("/api/v1/kept-tails", tags=_TAGS, responses=PROBLEMS)
+    async def kept_tails(operations: Operations = acting) -> KeptTailsDocument:
+        """What was cut off the logs of all brokers, and kept."""
+        tails, unseen = await operations.kept_tails()
+        return KeptTailsDocument(tails, unseen)
+
+    @app.post(
+        "/api/v1/brokers/{broker}/kept-tails/{name}/restore",
+        tags=_TAGS,
+        responses=CHANGE_PROBLEMS,
+        dependencies=[OPERATOR_ONLY],
+    )
+    async def restore_kept_tail(
+        broker: str, name: str, body: RestoreBody, dry_run: DryRun = False, operations: Operations = acting
+    ) -> TailResult:
+        """Stores again what is missing of a kept tail, some 4 MiB of it at a time, under the ids it had. Messages that
+        some broker group holds are left alone, so repeating it is safe."""
+        return await operations.restore_kept_tail(broker, name, page_token=body.page_token, dry_run=dry_run)
+
+    @app.get("/api/v1/events", tags=["events"], responses=PROBLEMS)
+    async def events(
+        limit: Annotated[int, Query(ge=1, le=1_000)] = 200, operations: Operations = acting
+    ) -> EventsDocument:
+        """What happened lately on all brokers, and what operators did through this service, newest first."""
+        lines, unseen = await operations.events(limit=limit)
+        return EventsDocument(lines, unseen)
+
+    @app.get("/api/v1/caller", tags=["events"], responses={401: PROBLEMS[401]})
+    async def caller(request: Request) -> Actor:
+        """Who you are to this service, and what you may do."""
+        return current_actor(request)
+
+
+# Messages over HTTP: search, one whole, a live tail, a test message.
+
+_TAGS_MESSAGE_ROUTES: Final[list[str | Enum]] = ["messages"]
+_TAIL_S_MAX: Final = 600
+
+_Name = Annotated[str, Query(max_length=127)]
+_QueueIdPath = Annotated[int, Path(ge=0, lt=1 << 31)]
+_OffsetPath = Annotated[int, Path(ge=0, lt=1 << 63)]
+_Offset = Annotated[int, Query(ge=0, lt=1 << 63)]
+_BodyBytes = Annotated[int, Query(ge=0, le=BODY_BYTES_MAX, description="Bytes of the body that are wanted.")]
+_ListBodyBytes = Annotated[int, Query(ge=0, le=PAGE_BODY_BYTES_MAX, description="Bytes of each body that are wanted.")]
+_Tags = Annotated[list[str], Query(max_length=100, description="Only these tags; may be given more than once.")]
+
+
+class SendBody(Body):
+    """A message to send; its body as text or as base64."""
+
+    body_text: str = Field("", max_length=BODY_BYTES_MAX)
+    body_base64: str = Field("", max_length=BODY_BYTES_MAX * 4 // 3 + 4)
+    tag: str = Field("", max_length=127)
+    keys: list[Annotated[str, Field(max_length=200)]] = Field([], max_length=64)
+    properties: dict[Annotated[str, Field(max_length=127)], Annotated[str, Field(max_length=32_767)]] = Field(
+        {}, max_length=200
+    )
+    message_group: str = Field("", max_length=200, description="FIFO topics need one.")
+
+
+def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> None:
+    """Adds the routes."""
+    acting = operations_of(desk)
+
+    @app.get("/api/v1/topics/{topic}/messages", tags=_TAGS_MESSAGE_ROUTES, responses=PROBLEMS)
+    async def search(
+        topic: str,
+        key: Annotated[str, Query(max_length=200, description="Only messages with this key.")] = "",
+        broker_name: _Name = "",
+        queue_id: Annotated[int, Query(ge=-1, lt=1 << 31, description="Needs broker_name; -1: all queues.")] = -1,
+        start_offset: _Offset = 0,
+        start: Annotated[str, Query(max_length=64, description="2026-11-22T04:20Z, or 2h ago.")] = "",
+        end: Annotated[str, Query(max_length=64, description="Likewise.")] = "",
+        order: SearchOrder = SearchOrder.NEWEST,
+        tag: _Tags = [],  # noqa: B006
+        limit: Annotated[int, Query(ge=1, le=500)] = 50,
+        body_bytes: _ListBodyBytes = 0,
+        page_token: Annotated[str, Query(max_length=4_000, description="As the page before gave it.")] = "",
+        operations: Operations = acting,
+    ) -> MessagePageDocument:
+        """Messages of a topic: the newest, of a time range, with a key, or of one queue from an offset on."""
+        now_ms = clock.wall_ms()
+        query = MessageQuery(
+            topic=topic,
+            key=key,
+            queue_id=queue_id,
+            start_offset=start_offset,
+            broker_name=broker_name,
+            start_ms=moment_of(start, field="start", now_ms=now_ms),
+            end_ms=moment_of(end, field="end", now_ms=now_ms),
+            order=order,
+            tags=tag,
+            limit=limit,
+            body_bytes=body_bytes,
+            page_token=page_token,
+        )
+        return MessagePageDocument.of(await operations.search(query))
+
+    @app.post(
+        "/api/v1/topics/{topic}/messages",
+        tags=_TAGS_MESSAGE_ROUTES,
+        responses=CHANGE_PROBLEMS,
+        dependencies=[OPERATOR_ONLY],
+    )
+    async def send(topic: str, body: SendBody, operations: Operations = acting) -> TestReceipt:
+        """Sends a message as a client would. 409 says what the broker said."""
+        message = TestMessage(
+            topic=topic,
+            body=_body_of(body),
+            tag=body.tag,
+            keys=body.keys,
+            properties=body.properties,
+            message_group=body.message_group,
+        )
+        return await operations.send(message)
+
+    @app.get(
+        "/api/v1/topics/{topic}/tail", tags=_TAGS_MESSAGE_ROUTES, responses=PROBLEMS, response_class=StreamingResponse
+    )
+    async def tail(
+        request: Request,
+        topic: str,
+        tag: _Tags = [],  # noqa: B006
+        seconds: Annotated[int, Query(ge=1, le=_TAIL_S_MAX, description="The tail ends then.")] = 60,
+        limit: Annotated[int, Query(ge=1, le=100_000, description="Or after so many messages.")] = 1_000,
+        body_bytes: _ListBodyBytes = 4_096,
+        operations: Operations = acting,
+    ) -> StreamingResponse:
+        """Messages as they come in, from now on: a line of JSON each. Ends by itself, or when you go."""
+        found = BoundedTail(
+            operations.tail(topic, tags=tag, body_bytes=body_bytes),
+            limit=limit,
+            limit_ms=seconds * 1_000,
+            is_gone=request.is_disconnected,
+            clock=clock,
+        )
+        # What is wrong with the question shows before the answer begins.
+        await found.open()
+
+        async def lines() -> AsyncIterator[str]:
+            async for message in found:
+                yield json.dumps(asdict(MessageSummaryDocument.of(message)), ensure_ascii=False) + "\n"
+
+        return _TailResponse(found, lines())
+
+    @app.get(
+        "/api/v1/topics/{topic}/messages/{broker_name}/{queue_id}/{queue_offset}",
+        tags=_TAGS_MESSAGE_ROUTES,
+        responses=PROBLEMS,
+    )
+    async def message_at(
+        topic: str,
+        broker_name: str,
+        queue_id: _QueueIdPath,
+        queue_offset: _OffsetPath,
+        body_bytes: _BodyBytes = 65_536,
+        operations: Operations = acting,
+    ) -> MessageDetailDocument:
+        """A message whole, by its place in a queue, with its copies compared byte by byte."""
+        found = await operations.message_at(broker_name, topic, queue_id, queue_offset, body_bytes=body_bytes)
+        return MessageDetailDocument.of(found)
+
+    @app.get(
+        "/api/v1/broker-groups/{broker_name}/messages/{physical_offset}", tags=_TAGS_MESSAGE_ROUTES, responses=PROBLEMS
+    )
+    async def message(
+        broker_name: str, physical_offset: _OffsetPath, body_bytes: _BodyBytes = 65_536, operations: Operations = acting
+    ) -> MessageDetailDocument:
+        """A message whole, by its place in the CommitLog, with its copies compared byte by byte."""
+        return MessageDetailDocument.of(await operations.message(broker_name, physical_offset, body_bytes=body_bytes))
+
+    @app.get("/api/v1/messages", tags=_TAGS_MESSAGE_ROUTES, responses=PROBLEMS)
+    async def find_message(
+        id: Annotated[str, Query(min_length=1, max_length=256)],  # noqa: A002 - the name in the address
+        topic: _Name = "",
+        operations: Operations = acting,
+    ) -> list[MessageSummaryDocument]:
+        """Messages by the id a client gave them, or by an id of address and offset; newest first."""
+        return [MessageSummaryDocument.of(found) for found in await operations.find_message(id, topic=topic)]
+
+
+class _TailResponse(StreamingResponse):
+    """Ends its tail, also when nobody is left to read the first line."""
+
+    def __init__(self, tail: BoundedTail, lines: AsyncIterator[str]) -> None:
+        super().__init__(lines, media_type="application/x-ndjson", headers={"cache-control": "no-store"})
+        self._tail = tail
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._tail.close()
+
+
+def _body_of(body: SendBody) -> bytes:
+    if body.body_text and body.body_base64:
+        raise OperationFailed(FailureKind.INVALID, "send one of body_text and body_base64")
+    if not body.body_base64:
+        return body.body_text.encode()
+    try:
+        return base64.b64decode(body.body_base64, validate=True)
+    except binascii.Error as error:
+        raise OperationFailed(FailureKind.INVALID, f"body_base64: {error}") from error
+
+
+# Topics and groups as JSON: the values of `operations`, and what follows from them.
+
+
+@dataclass(frozen=True)
+class ExtentDocument:
+    """A queue of a topic on one master. Times are milliseconds since 1970, -1 where unknown."""
+
+    broker_name: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    # Messages still held.
+    held: int
+    oldest_store_ms: int
+    newest_store_ms: int
+
+    @staticmethod
+    def of(extent: Extent) -> ExtentDocument:
+        """Of its value."""
+        return ExtentDocument(
+            broker_name=extent.broker_name,
+            queue_id=extent.queue_id,
+            min_offset=extent.min_offset,
+            max_offset=extent.max_offset,
+            held=extent.held,
+            oldest_store_ms=extent.oldest_store_ms,
+            newest_store_ms=extent.newest_store_ms,
+        )
+
+
+@dataclass(frozen=True)
+class ProgressDocument:
+    """A group in one queue, or in a topic when `queue_id` is -1."""
+
+    group: str
+    topic: str
+    broker_name: str
+    queue_id: int
+    committed_offset: int
+    max_offset: int
+    # Messages not acknowledged.
+    lag: int
+    inflight: int
+    # Age of the oldest message not acknowledged; 0: none, or not known.
+    oldest_age_ms: int
+
+    @staticmethod
+    def of(progress: Progress) -> ProgressDocument:
+        """Of its value."""
+        return ProgressDocument(
+            group=progress.group,
+            topic=progress.topic,
+            broker_name=progress.broker_name,
+            queue_id=progress.queue_id,
+            committed_offset=progress.committed_offset,
+            max_offset=progress.max_offset,
+            lag=progress.lag,
+            inflight=progress.inflight,
+            oldest_age_ms=progress.oldest_age_ms,
+        )
+
+
+@dataclass(frozen=True)
+class TopicDocument:
+    """All that is known of a topic."""
+
+    summary: TopicSummary
+    extents: Sequence[ExtentDocument]
+    routes: Sequence[Route]
+    # False: NameServers that answered disagree.
+    routes_agree: bool
+    # Groups that have read it.
+    groups: Sequence[ProgressDocument]
+    unseen: Sequence[Unseen]
+
+    @staticmethod
+    def of(topic: TopicDetail) -> TopicDocument:
+        """Of its value."""
+        return TopicDocument(
+            summary=topic.summary,
+            extents=[ExtentDocument.of(extent) for extent in topic.extents],
+            routes=topic.routes,
+            routes_agree=topic.routes_agree,
+            groups=[ProgressDocument.of(progress) for progress in topic.groups],
+            unseen=topic.unseen,
+        )
+
+
+@dataclass(frozen=True)
+class GroupDocument:
+    """All that is known of a group."""
+
+    summary: GroupSummary
+    progress: Sequence[ProgressDocument]
+    members: Sequence[Client]
+    # Messages in its dead letter queues.
+    dead_letters: int
+    unseen: Sequence[Unseen]
+
+    @staticmethod
+    def of(group: GroupDetail) -> GroupDocument:
+        """Of its value."""
+        return GroupDocument(
+            summary=group.summary,
+            progress=[ProgressDocument.of(progress) for progress in group.progress],
+            members=group.members,
+            dead_letters=group.dead_letters,
+            unseen=group.unseen,
+        )
+
+
+@dataclass(frozen=True)
+class OffsetResetDocument:
+    """Where a group goes on, queue by queue."""
+
+    dry_run: bool
+    moves: Sequence[OffsetReset]
+
+
+# Groups, clients and dead letters over HTTP.
+
+_TAGS_GROUP_ROUTES: Final[list[str | Enum]] = ["groups"]
+
+
+class GroupBody(Body):
+    """A group as it is to be. What is left out stays as it is, or is the default."""
+
+    ordered: bool | None = Field(None, description="Deliver message groups in order.")
+    retry_max_times: int = Field(0, ge=0, le=1_000, description="Deliveries before the dead letter queue; 0: as it is.")
+    enabled: bool | None = Field(None, description="false: its consumers get nothing.")
+
+
+class ResetBody(Body):
+    """Where a group goes on in a topic; exactly one of `time`, `earliest` and `latest`."""
+
+    topic: str = Field(max_length=127)
+    time: str = Field("", max_length=64, description="The first message stored then: 2026-11-22T04:20Z, or 2h ago.")
+    earliest: bool = Field(False, description="The oldest message still held.")
+    latest: bool = Field(False, description="Past the newest message.")
+
+
+class ResendBody(Body):
+    """Dead letters of one broker group, by their offsets in the dead letter queue."""
+
+    broker_name: str = Field(max_length=127)
+    queue_offsets: list[Annotated[int, Field(ge=0, lt=1 << 63)]] = Field(min_length=1, max_length=100)
+
+
+def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> None:
+    """Adds the routes."""
+    acting = operations_of(desk)
+
+    @app.get("/api/v1/groups", tags=_TAGS_GROUP_ROUTES, responses=PROBLEMS)
+    async def groups(
+        search: Annotated[str, Query(max_length=127, description="A part of the name; case does not matter.")] = "",
+        page: PageNumber = 1,
+        page_size: PageSize = 50,
+        operations: Operations = acting,
+    ) -> Page[GroupSummary]:
+        """Groups by name, with their lag."""
+        return await operations.groups(search=search, page=PageRequest(page, page_size))
+
+    @app.get("/api/v1/groups/{name}", tags=_TAGS_GROUP_ROUTES, responses=PROBLEMS)
+    async def group(name: str, operations: Operations = acting) -> GroupDocument:
+        """A group with its lag by queue and its members."""
+        return GroupDocument.of(await operations.group(name))
+
+    @app.put("/api/v1/groups/{name}", tags=_TAGS_GROUP_ROUTES, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
+    async def put_group(
+        name: str, body: GroupBody, dry_run: DryRun = False, operations: Operations = acting
+    ) -> ChangeResult:
+        """Creates or changes a group."""
+        change = GroupChange(
+            name=name, ordered=body.ordered, retry_max_times=body.retry_max_times, enabled=body.enabled
+        )
+        return await operations.put_group(change, dry_run=dry_run)
+
+    @app.delete(
+        "/api/v1/groups/{name}", tags=_TAGS_GROUP_ROUTES, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY]
+    )
+    async def delete_group(
+        name: str,
+        even_with_members: Annotated[bool, Query(description="Although consumers of it are connected.")] = False,
+        dry_run: DryRun = False,
+        operations: Operations = acting,
+    ) -> ChangeResult:
+        """Removes a group with its progress."""
+        return await operations.delete_group(name, even_with_members=even_with_members, dry_run=dry_run)
+
+    @app.post(
+        "/api/v1/groups/{name}/offsets/reset",
+        tags=_TAGS_GROUP_ROUTES,
+        responses=CHANGE_PROBLEMS,
+        dependencies=[OPERATOR_ONLY],
+    )
+    async def reset_offsets(
+        name: str, body: ResetBody, dry_run: DryRun = False, operations: Operations = acting
+    ) -> OffsetResetDocument:
+        """Sets where a group goes on in a topic. Messages in clients' hands may be consumed twice."""
+        target = _target(body, now_ms=clock.wall_ms())
+        moves = await operations.reset_offsets(name, body.topic, target, dry_run=dry_run)
+        return OffsetResetDocument(dry_run=dry_run, moves=moves)
+
+    @app.post(
+        "/api/v1/groups/{name}/dead-letters/resend",
+        tags=_TAGS_GROUP_ROUTES,
+        responses=CHANGE_PROBLEMS,
+        dependencies=[OPERATOR_ONLY],
+    )
+    async def resend_dead_letters(
+        name: str, body: ResendBody, dry_run: DryRun = False, operations: Operations = acting
+    ) -> list[DeadLetterResult]:
+        """Puts dead letters back into the topics they came from. To list them, search the topic %DLQ% + group."""
+        return list(await operations.resend_dead_letters(name, body.broker_name, body.queue_offsets, dry_run=dry_run))
+
+    @app.get("/api/v1/clients", tags=["clients"], responses=PROBLEMS)
+    async def clients(
+        group: Annotated[str, Query(max_length=127, description="Only consumers of this group.")] = "",
+        topic: Annotated[str, Query(max_length=127, description="Only clients that use this topic.")] = "",
+        limit: Annotated[int, Query(ge=1, le=1_000)] = 200,
+        operations: Operations = acting,
+    ) -> Page[Client]:
+        """Connected clients of all brokers, the one heard of last first."""
+        return await operations.clients(group=group, topic=topic, limit=limit)
+
+
+def _target(body: ResetBody, *, now_ms: int) -> ResetTarget:
+    if sum((bool(body.time), body.earliest, body.latest)) != 1:
+        raise OperationFailed(
+            FailureKind.INVALID,
+            "exactly one of time, earliest and latest says where the group goes on",
+            remedy='send for example {"topic": "orders", "time": "2h"}',
+        )
+    if body.time:
+        return ResetTarget(time_ms=moment_of(body.time, field="time", now_ms=now_ms))
+    return ResetTarget(earliest=body.earliest, latest=body.latest)
+
+
+# Topics over HTTP.
+
+_TAGS_TOPIC_ROUTES: Final[list[str | Enum]] = ["topics"]
+
+Category = Literal["topic", "retry", "dead letter", "system"]
+
+
+class TopicBody(Body):
+    """A topic as it is to be. What is left out stays as it is, or is the brokers' default."""
+
+    read_queue_count: int = Field(0, ge=0, le=1_024, description="Queues to receive from; 0: as it is.")
+    write_queue_count: int = Field(0, ge=0, le=1_024, description="Queues to send to; 0: as it is.")
+    permission: int = Field(0, ge=0, le=7, description="4 to receive, 2 to send, together 6; 0: as it is.")
+    message_type: str = Field("", max_length=32, description="NORMAL or FIFO; empty: as it is.")
+    broker_names: list[Annotated[str, Field(max_length=127)]] = Field(
+        [], max_length=1_000, description="Only on these broker groups; empty: on all."
+    )
+
+
+class TopicRoutes(Body):
+    """What each NameServer says."""
+
+    routes: list[Route]
+    unseen: list[Unseen]
+
+
+def add_topic_routes(app: FastAPI, desk: OperationsDesk) -> None:
+    """Adds the routes."""
+    acting = operations_of(desk)
+
+    @app.get("/api/v1/topics", tags=_TAGS_TOPIC_ROUTES, responses=PROBLEMS)
+    async def topics(
+        search: Annotated[str, Query(max_length=127, description="A part of the name; case does not matter.")] = "",
+        category: Annotated[list[Category], Query(description="May be given more than once.")] = ["topic"],  # noqa: B006
+        page: PageNumber = 1,
+        page_size: PageSize = 50,
+        operations: Operations = acting,
+    ) -> Page[TopicSummary]:
+        """Topics by name, with their counts."""
+        return await operations.topics(search=search, categories=category, page=PageRequest(page, page_size))
+
+    @app.get("/api/v1/topics/{name}", tags=_TAGS_TOPIC_ROUTES, responses=PROBLEMS)
+    async def topic(name: str, operations: Operations = acting) -> TopicDocument:
+        """A topic with its queues, what NameServers say of it, and the groups that read it."""
+        return TopicDocument.of(await operations.topic(name))
+
+    @app.get("/api/v1/topics/{name}/routes", tags=_TAGS_TOPIC_ROUTES, responses=PROBLEMS)
+    async def topic_routes(name: str, operations: Operations = acting) -> TopicRoutes:
+        """What each NameServer says of a topic."""
+        routes, unseen = await operations.topic_routes(name)
+        return TopicRoutes(routes=list(routes), unseen=list(unseen))
+
+    @app.put("/api/v1/topics/{name}", tags=_TAGS_TOPIC_ROUTES, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
+    async def put_topic(
+        name: str, body: TopicBody, dry_run: DryRun = False, operations: Operations = acting
+    ) -> ChangeResult:
+        """Creates or changes a topic, and waits until every NameServer routes to it."""
+        change = TopicChange(
+            name=name,
+            read_queue_count=body.read_queue_count,
+            write_queue_count=body.write_queue_count,
+            permission=body.permission,
+            message_type=body.message_type,
+            broker_names=body.broker_names,
+        )
+        return await operations.put_topic(change, dry_run=dry_run)
+
+    @app.delete(
+        "/api/v1/topics/{name}", tags=_TAGS_TOPIC_ROUTES, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY]
+    )
+    async def delete_topic(name: str, dry_run: DryRun = False, operations: Operations = acting) -> ChangeResult:
+        """Removes a topic from all masters. Nobody can consume its messages while there is no topic of that name.
+
+        A topic made again under the name has them until they expire; groups begin in it as new ones do.
+        """
+        return await operations.delete_topic(name, dry_run=dry_run)
+
+
+def add_rest(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> None:
+    """Adds them. Before the routes of traces, whose address of a message would take in others."""
+    add_topic_routes(app, desk)
+    add_group_routes(app, desk, clock=clock)
+    add_message_routes(app, desk, clock=clock)
+    add_broker_routes(app, desk)
+    _describe_problems(app)
+
+
+def _describe_problems(app: FastAPI) -> None:
+    """Adds to the API's description what its routes refer to."""
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        description = describe()
+        description["components"]["schemas"].setdefault("Problem", TypeAdapter(Problem).json_schema())
+        return description
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend it
+
+
+# Traces as JSON. Unlike the rest of the state these ask the brokers when somebody wants them.
+
+_LISTED: Final = 50
+_KEY_MAX: Final = 256
+_NO_STORE: Final = {"cache-control": "no-store"}
+
+_Key = Annotated[str, Query(max_length=_KEY_MAX)]
+
+
+def add_traces(app: FastAPI, traces: TraceSource) -> None:
+    """Adds the routes."""
+
+    @app.get("/api/v1/traces", tags=["traces"])
+    async def newest_traces(
+        notable: bool = False, count: Annotated[int, Query(ge=1, le=200)] = _LISTED
+    ) -> JSONResponse:
+        """The newest traces that brokers remember, slow and failed ones first; with `notable` no others."""
+        return JSONResponse(list_document(await traces.newest(count=count, notable_only=notable)), headers=_NO_STORE)
+
+    @app.get("/api/v1/traces/{trace_id}", tags=["traces"], responses={404: {"description": "Not known."}})
+    async def trace(trace_id: str) -> JSONResponse:
+        """A trace by its id or a whole traceparent, with the slave's part and the deliveries of its message."""
+        return _answer(await traces.find(_checked(trace_id)))
+
+    @app.get("/api/v1/messages/{message_id}", tags=["traces"], responses={404: {"description": "Not known."}})
+    async def message(message_id: str, topic: _Key = "") -> JSONResponse:
+        """What is known of a message: its traces, where it lies, and which replicas hold it."""
+        return _answer(await traces.find(_checked(message_id), topic=topic))
+
+
+def _checked(key: str) -> str:
+    if len(key) > _KEY_MAX:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "no id is as long as that")
+    return key
+
+
+def _answer(findings: TraceFindings) -> JSONResponse:
+    document: dict[str, Any] = findings_document(findings)
+    known = findings.spans or findings.copies
+    return JSONResponse(document, HTTPStatus.OK if known else HTTPStatus.NOT_FOUND, headers=_NO_STORE)

@@ -1,0 +1,49 @@
+"""What operators changed and tried to change: a line of the log each, and the newest kept to be shown.
+
+Message bodies, property values and secrets are never in it: who writes an entry says what it is of, not all it holds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+from tandemmq.admin.operations.values import EventLine
+from tandemmq.core.clock import Clock
+
+__all__ = ["AuditLog"]
+
+_REMEMBERED: Final = 500
+# A line is for people; what is longer than this was no name.
+_FIELD_LENGTH_MAX: Final = 300
+
+
+class AuditLog:
+    """Written by one event loop."""
+
+    def __init__(self, *, clock: Clock, log: FilteringBoundLogger) -> None:
+        self._clock = clock
+        self._log = log
+        self._lines: deque[EventLine] = deque(maxlen=_REMEMBERED)
+
+    def record(self, event: str, *, level: str = "info", fields: Mapping[str, str]) -> None:
+        """Adds a line. `event` is a constant phrase, `level` info or warning."""
+        kept = {key: _cut(value) for key, value in fields.items()}
+        self._lines.append(EventLine(self._clock.wall_ms(), "admin", level, event, kept))
+        if level == "info":
+            self._log.info(event, **kept)
+        else:
+            self._log.warning(event, **kept)
+
+    def lines(self, *, limit: int = _REMEMBERED) -> Sequence[EventLine]:
+        """The newest first."""
+        return tuple(line for line, _ in zip(reversed(self._lines), range(limit)))
+
+
+def _cut(value: str) -> str:
+    # Half of a surrogate pair, which JSON can write, would break every page and answer that shows the line.
+    value = value.encode(errors="replace").decode()
+    return value if len(value) <= _FIELD_LENGTH_MAX else f"{value[:_FIELD_LENGTH_MAX]}… ({len(value)} characters)"

@@ -1,0 +1,451 @@
+"""The runs of the consistency job as everybody is shown them, read in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from tandemmq.admin.cluster_state import Finding, Severity
+from tandemmq.core.audit.findings import KINDS, FindingKind, Verdict
+from tandemmq.core.audit.findings import Finding as ReplicaFinding
+from tandemmq.core.audit.run_summary import GroupSummary, Outcome, RunSummary, Tier
+from tandemmq.core.clock import Clock
+
+__all__ = [
+    "CONFIG_MAP_PREFIX",
+    "RUNS_MAX",
+    "ConfigMapResults",
+    "ConsistencyReading",
+    "ConsistencyRuns",
+    "FolderResults",
+    "GroupStanding",
+    "ResultsPlace",
+    "ResultsUnavailable",
+    "diagnose_consistency",
+    "finished_at_ms",
+    "remedy_of",
+    "results_place",
+    "standings",
+    "subject_of",
+]
+
+
+# Where the consistency job leaves its runs for this service: a folder, or a ConfigMap of the release.
+#
+# The job and this service share no code but the summary's format and no connection: a run is written once and read
+# here within seconds. What is unchanged is not parsed again.
+
+RUNS_MAX: Final = 30
+"""Newest runs that are read and kept in memory; of a thousand groups each takes some 3 MB."""
+CONFIG_MAP_PREFIX: Final = "configmap:"
+"""Before the name of a ConfigMap, where a folder could be meant as well."""
+_SUMMARY_BYTES_MAX: Final = 32 << 20
+_SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+# Connect and read, in seconds.
+_API_TIMEOUT_S: Final = (3.0, 10.0)
+_NOT_FOUND: Final = 404
+
+
+class ResultsUnavailable(Exception):
+    """The place does not answer, or refuses. Worth trying again; nothing is known of the runs meanwhile."""
+
+
+class ResultsPlace(Protocol):
+    """Runs of the consistency job. Calls block, so they are made on a thread."""
+
+    def read(self) -> list[RunSummary]:
+        """The newest RUNS_MAX runs, newest first; what is no summary is left out. Raises ResultsUnavailable."""
+
+
+def results_place(setting: str, *, namespace: str) -> ResultsPlace | None:
+    """By the setting consistencyResults; None when it is empty."""
+    if not setting:
+        return None
+    if setting.startswith(CONFIG_MAP_PREFIX):
+        return ConfigMapResults(setting.removeprefix(CONFIG_MAP_PREFIX), namespace=namespace)
+    return FolderResults(Path(setting))
+
+
+class FolderResults:
+    """`runs/<run id>/summary.json` in the job's results folder. One thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._runs_folder = folder / "runs"
+        self._parsed: dict[str, RunSummary] = {}
+
+    def read(self) -> list[RunSummary]:
+        """See `ResultsPlace`. A folder that is not there yet has no runs."""
+        try:
+            names = sorted((entry.name for entry in self._runs_folder.iterdir()), reverse=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise ResultsUnavailable(f"{self._runs_folder}: {error.strerror or error}") from error
+        found: dict[str, RunSummary] = {}
+        for name in names:
+            summary = self._parsed.get(name) or self._parse(name)
+            if summary is not None:
+                found[name] = summary
+            if len(found) == RUNS_MAX:
+                break
+        self._parsed = found
+        return list(found.values())
+
+    def _parse(self, name: str) -> RunSummary | None:
+        path = self._runs_folder / name / "summary.json"
+        try:
+            if path.stat().st_size > _SUMMARY_BYTES_MAX:
+                return None
+            return _summary(path.read_bytes())
+        except OSError:
+            # A run that has begun writes its summary last; one that is removed now is gone.
+            return None
+
+
+class ConfigMapResults:
+    """Keys of a ConfigMap, each a run's summary in JSON. Needs the right to get that ConfigMap. One thread."""
+
+    def __init__(self, name: str, *, namespace: str, read_data: Callable[[], dict[str, str]] | None = None) -> None:
+        """`namespace` empty: this pod's own. `read_data` reads it another way than a pod does."""
+        self._name = name
+        self._namespace = namespace
+        self._read_data = read_data or self._data
+        self._parsed: dict[str, tuple[str, RunSummary | None]] = {}
+        self._api: Any = None
+
+    def read(self) -> list[RunSummary]:
+        """See `ResultsPlace`. A ConfigMap that is not there yet has no runs."""
+        data = self._read_data()
+        parsed = {}
+        for key, text in data.items():
+            known = self._parsed.get(key)
+            parsed[key] = known if known is not None and known[0] == text else (text, _summary(text))
+        self._parsed = parsed
+        return _newest_first(summary for _, summary in parsed.values() if summary is not None)
+
+    def _data(self) -> dict[str, str]:
+        # Here and not above: the client takes seconds and 90 MB to load, which only pods should pay.
+        from kubernetes.client import ApiException
+        from kubernetes.config import ConfigException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            found = self._connected().read_namespaced_config_map(
+                self._name, self._namespace, _request_timeout=_API_TIMEOUT_S, _preload_content=False
+            )
+            return dict(json.loads(found.data).get("data") or {})
+        except ApiException as error:
+            if error.status == _NOT_FOUND:
+                return {}
+            hint = "; the ServiceAccount needs get on it" if error.status in (401, 403) else ""
+            raise ResultsUnavailable(f"ConfigMap {self._name}: {error.status} {error.reason}{hint}") from error
+        except (HTTPError, ConfigException, OSError, ValueError) as error:
+            raise ResultsUnavailable(f"ConfigMap {self._name}: {error}") from error
+
+    def _connected(self) -> Any:
+        if self._api is None:
+            from kubernetes import client, config
+
+            load_configuration: Any = config.load_incluster_config
+            load_configuration()
+            if not self._namespace:
+                self._namespace = (_SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+            self._api = client.CoreV1Api()
+        return self._api
+
+
+def _summary(text: str | bytes) -> RunSummary | None:
+    """None for what is no summary, or one of a version that this one does not read."""
+    try:
+        return RunSummary.from_json(json.loads(text))
+    except (ValueError, AttributeError):
+        return None
+
+
+def _newest_first(runs: Iterable[RunSummary]) -> list[RunSummary]:
+    return sorted(runs, key=lambda run: run.run_id, reverse=True)[:RUNS_MAX]
+
+
+# What the runs of the consistency job mean for the cluster now. Values only.
+#
+# A finding stands until a later run that could see it finds its group equal. A quick run compares bytes and metadata;
+# what is alike on all replicas, and the files derived from the log, only a deep one sees: so the newest quick run does
+# not answer those findings of the last deep run.
+
+_SEEN_BY_DEEP_RUNS_ONLY: Final = frozenset(
+    {
+        FindingKind.QUEUE_ENTRY_WRONG,
+        FindingKind.QUEUE_ENTRY_MISSING,
+        FindingKind.QUEUE_GAP,
+        FindingKind.INDEX_ENTRY_WRONG,
+        FindingKind.INDEX_ENTRY_MISSING,
+    }
+)
+_TOLD: Final = frozenset({Outcome.EQUAL, Outcome.DIVERGED})
+# Problems of one cluster that are told one by one; a page of thousands tells nobody anything.
+_PROBLEMS_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStanding:
+    """What stands against one group now."""
+
+    group: str
+    # The run that looked at it last, successfully or not, and what it said.
+    run: RunSummary
+    summary: GroupSummary
+    findings: tuple[ReplicaFinding, ...]
+    # Beyond those listed.
+    unlisted: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistencyReading:
+    """The runs as they were read last."""
+
+    # Newest first.
+    runs: tuple[RunSummary, ...]
+    # What they mean, by group name.
+    standings: tuple[GroupStanding, ...]
+    # Why they could not be read just now; the runs are those read before.
+    error: str
+    # The service runs so long and has seen no other runs.
+    watched_ms: int
+    # A run is missed when none has ended for so long; 0: never.
+    overdue_after_ms: int
+
+    def newest(self, tier: Tier) -> RunSummary | None:
+        """The last run of a tier."""
+        return next((run for run in self.runs if run.tier is tier), None)
+
+    def find(self, run_id: str) -> RunSummary | None:
+        """A run by its id; `latest` is the newest."""
+        if run_id == "latest":
+            return self.runs[0] if self.runs else None
+        return next((run for run in self.runs if run.run_id == run_id), None)
+
+    def overdue_ms(self, now_wall_ms: int) -> int | None:
+        """How long ago the last run ended if that is too long, or how long none was seen; None: not overdue."""
+        if not self.overdue_after_ms:
+            return None
+        silent_ms = now_wall_ms - finished_at_ms(self.runs[0]) if self.runs else self.watched_ms
+        return silent_ms if silent_ms > self.overdue_after_ms else None
+
+
+def finished_at_ms(run: RunSummary) -> int:
+    """Wall clock; 0 if it cannot be told."""
+    try:
+        return round(datetime.fromisoformat(run.finished_at).timestamp() * 1_000)
+    except ValueError:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one run said of one group."""
+
+    run: RunSummary
+    summary: GroupSummary
+    findings: tuple[ReplicaFinding, ...]
+
+
+def standings(runs: Sequence[RunSummary]) -> tuple[GroupStanding, ...]:
+    """Of all groups that the newest run of either tier over all groups knows, or one over some, by name.
+
+    `runs` newest first.
+    """
+    whole = [next((run for run in runs if run.tier is tier and not run.only_groups), None) for tier in Tier]
+    telling = [run for run in runs if run.only_groups or run in whole]
+    looks: dict[str, list[_Look]] = {group.group: [] for run in telling for group in run.groups}
+    for run in runs:
+        findings: dict[str, list[ReplicaFinding]] = {}
+        for finding in run.findings:
+            findings.setdefault(finding.group, []).append(finding)
+        for group in run.groups:
+            if group.group in looks:
+                looks[group.group].append(_Look(run, group, tuple(findings.get(group.group, ()))))
+    return tuple(_standing(name, looks[name]) for name in sorted(looks))
+
+
+def _standing(name: str, looks: Sequence[_Look]) -> GroupStanding:
+    findings: tuple[ReplicaFinding, ...] = ()
+    unlisted = 0
+    told = [look for look in looks if look.summary.outcome in _TOLD]
+    if told:
+        findings = told[0].findings
+        unlisted = max(0, told[0].summary.findings - len(findings))
+        deep = next((look for look in told if look.run.tier is Tier.DEEP), None)
+        if deep is not None and deep is not told[0]:
+            findings += tuple(each for each in deep.findings if _is_for_deep_runs(each) and each not in findings)
+    return GroupStanding(name, looks[0].run, looks[0].summary, findings, unlisted)
+
+
+def _is_for_deep_runs(finding: ReplicaFinding) -> bool:
+    """Whether a quick run would not see it."""
+    if finding.kind is FindingKind.BODY_CRC:
+        # Bit rot on one replica is a difference; on all of them it is none.
+        return finding.broker_id is None
+    return finding.kind in _SEEN_BY_DEEP_RUNS_ONLY
+
+
+def subject_of(finding: ReplicaFinding) -> str:
+    """`broker-a:1`, as findings about brokers have it; the group when no replica is named."""
+    return f"broker group {finding.group}" if finding.broker_id is None else f"{finding.group}:{finding.broker_id}"
+
+
+def remedy_of(finding: ReplicaFinding) -> str:
+    """What to do first."""
+    if finding.verdict is Verdict.UNDECIDED:
+        return "nothing tells who is right; docs/operations/consistency.md says how to decide"
+    return KINDS[finding.kind].remedy
+
+
+def diagnose_consistency(reading: ConsistencyReading, *, now_wall_ms: int) -> list[Finding]:
+    """What an operator should know, problems first."""
+    problems = [finding for each in reading.standings for finding in _problems_of(each)]
+    rest = len(problems) - _PROBLEMS_MAX
+    if rest > 0:
+        problems = problems[:_PROBLEMS_MAX]
+        problems.append(
+            _problem("cluster", f"has {rest:,} more kinds of differences between replicas", "see the report")
+        )
+    return [*problems, *_notes(reading, now_wall_ms)]
+
+
+def _problem(subject: str, problem: str, remedy: str) -> Finding:
+    return Finding(Severity.PROBLEM, subject, problem, remedy)
+
+
+def _problems_of(standing: GroupStanding) -> Iterator[Finding]:
+    """One for each replica and kind."""
+    by_kind: dict[tuple[str, FindingKind], list[ReplicaFinding]] = {}
+    for finding in standing.findings:
+        by_kind.setdefault((subject_of(finding), finding.kind), []).append(finding)
+    for (subject, kind), found in by_kind.items():
+        meaning = KINDS[kind]
+        times = f"{meaning.title}, {len(found):,} times" if len(found) > 1 else meaning.title
+        yield _problem(subject, f"differs from its replicas: {times} ({_first(found[0])})", remedy_of(found[0]))
+    if standing.unlisted or (standing.summary.outcome is Outcome.DIVERGED and not standing.findings):
+        count = max(1, standing.unlisted)
+        yield _problem(
+            f"broker group {standing.group}",
+            f"has {count:,} more differences between its replicas than are listed here",
+            f"see the report of run {standing.run.run_id}",
+        )
+
+
+def _first(finding: ReplicaFinding) -> str:
+    """Whose message, in short."""
+    parts = [finding.topic] if finding.topic else []
+    parts += [f"queue {finding.queue_id}"] if finding.queue_id is not None else []
+    parts += [f"offset {finding.queue_offset}"] if finding.queue_offset is not None else []
+    parts += [finding.message_id] if finding.message_id else []
+    return " ".join(parts) if parts else finding.detail
+
+
+def _notes(reading: ConsistencyReading, now_wall_ms: int) -> Iterator[Finding]:
+    if reading.error:
+        yield Finding(
+            Severity.NOTE,
+            "consistency job",
+            f"has results that cannot be read ({reading.error})",
+            "check consistencyResults and the rights to it",
+        )
+    overdue_ms = reading.overdue_ms(now_wall_ms)
+    if overdue_ms is not None and not reading.error:
+        hours = overdue_ms / 3_600_000
+        yield Finding(
+            Severity.NOTE,
+            "consistency job",
+            f"has not ended a run for {hours:.1f} hours" if reading.runs else "has never run",
+            "look at its schedule and its last Job (docs/operations/consistency.md)",
+        )
+    unread = [each for each in reading.standings if each.summary.outcome is Outcome.INCOMPLETE]
+    for each in unread[:_PROBLEMS_MAX]:
+        yield Finding(
+            Severity.NOTE,
+            f"broker group {each.group}",
+            f"could not be compared by run {each.run.run_id} ({each.summary.problem or 'not every replica was read'})",
+            "mend what keeps the replica from being read; the next run takes it up again",
+        )
+
+
+_PAUSE_S: Final = 10.0
+
+
+class ConsistencyRuns:
+    """Reads a place every ten seconds. Without a place there is nothing to read and nothing to tell."""
+
+    def __init__(
+        self, place: ResultsPlace | None, *, clock: Clock, log: FilteringBoundLogger, overdue_after_ms: int
+    ) -> None:
+        self._place = place
+        self._clock = clock
+        self._log = log
+        self._overdue_after_ms = overdue_after_ms
+        self._began_ms = clock.monotonic_ms()
+        self._latest: ConsistencyReading | None = None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether there is a place at all."""
+        return self._place is not None
+
+    @property
+    def latest(self) -> ConsistencyReading | None:
+        """The newest reading; None before the first."""
+        return self._latest
+
+    async def keep_reading(self) -> None:
+        """Reads until cancelled."""
+        if self._place is None:
+            return
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, thread_name_prefix="consistency-results") as thread:
+            while True:
+                # With what is bound to every log line of this process.
+                await loop.run_in_executor(thread, copy_context().run, self.read_once)
+                await asyncio.sleep(_PAUSE_S)
+
+    def read_once(self) -> ConsistencyReading | None:
+        """One reading; blocks."""
+        if self._place is None:
+            return None
+        before = self._latest
+        error = ""
+        try:
+            runs = tuple(self._place.read())
+        except ResultsUnavailable as failure:
+            error = str(failure)
+            runs = before.runs if before is not None else ()
+        if error and (before is None or not before.error):
+            self._log.warning("consistency_results_unread", reason=error)
+        if runs and (before is None or not before.runs or before.runs[0].run_id != runs[0].run_id):
+            run = runs[0]
+            self._log.info(
+                "consistency_run_seen", run=run.run_id, tier=str(run.tier), outcome=str(run.outcome), runs=len(runs)
+            )
+        reading = ConsistencyReading(
+            runs=runs,
+            standings=before.standings if before is not None and before.runs == runs else standings(runs),
+            error=error,
+            watched_ms=self._clock.monotonic_ms() - self._began_ms,
+            overdue_after_ms=self._overdue_after_ms,
+        )
+        self._latest = reading
+        return reading
+
+    def findings(self) -> list[Finding]:
+        """What an operator should know by the newest reading."""
+        if self._latest is None:
+            return []
+        return diagnose_consistency(self._latest, now_wall_ms=self._clock.wall_ms())

@@ -1,0 +1,196 @@
+"""How pages answer: a page in its frame, a redirect that says what was done, or a page that says what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final, TypeAlias
+from urllib.parse import parse_qs, urlsplit
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import RedirectResponse
+
+from tandemmq.admin.api.access import SESSION_COOKIE
+from tandemmq.admin.api.acting_operations import OperationsDesk
+from tandemmq.admin.api.actors import Actor, current_actor
+from tandemmq.admin.api.problems import Problem, problem_of
+from tandemmq.admin.audit_log import AuditLog
+from tandemmq.admin.cluster_reader import CachedCluster
+from tandemmq.admin.consistency_runs import ConsistencyRuns
+from tandemmq.admin.console.frame import Flash, Flashes, Frame, PageTemplates, frame_of
+from tandemmq.admin.history import ClusterHistory
+from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.questions import OperationFailed
+from tandemmq.admin.operations.values import ChangeResult
+from tandemmq.admin.traces.reader import TraceSource
+from tandemmq.core.clock import Clock
+
+__all__ = [
+    "AddPages",
+    "Form",
+    "Pages",
+    "change_flash",
+    "failure_page",
+    "form_of",
+    "form_status",
+    "go_to",
+    "page_html",
+    "problem_page",
+]
+
+
+# What pages that change something answer with: a status for their form, and what to say when it is done.
+
+
+def change_flash(text: str, result: ChangeResult) -> Flash:
+    """`text`, and what was done where."""
+    lines = [f"{change.subject}: {change.what}" for change in result.changes]
+    return Flash("warning" if result.warnings else "ok", text, (*lines, *result.warnings))
+
+
+def form_status(failure: OperationFailed | None, *, is_wrong: bool) -> HTTPStatus:
+    """Status of a form's page: what failed decides, then whether a field is wrong."""
+    if failure is not None:
+        return HTTPStatus(problem_of(failure).status)
+    return HTTPStatus.UNPROCESSABLE_ENTITY if is_wrong else HTTPStatus.OK
+
+
+# What every page of the console is given, and how pages are added to the HTTP side.
+#
+#     def add_topic_pages(app: FastAPI, pages: Pages) -> None:
+#         @app.get("/topics", include_in_schema=False)
+#         async def topics(request: Request, search: str = "") -> Response:
+#             found = await pages.operations(request).topics(search=search)
+#             ...
+#
+#         @app.post("/topics", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+#         async def put_topic(request: Request) -> Response:
+#             fields = await form_of(request)
+#             ...
+#
+# A page that raises `OperationFailed` is answered with a page that says so; one that can show the problem beside the
+# field it comes from catches it. `OperationFailed` of a viewer's change and every change are recorded by the
+# operations.
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """What pages are made of."""
+
+    templates: PageTemplates
+    desk: OperationsDesk
+    cluster: CachedCluster
+    consistency: ConsistencyRuns
+    traces: TraceSource
+    clock: Clock
+    # How often an open page renews itself.
+    refresh_ms: int
+    # The last hour, for plots.
+    history: ClusterHistory = field(default_factory=ClusterHistory)
+    # What the page after a change says of it.
+    flashes: Flashes = field(default_factory=Flashes)
+
+    def operations(self, request: Request) -> Operations:
+        """The cluster's operations in the name of who sent the request."""
+        return self.desk.acting_as(current_actor(request))
+
+    @property
+    def audit_log(self) -> AuditLog:
+        """What operators did through this process."""
+        return self.desk.audit_log
+
+
+AddPages: TypeAlias = Callable[[FastAPI, Pages], None]
+"""Adds the routes of some pages."""
+# The query's field that names a flash.
+_FLASH_FIELD: Final = "said"
+_NO_STORE: Final = {"cache-control": "no-store"}
+
+
+def page_html(
+    pages: Pages,
+    request: Request,
+    template: str,
+    *,
+    active: str,
+    status: HTTPStatus = HTTPStatus.OK,
+    live_ms: int = 0,
+    **context: object,
+) -> Response:
+    """A page. `active` is its name in the navigation; with `live_ms` an open page renews itself so often."""
+    html = pages.templates.get(template).render(frame=_frame(pages, request, active), live_ms=live_ms, **context)
+    return Response(html, status, media_type="text/html", headers=_NO_STORE)
+
+
+def go_to(pages: Pages, path: str, *, flash: Flash | None = None) -> Response:
+    """Sends the browser on after a change, so that reloading does not do it again. `path` is one of our own."""
+    assert path[0] == "/" != path[1:2], "only pages of this service"
+    if flash is not None:
+        code = pages.flashes.put(flash, now_ms=pages.clock.monotonic_ms())
+        path += f"{'&' if urlsplit(path).query else '?'}{_FLASH_FIELD}={code}"
+    return RedirectResponse(path, HTTPStatus.SEE_OTHER, headers=_NO_STORE)
+
+
+def failure_page(pages: Pages, request: Request, failure: OperationFailed, *, active: str = "") -> Response:
+    """A failed operation as a page of its own, for those that cannot show it beside a field."""
+    return problem_page(pages, request, problem_of(failure), active=active)
+
+
+def problem_page(pages: Pages, request: Request, problem: Problem, *, active: str = "") -> Response:
+    """A problem as a page of its own."""
+    return page_html(pages, request, "problem.html", active=active, status=HTTPStatus(problem.status), problem=problem)
+
+
+def _frame(pages: Pages, request: Request, active: str) -> Frame:
+    now_ms = pages.clock.monotonic_ms()
+    actor = getattr(request.state, "actor", None)
+    return frame_of(
+        pages.cluster.latest,
+        active=active,
+        actor=actor if isinstance(actor, Actor) else None,
+        flash=pages.flashes.get(request.query_params.get(_FLASH_FIELD, ""), now_ms=now_ms),
+        now_ms=now_ms,
+        now_wall_ms=pages.clock.wall_ms(),
+        has_session=SESSION_COOKIE in request.cookies,
+    )
+
+
+# Fields of a posted form. Bounded: the body by the guard before it is read, the number of fields here.
+
+_MEDIA_TYPE: Final = "application/x-www-form-urlencoded"
+_FIELDS_MAX: Final = 1_000
+
+
+class Form:
+    """What a browser sent. A field that is not there is empty, as an empty one is."""
+
+    def __init__(self, fields: Mapping[str, list[str]]) -> None:
+        self._fields = fields
+
+    def text(self, name: str) -> str:
+        """The field's first value, without blanks around it."""
+        return self.raw(name).strip()
+
+    def raw(self, name: str) -> str:
+        """The same as it was typed. Lines end as HTML sends them, in CR LF."""
+        return self._fields.get(name, [""])[0]
+
+    def all(self, name: str) -> list[str]:
+        """All values: of check boxes of one name."""
+        return self._fields.get(name, [])
+
+    def is_checked(self, name: str) -> bool:
+        """Whether a check box was."""
+        return name in self._fields
+
+
+async def form_of(request: Request) -> Form:
+    """The form of a request. 415 when it is of another kind (so are files), 422 when it cannot be read."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _MEDIA_TYPE:
+        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send the form as {_MEDIA_TYPE}")
+    try:
+        text = (await request.body()).decode("ascii")
+        return Form(parse_qs(text, keep_blank_values=True, max_num_fields=_FIELDS_MAX, errors="strict"))
+    except ValueError as error:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"this is no form: {error}") from error

@@ -1,0 +1,439 @@
+"""The pages of brokers: all members with what a process tells of itself, and one of them whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import FastAPI, Query, Request, Response
+
+from tandemmq.admin.api.actors import OPERATOR_ONLY
+from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, DiskState
+from tandemmq.admin.console.answers import Pages, change_flash, form_of, form_status, go_to, page_html
+from tandemmq.admin.console.frame import Flash, segment
+from tandemmq.admin.console.overview import FigureView
+from tandemmq.admin.console.plots import RANGES, Plot, Scale, plot, time_range
+from tandemmq.admin.history import ClusterHistory, Figure
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import ChangeResult, ConfigChange, Page, Setting
+from tandemmq.admin.texts import bytes_text, count_text, duration_text, rate_text, seconds_text
+
+__all__ = ["BrokerRow", "BrokerView", "add_broker_pages", "broker_view", "brokers_page"]
+
+_PAGE_SIZE: Final = 50
+_UNKNOWN: Final = "not known"
+# Longer pauses than this are felt by clients.
+_LONG_STALL_MS: Final = 500
+_NEAR_FULL: Final = 0.1
+_LEAST_LATENCY_S: Final = 0.01
+_LEAST_RATE: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRow:
+    """A member in the list."""
+
+    broker: BrokerState
+    # ok, warning or bad, and the same in words.
+    tone: str
+    state: str
+    messages_in: str
+    disk: str
+    disk_tone: str
+    stalls: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    """One member."""
+
+    figures: Sequence[FigureView]
+    plots: Sequence[Plot]
+    # Label and value.
+    log_facts: Sequence[tuple[str, str]]
+    addresses: Sequence[tuple[str, str]]
+    # What was counted since the start: what, and how often.
+    counts: Sequence[tuple[str, str]]
+
+
+def brokers_page(state: ClusterState, history: ClusterHistory, *, search: str, number: int) -> Page[BrokerRow]:
+    """Part of all members, those that do not answer first, then by name. `search` is a part of `name:id` or a role."""
+    wanted = search.lower()
+    found = [
+        broker
+        for broker in state.brokers
+        if wanted in broker.key.lower() or (broker.status is not None and wanted in broker.status.role.lower())
+    ]
+    found.sort(key=lambda broker: (_is_well(broker, state.registrations_known), broker.broker_name, broker.broker_id))
+    last = max(1, -(-len(found) // _PAGE_SIZE))
+    number = min(max(1, number), last)
+    shown = found[(number - 1) * _PAGE_SIZE : number * _PAGE_SIZE]
+    rows = tuple(_row(broker, history, state.registrations_known) for broker in shown)
+    return Page(rows, number, _PAGE_SIZE, len(found))
+
+
+def broker_view(broker: BrokerState, history: ClusterHistory, *, now_wall_ms: int, range_ms: int) -> BrokerView:
+    """One member; `now_wall_ms` is the plots' right end, `range_ms` how far they go back."""
+    status = broker.status
+    return BrokerView(
+        figures=tuple(_figures(broker, status, history)) if status is not None else (),
+        plots=tuple(_plots(broker, history, from_ms=now_wall_ms - range_ms, to_ms=now_wall_ms)),
+        log_facts=tuple(_log_facts(status)) if status is not None else (),
+        addresses=(
+            ("clients", broker.client_endpoint or _UNKNOWN),
+            ("metadata and admin", broker.metadata_endpoint or _UNKNOWN),
+            ("replication", broker.ha_endpoint or "slaves dial their master"),
+        ),
+        counts=tuple(_counts(status)) if status is not None else (),
+    )
+
+
+def _row(broker: BrokerState, history: ClusterHistory, registrations_known: bool) -> BrokerRow:
+    status = broker.status
+    tone, state = _state(broker, registrations_known)
+    disk = status.disk if status is not None else None
+    rate = history.figure(broker.key, Figure.MESSAGES_IN).newest
+    return BrokerRow(
+        broker=broker,
+        tone=tone,
+        state=state,
+        messages_in=rate_text(rate) if rate is not None else _UNKNOWN,
+        disk=f"{disk.used_ratio:.0%}, {bytes_text(disk.free_bytes)} free" if disk is not None else _UNKNOWN,
+        disk_tone=_disk_tone(disk),
+        stalls=_stalls(status) if status is not None else _UNKNOWN,
+    )
+
+
+def _is_well(broker: BrokerState, registrations_known: bool) -> bool:
+    return broker.status is not None and (broker.registered or not registrations_known)
+
+
+def _state(broker: BrokerState, registrations_known: bool) -> tuple[str, str]:
+    status = broker.status
+    if status is None:
+        return "bad", f"does not answer: {broker.error}"
+    if not broker.registered and registrations_known:
+        return "bad", "registered with no NameServer"
+    if broker.is_master and status.write_refusal:
+        return "bad", f"refuses writes: {status.write_refusal}"
+    if status.master_link is not None and status.master_link.state != "transfer":
+        return "warning", f"does not follow its master: {status.master_link.state}"
+    return "ok", "serves" if broker.is_master else "follows its master"
+
+
+def _disk_tone(disk: DiskState | None) -> str:
+    if disk is None or disk.used_ratio < disk.warning_ratio - _NEAR_FULL:
+        return ""
+    return "bad" if disk.used_ratio >= disk.warning_ratio else "warning"
+
+
+def _stalls(status: BrokerStatus) -> str:
+    if not status.loop_stall_count:
+        return "none"
+    return f"{status.loop_stall_count:,}, longest {seconds_text(status.longest_loop_stall_ms / 1_000)}"
+
+
+def _figures(broker: BrokerState, status: BrokerStatus, history: ClusterHistory) -> list[FigureView]:
+    disk = status.disk
+    rate = history.figure(broker.key, Figure.MESSAGES_IN).newest
+    p99 = history.figure(broker.key, Figure.SEND_P99).newest
+    out = history.figure(broker.key, Figure.MESSAGES_OUT).newest
+    return [
+        FigureView(
+            "Messages in",
+            rate_text(rate) if rate is not None else _UNKNOWN,
+            f"sends take {seconds_text(p99)} (p99)" if p99 is not None else "no send lately",
+        ),
+        FigureView("Messages out", rate_text(out) if out is not None else _UNKNOWN),
+        FigureView(
+            "Disk",
+            f"{disk.used_ratio:.0%}" if disk is not None else _UNKNOWN,
+            f"{bytes_text(disk.free_bytes)} of {bytes_text(disk.total_bytes)} free; sends are refused at "
+            f"{disk.warning_ratio:.0%}"
+            if disk is not None
+            else "",
+            tone=_disk_tone(disk),
+        ),
+        FigureView("Memory", bytes_text(status.resident_bytes), "resident"),
+        FigureView("Clients", count_text(status.client_count), f"{status.client_connection_count:,} connections"),
+        FigureView(
+            "Pauses of its loop",
+            count_text(status.loop_stall_count),
+            f"above 20 ms; longest {seconds_text(status.longest_loop_stall_ms / 1_000)}"
+            if status.loop_stall_count
+            else "above 20 ms since the start",
+            tone="warning" if status.longest_loop_stall_ms >= _LONG_STALL_MS else "",
+        ),
+        FigureView("Topics and groups", f"{status.topic_count:,} and {status.group_count:,}"),
+        FigureView("Up for", duration_text(status.uptime_seconds), f"version {status.version}"),
+    ]
+
+
+def _log_facts(status: BrokerStatus) -> Iterator[tuple[str, str]]:
+    held = status.end_offset - status.min_offset
+    yield "CommitLog from", count_text(status.min_offset)
+    yield "end", f"{count_text(status.end_offset)}, {bytes_text(held)} held"
+    yield "on disk up to", _up_to(status.flushed_offset, status.end_offset)
+    yield "in ConsumeQueues up to", _up_to(status.dispatched_offset, status.end_offset)
+    yield "flush", status.flush_disk_type
+    if status.master_link is not None:
+        yield "follows", status.master_link.address or "nobody"
+    if status.disk is not None:
+        yield "store", status.disk.path
+    if status.kept_tails:
+        yield "cut-off tails", ", ".join(status.kept_tails)
+
+
+def _up_to(offset: int, end_offset: int) -> str:
+    return (
+        count_text(offset) if offset >= end_offset else f"{count_text(offset)}, {bytes_text(end_offset - offset)} to go"
+    )
+
+
+def _counts(status: BrokerStatus) -> Iterator[tuple[str, str]]:
+    for prefix, counts in (
+        ("message put: ", status.put_counts),
+        ("replication connection refused: ", status.refused_counts),
+        ("client plane: ", status.client_plane_counts),
+    ):
+        for name, count in sorted(counts.items()):
+            yield f"{prefix}{name}", count_text(count)
+
+
+def _plots(broker: BrokerState, history: ClusterHistory, *, from_ms: float, to_ms: float) -> list[Plot]:
+    key = broker.key
+    disk = broker.status.disk if broker.status is not None else None
+    return [
+        plot(
+            "Messages",
+            [("in", history.figure(key, Figure.MESSAGES_IN)), ("out", history.figure(key, Figure.MESSAGES_OUT))],
+            unit=rate_text,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            least_top=_LEAST_RATE,
+        ),
+        plot(
+            "Latency of sends",
+            [("p50", history.figure(key, Figure.SEND_P50)), ("p99", history.figure(key, Figure.SEND_P99))],
+            unit=seconds_text,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            scale=Scale.TIME,
+            least_top=_LEAST_LATENCY_S,
+            unknown="nothing sent" if broker.status is not None else "not known",
+        ),
+        plot(
+            "Memory",
+            [("resident", history.figure(key, Figure.MEMORY))],
+            unit=lambda value: bytes_text(round(value)),
+            from_ms=from_ms,
+            to_ms=to_ms,
+            scale=Scale.BINARY,
+        ),
+        plot(
+            "Disk used",
+            [("of the store's disk", history.figure(key, Figure.DISK_USED))],
+            unit=lambda value: f"{value:.0%}",
+            from_ms=from_ms,
+            to_ms=to_ms,
+            least_top=1.0,
+            limit=disk.warning_ratio if disk is not None else None,
+        ),
+    ]
+
+
+# `/brokers`: all members, one of them, its settings, and its group's write permission.
+
+_ACTIVE: Final = "brokers"
+_Text = Annotated[str, Query(max_length=255)]
+
+
+def add_broker_pages(app: FastAPI, pages: Pages) -> None:
+    """Adds the routes."""
+    _add_state(app, pages)
+    _add_settings(app, pages)
+    _add_setting(app, pages)
+    _add_write_permission(app, pages)
+
+
+def _add_state(app: FastAPI, pages: Pages) -> None:
+    @app.get("/brokers", include_in_schema=False)
+    async def brokers(request: Request, search: _Text = "", page: Annotated[int, Query(ge=1)] = 1) -> Response:
+        reading = pages.cluster.latest
+        state = reading.state if reading is not None else ClusterState(name_servers=(), brokers=())
+        return page_html(
+            pages,
+            request,
+            "brokers.html",
+            active=_ACTIVE,
+            live_ms=pages.refresh_ms,
+            is_read=reading is not None,
+            page=brokers_page(state, pages.history, search=search.strip(), number=page),
+            search=search,
+        )
+
+    @app.get("/brokers/{key}", include_in_schema=False)
+    async def broker(request: Request, key: str, range: _Text = "") -> Response:  # noqa: A002 - the name in the address
+        found = _broker(pages, key)
+        chosen = time_range(range)
+        findings = pages.cluster.latest.findings if pages.cluster.latest is not None else ()
+        return page_html(
+            pages,
+            request,
+            "broker.html",
+            active=_ACTIVE,
+            live_ms=pages.refresh_ms,
+            tab="state",
+            broker=found,
+            findings=[finding for finding in findings if finding.subject == found.key],
+            view=broker_view(found, pages.history, now_wall_ms=pages.clock.wall_ms(), range_ms=chosen.duration_ms),
+            range=chosen,
+            ranges=RANGES,
+        )
+
+
+def _add_settings(app: FastAPI, pages: Pages) -> None:
+    @app.get("/brokers/{key}/settings", include_in_schema=False)
+    async def settings(request: Request, key: str, search: _Text = "") -> Response:
+        found = _broker(pages, key)
+        failed: OperationFailed | None = None
+        known: list[Setting] = []
+        try:
+            known = list((await pages.operations(request).broker_settings(found.key)).settings)
+        except OperationFailed as failure:
+            failed = failure
+        wanted = search.strip().lower()
+        shown = [each for each in known if wanted in each.key.lower() or wanted in each.description.lower()]
+        return page_html(
+            pages,
+            request,
+            "broker_settings.html",
+            active=_ACTIVE,
+            status=form_status(failed, is_wrong=False),
+            tab="settings",
+            broker=found,
+            failed=failed,
+            search=search,
+            total=len(known),
+            # What somebody changed while it runs belongs to the top even if it is the default again.
+            differing=[each for each in shown if each.differs or each.origin == "changed"],
+            others=[each for each in shown if not each.differs and each.origin != "changed"],
+        )
+
+
+def _add_setting(app: FastAPI, pages: Pages) -> None:
+    def form(
+        request: Request,
+        broker: BrokerState,
+        setting: Setting,
+        *,
+        value: str,
+        failed: OperationFailed | None = None,
+        changes: list[ConfigChange] | None = None,
+    ) -> Response:
+        is_wrong = failed is not None and failed.kind is FailureKind.INVALID
+        return page_html(
+            pages,
+            request,
+            "broker_setting.html",
+            active=_ACTIVE,
+            status=form_status(failed, is_wrong=is_wrong),
+            tab="settings",
+            broker=broker,
+            setting=setting,
+            value=value,
+            changes=changes,
+            failed=None if is_wrong else failed,
+            error=_sentence(failed) if failed is not None and is_wrong else "",
+        )
+
+    @app.get("/brokers/{key}/settings/{name}", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def setting(request: Request, key: str, name: str) -> Response:
+        broker = _broker(pages, key)
+        found = await _setting(pages, request, broker, name)
+        return form(request, broker, found, value=found.value)
+
+    @app.post("/brokers/{key}/settings/{name}", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def change_setting(request: Request, key: str, name: str) -> Response:
+        broker = _broker(pages, key)
+        fields = await form_of(request)
+        value, is_confirmed = fields.text("value"), fields.is_checked("confirm")
+        found = await _setting(pages, request, broker, name)
+        try:
+            changes = await pages.operations(request).update_settings(
+                broker.key, {name: value}, dry_run=not is_confirmed
+            )
+        except OperationFailed as failure:
+            return form(request, broker, found, value=value, failed=failure)
+        if not is_confirmed:
+            return form(request, broker, found, value=value, changes=list(changes))
+        lines = [f"{change.key}: {change.from_value} → {change.to_value}" for change in changes]
+        flash = Flash("ok", f"{broker.key} works with the new value until its next start.", lines)
+        return go_to(pages, f"/brokers/{segment(broker.key)}/settings", flash=flash)
+
+
+def _add_write_permission(app: FastAPI, pages: Pages) -> None:
+    @app.post("/brokers/{key}/write-permission", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def write_permission(request: Request, key: str) -> Response:
+        broker = _broker(pages, key)
+        fields = await form_of(request)
+        writable, is_confirmed = fields.text("writable") == "true", fields.is_checked("confirm")
+        failed: OperationFailed | None = None
+        result: ChangeResult | None = None
+        try:
+            result = await pages.operations(request).set_write_permission(
+                broker.broker_name, writable=writable, dry_run=not is_confirmed
+            )
+        except OperationFailed as failure:
+            failed = failure
+        if result is not None and is_confirmed:
+            text = f"{broker.broker_name} {'has its write permission back' if writable else 'takes no new messages'}."
+            return go_to(pages, f"/brokers/{segment(broker.key)}", flash=change_flash(text, result))
+        return page_html(
+            pages,
+            request,
+            "broker_permission.html",
+            active=_ACTIVE,
+            status=form_status(failed, is_wrong=False),
+            tab="state",
+            broker=broker,
+            writable=writable,
+            result=result,
+            failed=failed,
+        )
+
+
+def _broker(pages: Pages, key: str) -> BrokerState:
+    reading = pages.cluster.latest
+    if reading is None:
+        raise OperationFailed(
+            FailureKind.UNAVAILABLE, "the cluster has not been read yet", remedy="try again in a second"
+        )
+    found = next((broker for broker in reading.state.brokers if broker.key == key), None)
+    if found is None:
+        raise OperationFailed(
+            FailureKind.NOT_FOUND,
+            f"no broker {key} is known",
+            cause="no NameServer knows it, and it has not been seen lately",
+            remedy="see the list on the page Brokers",
+        )
+    return found
+
+
+async def _setting(pages: Pages, request: Request, broker: BrokerState, name: str) -> Setting:
+    settings = (await pages.operations(request).broker_settings(broker.key)).settings
+    found = next((setting for setting in settings if setting.key == name), None)
+    if found is None:
+        raise OperationFailed(FailureKind.NOT_FOUND, f"{broker.key} has no setting {name}")
+    if not found.changeable:
+        raise OperationFailed(
+            FailureKind.REFUSED,
+            f"{name} cannot be changed while {broker.key} runs",
+            remedy="change it in the broker's configuration and restart the broker",
+        )
+    return found
+
+
+def _sentence(failure: OperationFailed) -> str:
+    return "; ".join(part for part in (failure.problem, failure.cause, failure.remedy) if part)

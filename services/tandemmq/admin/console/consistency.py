@@ -1,0 +1,206 @@
+"""One run of the consistency job as a page: what was read, how much of each log is proven, and every listed finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from fastapi import FastAPI, Request, Response
+
+from tandemmq.admin.consistency_runs import ConsistencyReading, finished_at_ms
+from tandemmq.admin.console.answers import Pages, page_html
+from tandemmq.admin.console.consistency_section import FindingRow, consistency_section, finding_row, tone_of
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.texts import bytes_text, count_text, duration_text
+from tandemmq.core.audit.run_summary import GroupSummary, RunSummary
+
+__all__ = ["MapPart", "RunRow", "RunView", "add_consistency_pages", "run_rows", "run_view"]
+
+_FINDINGS_MAX: Final = 200
+_GROUPS_MAX: Final = 200
+_MAP_TONES: Final = {".": "never", "o": "earlier", "=": "now", "x": "differs"}
+_MAP_WORDS: Final = {
+    "never": "never verified",
+    "earlier": "verified by an earlier run",
+    "now": "equal now",
+    "differs": "differs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run in the list."""
+
+    run_id: str
+    tone: str
+    outcome: str
+    tier: str
+    finished_ms: int
+    took: str
+    groups: int
+    read: str
+    findings: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapPart:
+    """Part of the picture of a group's log: `x` and `width` in 256ths or fewer."""
+
+    x: int
+    width: int
+    # never, earlier, now or differs.
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunGroup:
+    """A broker group in one run."""
+
+    name: str
+    tone: str
+    outcome: str
+    replicas: str
+    compared: str
+    proven: str
+    findings: int
+    map_parts: Sequence[MapPart]
+    map_width: int
+    # The picture in a sentence.
+    map_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """One run."""
+
+    row: RunRow
+    facts: Sequence[tuple[str, str]]
+    notes: Sequence[str]
+    groups: Sequence[RunGroup]
+    more_groups: int
+    findings: Sequence[FindingRow]
+    more_findings: int
+
+
+def run_rows(reading: ConsistencyReading) -> list[RunRow]:
+    """Newest first."""
+    return [_row(run) for run in reading.runs]
+
+
+def run_view(run: RunSummary) -> RunView:
+    """All of one run that its summary lists."""
+    groups = sorted(run.groups, key=lambda group: (not group.findings, not group.problem, group.group))
+    return RunView(
+        row=_row(run),
+        facts=tuple(_facts(run)),
+        notes=run.notes,
+        groups=tuple(_group(group) for group in groups[:_GROUPS_MAX]),
+        more_groups=max(0, len(groups) - _GROUPS_MAX),
+        findings=tuple(finding_row(finding) for finding in run.findings[:_FINDINGS_MAX]),
+        more_findings=max(0, run.findings_total - min(len(run.findings), _FINDINGS_MAX)),
+    )
+
+
+def _row(run: RunSummary) -> RunRow:
+    return RunRow(
+        run_id=run.run_id,
+        tone=tone_of(run.outcome),
+        outcome=str(run.outcome),
+        tier=str(run.tier),
+        finished_ms=finished_at_ms(run),
+        took=duration_text(run.duration_seconds),
+        groups=len(run.groups),
+        read=bytes_text(run.bytes_read),
+        findings=run.findings_total,
+    )
+
+
+def _facts(run: RunSummary) -> Iterator[tuple[str, str]]:
+    yield "began", run.started_at
+    yield "ended", run.finished_at
+    yield "took", duration_text(run.duration_seconds)
+    yield "read", f"{bytes_text(run.bytes_read)} over all replicas"
+    if run.records_checked:
+        yield "records checked by themselves", count_text(run.records_checked)
+    if run.only_groups:
+        yield "asked for", ", ".join(run.only_groups)
+    for name, count in sorted(run.benign.items()):
+        yield f"harmless: {name}", count_text(count)
+    if run.spark_application_id:
+        yield "Spark application", run.spark_application_id
+
+
+def _group(group: GroupSummary) -> RunGroup:
+    parts = tuple(_map_parts(group.extent_map))
+    return RunGroup(
+        name=group.group,
+        tone=tone_of(group.outcome),
+        outcome=f"{group.outcome}: {group.problem}" if group.problem else str(group.outcome),
+        replicas=", ".join(
+            f"{replica.broker_id}{f' ({replica.problem})' if replica.problem else ''}" for replica in group.replicas
+        ),
+        compared=bytes_text(group.new_bytes + group.scrubbed_bytes),
+        proven=f"{count_text(group.watermark)} of {count_text(group.end_offset)}",
+        findings=group.findings,
+        map_parts=parts,
+        map_width=len(group.extent_map),
+        map_text=_map_text(group, parts),
+    )
+
+
+def _map_parts(extent_map: str) -> Iterator[MapPart]:
+    x = 0
+    for letter, run in groupby(extent_map):
+        width = len(list(run))
+        yield MapPart(x, width, _MAP_TONES.get(letter, "never"))
+        x += width
+
+
+def _map_text(group: GroupSummary, parts: Sequence[MapPart]) -> str:
+    total = len(group.extent_map)
+    if not total:
+        return ""
+    shares = {kind: sum(part.width for part in parts if part.kind == kind) / total for kind in _MAP_WORDS}
+    told = ", ".join(f"{share:.0%} {_MAP_WORDS[kind]}" for kind, share in shares.items() if share)
+    return f"CommitLog of {group.group} from {group.start_offset:,} to {group.end_offset:,}: {told}"
+
+
+# `/consistency`: what the consistency job found, and each of its runs.
+
+_ACTIVE: Final = "consistency"
+# The job's results are read every ten seconds.
+_LIVE_MS: Final = 10_000
+
+
+def add_consistency_pages(app: FastAPI, pages: Pages) -> None:
+    """Adds the routes."""
+
+    @app.get("/consistency", include_in_schema=False)
+    async def consistency(request: Request) -> Response:
+        reading = pages.consistency.latest
+        now_wall_ms = pages.clock.wall_ms()
+        return page_html(
+            pages,
+            request,
+            "consistency.html",
+            active=_ACTIVE,
+            live_ms=_LIVE_MS,
+            is_watched=pages.consistency.is_watched,
+            section=consistency_section(reading, now_wall_ms=now_wall_ms) if reading is not None else None,
+            runs=run_rows(reading) if reading is not None else [],
+        )
+
+    @app.get("/consistency/{run_id}", include_in_schema=False)
+    async def consistency_run(request: Request, run_id: str) -> Response:
+        reading = pages.consistency.latest
+        run = reading.find(run_id) if reading is not None else None
+        if run is None:
+            raise OperationFailed(
+                FailureKind.NOT_FOUND,
+                f"no run {run_id} is known",
+                cause="the job keeps its last runs only",
+                remedy="see the list on the page Consistency",
+            )
+        return page_html(pages, request, "consistency_run.html", active=_ACTIVE, run=run_view(run))

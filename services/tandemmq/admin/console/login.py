@@ -1,0 +1,115 @@
+"""Logging in with a token, for browsers on other hosts: the token buys a session, whose random id is the cookie."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from http import HTTPStatus
+from typing import Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import RedirectResponse
+
+from tandemmq.admin.api.access import SESSION_COOKIE, Access
+from tandemmq.admin.api.actors import SESSION_LIFE_S, SessionTable
+from tandemmq.admin.audit_log import AuditLog
+from tandemmq.admin.console.answers import form_of
+from tandemmq.admin.console.frame import PageTemplates
+from tandemmq.core.clock import Clock
+
+__all__ = ["add_login"]
+
+_NO_STORE: Final = {"cache-control": "no-store"}
+# A token has 16 characters or more and is not guessed at this pace; a person who mistypes it does not notice.
+_FAILURES_MAX: Final = 10
+_FAILURE_WINDOW_MS: Final = 60_000
+_HOSTS_MAX: Final = 1_000
+_NEXT_LENGTH_MAX: Final = 2_000
+
+
+def add_login(
+    app: FastAPI,
+    access: Access,
+    sessions: SessionTable,
+    templates: PageTemplates,
+    *,
+    audit_log: AuditLog,
+    clock: Clock,
+) -> None:
+    """Adds `/login` and `/logout`."""
+    template = templates.get("login.html")
+    failures = _Failures(clock)
+
+    def page(next_path: str, *, problem: str = "", status: HTTPStatus = HTTPStatus.OK) -> Response:
+        html = template.render(next=_own_path(next_path), problem=problem)
+        return Response(html, status, media_type="text/html", headers=_NO_STORE)
+
+    @app.get("/login", include_in_schema=False)
+    async def login_page(request: Request) -> Response:
+        if not access.has_tokens:
+            return page("/", problem="No token is set, so nobody can log in: come through kubectl port-forward.")
+        return page(request.query_params.get("next", "/"))
+
+    @app.post("/login", include_in_schema=False)
+    async def login(request: Request) -> Response:
+        form = await form_of(request)
+        host = request.client.host if request.client is not None else ""
+        if failures.are_too_many(host):
+            return page(
+                form.text("next"),
+                problem="Too many wrong tokens from your address; wait a minute.",
+                status=HTTPStatus.TOO_MANY_REQUESTS,
+            )
+        actor = access.actor_with(form.text("token"), address=host)
+        if actor is None:
+            failures.note(host)
+            audit_log.record("login_refused", level="warning", fields={"address": host})
+            return page(form.text("next"), problem="This is not the token.", status=HTTPStatus.UNAUTHORIZED)
+        audit_log.record("login", fields={"who": actor.name, "role": actor.role.value, "address": host})
+        answer = RedirectResponse(_own_path(form.text("next")), HTTPStatus.SEE_OTHER, headers=_NO_STORE)
+        is_https = access.is_trusted_proxy(host) and request.headers.get("x-forwarded-proto") == "https"
+        answer.set_cookie(
+            SESSION_COOKIE,
+            sessions.open(actor),
+            max_age=SESSION_LIFE_S,
+            httponly=True,
+            samesite="strict",
+            secure=is_https,
+        )
+        return answer
+
+    @app.post("/logout", include_in_schema=False)
+    async def logout(request: Request) -> Response:
+        sessions.close(request.cookies.get(SESSION_COOKIE, ""))
+        answer = RedirectResponse("/login" if access.has_tokens else "/", HTTPStatus.SEE_OTHER, headers=_NO_STORE)
+        answer.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
+        return answer
+
+
+def _own_path(text: str) -> str:
+    """`text` if it is a path of this service, else the first page: a link to us shall not end elsewhere."""
+    is_own = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()
+    return text if is_own and len(text) <= _NEXT_LENGTH_MAX and "\\" not in text else "/"
+
+
+class _Failures:
+    """Wrong tokens of the last minute by address; the addresses that failed longest ago are forgotten first."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # Address -> count, and when its minute began.
+        self._counts: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    def are_too_many(self, host: str) -> bool:
+        """True when this address has to wait."""
+        count, began_ms = self._counts.get(host, (0, 0))
+        return count >= _FAILURES_MAX and self._clock.monotonic_ms() - began_ms < _FAILURE_WINDOW_MS
+
+    def note(self, host: str) -> None:
+        """One more."""
+        now_ms = self._clock.monotonic_ms()
+        count, began_ms = self._counts.pop(host, (0, now_ms))
+        if now_ms - began_ms >= _FAILURE_WINDOW_MS:
+            count, began_ms = 0, now_ms
+        while len(self._counts) >= _HOSTS_MAX:
+            self._counts.popitem(last=False)
+        self._counts[host] = (count + 1, began_ms)

@@ -1,0 +1,757 @@
+"""What one message's page shows. Pure; the template only lays it out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from typing import Annotated, Final
+
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+
+from tandemmq.admin.console.answers import Form, Pages, form_status, go_to, page_html
+from tandemmq.admin.console.frame import (
+    dead_letters_address,
+    group_address,
+    message_address,
+    messages_address,
+    place_address,
+    topic_address,
+    trace_address,
+)
+from tandemmq.admin.console.message_rows import PREVIEW_BYTES, MessageRow, NewestMessages, message_rows
+from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.messages import BODY_BYTES_MAX, HEX_BYTES_MAX, BodyForm, BodyView, body_view
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.topics import CATEGORIES, DEAD_LETTER_PREFIX, DELAYED_TOPIC, HALF_TOPIC, RETRY_PREFIX
+from tandemmq.admin.operations.values import (
+    Message,
+    MessageDetail,
+    MessagePage,
+    MessageQuery,
+    PageRequest,
+    ReplicaCopy,
+    SearchOrder,
+    TestMessage,
+    TopicDetail,
+    Unseen,
+)
+from tandemmq.admin.texts import FORMS, MomentUnreadable, bytes_text, count_text, read_moment
+from tandemmq.core.message import property_names as names
+
+__all__ = [
+    "BODY_BYTES",
+    "FIELDS",
+    "SEARCH_LIMIT",
+    "MessageForm",
+    "MessageSearch",
+    "MessageView",
+    "QueuePlace",
+    "WaitingKind",
+    "add_message_pages",
+    "blank_message",
+    "message_view",
+    "next_address",
+    "read_message_form",
+    "read_search",
+    "waiting_kind",
+]
+
+_FORM_NAMES: Final = {BodyForm.JSON: "JSON", BodyForm.TEXT: "Text", BodyForm.HEX: "Hex"}
+BODY_BYTES: Final = 65_536
+"""As much of a body is shown; a download has more."""
+
+# What the system itself writes; the rest is the sender's.
+_SYSTEM_PROPERTIES: Final = frozenset(
+    value for name, value in vars(names).items() if name.startswith("PROPERTY_") and isinstance(value, str)
+)
+# Those that name a topic get its page.
+_TOPIC_PROPERTIES: Final = frozenset(
+    {names.PROPERTY_REAL_TOPIC, names.PROPERTY_RETRY_TOPIC, names.PROPERTY_DEAD_LETTER_ORIGIN_TOPIC}
+)
+_MESSAGE_PROPERTIES: Final = frozenset({names.PROPERTY_ORIGIN_MESSAGE_ID, names.PROPERTY_DEAD_LETTER_ORIGIN_MESSAGE_ID})
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A line about a message; `address` may be empty."""
+
+    label: str
+    text: str
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRow:
+    """One replica's copy."""
+
+    broker: str
+    # ok, warning or bad.
+    tone: str
+    state: str
+    verdict: str
+    flushed: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumptionRow:
+    """What one group has done with it."""
+
+    group: str
+    address: str
+    state: str
+    dead_letters_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """A place in a queue, whether a message is there or not."""
+
+    broker_name: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+    @property
+    def topic_address(self) -> str:
+        """The topic's page."""
+        return topic_address(self.topic)
+
+    @property
+    def onward_address(self) -> str:
+        """Messages of the queue from there on, or from the first that is held."""
+        return messages_address(
+            topic=self.topic, broker=self.broker_name, queue=self.queue_id, offset=self.queue_offset
+        )
+
+    @property
+    def before_address(self) -> str:
+        """The message before; empty at the queue's beginning."""
+        if self.queue_offset == 0:
+            return ""
+        return place_address(self.broker_name, self.topic, self.queue_id, self.queue_offset - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageView:
+    """A message's page."""
+
+    message_id: str
+    topic: str
+    topic_address: str
+    store_ms: int
+    born_ms: int
+    facts: tuple[Fact, ...]
+    keys: tuple[tuple[str, str], ...]
+    tag: str
+    body: BodyView | None
+    # What is said of the body: its size, that it is cut or compressed, why it is missing.
+    body_about: str
+    body_problem: str
+    download_address: str
+    # Form, address, whether it is the one shown.
+    body_forms: tuple[tuple[str, str, bool], ...]
+    own_properties: tuple[Fact, ...]
+    system_properties: tuple[Fact, ...]
+    copies: tuple[CopyRow, ...]
+    # One sentence, ok / warning / bad.
+    copies_verdict: str
+    copies_tone: str
+    consumption: tuple[ConsumptionRow, ...]
+    trace_address: str
+    previous_address: str
+    next_address: str
+    resend_address: str
+    # Group whose dead letter or retry it is.
+    owner: str
+    owner_address: str
+    kind_note: str
+    unseen: tuple[Unseen, ...]
+
+
+def message_view(detail: MessageDetail, *, wanted: BodyForm | None = None) -> MessageView:
+    """All of a message's page."""
+    message = detail.message
+    body = None if message.body_problem else body_view(message.body, wanted=wanted)
+    address = message_address(message.broker_name, message.physical_offset)
+    verdict, tone = _copies_verdict(detail.copies)
+    owner = _owner(message.topic)
+    is_dead = message.topic.startswith(DEAD_LETTER_PREFIX)
+    return MessageView(
+        message_id=message.message_id,
+        topic=message.topic,
+        topic_address=topic_address(message.topic),
+        store_ms=message.store_ms,
+        born_ms=message.born_ms,
+        facts=tuple(_facts(message)),
+        keys=tuple((key, messages_address(topic=message.topic, key=key)) for key in message.keys),
+        tag=message.tag,
+        body=body,
+        body_about=_body_about(message, body),
+        body_problem=message.body_problem,
+        download_address=address.replace("/message?", "/message/body?"),
+        body_forms=_body_forms(body, address),
+        own_properties=_properties(message, system=False),
+        system_properties=_properties(message, system=True),
+        copies=tuple(_copy_row(copy) for copy in detail.copies),
+        copies_verdict=verdict,
+        copies_tone=tone,
+        consumption=tuple(
+            ConsumptionRow(group, group_address(group), state, dead_letters_address(group))
+            for group, state in sorted(detail.consumption.items())
+        ),
+        trace_address=trace_address(message.message_id) if message.message_id else "",
+        previous_address=_place(message).before_address,
+        next_address=place_address(message.broker_name, message.topic, message.queue_id, message.queue_offset + 1),
+        resend_address=dead_letters_address(owner) if is_dead else "",
+        owner=owner,
+        owner_address=group_address(owner) if owner else "",
+        kind_note=_kind_note(message, owner),
+        unseen=tuple(detail.unseen),
+    )
+
+
+def _facts(message: Message) -> Iterable[Fact]:
+    place = f"{message.broker_name}, queue {message.queue_id}, offset {count_text(message.queue_offset)}"
+    yield Fact("place", place, _place(message).onward_address)
+    yield Fact("in the CommitLog", f"{count_text(message.physical_offset)}, {bytes_text(message.record_bytes)}")
+    yield Fact("message id", message.message_id or "none")
+    if message.offset_message_id and message.offset_message_id != message.message_id:
+        yield Fact("id by address", message.offset_message_id)
+    yield Fact("sent from", message.born_host or "not known")
+    yield Fact("stored by", message.store_host or "not known")
+    if message.reconsume_times:
+        yield Fact("deliveries before", count_text(message.reconsume_times))
+    yield Fact("body CRC-32", f"{message.body_crc:08x}")
+    yield Fact("flags", f"system {message.sys_flag:#x}, sender's {message.flag:#x}")
+
+
+def _place(message: Message) -> QueuePlace:
+    return QueuePlace(message.broker_name, message.topic, message.queue_id, message.queue_offset)
+
+
+def _body_about(message: Message, body: BodyView | None) -> str:
+    stored = bytes_text(message.body_size)
+    packed = f", compressed with {message.compression}" if message.compression else ""
+    if body is None or message.body_size == 0:
+        return f"{stored}{packed}"
+    cut_by_reading = len(message.body) < message.body_size if not message.compression else False
+    cut_by_limit = len(message.body) >= BODY_BYTES and (bool(message.compression) or cut_by_reading)
+    if body.shown_bytes < len(message.body):
+        return f"{stored}{packed}; the first {bytes_text(HEX_BYTES_MAX)} are shown"
+    if cut_by_reading or cut_by_limit:
+        return f"{stored}{packed}; the first {bytes_text(len(message.body))} are shown"
+    unpacked = f", {bytes_text(len(message.body))} unpacked" if message.compression else ""
+    return f"{stored}{packed}{unpacked}"
+
+
+def _body_forms(body: BodyView | None, address: str) -> tuple[tuple[str, str, bool], ...]:
+    if body is None:
+        return ()
+    return tuple((_FORM_NAMES[form], f"{address}&view={form.value}", form is body.form) for form in body.forms)
+
+
+def _properties(message: Message, *, system: bool) -> tuple[Fact, ...]:
+    return tuple(
+        Fact(name, value, _property_address(name, value))
+        for name, value in sorted(message.properties.items())
+        if (name in _SYSTEM_PROPERTIES) == system
+    )
+
+
+def _property_address(name: str, value: str) -> str:
+    if name in _TOPIC_PROPERTIES and value:
+        return topic_address(value)
+    if name in _MESSAGE_PROPERTIES and value:
+        return messages_address(id=value).replace("/messages?", "/message?")
+    return ""
+
+
+def _copy_row(copy: ReplicaCopy) -> CopyRow:
+    if not copy.held:
+        tone, state = "warning", "not held"
+    elif copy.equal is False:
+        tone, state = "bad", "different bytes"
+    elif copy.broker.endswith(":0"):
+        tone, state = "ok", "the master's"
+    else:
+        tone, state = ("ok", "same bytes") if copy.equal else ("warning", "not compared")
+    return CopyRow(
+        broker=copy.broker,
+        tone=tone,
+        state=state,
+        verdict=copy.verdict,
+        flushed=("yes" if copy.flushed else "not yet") if copy.held else "–",
+        sha256=copy.sha256,
+    )
+
+
+def _copies_verdict(copies: Iterable[ReplicaCopy]) -> tuple[str, str]:
+    found = list(copies)
+    held = [copy for copy in found if copy.held]
+    if any(copy.equal is False for copy in held):
+        return "The copies differ. Run the consistency job before anything else: it tells which one is right.", "bad"
+    if not held:
+        return "No replica that answered holds it.", "bad"
+    others = [copy for copy in found if not copy.broker.endswith(":0")]
+    if not others:
+        return "There is one copy: this broker group has no slave.", "ok"
+    if len(held) == len(found) and all(copy.equal for copy in others):
+        return f"All {len(found)} replicas hold the same bytes.", "ok"
+    return f"{len(held)} of {len(found)} replicas hold it.", "warning"
+
+
+def _owner(topic: str) -> str:
+    for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+        if topic.startswith(prefix):
+            return topic.removeprefix(prefix)
+    return ""
+
+
+def _kind_note(message: Message, owner: str) -> str:
+    if message.topic.startswith(DEAD_LETTER_PREFIX):
+        times = "once" if message.reconsume_times == 1 else f"{message.reconsume_times} times"
+        return f"A dead letter of {owner}: it was delivered {times} without success."
+    if owner:
+        return f"Waits here for another delivery to {owner}."
+    if message.topic == DELAYED_TOPIC:
+        return "A delayed message of a store taken over from RocketMQ. This version does not deliver delayed messages."
+    if message.topic == HALF_TOPIC:
+        return "A half message of a store taken over from RocketMQ. This version does not finish transactions."
+    return ""
+
+
+# The form that finds messages: what somebody typed becomes a query, or a sentence beside the field that is wrong.
+
+SEARCH_LIMIT: Final = 50
+FIELDS: Final = ("topic", "key", "tag", "from", "to", "order", "broker", "queue", "offset")
+"""Names of the form's fields, which are those of its address."""
+
+_OFFSET_DIGITS_MAX: Final = 18
+_QUEUE_DIGITS_MAX: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSearch:
+    """The form as it was filled in."""
+
+    # As typed, all of FIELDS.
+    typed: Mapping[str, str]
+    # By field.
+    errors: Mapping[str, str]
+    # None: nothing was asked for, or it cannot be.
+    query: MessageQuery | None
+
+
+def read_search(typed: Mapping[str, str], *, page_token: str = "", now_ms: int) -> MessageSearch:
+    """Fields that are missing are empty."""
+    fields = {name: typed.get(name, "").strip() for name in FIELDS}
+    if not any(value for name, value in fields.items() if name != "order"):
+        return MessageSearch(fields, {}, None)
+    errors: dict[str, str] = {}
+    if not fields["topic"]:
+        errors["topic"] = "Name a topic: messages are kept by topic."
+    start_ms = _moment(fields, "from", errors, now_ms)
+    end_ms = _moment(fields, "to", errors, now_ms)
+    if not errors and 0 <= end_ms <= start_ms:
+        errors["to"] = "This is not after the beginning."
+    queue_id = _number(fields, "queue", errors, digits_max=_QUEUE_DIGITS_MAX, missing=-1)
+    start_offset = _number(fields, "offset", errors, digits_max=_OFFSET_DIGITS_MAX, missing=0)
+    if queue_id >= 0 and not fields["broker"]:
+        errors.setdefault("broker", "Each broker group has a queue of this number: name one.")
+    if fields["offset"] and not fields["queue"]:
+        errors.setdefault("queue", "An offset belongs to a queue: name it.")
+    if fields["key"] and queue_id >= 0:
+        errors.setdefault("key", "A key is looked for in all queues: leave out the key or the queue.")
+    if errors:
+        return MessageSearch(fields, errors, None)
+    oldest_first = fields["order"] == SearchOrder.OLDEST.value
+    query = MessageQuery(
+        topic=fields["topic"],
+        key=fields["key"],
+        queue_id=queue_id,
+        start_offset=start_offset,
+        broker_name=fields["broker"],
+        start_ms=start_ms,
+        end_ms=end_ms,
+        order=SearchOrder.OLDEST if oldest_first else SearchOrder.NEWEST,
+        tags=tuple(tag for tag in fields["tag"].replace("||", " ").split() if tag != "*"),
+        limit=SEARCH_LIMIT,
+        body_bytes=PREVIEW_BYTES,
+        page_token=page_token,
+    )
+    return MessageSearch(fields, {}, query)
+
+
+def next_address(search: MessageSearch, next_page_token: str) -> str:
+    """The page behind this one. Moments are written out: `10m ago` would be another moment there."""
+    query = search.query
+    if query is None or not next_page_token:
+        return ""
+    fields = dict(search.typed) | {
+        "from": str(query.start_ms) if query.start_ms >= 0 else "",
+        "to": str(query.end_ms) if query.end_ms >= 0 else "",
+    }
+    return messages_address(**fields, page_token=next_page_token)
+
+
+def _moment(fields: Mapping[str, str], name: str, errors: dict[str, str], now_ms: int) -> int:
+    if not fields[name]:
+        return -1
+    try:
+        return read_moment(fields[name], now_ms=now_ms)
+    except MomentUnreadable as error:
+        errors[name] = str(error)
+        return -1
+
+
+def _number(fields: Mapping[str, str], name: str, errors: dict[str, str], *, digits_max: int, missing: int) -> int:
+    written = fields[name].replace(",", "")
+    if not written:
+        return missing
+    if not (written.isascii() and written.isdecimal() and len(written) <= digits_max):
+        errors[name] = "Write a number, from 0."
+        return missing
+    return int(written)
+
+
+# Delayed messages and half of transactions, as a store taken over from RocketMQ may hold them.
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingKind:
+    """One kind of them."""
+
+    title: str
+    topic: str
+    address: str
+    browse_address: str
+    held: int
+    # Delay level and how many wait in it; empty for half messages.
+    levels: tuple[tuple[int, int], ...]
+    rows: tuple[MessageRow, ...]
+    none_text: str
+    # Why nothing can be said.
+    problem: str
+    unseen: tuple[Unseen, ...]
+
+
+def waiting_kind(topic: str, detail: TopicDetail | None, newest: MessagePage) -> WaitingKind:
+    """`detail` is None where there is no such topic."""
+    is_delayed = topic == DELAYED_TOPIC
+    levels: dict[int, int] = {}
+    for extent in detail.extents if detail is not None else ():
+        # RocketMQ keeps each delay level in a queue of its own, the first in queue 0.
+        levels[extent.queue_id + 1] = levels.get(extent.queue_id + 1, 0) + extent.held
+    return WaitingKind(
+        title="Delayed messages" if is_delayed else "Half messages",
+        topic=topic,
+        address=topic_address(topic),
+        browse_address=messages_address(topic=topic),
+        held=sum(levels.values()),
+        levels=tuple((level, held) for level, held in sorted(levels.items()) if held) if is_delayed else (),
+        rows=message_rows(newest.messages),
+        none_text=f"{topic} holds nothing." if detail is not None else f"There is no topic {topic}.",
+        problem="",
+        unseen=tuple({each.subject: each for each in (*(detail.unseen if detail else ()), *newest.unseen)}.values()),
+    )
+
+
+# Pages of messages: finding them, watching them come in, and one of them whole.
+
+_ACTIVE: Final = "messages"
+_TAIL_MS: Final = 2_000
+_WAITING_SHOWN: Final = 20
+_SUGGESTED: Final = 5
+_DOWNLOAD_BYTES: Final = 4 << 20
+_NOTHING: Final = MessagePage((), "", 0)
+
+Name = Annotated[str, Query(max_length=255)]
+Key = Annotated[str, Query(max_length=512)]
+Token = Annotated[str, Query(max_length=2_048)]
+Number = Annotated[int, Query(ge=0, le=(1 << 63) - 1)]
+
+
+def add_message_pages(app: FastAPI, pages: Pages) -> None:
+    """Adds the routes."""
+    _add_search(app, pages)
+    _add_tail(app, pages)
+    _add_waiting(app, pages)
+    _add_message(app, pages)
+
+
+def _add_search(app: FastAPI, pages: Pages) -> None:
+    @app.get("/messages", include_in_schema=False)
+    async def messages(request: Request, page_token: Token = "") -> Response:
+        typed = {name: request.query_params.get(name, "")[:512] for name in FIELDS}
+        search = read_search(typed, page_token=page_token, now_ms=pages.clock.wall_ms())
+        operations = pages.operations(request)
+        page, failure = _NOTHING, None
+        suggestions: Sequence[tuple[str, str]] = ()
+        if search.query is not None:
+            try:
+                page = await operations.search(search.query)
+            except OperationFailed as failed:
+                failure = failed
+                if failed.kind is FailureKind.NOT_FOUND:
+                    suggestions = await _similar_topics(operations, search.query.topic)
+        return _search_page(pages, request, search, page, failure=failure, suggestions=suggestions)
+
+
+def _add_tail(app: FastAPI, pages: Pages) -> None:
+    newest = NewestMessages(pages.clock)
+
+    @app.get("/messages/tail", include_in_schema=False)
+    async def tail(
+        request: Request, topic: Name = "", tag: Name = "", since: Number = 0, paused: bool = False
+    ) -> Response:
+        topic, tag = topic.strip(), tag.strip()
+        if not topic:
+            return go_to(pages, "/messages")
+        if not since:
+            # The address keeps the moment, so that a renewed page marks what came after it was opened.
+            since_ms = pages.clock.wall_ms()
+            return go_to(pages, _tail_address(topic, tag, since_ms))
+        page, failure = None, None
+        try:
+            page = await newest.of(pages.operations(request), topic, tag)
+        except OperationFailed as failed:
+            failure = failed
+        return page_html(
+            pages,
+            request,
+            "messages_tail.html",
+            active=_ACTIVE,
+            status=form_status(failure, is_wrong=False),
+            live_ms=0 if paused or failure is not None else _TAIL_MS,
+            topic=topic,
+            topic_href=topic_address(topic),
+            tag=tag,
+            paused=paused,
+            since_ms=since,
+            every_s=_TAIL_MS // 1_000,
+            page=page,
+            rows=message_rows(page.messages, new_from_ms=since) if page is not None else (),
+            failure=failure,
+        )
+
+
+def _add_waiting(app: FastAPI, pages: Pages) -> None:
+    @app.get("/messages/waiting", include_in_schema=False)
+    async def waiting(request: Request) -> Response:
+        operations = pages.operations(request)
+        async with asyncio.TaskGroup() as group:
+            kinds = [group.create_task(_waiting(operations, topic)) for topic in (DELAYED_TOPIC, HALF_TOPIC)]
+        return page_html(
+            pages, request, "messages_waiting.html", active=_ACTIVE, kinds=[kind.result() for kind in kinds]
+        )
+
+
+def _add_message(app: FastAPI, pages: Pages) -> None:
+    async def detail(request: Request, broker: str, offset: int) -> MessageDetail:
+        return await pages.operations(request).message(broker, offset, body_bytes=BODY_BYTES)
+
+    async def by_id(request: Request, message_id: str, topic: str) -> Response:
+        """The message, if there is one; else a list of all that have this id."""
+        operations = pages.operations(request)
+        found = await operations.find_message(message_id, topic=topic)
+        if len(found) == 1:
+            return go_to(pages, message_address(found[0].broker_name, found[0].physical_offset))
+        search = MessageSearch(dict.fromkeys(FIELDS, ""), {}, None)
+        return _search_page(pages, request, search, MessagePage(found, "", 0), message_id=message_id, id_topic=topic)
+
+    @app.get("/message", include_in_schema=False)
+    async def message(
+        request: Request,
+        id: Key = "",  # noqa: A002 - the name in the address
+        broker: Name = "",
+        offset: Number | None = None,
+        topic: Name = "",
+        queue: Annotated[int, Query(ge=0, le=1 << 31)] = 0,
+        queue_offset: Number | None = None,
+        view: BodyForm | None = None,
+        in_: Annotated[str, Query(alias="in", max_length=255)] = "",
+    ) -> Response:
+        if id.strip():
+            return await by_id(request, id.strip(), in_.strip())
+        if broker and offset is not None:
+            found = await detail(request, broker, offset)
+        elif broker and topic and queue_offset is not None:
+            place = QueuePlace(broker, topic, queue, queue_offset)
+            try:
+                found = await pages.operations(request).message_at(
+                    broker, topic, queue, queue_offset, body_bytes=BODY_BYTES
+                )
+            except OperationFailed as failure:
+                if failure.kind is not FailureKind.NOT_FOUND:
+                    raise
+                return _no_message_page(pages, request, place, failure)
+        else:
+            return go_to(pages, "/messages")
+        return page_html(pages, request, "message.html", active=_ACTIVE, view=message_view(found, wanted=view))
+
+    @app.get("/message/body", include_in_schema=False)
+    async def body(request: Request, broker: Name, offset: Number) -> Response:
+        found = await pages.operations(request).message(broker, offset, body_bytes=_DOWNLOAD_BYTES)
+        if found.message.body_problem:
+            raise HTTPException(HTTPStatus.CONFLICT, f"the body cannot be read: {found.message.body_problem}")
+        data = found.message.body
+        # Unpacked it may be longer than stored; of one that ends just there nobody can tell.
+        is_cut = len(data) >= _DOWNLOAD_BYTES and (
+            bool(found.message.compression) or found.message.body_size > len(data)
+        )
+        name = f"message-{offset}.first-{_DOWNLOAD_BYTES >> 20}-MiB.bin" if is_cut else f"message-{offset}.bin"
+        headers = {
+            "cache-control": "no-store",
+            # Saved, never shown: what somebody sent is no page of ours.
+            "content-disposition": f'attachment; filename="{name}"',
+        }
+        return Response(data, media_type="application/octet-stream", headers=headers)
+
+
+def _no_message_page(pages: Pages, request: Request, place: QueuePlace, failure: OperationFailed) -> Response:
+    return page_html(
+        pages,
+        request,
+        "message_missing.html",
+        active=_ACTIVE,
+        status=form_status(failure, is_wrong=False),
+        place=place,
+        failure=failure,
+    )
+
+
+def _search_page(
+    pages: Pages,
+    request: Request,
+    search: MessageSearch,
+    page: MessagePage,
+    *,
+    message_id: str = "",
+    id_topic: str = "",
+    failure: OperationFailed | None = None,
+    suggestions: Sequence[tuple[str, str]] = (),
+) -> Response:
+    typed: Mapping[str, str] = search.typed
+    return page_html(
+        pages,
+        request,
+        "messages.html",
+        active=_ACTIVE,
+        status=form_status(failure, is_wrong=bool(search.errors)),
+        typed=typed,
+        errors=search.errors,
+        id=message_id,
+        id_topic=id_topic,
+        by_id=bool(message_id),
+        searched=bool(message_id) or search.query is not None,
+        page=page,
+        rows=message_rows(page.messages),
+        next=next_address(search, page.next_page_token),
+        failure=failure,
+        suggestions=suggestions,
+        moment_forms=FORMS,
+    )
+
+
+async def _similar_topics(operations: Operations, name: str) -> Sequence[tuple[str, str]]:
+    try:
+        found = await operations.topics(search=name, categories=CATEGORIES, page=PageRequest(size=_SUGGESTED))
+    except OperationFailed:
+        # The failure that made us look is told anyway.
+        return ()
+    return [(topic.name, messages_address(topic=topic.name)) for topic in found.items]
+
+
+async def _waiting(operations: Operations, topic: str) -> WaitingKind:
+    query = MessageQuery(topic, limit=_WAITING_SHOWN, body_bytes=PREVIEW_BYTES)
+    try:
+        return waiting_kind(topic, await operations.topic(topic), await operations.search(query))
+    except OperationFailed as failure:
+        if failure.kind is FailureKind.NOT_FOUND:
+            return waiting_kind(topic, None, _NOTHING)
+        return replace(waiting_kind(topic, None, _NOTHING), problem=f"It cannot be read: {failure.problem}.")
+
+
+def _tail_address(topic: str, tag: str, since_ms: int) -> str:
+    address = messages_address(topic=topic, tag=tag, since=since_ms)
+    return address.replace("/messages?", "/messages/tail?")
+
+
+# The form of a test message.
+
+_PROPERTIES_MAX: Final = 64
+_FIFO: Final = "FIFO"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageForm:
+    """The form as it was filled in."""
+
+    topic: str
+    is_fifo: bool
+    body: str = ""
+    tag: str = ""
+    keys: str = ""
+    message_group: str = ""
+    properties: str = ""
+    # By field.
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def message(self) -> TestMessage:
+        """What is to be sent; only of a form without errors."""
+        return TestMessage(
+            topic=self.topic,
+            # Lines end as they were typed, not as HTML sends them.
+            body=self.body.replace("\r\n", "\n").encode(),
+            tag=self.tag,
+            keys=tuple(self.keys.split()),
+            properties=_properties_message_form(self.properties),
+            message_group=self.message_group,
+        )
+
+
+def blank_message(topic: str, message_type: str) -> MessageForm:
+    """The form as it is shown first."""
+    return MessageForm(topic, message_type == _FIFO)
+
+
+def read_message_form(form: Form, *, topic: str, message_type: str) -> MessageForm:
+    """A posted form."""
+    is_fifo = message_type == _FIFO
+    errors = {}
+    body = form.raw("body")
+    if len(body.encode(errors="replace")) > BODY_BYTES_MAX:
+        errors["body"] = "The body is longer than 4 MiB."
+    if any(character.isspace() or character == "|" for character in form.text("tag")):
+        errors["tag"] = "A tag holds neither blanks nor |."
+    if is_fifo and not form.text("message_group"):
+        errors["message_group"] = "This topic is FIFO: name a message group."
+    if problem := _properties_problem(form.raw("properties")):
+        errors["properties"] = problem
+    return MessageForm(
+        topic=topic,
+        is_fifo=is_fifo,
+        body=body,
+        tag=form.text("tag"),
+        keys=form.text("keys"),
+        message_group=form.text("message_group"),
+        properties=form.raw("properties"),
+        errors=errors,
+    )
+
+
+def _properties_message_form(text: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in text.splitlines() if line.strip())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _properties_problem(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > _PROPERTIES_MAX:
+        return f"At most {_PROPERTIES_MAX} properties."
+    wrong = next((line for line in lines if not line.partition("=")[1] or not line.partition("=")[0].strip()), None)
+    return f"“{wrong.strip()[:80]}” is no name=value." if wrong is not None else ""

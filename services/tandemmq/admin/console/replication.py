@@ -1,0 +1,426 @@
+"""The replication page: of each broker group how far its copies are, since when, and when they will hold everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import FastAPI, Query, Request, Response
+
+from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, SlaveDeparture, SlaveState
+from tandemmq.admin.console.answers import Pages, page_html
+from tandemmq.admin.console.group_standing import GroupStanding, group_standings, groups_text
+from tandemmq.admin.console.plots import RANGES, Plot, Scale, plot, time_range
+from tandemmq.admin.history import ClusterHistory, Figure, quantile_s, slave_key
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.values import Page
+from tandemmq.admin.texts import bytes_text, count_text, counted, duration_text, seconds_text
+
+__all__ = ["DepartureRow", "GroupReplication", "SlaveRow", "add_replication_pages", "group_replication", "groups_page"]
+
+_PAGE_SIZE: Final = 20
+# So many groups are shown whole below the list; with more of them the list links to each.
+WHOLE_MAX: Final = 3
+_DEPARTURES_MAX: Final = 8
+_PLOTTED_SLAVES_MAX: Final = 4
+_KEEPS_UP_S: Final = 1.0
+_LEAST_LAG_BYTES: Final = 64 << 10
+_LEAST_LATENCY_S: Final = 0.01
+_LEAST_GROWTH_BYTES: Final = 16 << 10
+_UNKNOWN: Final = "not known"
+_LINK_STATES: Final = {
+    "transfer": "receives the master's log",
+    "connecting": "tries to reach its master",
+    "verifying": "compares its log with the master's",
+    "resynchronising": "copies what it lacks",
+    "refusing": "refuses its master",
+    "waiting": "waits before it tries its master again",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveRow:
+    """A slave: as its master sees it, and as it sees itself."""
+
+    key: str
+    # ok, warning or bad.
+    tone: str
+    state: str
+    acked: str
+    lag_bytes: str
+    lag_time: str
+    # When it will hold everything.
+    catch_up: str
+    # For how long, and what was sent meanwhile.
+    connected: str
+    own_view: str
+
+
+@dataclass(frozen=True, slots=True)
+class DepartureRow:
+    """A connection that ended."""
+
+    key: str
+    wall_ms: int
+    slave: str
+    peer: str
+    reason: str
+    behind: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReplication:
+    """One broker group."""
+
+    standing: GroupStanding
+    # What to know of its master: label and value.
+    facts: Sequence[tuple[str, str]]
+    slaves: Sequence[SlaveRow]
+    # Newest first.
+    departures: Sequence[DepartureRow]
+    # Why the above lacks something.
+    notes: Sequence[str]
+    plots: Sequence[Plot]
+
+
+def groups_page(state: ClusterState, *, search: str, number: int) -> Page[GroupStanding]:
+    """Part of all groups, worst first."""
+    found = group_standings(state, search=search)
+    last = max(1, -(-len(found) // _PAGE_SIZE))
+    number = min(max(1, number), last)
+    start = (number - 1) * _PAGE_SIZE
+    return Page(tuple(found[start : start + _PAGE_SIZE]), number, _PAGE_SIZE, len(found))
+
+
+def group_replication(
+    standing: GroupStanding, history: ClusterHistory, *, now_wall_ms: int, range_ms: int
+) -> GroupReplication:
+    """One group; `now_wall_ms` is the plots' right end, `range_ms` how far they go back."""
+    status = standing.master_status
+    return GroupReplication(
+        standing=standing,
+        facts=tuple(_facts(standing, history)),
+        slaves=tuple(_slave_rows(standing, history)),
+        departures=tuple(_departure_rows(standing, status)) if status is not None else (),
+        notes=tuple(_notes(standing)),
+        plots=tuple(_plots(standing, history, from_ms=now_wall_ms - range_ms, to_ms=now_wall_ms)),
+    )
+
+
+def _facts(standing: GroupStanding, history: ClusterHistory) -> list[tuple[str, str]]:
+    master, status = standing.master, standing.master_status
+    if master is None or status is None:
+        return []
+    latency = history.ack_latency(master.key)
+    median = quantile_s(latency, 0.5) if latency is not None else None
+    high = quantile_s(latency, 0.99) if latency is not None else None
+    if median is not None and high is not None:
+        acknowledgement = f"{seconds_text(median)} (p50), {seconds_text(high)} (p99)"
+    else:
+        acknowledgement = "nothing sent in the last minute" if latency is not None else _UNKNOWN
+    needed = status.needed_slave_count
+    in_sync = sum(slave.in_sync for slave in status.slaves)
+    return [
+        ("master", f"{master.key}, {status.role_in_words}, {status.flush_disk_type}"),
+        *([("epoch", count_text(status.epoch))] if status.epoch else []),
+        ("master's end", f"{count_text(status.end_offset)} ({bytes_text(status.end_offset)})"),
+        (
+            "on its disk up to",
+            f"{count_text(status.flushed_offset)}{_behind(status.end_offset - status.flushed_offset)}",
+        ),
+        ("sends wait for", _needed_text(needed, in_sync)),
+        ("acknowledgement, last minute", acknowledgement),
+        ("waiting sends", count_text(status.waiting_send_count)),
+        *([("refuses writes", status.write_refusal)] if status.write_refusal else []),
+        *([("connections refused", _refusals(status))] if status.refused_counts else []),
+    ]
+
+
+def _needed_text(needed: int, in_sync: int) -> str:
+    if not needed:
+        return "no slave"
+    return f"{counted(needed, 'slave')} in sync (now {in_sync})"
+
+
+def _refusals(status: BrokerStatus) -> str:
+    return ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in sorted(status.refused_counts.items()))
+
+
+def _behind(lag_bytes: int) -> str:
+    return f", {bytes_text(lag_bytes)} to go" if lag_bytes > 0 else ""
+
+
+def _notes(standing: GroupStanding) -> list[str]:
+    notes = []
+    if standing.master is None:
+        notes.append("No NameServer knows a master of this group: what slaves say of themselves is all there is.")
+    elif standing.master_status is None:
+        notes.append(
+            f"The master {standing.master.key} does not answer ({standing.master.error}): lags are as its slaves "
+            "last heard of its end."
+        )
+    elif (wait := standing.master_status.start_wait) is not None:
+        notes.append(f"The master waits and serves nobody: {wait.reason}.")
+        if wait.acceptable:
+            notes.append(
+                "Start what is missing with its disk. If it is gone for good: "
+                f"tandemmq broker accept-loss {standing.name} says in numbers what that gives up, and asks."
+            )
+    elif not standing.slaves and not standing.master_status.slaves:
+        notes.append("This group has no slave: what its disk loses is lost.")
+    return notes
+
+
+# Slaves
+
+
+def _slave_rows(standing: GroupStanding, history: ClusterHistory) -> list[SlaveRow]:
+    master, status = standing.master, standing.master_status
+    seen = {slave_key(slave): slave for slave in status.slaves} if status is not None else {}
+    members = {str(broker.broker_id): broker for broker in standing.slaves}
+    rows = []
+    for name in sorted(seen.keys() | members.keys()):
+        slave, member = seen.get(name), members.get(name)
+        key = f"{standing.name}:{name}" if name.isdecimal() else name
+        if slave is not None and master is not None:
+            rows.append(_connected_row(key, slave, member, master.key, history))
+        elif member is not None:
+            rows.append(_unconnected_row(key, member, status))
+    return rows
+
+
+def _connected_row(
+    key: str, slave: SlaveState, member: BrokerState | None, master_key: str, history: ClusterHistory
+) -> SlaveRow:
+    rate = history.closing_rate(master_key, slave_key(slave))
+    return SlaveRow(
+        key=key,
+        tone="ok" if slave.in_sync else "warning",
+        state=_state(slave, member, rate),
+        acked=count_text(slave.acked_offset),
+        lag_bytes=bytes_text(slave.lag_bytes),
+        lag_time=seconds_text(slave.lag_seconds) if slave.lag_bytes else "0 s",
+        catch_up=_catch_up(slave, history.catch_up_seconds(master_key, slave), rate),
+        connected=f"for {duration_text(slave.connected_seconds)}, {bytes_text(slave.sent_bytes)} sent",
+        own_view=_own_view(member),
+    )
+
+
+def _state(slave: SlaveState, member: BrokerState | None, rate: float | None) -> str:
+    link = member.status.master_link if member is not None and member.status is not None else None
+    if slave.in_sync:
+        state = "in sync"
+    elif link is not None and link.state == "resynchronising":
+        state = "copies what it lacks"
+    elif rate is not None and rate != 0:
+        state = "catching up" if rate > 0 else "falling behind"
+    else:
+        state = "behind"
+    return state if slave.verified else f"{state}; its log was not compared yet"
+
+
+def _catch_up(slave: SlaveState, seconds: float | None, rate: float | None) -> str:
+    if not slave.lag_bytes:
+        return "holds everything"
+    if slave.in_sync and slave.lag_seconds < _KEEPS_UP_S:
+        return "keeps up"
+    if seconds is not None:
+        return f"in about {duration_text(max(1.0, seconds))}"
+    if rate is None:
+        return "not known yet"
+    return f"never at this rate: the lag grows by {bytes_text(round(-rate))}/s" if rate < 0 else "not at this rate"
+
+
+def _unconnected_row(key: str, member: BrokerState, master: BrokerStatus | None) -> SlaveRow:
+    status = member.status
+    link = status.master_link if status is not None else None
+    end_offset = status.end_offset if status is not None else None
+    lag: int | None = None
+    if end_offset is not None and master is not None:
+        lag = max(0, master.end_offset - end_offset)
+    elif link is not None:
+        lag = link.lag_bytes
+    return SlaveRow(
+        key=key,
+        tone="bad",
+        state="not connected" if master is not None else "the master cannot be asked",
+        acked=f"{count_text(end_offset)} (its own end)" if end_offset is not None else _UNKNOWN,
+        lag_bytes=bytes_text(lag) if lag is not None else _lag_when_it_went(member, master),
+        lag_time=_UNKNOWN,
+        catch_up="not while it is away" if master is not None else _UNKNOWN,
+        connected="no" if master is not None else _UNKNOWN,
+        own_view=_own_view(member),
+    )
+
+
+def _lag_when_it_went(member: BrokerState, master: BrokerStatus | None) -> str:
+    """The least it can be: the master has only grown since."""
+    departures = reversed(master.slave_departures) if master is not None else ()
+    departure = next((each for each in departures if each.broker_id == member.broker_id), None)
+    return f"{bytes_text(departure.lag_bytes)} when it went" if departure is not None else _UNKNOWN
+
+
+def _own_view(member: BrokerState | None) -> str:
+    if member is None:
+        return "not registered"
+    if member.status is None:
+        return f"does not answer: {member.error}"
+    link = member.status.master_link
+    if link is None:
+        return f"says it is {member.status.role}"
+    state = _LINK_STATES.get(link.state, link.state)
+    if link.problem:
+        return f"{state}: {link.problem}; {link.remedy}"
+    return state if link.address else f"{state}; knows no master"
+
+
+def _departure_rows(standing: GroupStanding, status: BrokerStatus) -> list[DepartureRow]:
+    newest = list(reversed(status.slave_departures))[:_DEPARTURES_MAX]
+    return [_departure_row(standing, departure) for departure in newest]
+
+
+def _departure_row(standing: GroupStanding, departure: SlaveDeparture) -> DepartureRow:
+    known = departure.broker_id >= 0
+    return DepartureRow(
+        key=f"{departure.wall_ms}-{departure.peer}",
+        wall_ms=departure.wall_ms,
+        slave=f"{standing.name}:{departure.broker_id}" if known else "never proved who it is",
+        peer=departure.peer,
+        reason=departure.reason,
+        behind=bytes_text(departure.lag_bytes),
+    )
+
+
+# Plots
+
+
+def _plots(standing: GroupStanding, history: ClusterHistory, *, from_ms: float, to_ms: float) -> list[Plot]:
+    master, status = standing.master, standing.master_status
+    if master is None:
+        return []
+    names = sorted({slave_key(slave) for slave in status.slaves} if status is not None else ())
+    # Slaves that are gone have left their lag behind in the history.
+    names = sorted({*names, *(str(broker.broker_id) for broker in standing.slaves)})[:_PLOTTED_SLAVES_MAX]
+    lags = [(_slave_label(standing, name), history.lag(master.key, name)) for name in names]
+    ages = [(_slave_label(standing, name), history.lag(master.key, name, Figure.LAG_SECONDS)) for name in names]
+    growth = [(broker.key, history.figure(broker.key, Figure.LOG_GROWTH)) for broker in standing.members]
+    acknowledgement = [
+        ("p50", history.figure(master.key, Figure.ACK_P50)),
+        ("p99", history.figure(master.key, Figure.ACK_P99)),
+    ]
+    plots = [
+        plot(
+            "Acknowledgement",
+            acknowledgement,
+            unit=seconds_text,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            least_top=_LEAST_LATENCY_S,
+            unknown="nothing sent" if status is not None else "not known",
+        ),
+        plot(
+            "Growth of the CommitLog",
+            growth,
+            unit=_bytes_a_second,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            scale=Scale.BINARY,
+            least_top=_LEAST_GROWTH_BYTES,
+        ),
+    ]
+    if not names:
+        return plots
+    return [
+        plot("Lag", lags, unit=_bytes, from_ms=from_ms, to_ms=to_ms, scale=Scale.BINARY, least_top=_LEAST_LAG_BYTES),
+        plot("Lag in time", ages, unit=seconds_text, from_ms=from_ms, to_ms=to_ms, scale=Scale.TIME, least_top=1.0),
+        *plots,
+    ]
+
+
+def _slave_label(standing: GroupStanding, name: str) -> str:
+    return f"{standing.name}:{name}" if name.isdecimal() else name
+
+
+def _bytes(value: float) -> str:
+    return bytes_text(round(value))
+
+
+def _bytes_a_second(value: float) -> str:
+    return f"{bytes_text(round(value))}/s"
+
+
+# `/replication`: all broker groups, and each by itself.
+
+_NAME_MAX: Final = 255
+_Text = Annotated[str, Query(max_length=_NAME_MAX)]
+
+
+def add_replication_pages(app: FastAPI, pages: Pages) -> None:
+    """Adds the routes."""
+
+    @app.get("/replication", include_in_schema=False)
+    async def replication(
+        request: Request,
+        search: _Text = "",
+        page: Annotated[int, Query(ge=1)] = 1,
+        range: _Text = "",  # noqa: A002 - the name in the address
+    ) -> Response:
+        state = _state_replication_pages(pages)
+        found = groups_page(state, search=search, number=page)
+        whole = found.items if found.total <= WHOLE_MAX else ()
+        summary = groups_text(group_standings(state)) if state.brokers else ""
+        return _answer(pages, request, whole, found, search=search, range_name=range, summary=summary)
+
+    @app.get("/replication/{group}", include_in_schema=False)
+    async def replication_of_group(request: Request, group: str, range: _Text = "") -> Response:  # noqa: A002
+        found = [standing for standing in group_standings(_state_replication_pages(pages)) if standing.name == group]
+        if not found:
+            raise OperationFailed(
+                FailureKind.NOT_FOUND,
+                f"no broker group {group} is known",
+                cause="no NameServer knows a broker of that name, and none has been seen lately",
+                remedy="see the list of groups on the page Replication",
+            )
+        page = Page(found, 1, 1, 1)
+        return _answer(pages, request, found, page, only=group, range_name=range)
+
+
+def _answer(
+    pages: Pages,
+    request: Request,
+    whole: Sequence[GroupStanding],
+    page: Page[GroupStanding],
+    *,
+    only: str = "",
+    search: str = "",
+    range_name: str,
+    summary: str = "",
+) -> Response:
+    chosen = time_range(range_name)
+    now_wall_ms = pages.clock.wall_ms()
+    groups = [
+        group_replication(standing, pages.history, now_wall_ms=now_wall_ms, range_ms=chosen.duration_ms)
+        for standing in whole
+    ]
+    return page_html(
+        pages,
+        request,
+        "replication.html",
+        active="replication",
+        live_ms=pages.refresh_ms,
+        is_read=pages.cluster.latest is not None,
+        groups=groups,
+        page=page,
+        only=only,
+        search=search,
+        summary=summary,
+        range=chosen,
+        ranges=RANGES,
+        path=request.url.path,
+    )
+
+
+def _state_replication_pages(pages: Pages) -> ClusterState:
+    reading = pages.cluster.latest
+    return reading.state if reading is not None else ClusterState(name_servers=(), brokers=())

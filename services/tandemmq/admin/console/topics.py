@@ -1,0 +1,727 @@
+"""What the pages of topics show: values in words, each with its address. Pure; templates only lay it out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from fastapi import FastAPI, Query, Request, Response
+
+from tandemmq.admin.api.actors import OPERATOR_ONLY
+from tandemmq.admin.api.problems import problem_of
+from tandemmq.admin.console.answers import Form, Pages, change_flash, form_of, form_status, go_to, page_html
+from tandemmq.admin.console.frame import (
+    Flash,
+    dead_letters_address,
+    group_address,
+    messages_address,
+    place_address,
+    topic_address,
+)
+from tandemmq.admin.console.groups import ClientRow, client_rows
+from tandemmq.admin.console.message_rows import PREVIEW_BYTES, MessageRow, message_rows
+from tandemmq.admin.console.messages import MessageForm, blank_message, read_message_form
+from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.topics import CATEGORIES, DEAD_LETTER, ORDINARY, RETRY, SYSTEM
+from tandemmq.admin.operations.values import (
+    BrokerTopic,
+    ChangeResult,
+    Client,
+    Extent,
+    MessageQuery,
+    Page,
+    PageRequest,
+    Progress,
+    QueueRoute,
+    Route,
+    TopicChange,
+    TopicDetail,
+    TopicSummary,
+    Unseen,
+)
+from tandemmq.admin.texts import count_text, duration_text
+from tandemmq.core.metadata.topic_table import MAX_QUEUE_COUNT, topic_name_problem
+
+__all__ = [
+    "CATEGORY_CHOICES",
+    "PERMISSIONS",
+    "QUEUES_SHOWN",
+    "REFUSED_TYPES",
+    "TopicForm",
+    "TopicRow",
+    "TopicView",
+    "add_topic_pages",
+    "blank_topic",
+    "permission_text",
+    "read_topic_form",
+    "topic_form_of",
+    "topic_rows",
+    "topic_types",
+    "topic_view",
+]
+
+CATEGORY_CHOICES: Final = (
+    (ORDINARY, "topics"),
+    (RETRY, "retry topics"),
+    (DEAD_LETTER, "dead letter topics"),
+    (SYSTEM, "system topics"),
+    ("all", "all"),
+)
+"""Value and name of what a list of topics can be narrowed to."""
+
+QUEUES_SHOWN: Final = 256
+"""Rows of one topic's queues; a topic with more is browsed by message."""
+
+READERS_SHOWN: Final = 200
+
+REFUSED_TYPES: Final = ("DELAY", "TRANSACTION")
+"""Types of messages this version does not store."""
+
+_READ: Final = 4
+_WRITE: Final = 2
+_MIXED: Final = "differs"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A topic of the list."""
+
+    name: str
+    address: str
+    category: str
+    message_type: str
+    # 8 queues on each of 2 brokers; 16 to read and 8 to write on broker-a.
+    queues: str
+    brokers: str
+    permission: str
+    # Empty: not known.
+    held: str
+    stored: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One queue on one master."""
+
+    broker_name: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    held: int
+    oldest_ms: int
+    newest_ms: int
+    # Messages from the oldest on, and the newest one; empty in an empty queue.
+    browse_address: str
+    newest_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRow:
+    """What one NameServer says."""
+
+    name_server: str
+    # Of each broker group, in words; empty: it knows no such topic.
+    queues: tuple[str, ...]
+    endpoints: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderRow:
+    """A group that reads the topic."""
+
+    group: str
+    address: str
+    lag: int
+    inflight: int
+    oldest_age: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic's page."""
+
+    name: str
+    category: str
+    message_type: str
+    held: str
+    stored: str
+    # A sentence that warns, or empty: masters or NameServers disagree, nobody may write.
+    warnings: tuple[str, ...]
+    configurations: tuple[tuple[BrokerTopic, str], ...]
+    queues: tuple[QueueRow, ...]
+    queue_total: int
+    routes: tuple[RouteRow, ...]
+    routes_agree: bool
+    readers: tuple[ReaderRow, ...]
+    reader_total: int
+    clients: tuple[ClientRow, ...]
+    client_total: int
+    # Why the list of clients is missing.
+    clients_problem: str
+    unseen: tuple[Unseen, ...]
+    # Whether clients may send to it: neither a system topic nor of a type that is refused.
+    takes_messages: bool
+    changeable: bool
+    # Group whose retries or dead letters these are, with its page and that of its dead letters.
+    owner: str
+    owner_address: str
+    dead_letters_address: str
+    browse_address: str
+    tail_address: str
+
+
+def topic_rows(page: Page[TopicSummary]) -> tuple[TopicRow, ...]:
+    """The rows of a list."""
+    return tuple(_topic_row(topic) for topic in page.items)
+
+
+def topic_view(detail: TopicDetail, clients: Page[Client] | None, *, clients_problem: str = "") -> TopicView:
+    """All of a topic's page but its newest messages."""
+    summary = detail.summary
+    owner = _owner(summary)
+    message_type = _one_of([broker.message_type for broker in summary.brokers])
+    return TopicView(
+        name=summary.name,
+        category=summary.category,
+        message_type=message_type,
+        held=_known_count(summary.held),
+        stored=_known_count(summary.stored),
+        warnings=tuple(_warnings(detail)),
+        configurations=tuple((broker, permission_text(broker.permission)) for broker in summary.brokers),
+        queues=tuple(_queue_row(summary.name, extent) for extent in detail.extents[:QUEUES_SHOWN]),
+        queue_total=len(detail.extents),
+        routes=tuple(_route_row(route) for route in detail.routes),
+        routes_agree=detail.routes_agree,
+        readers=tuple(_reader_row(progress) for progress in detail.groups[:READERS_SHOWN]),
+        reader_total=len(detail.groups),
+        clients=client_rows(clients.items if clients is not None else (), shown_topic=summary.name),
+        client_total=clients.total if clients is not None else 0,
+        clients_problem=clients_problem,
+        unseen=_together(detail.unseen, clients.unseen if clients is not None else ()),
+        takes_messages=summary.category != SYSTEM and message_type not in REFUSED_TYPES,
+        changeable=summary.category != SYSTEM,
+        owner=owner,
+        owner_address=group_address(owner) if owner else "",
+        dead_letters_address=dead_letters_address(owner) if owner and summary.category == DEAD_LETTER else "",
+        browse_address=messages_address(topic=summary.name),
+        tail_address=messages_address(topic=summary.name).replace("/messages?", "/messages/tail?"),
+    )
+
+
+def permission_text(permission: int) -> str:
+    """RocketMQ's bits in words."""
+    words = [word for bit, word in ((_READ, "read"), (_WRITE, "write")) if permission & bit]
+    return " and ".join(words) if len(words) == 2 else f"{words[0]} only" if words else "none"
+
+
+def _topic_row(topic: TopicSummary) -> TopicRow:
+    names = [broker.broker_name for broker in topic.brokers]
+    return TopicRow(
+        name=topic.name,
+        address=topic_address(topic.name),
+        category=topic.category,
+        message_type=_one_of([broker.message_type for broker in topic.brokers]),
+        queues=_queues_text(topic.brokers),
+        brokers=", ".join(names) if len(names) <= 2 else f"{len(names)} broker groups",
+        permission=_one_of([permission_text(broker.permission) for broker in topic.brokers]),
+        held=_known_count(topic.held),
+        stored=_known_count(topic.stored),
+    )
+
+
+def _queues_text(brokers: Sequence[BrokerTopic]) -> str:
+    counts = {(broker.read_queue_count, broker.write_queue_count) for broker in brokers}
+    if len(counts) == 1:
+        count = _counts_text(*counts.pop())
+        return count if len(brokers) == 1 else f"{len(brokers)} × {count}"
+    return " + ".join(_counts_text(broker.read_queue_count, broker.write_queue_count) for broker in brokers)
+
+
+def _counts_text(read: int, write: int) -> str:
+    return str(read) if read == write else f"{read} read/{write} write"
+
+
+def _one_of(texts: Sequence[str]) -> str:
+    different = set(texts)
+    return different.pop() if len(different) == 1 else _MIXED if different else "not known"
+
+
+def _known_count(value: int) -> str:
+    return count_text(value) if value >= 0 else ""
+
+
+def _warnings(detail: TopicDetail) -> list[str]:
+    brokers = detail.summary.brokers
+    found = []
+    if len({(one.read_queue_count, one.write_queue_count, one.permission, one.message_type) for one in brokers}) > 1:
+        found.append("The masters have different settings for this topic. Edit it to make them equal.")
+    if brokers and not any(one.permission & _WRITE for one in brokers):
+        found.append("No master takes messages for this topic: it may not be written to.")
+    if not detail.routes_agree:
+        found.append(
+            "NameServers give different routes for this topic: clients may not find all queues. A broker tells each "
+            "NameServer of a change within 30 seconds; if this stays, see whether all brokers reach all NameServers."
+        )
+    elif detail.routes and not any(route.queues for route in detail.routes):
+        found.append("No NameServer routes to this topic: clients cannot find it.")
+    return found
+
+
+def _queue_row(topic: str, extent: Extent) -> QueueRow:
+    place = extent.broker_name, topic, extent.queue_id
+    return QueueRow(
+        broker_name=extent.broker_name,
+        queue_id=extent.queue_id,
+        min_offset=extent.min_offset,
+        max_offset=extent.max_offset,
+        held=extent.held,
+        oldest_ms=extent.oldest_store_ms,
+        newest_ms=extent.newest_store_ms,
+        browse_address=messages_address(
+            topic=topic, broker=extent.broker_name, queue=extent.queue_id, offset=extent.min_offset
+        )
+        if extent.held
+        else "",
+        newest_address=place_address(*place, extent.max_offset - 1) if extent.held else "",
+    )
+
+
+def _route_row(route: Route) -> RouteRow:
+    return RouteRow(
+        name_server=route.name_server,
+        queues=tuple(_route_text(queues) for queues in route.queues),
+        endpoints=tuple(sorted(route.brokers.items())),
+    )
+
+
+def _route_text(route: QueueRoute) -> str:
+    counts = _counts_text(route.read_queue_count, route.write_queue_count)
+    return f"{route.broker_name}: {counts} queues, {permission_text(route.permission)}"
+
+
+def _reader_row(progress: Progress) -> ReaderRow:
+    return ReaderRow(
+        group=progress.group,
+        address=group_address(progress.group),
+        lag=progress.lag,
+        inflight=progress.inflight,
+        oldest_age=duration_text(progress.oldest_age_ms / 1_000) if progress.oldest_age_ms > 0 else "",
+    )
+
+
+def _owner(topic: TopicSummary) -> str:
+    if topic.category not in (RETRY, DEAD_LETTER):
+        return ""
+    # %RETRY%group, %DLQ%group.
+    return topic.name.split("%", 2)[2]
+
+
+def _together(*lists: Sequence[Unseen]) -> tuple[Unseen, ...]:
+    return tuple({unseen.subject: unseen for unseens in lists for unseen in unseens}.values())
+
+
+# The form of a topic: what was typed becomes a change, or a sentence beside the field that is wrong.
+
+PERMISSIONS: Final = (("6", "read and write"), ("4", "read only"), ("2", "write only"))
+_READ_WRITE: Final = "6"
+_CREATED_TYPES: Final = (
+    ("NORMAL", "NORMAL"),
+    ("FIFO", "FIFO, in order"),
+    ("DELAY", "DELAY"),
+    ("TRANSACTION", "TRANSACTION"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicForm:
+    """The form as it was filled in."""
+
+    is_new: bool
+    name: str
+    # Empty: the brokers' default, or as it is.
+    read_queues: str
+    write_queues: str
+    # One of PERMISSIONS; empty: as it is.
+    permission: str
+    # Empty: as it is.
+    message_type: str
+    # Each known broker group, and whether the topic is or is to be on it.
+    brokers: tuple[tuple[str, bool], ...]
+    # By field: name, read_queues, write_queues, brokers.
+    errors: Mapping[str, str]
+    # What the change means, for its second step.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """What the second step posts again."""
+        return (
+            ("read_queues", self.read_queues),
+            ("write_queues", self.write_queues),
+            ("permission", self.permission),
+            ("message_type", self.message_type),
+            *(("broker", name) for name, checked in self.brokers if checked),
+        )
+
+    @property
+    def change(self) -> TopicChange:
+        """What is asked for; only of a form without errors."""
+        chosen = tuple(name for name, checked in self.brokers if checked)
+        return TopicChange(
+            name=self.name,
+            read_queue_count=int(self.read_queues or 0),
+            write_queue_count=int(self.write_queues or 0),
+            permission=int(self.permission or 0),
+            message_type=self.message_type,
+            broker_names=() if len(chosen) == len(self.brokers) else chosen,
+        )
+
+
+def blank_topic(broker_names: Sequence[str]) -> TopicForm:
+    """The form of a new topic: on all broker groups."""
+    return TopicForm(True, "", "", "", _READ_WRITE, "NORMAL", tuple((name, True) for name in broker_names), {})
+
+
+def topic_form_of(topic: TopicSummary, broker_names: Sequence[str]) -> TopicForm:
+    """The form of a topic as it is. Where its masters differ the field is empty, and leaves each as it is."""
+    on = {broker.broker_name for broker in topic.brokers}
+    return TopicForm(
+        is_new=False,
+        name=topic.name,
+        read_queues=_common(str(broker.read_queue_count) for broker in topic.brokers),
+        write_queues=_common(str(broker.write_queue_count) for broker in topic.brokers),
+        permission=_common(str(broker.permission & 6) for broker in topic.brokers),
+        message_type=_common(broker.message_type for broker in topic.brokers),
+        brokers=tuple((name, name in on) for name in sorted({*broker_names, *on})),
+        errors={},
+    )
+
+
+def topic_types(form: TopicForm) -> tuple[tuple[str, str], ...]:
+    """Choices of the type's field."""
+    if form.is_new:
+        return _CREATED_TYPES
+    known = [value for value, _ in _CREATED_TYPES]
+    others = ((form.message_type, form.message_type),) if form.message_type not in ("", *known) else ()
+    return (("", "as it is"), *_CREATED_TYPES, *others)
+
+
+def read_topic_form(
+    form: Form, *, name: str = "", broker_names: Sequence[str], before: TopicSummary | None = None
+) -> TopicForm:
+    """A posted form; `name` and `before` of a topic that is there."""
+    is_new = before is None
+    name = form.text("name") if is_new else name
+    chosen = set(form.all("broker"))
+    on = {broker.broker_name for broker in before.brokers} if before is not None else set()
+    known = sorted({*broker_names, *on})
+    errors: dict[str, str] = {}
+    if is_new and (problem := topic_name_problem(name)) is not None:
+        errors["name"] = f"{problem[0].upper()}{problem[1:]}."
+    for field in ("read_queues", "write_queues"):
+        if problem := _count_problem(form.text(field)):
+            errors[field] = problem
+    if known and not chosen & set(known):
+        errors["brokers"] = "Choose at least one."
+    permission = form.text("permission")
+    filled = TopicForm(
+        is_new=is_new,
+        name=name,
+        read_queues=form.text("read_queues"),
+        write_queues=form.text("write_queues"),
+        permission=permission if permission in dict(PERMISSIONS) else "",
+        message_type=form.text("message_type"),
+        brokers=tuple((each, each in chosen) for each in known),
+        errors=errors,
+    )
+    if errors or before is None:
+        return filled
+    return replace(filled, notes=tuple(_notes(filled.change, before)))
+
+
+def _notes(change: TopicChange, before: TopicSummary) -> Iterable[str]:
+    """What a change of `before` means for its clients."""
+    on = {broker.broker_name for broker in before.brokers}
+    added = sorted(set(change.broker_names) - on)
+    left_alone = sorted(on - set(change.broker_names)) if change.broker_names else []
+    changed = [broker for broker in before.brokers if broker.broker_name not in left_alone]
+    if change.read_queue_count and any(broker.read_queue_count > change.read_queue_count for broker in changed):
+        yield "Queues of higher numbers are no longer read: what waits there waits until they are added again."
+    if change.write_queue_count and any(broker.write_queue_count > change.write_queue_count for broker in changed):
+        yield "Fewer queues are written to: FIFO message groups move to other queues, out of order meanwhile."
+    if change.permission and change.permission & 2 == 0 and any(broker.permission & 2 for broker in changed):
+        yield "Producers can no longer send to it."
+    if change.permission and change.permission & 4 == 0 and any(broker.permission & 4 for broker in changed):
+        yield "Consumers can no longer read it."
+    if change.message_type and any(broker.message_type != change.message_type for broker in changed):
+        yield "Producers that send another type are refused from then on."
+    if added:
+        yield f"It is made on {', '.join(added)}, too."
+    if left_alone:
+        yield f"It stays as it is on {', '.join(left_alone)}: a topic is taken away from all broker groups, or none."
+
+
+def _count_problem(text: str) -> str:
+    if not text:
+        return ""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 6 and 1 <= int(text) <= MAX_QUEUE_COUNT):
+        return f"Write a number from 1 to {MAX_QUEUE_COUNT:,}, or nothing."
+    return ""
+
+
+def _common(texts: Iterable[str]) -> str:
+    different = set(texts)
+    return different.pop() if len(different) == 1 else ""
+
+
+# Pages of topics: the list, one topic, and what is done to it.
+
+_ACTIVE: Final = "topics"
+_PAGE_SIZE: Final = 50
+_CLIENTS_SHOWN: Final = 50
+_NEWEST_SHOWN: Final = 5
+# These pages ask the brokers at each renewal, unlike pages of the reading that all share.
+_LIVE_MS: Final = 5_000
+_ALL: Final = "all"
+
+Name = Annotated[str, Query(max_length=255)]
+PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
+
+
+def add_topic_pages(app: FastAPI, pages: Pages) -> None:
+    """Adds the routes."""
+    _add_list(app, pages)
+    _add_editing(app, pages)
+    _add_deleting(app, pages)
+    _add_sending(app, pages)
+
+
+def _add_list(app: FastAPI, pages: Pages) -> None:
+    @app.get("/topics", include_in_schema=False)
+    async def topics(request: Request, search: Name = "", category: Name = ORDINARY, page: PageNumber = 1) -> Response:
+        wanted = (category,) if category in CATEGORIES else CATEGORIES
+        found = await pages.operations(request).topics(
+            search=search.strip(), categories=wanted, page=PageRequest(page, _PAGE_SIZE)
+        )
+        return page_html(
+            pages,
+            request,
+            "topics.html",
+            active=_ACTIVE,
+            live_ms=_LIVE_MS,
+            page=found,
+            rows=topic_rows(found),
+            search=search.strip(),
+            category=category if category in CATEGORIES else _ALL,
+            categories=CATEGORY_CHOICES,
+        )
+
+    @app.get("/topics/{name}", include_in_schema=False)
+    async def topic(request: Request, name: str) -> Response:
+        operations = pages.operations(request)
+        detail = await operations.topic(name)
+        async with asyncio.TaskGroup() as group:
+            viewing = group.create_task(_view(operations, detail))
+            finding = group.create_task(_newest(operations, name))
+        newest, newest_problem = finding.result()
+        return page_html(
+            pages,
+            request,
+            "topic.html",
+            active=_ACTIVE,
+            live_ms=_LIVE_MS,
+            view=viewing.result(),
+            newest=newest,
+            newest_problem=newest_problem,
+            own=topic_address(name),
+        )
+
+
+def _add_editing(app: FastAPI, pages: Pages) -> None:
+    def answer(
+        request: Request,
+        form: TopicForm,
+        *,
+        review: ChangeResult | None = None,
+        failure: OperationFailed | None = None,
+    ) -> Response:
+        return page_html(
+            pages,
+            request,
+            "topic_edit.html",
+            active=_ACTIVE,
+            status=form_status(failure, is_wrong=bool(form.errors)),
+            form=form,
+            review=review,
+            failure=failure,
+            types=topic_types(form),
+            permissions=PERMISSIONS if form.permission else (("", "as it is"), *PERMISSIONS),
+            own=topic_address(form.name) if form.name else "/topics",
+        )
+
+    @app.get("/new-topic", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def new_topic(request: Request) -> Response:
+        return answer(request, blank_topic(_broker_names(pages)))
+
+    @app.post("/new-topic", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def create_topic(request: Request) -> Response:
+        operations = pages.operations(request)
+        form = read_topic_form(await form_of(request), broker_names=_broker_names(pages))
+        if form.errors:
+            return answer(request, form)
+        try:
+            if await _exists(operations, form.name):
+                # What is there is edited where it can be seen, not changed by a form that shows defaults.
+                raise OperationFailed(
+                    FailureKind.REFUSED,
+                    f"there is a topic {form.name} already",
+                    remedy="edit it, or choose another name",
+                )
+            result = await operations.put_topic(form.change)
+        except OperationFailed as failure:
+            return answer(request, form, failure=failure)
+        return go_to(pages, topic_address(form.name), flash=change_flash(f"Topic {form.name} was created.", result))
+
+    @app.get("/topics/{name}/edit", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def edit_topic(request: Request, name: str) -> Response:
+        detail = await pages.operations(request).topic(name)
+        return answer(request, topic_form_of(detail.summary, _broker_names(pages)))
+
+    @app.post("/topics/{name}/edit", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def change_topic(request: Request, name: str) -> Response:
+        operations = pages.operations(request)
+        posted = await form_of(request)
+        detail = await operations.topic(name)
+        form = read_topic_form(posted, name=name, broker_names=_broker_names(pages), before=detail.summary)
+        if form.errors:
+            return answer(request, form)
+        confirmed = posted.is_checked("confirm")
+        try:
+            result = await operations.put_topic(form.change, dry_run=not confirmed)
+        except OperationFailed as failure:
+            return answer(request, form, failure=failure)
+        if not confirmed:
+            return answer(request, form, review=result)
+        return go_to(pages, topic_address(name), flash=change_flash(f"Topic {name} was changed.", result))
+
+
+def _add_deleting(app: FastAPI, pages: Pages) -> None:
+    async def answer(
+        request: Request, name: str, *, typed: str = "", error: str = "", failure: OperationFailed | None = None
+    ) -> Response:
+        operations = pages.operations(request)
+        detail = await operations.topic(name)
+        view = await _view(operations, detail)
+        review = None
+        if failure is None:
+            try:
+                review = await operations.delete_topic(name, dry_run=True)
+            except OperationFailed as refused:
+                failure = refused
+        return page_html(
+            pages,
+            request,
+            "topic_delete.html",
+            active=_ACTIVE,
+            status=form_status(failure, is_wrong=bool(error)),
+            name=name,
+            own=topic_address(name),
+            review=review,
+            failure=failure,
+            typed=typed,
+            error=error,
+            held=view.held if detail.summary.held else "",
+            readers=view.readers,
+            reader_total=view.reader_total,
+            clients=view.client_total,
+        )
+
+    @app.get("/topics/{name}/delete", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def ask(request: Request, name: str) -> Response:
+        return await answer(request, name)
+
+    @app.post("/topics/{name}/delete", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def delete_topic(request: Request, name: str) -> Response:
+        typed = (await form_of(request)).text("typed")
+        if typed != name:
+            return await answer(request, name, typed=typed, error=f"Type {name} to delete it.")
+        try:
+            result = await pages.operations(request).delete_topic(name)
+        except OperationFailed as failure:
+            return await answer(request, name, failure=failure)
+        return go_to(pages, "/topics", flash=change_flash(f"Topic {name} was deleted.", result))
+
+
+def _add_sending(app: FastAPI, pages: Pages) -> None:
+    def answer(request: Request, form: MessageForm, failure: OperationFailed | None = None) -> Response:
+        return page_html(
+            pages,
+            request,
+            "topic_send.html",
+            active=_ACTIVE,
+            status=form_status(failure, is_wrong=bool(form.errors)),
+            form=form,
+            failure=failure,
+            own=topic_address(form.topic),
+        )
+
+    async def message_type(request: Request, name: str) -> str:
+        brokers = (await pages.operations(request).topic(name)).summary.brokers
+        return brokers[0].message_type if brokers else ""
+
+    @app.get("/topics/{name}/send", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def message_form(request: Request, name: str) -> Response:
+        return answer(request, blank_message(name, await message_type(request, name)))
+
+    @app.post("/topics/{name}/send", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def send(request: Request, name: str) -> Response:
+        form = read_message_form(await form_of(request), topic=name, message_type=await message_type(request, name))
+        if form.errors:
+            return answer(request, form)
+        try:
+            receipt = await pages.operations(request).send(form.message)
+        except OperationFailed as failure:
+            return answer(request, form, failure)
+        place = f"{receipt.broker_name}, queue {receipt.queue_id}, offset {receipt.queue_offset:,}"
+        return go_to(
+            pages,
+            place_address(receipt.broker_name, name, receipt.queue_id, receipt.queue_offset),
+            flash=Flash("ok", f"The message was stored in {receipt.duration_ms:.1f} ms on {place}."),
+        )
+
+
+async def _view(operations: Operations, detail: TopicDetail) -> TopicView:
+    clients: Page[Client] | None = None
+    problem = ""
+    try:
+        clients = await operations.clients(topic=detail.summary.name, limit=_CLIENTS_SHOWN)
+    except OperationFailed as failure:
+        problem = f"Clients cannot be listed: {problem_of(failure).detail}."
+    return topic_view(detail, clients, clients_problem=problem)
+
+
+async def _newest(operations: Operations, topic: str) -> tuple[tuple[MessageRow, ...], str]:
+    try:
+        found = await operations.search(MessageQuery(topic, limit=_NEWEST_SHOWN, body_bytes=PREVIEW_BYTES))
+    except OperationFailed as failure:
+        return (), f"Messages cannot be read: {problem_of(failure).detail}."
+    return message_rows(found.messages), ""
+
+
+async def _exists(operations: Operations, topic: str) -> bool:
+    try:
+        await operations.topic(topic)
+    except OperationFailed as failure:
+        if failure.kind is FailureKind.NOT_FOUND:
+            return False
+        raise
+    return True
+
+
+def _broker_names(pages: Pages) -> tuple[str, ...]:
+    reading = pages.cluster.latest
+    brokers = reading.state.brokers if reading is not None else ()
+    return tuple(sorted({broker.broker_name for broker in brokers}))

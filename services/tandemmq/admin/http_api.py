@@ -1,0 +1,296 @@
+"""Everything that is asked for over HTTP/1.1: pages, JSON, health, metrics, and who may have them.
+
+Health, metrics and the cluster's state ask nobody: they are the newest reading and say how old it is. Topics, groups,
+messages, settings and traces are asked of the cluster when somebody wants them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.exceptions import HTTPException
+
+from tandemmq.admin.api.access import Access
+from tandemmq.admin.api.acting_operations import NotPermitted, OperationsDesk
+from tandemmq.admin.api.guard import App, Guard
+from tandemmq.admin.api.problems import Problem, plain_problem, problem_of, problem_response
+from tandemmq.admin.api.rest import add_rest, add_traces
+from tandemmq.admin.cluster_reader import CachedCluster, ClusterReading
+from tandemmq.admin.cluster_state import BrokerState, Finding, NameServerState
+from tandemmq.admin.consistency_runs import ConsistencyRuns
+from tandemmq.admin.console.answers import AddPages, Pages, problem_page
+from tandemmq.admin.console.frame import PageTemplates, StaticFile
+from tandemmq.admin.console.login import add_login
+from tandemmq.admin.history import ClusterHistory
+from tandemmq.admin.metrics import CONTENT_TYPE, ClusterMetrics
+from tandemmq.admin.operations.questions import OperationFailed
+from tandemmq.admin.texts import iso_text
+from tandemmq.admin.traces.reader import TraceSource
+from tandemmq.core.audit.run_summary import RunSummary
+from tandemmq.core.clock import Clock
+from tandemmq.service.command_line import VERSION
+
+__all__ = ["ClusterDocument", "ConsistencyRunsDocument", "FindingsDocument", "http_app"]
+
+_STATIC_MAX_AGE_S: Final = 3_600
+_PROBLEMS_SHOWN: Final = 10
+
+
+@dataclass(frozen=True)
+class ClusterDocument:
+    """What `tandemmq status --json` prints, and how old it is."""
+
+    # True when no finding is a problem.
+    healthy: bool
+    # Number of this reading since the service started.
+    revision: int
+    # When it was read, RFC 3339.
+    read_time: str
+    # How old it was when it was sent.
+    age_ms: int
+    read_duration_ms: int
+    findings: tuple[Finding, ...]
+    name_servers: tuple[NameServerState, ...]
+    brokers: tuple[BrokerState, ...]
+
+
+@dataclass(frozen=True)
+class FindingsDocument:
+    """What an operator should know, problems first."""
+
+    healthy: bool
+    revision: int
+    read_time: str
+    age_ms: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class ConsistencyRunDocument:
+    """A run of the consistency job by its figures."""
+
+    run_id: str
+    tier: str
+    cluster: str
+    outcome: str
+    started_at: str
+    finished_at: str
+    duration_seconds: float
+    groups: int
+    bytes_read: int
+    findings_total: int
+    findings_by_kind: dict[str, int]
+
+
+@dataclass(frozen=True)
+class ConsistencyRunsDocument:
+    """The last runs of the consistency job, newest first."""
+
+    # False: consistencyResults is not set, so nothing is known.
+    watched: bool
+    # Why the runs could not be read just now; those here were read before.
+    error: str
+    runs: tuple[ConsistencyRunDocument, ...]
+
+
+def http_app(
+    cluster: CachedCluster,
+    consistency: ConsistencyRuns,
+    traces: TraceSource,
+    *,
+    access: Access,
+    metrics: ClusterMetrics,
+    templates: PageTemplates,
+    clock: Clock,
+    desk: OperationsDesk,
+    add_pages: Sequence[AddPages] = (),
+    history: ClusterHistory | None = None,
+    refresh_ms: int = 2_000,
+) -> App:
+    """The ASGI application. `add_pages` add the console's pages; without `history` their plots are empty."""
+    app = FastAPI(
+        title="TandemMQ admin service",
+        version=VERSION,
+        description="A cluster's state, read in the background, and all an operator can ask of it and do to it.",
+        openapi_url="/api/openapi.json",
+        # The usual documentation pages load their scripts from elsewhere; /api/docs is our own.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.audit_log = desk.audit_log
+    pages = Pages(
+        templates=templates,
+        desk=desk,
+        cluster=cluster,
+        consistency=consistency,
+        traces=traces,
+        clock=clock,
+        refresh_ms=refresh_ms,
+        history=history or ClusterHistory(),
+    )
+    if access.sessions is not None:
+        add_login(app, access, access.sessions, templates, audit_log=desk.audit_log, clock=clock)
+    for add in add_pages:
+        add(app, pages)
+    _add_problems(app, pages)
+    _add_health(app, cluster)
+    _add_json(app, cluster, clock)
+    _add_consistency(app, consistency)
+    add_rest(app, desk, clock=clock)
+    add_traces(app, traces)
+    _add_files(app, metrics, templates)
+    return Guard(app, access, desk.audit_log)
+
+
+def _add_problems(app: FastAPI, pages: Pages) -> None:
+    """Whatever goes wrong is told in one form: a page for a browser that asked for one, else problem+json."""
+
+    def answer(request: Request, problem: Problem, headers: dict[str, str] | None = None) -> Response:
+        if _wants_page(request):
+            return problem_page(pages, request, problem)
+        return problem_response(problem, headers)
+
+    @app.exception_handler(OperationFailed)
+    async def failed(request: Request, failure: Exception) -> Response:
+        assert isinstance(failure, OperationFailed)
+        status = HTTPStatus.FORBIDDEN if isinstance(failure, NotPermitted) else None
+        return answer(request, problem_of(failure, status=status))
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        detail = str(error.detail)
+        if error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
+            where = request.url.path
+            detail = f"there is no page {where}" if _wants_page(request) else f"nothing is at {where}; see /api/docs"
+        headers = dict(error.headers) if error.headers else None
+        return answer(request, plain_problem(HTTPStatus(error.status_code), detail), headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        wrong = [f"{'.'.join(map(str, each['loc'][1:])) or each['loc'][0]}: {each['msg']}" for each in error.errors()]
+        return answer(request, plain_problem(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(wrong[:_PROBLEMS_SHOWN])))
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, _defect: Exception) -> Response:
+        # The server logs it.
+        detail = "this service made a mistake; its log has the cause"
+        return answer(request, plain_problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail))
+
+
+def _wants_page(request: Request) -> bool:
+    return not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", "")
+
+
+def _add_health(app: FastAPI, cluster: CachedCluster) -> None:
+    @app.get("/healthz", tags=["health"], response_class=PlainTextResponse)
+    async def healthz() -> PlainTextResponse:
+        """200 while the process makes progress; 503 when it is to be restarted. No token."""
+        if cluster.is_stuck():
+            return PlainTextResponse("reading the cluster is stuck\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return PlainTextResponse("ok\n")
+
+    @app.get("/readyz", tags=["health"], response_class=PlainTextResponse)
+    async def readyz() -> PlainTextResponse:
+        """200 once the cluster has been read, however it is: a degraded one needs this page most. No token."""
+        if cluster.latest is None:
+            return PlainTextResponse("the cluster has not been read yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return PlainTextResponse("ok\n")
+
+
+def _add_json(app: FastAPI, cluster: CachedCluster, clock: Clock) -> None:
+    def newest() -> ClusterReading:
+        if cluster.latest is None:
+            raise HTTPException(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "the cluster has not been read yet; try again in a second",
+                headers={"retry-after": "1"},
+            )
+        return cluster.latest
+
+    @app.get("/api/v1/cluster", tags=["cluster"], responses={503: {"description": "Not read yet."}})
+    async def cluster_state() -> ClusterDocument:
+        """NameServers, brokers with their offsets and slaves, and findings: what `tandemmq status --json` prints."""
+        reading = newest()
+        return ClusterDocument(
+            healthy=reading.healthy,
+            revision=reading.revision,
+            read_time=iso_text(reading.read_at_wall_ms),
+            age_ms=reading.age_ms(clock.monotonic_ms()),
+            read_duration_ms=reading.duration_ms,
+            findings=reading.findings,
+            name_servers=reading.state.name_servers,
+            brokers=reading.state.brokers,
+        )
+
+    @app.get("/api/v1/findings", tags=["cluster"], responses={503: {"description": "Not read yet."}})
+    async def findings() -> FindingsDocument:
+        """What is wrong and what to do about it, problems first."""
+        reading = newest()
+        return FindingsDocument(
+            healthy=reading.healthy,
+            revision=reading.revision,
+            read_time=iso_text(reading.read_at_wall_ms),
+            age_ms=reading.age_ms(clock.monotonic_ms()),
+            findings=reading.findings,
+        )
+
+
+def _add_consistency(app: FastAPI, consistency: ConsistencyRuns) -> None:
+    @app.get("/api/v1/consistency/runs", tags=["consistency"])
+    async def consistency_runs() -> ConsistencyRunsDocument:
+        """The last runs of the consistency job, newest first, by their figures."""
+        reading = consistency.latest
+        return ConsistencyRunsDocument(
+            watched=consistency.is_watched,
+            error=reading.error if reading is not None else "",
+            runs=tuple(_run_document(run) for run in (reading.runs if reading is not None else ())),
+        )
+
+    @app.get("/api/v1/consistency/runs/{run_id}", tags=["consistency"], responses={404: {"description": "Not known."}})
+    async def consistency_run(run_id: str) -> JSONResponse:
+        """A run with its groups and findings, as in its summary.json; `latest` is the newest."""
+        reading = consistency.latest
+        run = reading.find(run_id) if reading is not None else None
+        if run is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, "no such run")
+        return JSONResponse(run.to_json())
+
+
+def _run_document(run: RunSummary) -> ConsistencyRunDocument:
+    return ConsistencyRunDocument(
+        run_id=run.run_id,
+        tier=run.tier.value,
+        cluster=run.cluster,
+        outcome=run.outcome.value,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        duration_seconds=run.duration_seconds,
+        groups=len(run.groups),
+        bytes_read=run.bytes_read,
+        findings_total=run.findings_total,
+        findings_by_kind=run.findings_by_kind,
+    )
+
+
+def _add_files(app: FastAPI, metrics: ClusterMetrics, templates: PageTemplates) -> None:
+    @app.get("/metrics", tags=["metrics"], response_class=PlainTextResponse)
+    async def prometheus() -> Response:
+        """Prometheus' text format; only the service's own figures until the cluster has been read."""
+        return Response(metrics.exposition(), media_type=CONTENT_TYPE)
+
+    @app.get("/static/{name}", include_in_schema=False)
+    async def static(name: str) -> Response:
+        found: StaticFile | None = templates.static_files.get(name)
+        if found is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, "no such file")
+        headers = {"cache-control": f"public, max-age={_STATIC_MAX_AGE_S}, immutable"}
+        return Response(found.content, media_type=found.media_type, headers=headers)

@@ -1,0 +1,451 @@
+"""Groups and clients over all masters: how far they are, who they are, and changes of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final, TypeVar
+
+from tandemmq.admin.operations.questions import (
+    Answer,
+    BrokerPlanes,
+    FailureKind,
+    Members,
+    OperationFailed,
+    Questions,
+    ShortMemory,
+    each_once,
+    part_of,
+    require_all,
+    unseen_of,
+    values_of,
+)
+from tandemmq.admin.operations.topics import NO_CHANGE
+from tandemmq.admin.operations.values import (
+    Change,
+    ChangeResult,
+    Client,
+    GroupChange,
+    GroupSummary,
+    OffsetReset,
+    Page,
+    PageRequest,
+    Progress,
+    ResetTarget,
+    Unseen,
+)
+from tandemmq.admin.texts import counted
+from tandemmq.core.clock import Clock
+from tandemmq.core.metadata.topic_table import SYSTEM_GROUPS, group_name_problem
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
+
+__all__ = [
+    "GroupFacts",
+    "GroupOperations",
+    "clients_together",
+    "group_summary",
+    "moves_of",
+    "progress_of",
+    "reset_request",
+    "topics_together",
+]
+
+
+# Protobuf messages about groups and clients as values, several brokers' together. The edge: protobuf stops here.
+
+
+def group_summary(statuses: Sequence[admin_pb.SubscriptionGroupStatus]) -> GroupSummary:
+    """A group as its masters have it; where they differ, as one would fear: not enabled, more retries.
+
+    A consumer is connected to every master that serves its topics, so those of the busiest master are all members,
+    unless consumers of one group use topics of different masters.
+    """
+    return GroupSummary(
+        name=statuses[0].group,
+        ordered=any(status.consume_message_orderly for status in statuses),
+        retry_max_times=max(status.retry_max_times for status in statuses),
+        enabled=all(status.consume_enable for status in statuses),
+        member_count=max(status.member_count for status in statuses),
+    )
+
+
+def progress_of(broker_name: str, status: admin_pb.SubscriptionGroupStatus) -> list[Progress]:
+    """A group in each queue of one broker."""
+    return [
+        Progress(
+            group=status.group,
+            topic=queue.topic,
+            broker_name=broker_name,
+            queue_id=queue.queue_id,
+            committed_offset=queue.committed_offset,
+            max_offset=queue.max_offset,
+            inflight=queue.inflight_count,
+            oldest_age_ms=queue.oldest_age_ms,
+        )
+        for queue in status.progress
+    ]
+
+
+def topics_together(progress: Iterable[Progress]) -> list[Progress]:
+    """A line for each group and topic: sums over the queues, the greatest age. Ordered by group and topic."""
+
+    def key(one: Progress) -> tuple[str, str]:
+        return one.group, one.topic
+
+    sums = []
+    for (group, topic), queues in groupby(sorted(progress, key=key), key=key):
+        found = list(queues)
+        max_offset = sum(one.max_offset for one in found)
+        sums.append(
+            Progress(
+                group=group,
+                topic=topic,
+                broker_name="",
+                queue_id=-1,
+                # From the lags, so that the sum's lag is the sum of the lags.
+                committed_offset=max_offset - sum(one.lag for one in found),
+                max_offset=max_offset,
+                inflight=sum(one.inflight for one in found),
+                oldest_age_ms=max(one.oldest_age_ms for one in found),
+            )
+        )
+    return sums
+
+
+def clients_together(answers: Iterable[tuple[str, operations_pb.ListClientsResponse]]) -> list[Client]:
+    """Each client once, the one heard of last first; `answers` are by the broker's `name:id`."""
+    found: dict[tuple[str, str], Client] = {}
+    for broker, answer in answers:
+        for view in answer.clients:
+            client = Client(
+                client_id=view.client_id,
+                client_type=view.client_type,
+                group=view.group,
+                language=view.language,
+                version=view.version,
+                address=view.address,
+                silent_ms=view.silent_for.ToMilliseconds(),
+                subscriptions=dict(view.subscriptions),
+                brokers=(broker,),
+            )
+            key = client.client_id, client.group
+            found[key] = _both(found[key], client) if key in found else client
+    return sorted(found.values(), key=lambda client: (client.silent_ms, client.client_id))
+
+
+def reset_request(
+    group: str, topic: str, target: ResetTarget, *, broker_name: str, dry_run: bool
+) -> operations_pb.ResetOffsetsRequest:
+    """Asks one master for its part of a reset."""
+    request = operations_pb.ResetOffsetsRequest(group=group, topic=topic, dry_run=dry_run)
+    if target.offsets is not None:
+        by_queue = {queue_id: offset for (name, queue_id), offset in target.offsets.items() if name == broker_name}
+        request.offsets.by_queue.update(by_queue)
+    elif target.time_ms is not None:
+        request.time.FromMilliseconds(target.time_ms)
+    elif target.earliest:
+        request.earliest = True
+    else:
+        request.latest = True
+    return request
+
+
+def moves_of(broker_name: str, answer: operations_pb.ResetOffsetsResponse) -> list[OffsetReset]:
+    """What a reset comes to on one master."""
+    return [
+        OffsetReset(
+            broker_name=broker_name,
+            queue_id=move.queue_id,
+            from_offset=move.from_offset,
+            to_offset=move.to_offset,
+            max_offset=move.max_offset,
+            inflight=move.inflight_count,
+        )
+        for move in answer.moves
+    ]
+
+
+def _both(one: Client, other: Client) -> Client:
+    # The broker that heard of it last knows best what it is; one that has just been connected to may know nothing yet.
+    newer, older = (other, one) if other.silent_ms < one.silent_ms else (one, other)
+    known = newer if newer.client_type else replace(older, silent_ms=newer.silent_ms)
+    return replace(
+        known,
+        subscriptions={**older.subscriptions, **newer.subscriptions},
+        brokers=tuple(sorted({*one.brokers, *other.brokers})),
+    )
+
+
+_AnswerT = TypeVar("_AnswerT")
+
+_TABLE_AGE_MS: Final = 2_000
+_CLIENTS_MAX: Final = 1_000
+_RETRIES: Final = 16
+_RETRIES_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A group as the masters tell it."""
+
+    summary: GroupSummary
+    progress: Sequence[Progress]
+    members: Sequence[Client]
+    unseen: Sequence[Unseen]
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupTable:
+    """All groups without their progress."""
+
+    # Ordered by name.
+    by_name: dict[str, GroupSummary]
+    unseen: Sequence[Unseen]
+
+
+class GroupOperations:
+    """Reads from masters alone: what a slave knows of progress is some seconds old."""
+
+    def __init__(self, members: Members, questions: Questions, *, clock: Clock) -> None:
+        self._members = members
+        self._questions = questions
+        self._table = ShortMemory(self._read_table, max_age_ms=_TABLE_AGE_MS, clock=clock)
+
+    async def groups(self, *, search: str, page: PageRequest) -> Page[GroupSummary]:
+        """Groups whose name contains `search`, without the system's; those of the page with their lag."""
+        table = await self._table.get()
+        part = search.lower()
+        found = [name for name in table.by_name if part in name.lower()]
+        shown = part_of(found, page)
+        progress, unmeasured = await self._progress_by_group(shown)
+        items = [_measured(table.by_name[name], progress.get(name)) for name in shown]
+        return Page(items, page.number, page.size, len(found), each_once(table.unseen, unmeasured))
+
+    async def group(self, name: str) -> GroupFacts:
+        """One group with its progress and members."""
+        masters = self._members.masters()
+        answers = await self._questions.brokers(masters.brokers, lambda broker: broker.admin.groups(names=[name]))
+        found = _of_group(answers, name)
+        unseen = [*masters.unseen, *unseen_of(answers)]
+        if not found:
+            raise _no_group(name, unseen)
+        progress = [one for broker_name, status in found.items() for one in progress_of(broker_name, status)]
+        progress.sort(key=lambda one: (one.topic, one.broker_name, one.queue_id))
+        members = await self.clients(group=name, topic="", limit=_CLIENTS_MAX)
+        summary = replace(group_summary(list(found.values())), member_count=members.total)
+        return GroupFacts(_measured(summary, progress), progress, members.items, each_once(unseen, members.unseen))
+
+    async def progress_in(self, topic: str) -> tuple[list[Progress], Sequence[Unseen]]:
+        """All groups that have read a topic, queue by queue."""
+        masters = self._members.masters()
+        answers = await self._questions.brokers(masters.brokers, lambda broker: broker.admin.groups(topic=topic))
+        found = [
+            one
+            for broker_name, groups in values_of(answers)
+            for group in groups
+            for one in progress_of(broker_name, group)
+            # A broker of an older version answers with all it has.
+            if one.topic == topic
+        ]
+        return found, (*masters.unseen, *unseen_of(answers))
+
+    async def put_group(self, change: GroupChange, *, dry_run: bool) -> ChangeResult:
+        """Creates or changes a group on all masters."""
+        problem = group_name_problem(change.name)
+        if problem is None and not 0 <= change.retry_max_times <= _RETRIES_MAX:
+            problem = f"{change.retry_max_times} retries: from 1 to {_RETRIES_MAX:,}, or 0 to leave it as it is"
+        if problem is not None:
+            raise OperationFailed(FailureKind.INVALID, f"group {change.name!r} cannot be so", cause=problem)
+        masters = self._members.masters_to_change()
+        answers = await self._questions.brokers(
+            masters, lambda broker: broker.admin.groups(names=[change.name], without_progress=True)
+        )
+        require_all(answers, problem=f"group {change.name} cannot be looked up; nothing was changed")
+        before = _of_group(answers, change.name)
+        requests = {master.broker_name: _group_request(change, before.get(master.broker_name)) for master in masters}
+        changes = [
+            Change(master.key, _difference(before.get(master.broker_name), requests[master.broker_name]))
+            for master in masters
+        ]
+        if not dry_run:
+            done = await self._questions.brokers(
+                masters, lambda broker: broker.admin.update_group(requests[broker.broker.broker_name])
+            )
+            self._table.forget()
+            require_all(done, problem=f"group {change.name} could not be changed")
+        return ChangeResult(changes, dry_run)
+
+    async def delete_group(self, name: str, *, even_with_members: bool, dry_run: bool) -> ChangeResult:
+        """Removes a group with its progress from all masters. Asks all of them first whether they would."""
+        masters = self._members.masters_to_change()
+
+        def request(*, dry: bool) -> operations_pb.DeleteSubscriptionGroupRequest:
+            return operations_pb.DeleteSubscriptionGroupRequest(
+                group=name, even_with_members=even_with_members, dry_run=dry
+            )
+
+        would = await self._questions.brokers(masters, lambda broker: broker.operations.delete_group(request(dry=True)))
+        problem = f"group {name} cannot be removed; nothing was changed"
+        _none_refuses(would, problem)
+        found = require_all(would, problem=problem)
+        if not any(answer.existed for answer in found):
+            raise _no_group(name, ())
+        changes = [
+            Change(master.key, _removal(answer) if answer.existed else NO_CHANGE)
+            for master, answer in zip(masters, found, strict=True)
+        ]
+        if not dry_run:
+            done = await self._questions.brokers(
+                masters, lambda broker: broker.operations.delete_group(request(dry=False))
+            )
+            self._table.forget()
+            require_all(done, problem=f"group {name} could not be removed")
+        return ChangeResult(changes, dry_run)
+
+    async def reset_offsets(self, group: str, topic: str, target: ResetTarget, *, dry_run: bool) -> list[OffsetReset]:
+        """Sets where a group goes on, on every master that has both. Asks all of them first what it would mean."""
+        _check_target(target)
+        masters = self._members.masters_to_change(sorted({name for name, _ in target.offsets or ()}))
+
+        async def reset(broker: BrokerPlanes, *, dry: bool) -> operations_pb.ResetOffsetsResponse:
+            request = reset_request(group, topic, target, broker_name=broker.broker.broker_name, dry_run=dry)
+            return await broker.operations.reset_offsets(request)
+
+        answers = await self._questions.brokers(masters, lambda broker: reset(broker, dry=True))
+        problem = f"group {group} cannot be reset in {topic}; nothing was changed"
+        # A topic or a group may be on some masters only; a queue that is named must be there.
+        _none_refuses(answers, problem, but=None if target.offsets else FailureKind.NOT_FOUND)
+        having = [master for master, answer in zip(masters, answers, strict=True) if answer.failure is None]
+        if not having:
+            require_all(answers, problem=problem)
+        if not dry_run:
+            answers = await self._questions.brokers(having, lambda broker: reset(broker, dry=False))
+            self._table.forget()
+            require_all(answers, problem=f"group {group} could not be reset in {topic}")
+        return [move for broker_name, answer in values_of(answers) for move in moves_of(broker_name, answer)]
+
+    async def clients(self, *, group: str, topic: str, limit: int) -> Page[Client]:
+        """Clients of all brokers together, the one heard of last first."""
+        limit = max(1, min(limit, _CLIENTS_MAX))
+        brokers, silent = self._members.answering()
+        request = operations_pb.ListClientsRequest(group=group, topic=topic, limit=limit)
+        answers = await self._questions.brokers(brokers, lambda broker: broker.operations.clients(request))
+        said = [(answer.subject, answer.value) for answer in answers if answer.value is not None]
+        found = clients_together(said)
+        # A broker that has more than it tells may have told of the same ones as another: then it is at least so many.
+        total = max([len(found), *(answer.total_count for _, answer in said)])
+        return Page(found[:limit], 1, limit, total, (*silent, *unseen_of(answers)))
+
+    async def _read_table(self) -> _GroupTable:
+        masters = self._members.masters()
+        answers = await self._questions.brokers(
+            masters.brokers, lambda broker: broker.admin.groups(without_progress=True)
+        )
+        found: dict[str, list[admin_pb.SubscriptionGroupStatus]] = {}
+        for _, groups in values_of(answers):
+            for group in groups:
+                if group.group not in SYSTEM_GROUPS:
+                    found.setdefault(group.group, []).append(group)
+        by_name = {name: group_summary(found[name]) for name in sorted(found)}
+        return _GroupTable(by_name, (*masters.unseen, *unseen_of(answers)))
+
+    async def _progress_by_group(self, names: Sequence[str]) -> tuple[dict[str, list[Progress]], list[Unseen]]:
+        """Of those that some master tells of; and who does not tell."""
+        found: dict[str, list[Progress]] = {}
+        if not names:
+            return found, []
+        masters = self._members.masters().brokers
+        answers = await self._questions.brokers(masters, lambda broker: broker.admin.groups(names=names))
+        for broker_name, groups in values_of(answers):
+            for group in groups:
+                found.setdefault(group.group, []).extend(progress_of(broker_name, group))
+        return found, unseen_of(answers)
+
+
+def _check_target(target: ResetTarget) -> None:
+    named = (target.time_ms is not None, target.earliest, target.latest, target.offsets is not None)
+    if sum(named) != 1:
+        raise OperationFailed(
+            FailureKind.INVALID,
+            "it is not clear where the group is to go on",
+            remedy="name a time, or the earliest, or the latest message, or offsets: one of them",
+        )
+    for (broker_name, queue_id), offset in (target.offsets or {}).items():
+        if not 0 <= queue_id < 1 << 31 or not 0 <= offset < 1 << 63:
+            raise OperationFailed(
+                FailureKind.INVALID,
+                f"queue {queue_id} of {broker_name} cannot go on at {offset}",
+                remedy="give numbers from 0 on",
+            )
+    if target.offsets is not None and not target.offsets:
+        raise OperationFailed(FailureKind.INVALID, "no queue is named", remedy="name a queue and its offset")
+
+
+def _of_group(
+    answers: Sequence[Answer[list[admin_pb.SubscriptionGroupStatus]]], name: str
+) -> dict[str, admin_pb.SubscriptionGroupStatus]:
+    return {broker_name: group for broker_name, groups in values_of(answers) for group in groups if group.group == name}
+
+
+def _measured(group: GroupSummary, progress: Sequence[Progress] | None) -> GroupSummary:
+    if progress is None:
+        return group
+    return replace(
+        group,
+        lag=sum(one.lag for one in progress),
+        inflight=sum(one.inflight for one in progress),
+        topics=tuple(one.topic for one in topics_together(progress)),
+    )
+
+
+def _group_request(
+    change: GroupChange, before: admin_pb.SubscriptionGroupStatus | None
+) -> admin_pb.UpdateSubscriptionGroupRequest:
+    ordered = before.consume_message_orderly if before is not None else False
+    enabled = before.consume_enable if before is not None else True
+    return admin_pb.UpdateSubscriptionGroupRequest(
+        group=change.name,
+        consume_message_orderly=ordered if change.ordered is None else change.ordered,
+        retry_max_times=change.retry_max_times or (before.retry_max_times if before is not None else _RETRIES),
+        consume_enable=enabled if change.enabled is None else change.enabled,
+    )
+
+
+def _difference(before: admin_pb.SubscriptionGroupStatus | None, after: admin_pb.UpdateSubscriptionGroupRequest) -> str:
+    order = {True: "ordered", False: "not ordered"}
+    state = {True: "enabled", False: "disabled: it is given no messages"}
+    if before is None:
+        words = [order[after.consume_message_orderly], f"{after.retry_max_times} retries"]
+        return f"created, {', '.join(words)}, {state[after.consume_enable]}"
+    words = []
+    if before.consume_message_orderly != after.consume_message_orderly:
+        words.append(order[after.consume_message_orderly])
+    if before.retry_max_times != after.retry_max_times:
+        words.append(f"retries {before.retry_max_times} → {after.retry_max_times}")
+    if before.consume_enable != after.consume_enable:
+        words.append(state[after.consume_enable])
+    return ", ".join(words) or NO_CHANGE
+
+
+def _removal(answer: operations_pb.DeleteSubscriptionGroupResponse) -> str:
+    topics = f", progress in {', '.join(answer.topics)} forgotten" if answer.topics else ""
+    inflight = f", {counted(answer.inflight_count, 'message')} in clients' hands" if answer.inflight_count else ""
+    return f"removed{topics}{inflight}"
+
+
+def _none_refuses(answers: Sequence[Answer[_AnswerT]], problem: str, *, but: FailureKind | None = None) -> None:
+    """Ends the operation before its first step if a broker would not take part in it."""
+    refused = [answer for answer in answers if answer.failure is not None and answer.failure.kind is not but]
+    if refused:
+        require_all(refused, problem=problem)
+
+
+def _no_group(name: str, unseen: Sequence[Unseen]) -> OperationFailed:
+    return OperationFailed(
+        FailureKind.NOT_FOUND,
+        f"there is no group {name}" + (" on the masters that answer" if unseen else ""),
+        cause="\n".join(f"{each.subject}: {each.reason}" for each in unseen),
+        remedy="look for its name in the list of groups; upper and lower case matter",
+    )

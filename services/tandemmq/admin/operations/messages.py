@@ -1,0 +1,605 @@
+"""Single messages: found by their ids, shown whole, their copies compared."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Final, Protocol, TypeAlias
+
+import grpc
+import grpc.aio
+
+from tandemmq.admin.cluster_state import BrokerState
+from tandemmq.admin.operations.groups import GroupOperations
+from tandemmq.admin.operations.questions import (
+    Answer,
+    BrokerPlanes,
+    CallFailure,
+    FailureKind,
+    Members,
+    OperationFailed,
+    Questions,
+    each_once,
+    unseen_of,
+)
+from tandemmq.admin.operations.topics import moment_ms
+from tandemmq.admin.operations.values import (
+    Message,
+    MessageDetail,
+    MessageQuery,
+    MessageSummary,
+    Progress,
+    ReplicaCopy,
+    SearchOrder,
+    TestMessage,
+    TestReceipt,
+    Unseen,
+)
+from tandemmq.client import BrokerRefused, ClientError, SendReceipt, TopicNotFound
+from tandemmq.core.clock import Clock
+from tandemmq.core.message.record import parse_offset_message_id
+from tandemmq.core.metadata.topic_table import topic_name_problem
+from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "PAGE_BODY_BYTES_MAX",
+    "PAGE_MESSAGES_MAX",
+    "BodyForm",
+    "BodyView",
+    "MakeSendClient",
+    "MessageOperations",
+    "MessageSending",
+    "SendClient",
+    "body_preview",
+    "body_view",
+    "copies_of",
+    "judged_copies",
+    "message_of",
+    "query_request",
+    "summary_of",
+]
+
+
+# Whether the members of a broker group hold the same bytes of one message.
+
+_DIGEST_BYTES_MAX: Final = 8 << 20
+"""As brokers allow. Of a larger record the beginning is compared."""
+
+
+async def copies_of(
+    questions: Questions, members: Sequence[BrokerState], physical_offset: int, record_bytes: int
+) -> list[ReplicaCopy]:
+    """Each member's copy of a record, in the order of `members`; those that do not answer are among them."""
+    size = min(record_bytes, _DIGEST_BYTES_MAX)
+    asked = [member for member in members if member.status is not None]
+    found = await questions.brokers(asked, lambda broker: broker.messages.digest(physical_offset, size))
+    answers = {answer.subject: answer for answer in found}
+    digests = [answers.get(member.key) or _silent(member) for member in members]
+    return judged_copies(digests, physical_offset, size, whole=size == record_bytes)
+
+
+def judged_copies(
+    answers: Sequence[Answer[pb.DigestRecordResponse]], physical_offset: int, size: int, *, whole: bool = True
+) -> list[ReplicaCopy]:
+    """Compares with the master's, `name:0`. `whole` False: only the beginning of the record was asked for."""
+    master = next((answer.value for answer in answers if answer.subject.endswith(":0")), None)
+    reference = master.sha256 if master is not None and master.held else None
+    what = "the record" if whole else f"the first {size:,} bytes of the record"
+    return [_judged(answer, reference, physical_offset, size, what) for answer in answers]
+
+
+def _judged(
+    answer: Answer[pb.DigestRecordResponse], reference: bytes | None, physical_offset: int, size: int, what: str
+) -> ReplicaCopy:
+    digest = answer.value
+    if digest is None:
+        reason = answer.failure.text if answer.failure is not None else "no answer"
+        return ReplicaCopy(answer.subject, False, "", None, False, f"cannot be asked: {reason}")
+    if not digest.held:
+        return ReplicaCopy(answer.subject, False, "", None, False, _why_not_held(digest, physical_offset, size))
+    flushed = digest.flushed_offset >= physical_offset + size
+    disk = "on disk" if flushed else "not yet on disk"
+    sha256 = digest.sha256.hex()
+    if answer.subject.endswith(":0"):
+        return ReplicaCopy(answer.subject, True, sha256, True, flushed, f"the master holds {what}, {disk}")
+    if reference is None:
+        verdict = f"holds {what}, {disk}; there is no copy of the master's to compare it with"
+        return ReplicaCopy(answer.subject, True, sha256, None, flushed, verdict)
+    if digest.sha256 == reference:
+        return ReplicaCopy(answer.subject, True, sha256, True, flushed, f"holds the same bytes of {what}, {disk}")
+    verdict = f"holds other bytes than the master where {what} lies; run `tandemmq verify` for this broker group"
+    return ReplicaCopy(answer.subject, True, sha256, False, flushed, verdict)
+
+
+def _why_not_held(digest: pb.DigestRecordResponse, physical_offset: int, size: int) -> str:
+    if physical_offset < digest.min_offset:
+        return f"holds it no more: its log begins at {digest.min_offset:,}"
+    behind = physical_offset + size - digest.end_offset
+    if behind > 0:
+        return f"does not hold it yet: {behind:,} bytes behind"
+    return "could not read it: its log changed meanwhile, or its disk fails"
+
+
+def _silent(member: BrokerState) -> Answer[pb.DigestRecordResponse]:
+    # It did not answer a moment ago; one that hangs would cost the time limit again.
+    return Answer(member.key, member.broker_name, None, CallFailure.silent(member.error or "no answer"))
+
+
+# How much of messages one answer holds, and how large a test message may be. Brokers have the same limits.
+
+BODY_BYTES_MAX: Final = 4 << 20
+"""Of a message that is asked for alone, and of one that is sent."""
+PAGE_MESSAGES_MAX: Final = 500
+PAGE_BODY_BYTES_MAX: Final = 1 << 20
+"""Of each message of a page; brokers end a page early when its bodies together are too many."""
+
+
+# Protobuf messages about stored messages as values, and queries as requests. The edge: protobuf stops here.
+
+
+def summary_of(broker_name: str, view: pb.MessageView) -> MessageSummary:
+    """A message as a list shows it."""
+    return MessageSummary(
+        topic=view.topic,
+        broker_name=broker_name,
+        queue_id=view.queue_id,
+        queue_offset=view.queue_offset,
+        physical_offset=view.physical_offset,
+        record_bytes=view.record_bytes,
+        message_id=view.message_id,
+        offset_message_id=view.offset_message_id,
+        tag=view.tag,
+        keys=tuple(view.keys),
+        born_ms=moment_ms(view.born_time),
+        born_host=view.born_host,
+        store_ms=moment_ms(view.store_time),
+        store_host=view.store_host,
+        reconsume_times=view.reconsume_times,
+        body_size=view.body_size,
+        body=view.body,
+    )
+
+
+def message_of(broker_name: str, view: pb.MessageView) -> Message:
+    """A message whole."""
+    summary = summary_of(broker_name, view)
+    return Message(
+        **{field.name: getattr(summary, field.name) for field in fields(summary)},
+        properties=dict(view.properties),
+        sys_flag=view.sys_flag,
+        flag=view.flag,
+        body_crc=view.body_crc,
+        compression=view.compression,
+        body_problem=view.body_problem,
+    )
+
+
+def query_request(
+    query: MessageQuery, *, start_ms: int, end_ms: int, limit: int, page_token: bytes
+) -> pb.QueryMessagesRequest:
+    """What one broker is asked. Times are [start_ms, end_ms), -1: open; they stand in for those of `query`."""
+    request = pb.QueryMessagesRequest(
+        topic=query.topic,
+        limit=limit,
+        body_bytes=min(max(0, query.body_bytes), PAGE_BODY_BYTES_MAX),
+        tags=query.tags,
+        page_token=page_token,
+    )
+    if query.queue_id >= 0:
+        request.queue.queue_id = query.queue_id
+        request.queue.start_offset = query.start_offset
+        return request
+    part: pb.KeyQuery | pb.TimeRange
+    if query.key:
+        part = request.key
+        part.key = query.key
+    else:
+        part = request.time
+        part.newest_first = query.order is SearchOrder.NEWEST
+        part.SetInParent()
+    if start_ms >= 0:
+        part.start_time.FromMilliseconds(start_ms)
+    if end_ms >= 0:
+        part.end_time.FromMilliseconds(end_ms)
+    return request
+
+
+_RECORDS_MAX: Final = 16
+"""As many as a broker tells of one id: after redelivery and dead-lettering there is more than one."""
+_ID_CHARACTERS_MAX: Final = 255
+
+
+class MessageOperations:
+    """Reads from the masters, or from the slaves of those that are away."""
+
+    def __init__(self, members: Members, questions: Questions, groups: GroupOperations) -> None:
+        self._members = members
+        self._questions = questions
+        self._groups = groups
+
+    async def find(self, message_id: str, *, topic: str) -> list[MessageSummary]:
+        """Records with that id, newest first. UNAVAILABLE when none is found and not everybody could be asked."""
+        message_id = message_id.strip()
+        if not message_id or len(message_id) > _ID_CHARACTERS_MAX:
+            raise OperationFailed(
+                FailureKind.INVALID, "this is no message id", remedy=f"give 1 to {_ID_CHARACTERS_MAX} characters"
+            )
+        readers = self._members.readers()
+        by_offset = await self._by_offset_id(readers.brokers, message_id, topic)
+        if found := [message for answer in by_offset for message in answer.value or ()]:
+            return found
+        by_client = await self._by_client_id(readers.brokers, message_id, topic)
+        found = [message for answer in by_client for message in answer.value or ()]
+        unseen = [*readers.unseen, *unseen_of(by_client, but=FailureKind.NOT_FOUND)]
+        if not found and unseen:
+            raise OperationFailed(
+                FailureKind.UNAVAILABLE,
+                f"message {message_id} was not found, but not everybody could be asked",
+                cause="\n".join(f"{each.subject}: {each.reason}" for each in unseen),
+                remedy="ask again when they are back",
+            )
+        return sorted(found, key=lambda message: (message.store_ms, message.physical_offset), reverse=True)
+
+    async def at_physical(self, broker_name: str, physical_offset: int, *, body_bytes: int) -> MessageDetail:
+        """The message whose record begins there."""
+        _check_offset(physical_offset)
+        request = pb.GetMessageRequest(physical_offset=physical_offset, body_bytes=_body_limit(body_bytes))
+        return await self._detail(broker_name, request, f"no message begins at {physical_offset:,} on {broker_name}")
+
+    async def at_queue(
+        self, broker_name: str, topic: str, queue_id: int, queue_offset: int, *, body_bytes: int
+    ) -> MessageDetail:
+        """The message at a place of a queue."""
+        _check_offset(queue_offset)
+        if not 0 <= queue_id < 1 << 31:
+            raise OperationFailed(FailureKind.INVALID, f"{queue_id} is no queue", remedy="give a number from 0 on")
+        place = pb.QueuePlace(topic=topic, queue_id=queue_id, queue_offset=queue_offset)
+        request = pb.GetMessageRequest(queue=place, body_bytes=_body_limit(body_bytes))
+        problem = f"queue {queue_id} of {topic} on {broker_name} has no message {queue_offset:,}"
+        return await self._detail(broker_name, request, problem)
+
+    async def _detail(self, broker_name: str, request: pb.GetMessageRequest, not_found: str) -> MessageDetail:
+        readers = self._members.readers(broker_name)
+        [reader] = readers.brokers
+        [answer] = await self._questions.brokers([reader], lambda broker: broker.messages.message(request))
+        if answer.value is None:
+            assert answer.failure is not None
+            is_absent = answer.failure.kind is FailureKind.NOT_FOUND
+            raise answer.failure.failed(answer.subject, not_found if is_absent else "the message cannot be read")
+        message = message_of(broker_name, answer.value)
+        copies, (consumption, unseen) = await asyncio.gather(
+            copies_of(
+                self._questions, self._members.of_group(broker_name), message.physical_offset, message.record_bytes
+            ),
+            self._consumption(message),
+        )
+        return MessageDetail(message, copies, consumption, each_once(readers.unseen, unseen))
+
+    async def _consumption(self, message: Message) -> tuple[dict[str, str], Sequence[Unseen]]:
+        try:
+            progress, unseen = await self._groups.progress_in(message.topic)
+        except OperationFailed as failure:
+            return {}, (Unseen(f"{message.broker_name}:0", failure.problem),)
+        groups = sorted({one.group for one in progress})
+        by_group = {
+            one.group: one
+            for one in progress
+            if (one.broker_name, one.queue_id) == (message.broker_name, message.queue_id)
+        }
+        return {group: _standing(by_group.get(group), message.queue_offset) for group in groups}, unseen
+
+    async def _by_client_id(
+        self, readers: Sequence[BrokerState], message_id: str, topic: str
+    ) -> list[Answer[list[MessageSummary]]]:
+        async def of_topic(broker: BrokerPlanes) -> list[MessageSummary]:
+            query = MessageQuery(topic, key=message_id)
+            request = query_request(query, start_ms=-1, end_ms=-1, limit=_RECORDS_MAX, page_token=b"")
+            answer = await broker.messages.query(request)
+            views = [view for view in answer.messages if view.message_id == message_id]
+            return [summary_of(broker.broker.broker_name, view) for view in views]
+
+        async def of_all_topics(broker: BrokerPlanes) -> list[MessageSummary]:
+            answer = await broker.traces.message(message_id, "")
+            if not answer.indexed:
+                raise OperationFailed(
+                    FailureKind.REFUSED,
+                    f"{broker.broker.key} cannot find messages by their ids",
+                    cause="its messageIndexEnable is off",
+                    remedy="look for the message by topic and time",
+                )
+            found = []
+            for stored in answer.messages[:_RECORDS_MAX]:
+                view = await _message_or_none(broker, stored.physical_offset)
+                # The index mixes ids and keys: a message that merely has this text among its keys is another one.
+                if view is not None and view.message_id == message_id:
+                    found.append(summary_of(broker.broker.broker_name, view))
+            return found
+
+        return await self._questions.brokers(readers, of_topic if topic else of_all_topics)
+
+    async def _by_offset_id(
+        self, readers: Sequence[BrokerState], message_id: str, topic: str
+    ) -> list[Answer[list[MessageSummary]]]:
+        """An id of address and offset. The address is not dialled: each broker is asked for its record at the offset,
+        and the record knows its id."""
+        try:
+            _, physical_offset = parse_offset_message_id(message_id)
+        except ValueError:
+            return []
+        if physical_offset < 0:
+            return []
+        request = pb.GetMessageRequest(physical_offset=physical_offset)
+
+        async def ask(broker: BrokerPlanes) -> list[MessageSummary]:
+            view = await broker.messages.message(request)
+            is_it = view.offset_message_id.upper() == message_id.upper() and topic in ("", view.topic)
+            return [summary_of(broker.broker.broker_name, view)] if is_it else []
+
+        return await self._questions.brokers(readers, ask)
+
+
+async def _message_or_none(broker: BrokerPlanes, physical_offset: int) -> pb.MessageView | None:
+    """None: it has expired since it was found."""
+    try:
+        return await broker.messages.message(pb.GetMessageRequest(physical_offset=physical_offset))
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.NOT_FOUND:
+            return None
+        raise
+
+
+def _standing(progress: Progress | None, queue_offset: int) -> str:
+    if progress is None:
+        return "not known: it has not read this queue"
+    return "acknowledged" if queue_offset < progress.committed_offset else "in flight or waiting"
+
+
+def _body_limit(body_bytes: int) -> int:
+    return min(max(0, body_bytes), BODY_BYTES_MAX)
+
+
+def _check_offset(offset: int) -> None:
+    if not 0 <= offset < 1 << 63:
+        raise OperationFailed(FailureKind.INVALID, f"{offset} is no offset", remedy="give a number from 0 on")
+
+
+# Sends a message as a client would, and finds out in which queue it lies.
+
+_SENDS_AT_ONCE: Final = 4
+_LIMIT_S: Final = 15.0
+_ACCESS_POINTS_MAX: Final = 8
+
+
+class SendClient(Protocol):
+    """What is asked of a client: `tandemmq.client.Producer` has it."""
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        message_group: str | None = None,
+    ) -> SendReceipt:
+        """Stores one message. Raises ClientError."""
+        ...
+
+
+MakeSendClient: TypeAlias = Callable[[tuple[str, ...]], AbstractAsyncContextManager[SendClient]]
+"""Makes a client for these access points, which ends with its block."""
+
+
+class MessageSending:
+    """Each message has a client of its own: kept, it would be shown as a connected producer for ever."""
+
+    def __init__(self, members: Members, questions: Questions, make_client: MakeSendClient, *, clock: Clock) -> None:
+        self._members = members
+        self._questions = questions
+        self._make_client = make_client
+        self._clock = clock
+        self._slots = asyncio.Semaphore(_SENDS_AT_ONCE)
+
+    async def send(self, message: TestMessage) -> TestReceipt:
+        """Where it was stored. REFUSED: the broker's own words; UNAVAILABLE: it may be stored all the same."""
+        if (problem := topic_name_problem(message.topic)) is not None:
+            raise OperationFailed(FailureKind.INVALID, "this message cannot be sent", cause=problem)
+        if len(message.body) > BODY_BYTES_MAX:
+            raise OperationFailed(
+                FailureKind.INVALID,
+                "this message cannot be sent",
+                cause=f"its body has {len(message.body):,} bytes; from here {BODY_BYTES_MAX:,} can be sent",
+            )
+        access_points = self._access_points()
+        async with self._slots:
+            began_ns = self._clock.monotonic_ns()
+            outcome = await self._outcome(message, access_points)
+            duration_ms = (self._clock.monotonic_ns() - began_ns) / 1e6
+        if not isinstance(outcome, SendReceipt):
+            raise _failed(message.topic, outcome)
+        return TestReceipt(
+            message_id=outcome.message_id,
+            broker_name=outcome.broker_name,
+            queue_id=await self._queue_id(message.topic, outcome),
+            queue_offset=outcome.queue_offset,
+            duration_ms=duration_ms,
+        )
+
+    def _access_points(self) -> tuple[str, ...]:
+        answering, _ = self._members.answering()
+        # A master's own route of its topics is the newest there is.
+        masters_first = sorted(answering, key=lambda broker: not broker.is_master)
+        endpoints = dict.fromkeys(broker.client_endpoint for broker in masters_first if broker.client_endpoint)
+        return tuple(endpoints)[:_ACCESS_POINTS_MAX]
+
+    async def _outcome(
+        self, message: TestMessage, access_points: tuple[str, ...]
+    ) -> SendReceipt | ClientError | TimeoutError:
+        async with self._make_client(access_points) as client:
+            # What leaves this block as an exception would come out as a group of one.
+            try:
+                async with asyncio.timeout(_LIMIT_S):
+                    return await client.send(
+                        message.topic,
+                        message.body,
+                        tag=message.tag or None,
+                        keys=message.keys,
+                        properties=message.properties,
+                        message_group=message.message_group or None,
+                    )
+            except (ClientError, TimeoutError) as error:
+                return error
+
+    async def _queue_id(self, topic: str, receipt: SendReceipt) -> int:
+        """The receipt does not say; -1 if the broker does not either."""
+        query = MessageQuery(topic, key=receipt.message_id)
+        request = query_request(query, start_ms=-1, end_ms=-1, limit=16, page_token=b"")
+        try:
+            readers = self._members.readers(receipt.broker_name)
+        except OperationFailed:
+            return -1
+        [answer] = await self._questions.brokers(readers.brokers, lambda broker: broker.messages.query(request))
+        views = answer.value.messages if answer.value is not None else ()
+        return next((view.queue_id for view in views if view.queue_offset == receipt.queue_offset), -1)
+
+
+def _failed(topic: str, error: ClientError | TimeoutError) -> OperationFailed:
+    problem = f"the message was not accepted in topic {topic}"
+    match error:
+        case TopicNotFound():
+            return OperationFailed(FailureKind.NOT_FOUND, problem, cause=str(error), remedy="create the topic first")
+        case BrokerRefused(retryable=False):
+            return OperationFailed(FailureKind.REFUSED, problem, cause=str(error))
+        case TimeoutError():
+            cause = f"no answer within {_LIMIT_S:.0f} s"
+        case _:
+            cause = str(error)
+    return OperationFailed(
+        FailureKind.UNAVAILABLE,
+        f"the message was not acknowledged in topic {topic}; it may be stored all the same",
+        cause=cause,
+        remedy="see the brokers' health, and look for the message before sending it again",
+    )
+
+
+# A message's body for reading: text, JSON in lines, or hex. Whatever it holds, it is only ever shown as text.
+
+HEX_BYTES_MAX: Final = 16_384
+"""Shown in hex: four thousand lines are more than anybody reads; the rest is for a download."""
+PREVIEW_CHARACTERS: Final = 100
+
+_BYTES_A_LINE: Final = 16
+# Controls but tab and line ends: text that holds them is not meant for reading.
+_UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+')
+# Indents of a deeply nested body would otherwise be a thousand times its size.
+_JSON_GROWTH_MAX: Final = 8
+_JSON_GROWTH_FREE: Final = 4_096
+
+
+class BodyForm(StrEnum):
+    """How it is shown."""
+
+    TEXT = "text"
+    JSON = "json"
+    HEX = "hex"
+
+
+@dataclass(frozen=True, slots=True)
+class BodyView:
+    """A body in one form."""
+
+    form: BodyForm
+    # Those it has, hex always.
+    forms: tuple[BodyForm, ...]
+    text: str
+    # Bytes shown.
+    shown_bytes: int
+
+
+def body_view(body: bytes, *, wanted: BodyForm | None = None) -> BodyView:
+    """`body`, perhaps only the beginning of one, as `wanted`, or in the best form it has."""
+    text = _printable(body)
+    pretty = _indented_json(text) if text is not None else None
+    forms = (
+        *((BodyForm.JSON,) if pretty is not None else ()),
+        *((BodyForm.TEXT,) if text is not None else ()),
+        BodyForm.HEX,
+    )
+    form = wanted if wanted in forms else forms[0]
+    if form is BodyForm.JSON and pretty is not None:
+        return BodyView(form, forms, pretty, len(body))
+    if form is BodyForm.TEXT and text is not None:
+        return BodyView(form, forms, text, len(body))
+    shown = body[:HEX_BYTES_MAX]
+    return BodyView(BodyForm.HEX, forms, _hex_lines(shown), len(shown))
+
+
+def body_preview(body: bytes) -> str:
+    """The beginning in one line: text, or its first bytes in hex; empty for an empty body."""
+    text = _printable(body)
+    if text is None:
+        return " ".join(f"{byte:02x}" for byte in body[:24])
+    line = " ".join(text.split())
+    return line if len(line) <= PREVIEW_CHARACTERS else f"{line[:PREVIEW_CHARACTERS]}…"
+
+
+def _printable(body: bytes) -> str | None:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        # The beginning of a longer body may end within a character.
+        if error.reason != "unexpected end of data":
+            return None
+        text = body[: error.start].decode()
+    return None if _UNPRINTABLE.search(text) else text
+
+
+def _indented_json(text: str) -> str | None:
+    # The text is laid out anew rather than written from what was read: numbers and doubled keys stay as they are.
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    parts: list[str] = []
+    size, size_max = 0, len(text) * _JSON_GROWTH_MAX + _JSON_GROWTH_FREE
+    depth, before = 0, ""
+    for match in _JSON_TOKEN.finditer(text):
+        token = match[0]
+        if token in "}]":
+            depth -= 1
+            lead = "" if before in ("{", "[") else "\n" + "  " * depth
+        elif before in ("{", "[", ","):
+            lead = "\n" + "  " * depth
+        else:
+            lead = " " if before == ":" else ""
+        if token in "{[":
+            depth += 1
+        parts += (lead, token)
+        size += len(lead) + len(token)
+        if size > size_max:
+            return None
+        before = token
+    return "".join(parts)
+
+
+def _hex_lines(body: bytes) -> str:
+    return "\n".join(
+        _hex_line(offset, body[offset : offset + _BYTES_A_LINE]) for offset in range(0, len(body), _BYTES_A_LINE)
+    )
+
+
+def _hex_line(offset: int, piece: bytes) -> str:
+    half = _BYTES_A_LINE // 2
+    digits = f"{piece[:half].hex(' ')}  {piece[half:].hex(' ')}"
+    letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
+    return f"{offset:08x}  {digits:<{_BYTES_A_LINE * 3}}  {letters}"

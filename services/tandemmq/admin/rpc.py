@@ -1,0 +1,401 @@
+"""The calls that the admin makes to NameServers and brokers, with the deadline each contract names.
+
+What they return are the protocol's messages; `cluster_reader`, `trace_messages` and `operations` turn them into values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Sequence
+from typing import Final, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
+
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
+from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
+from tandemmq.proto.admin.v1 import trace_service_pb2 as trace_pb
+from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
+from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as repair_pb
+from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
+from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
+from tandemmq.service.rpc import cancellation_wins
+
+__all__ = [
+    "BrokerAdminCalls",
+    "BrokerOperationsCalls",
+    "Channels",
+    "MessageQueryCalls",
+    "NameServerCalls",
+    "ReplicaCalls",
+    "ReplicaRepairCalls",
+    "TraceCalls",
+    "error_text",
+    "serving",
+]
+
+ReplyT = TypeVar("ReplyT", bound=Message)
+
+# Deadlines in seconds, from the comments in proto/tandemmq.
+_READ_TIMEOUT_S: Final = 3.0
+_CHANGE_TIMEOUT_S: Final = 6.0
+_SEARCH_TIMEOUT_S: Final = 10.0
+
+_CHANNEL_OPTIONS: Final = (
+    # A broker that comes back within seconds should be seen within a second, not after gRPC's two minutes.
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    # An attempt at an address that nobody has any more would be given 20 s, and the right one be tried after it.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    # Else a connection to a machine without power is never missed, and its successor never tried.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A pod that comes back has another address behind the same name; gRPC would ask for it every 30 s at most.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    ("grpc.enable_http_proxy", 0),
+    # ListTopics of a broker with tens of thousands of topics.
+    ("grpc.max_receive_message_length", 64 << 20),
+)
+
+
+class Channels:
+    """One gRPC channel per address, made at first use, closed together.
+
+    `dial` tells where an address is dialled instead, for one who stands outside the network the addresses belong to.
+    """
+
+    def __init__(self, dial: Callable[[str], str] | None = None) -> None:
+        self._dial = dial
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    def to(self, address: str) -> grpc.aio.Channel:
+        """The channel to `host:port`."""
+        channel = self._channels.get(address)
+        if channel is None:
+            target = address if self._dial is None else self._dial(address)
+            channel = self._channels[address] = grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        return channel
+
+    async def close(self) -> None:
+        """Closes all channels."""
+        while self._channels:
+            _, channel = self._channels.popitem()
+            await channel.close(grace=None)
+
+
+class NameServerCalls:
+    """NameServerService of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def snapshot(self) -> nameserver_pb.WatchRoutesResponse:
+        """All routes, all live brokers and the revision: the first message of WatchRoutes."""
+        call = self._channel.unary_stream(
+            "/tandemmq.nameserver.v1.NameServerService/WatchRoutes",
+            request_serializer=nameserver_pb.WatchRoutesRequest.SerializeToString,
+            response_deserializer=nameserver_pb.WatchRoutesResponse.FromString,
+        )(nameserver_pb.WatchRoutesRequest(), timeout=_READ_TIMEOUT_S)
+        try:
+            return await _first(call)
+        finally:
+            call.cancel()
+
+    async def group_memory(self, cluster: str, broker_name: str) -> nameserver_pb.GetGroupMemoryResponse:
+        """What it remembers of a broker group's replicas."""
+        request = nameserver_pb.GetGroupMemoryRequest(cluster=cluster, broker_name=broker_name)
+        path = "/tandemmq.nameserver.v1.NameServerService/GetGroupMemory"
+        return await _unary(self._channel, path, request, nameserver_pb.GetGroupMemoryResponse, _READ_TIMEOUT_S)
+
+    async def brokers(self) -> list[nameserver_pb.RegisteredBroker]:
+        """All live brokers, without routes."""
+        request = nameserver_pb.ListBrokersRequest()
+        path = "/tandemmq.nameserver.v1.NameServerService/ListBrokers"
+        reply = await _unary(self._channel, path, request, nameserver_pb.ListBrokersResponse, _READ_TIMEOUT_S)
+        return list(reply.brokers)
+
+    async def topic_route(self, topic: str) -> nameserver_pb.TopicRoute | None:
+        """The route of a topic, or None when no live broker serves it."""
+        request = nameserver_pb.GetTopicRouteRequest(topic=topic)
+        path = "/tandemmq.nameserver.v1.NameServerService/GetTopicRoute"
+        try:
+            reply = await _unary(self._channel, path, request, nameserver_pb.GetTopicRouteResponse, _READ_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                return None
+            raise
+        return reply.route
+
+    async def wipe_write_permission(self, broker_name: str) -> int:
+        """Takes a broker group out of producers' routes. Number of topics that changed."""
+        path = "/tandemmq.nameserver.v1.NameServerService/WipeWritePermission"
+        request = nameserver_pb.WipeWritePermissionRequest(broker_name=broker_name)
+        reply_type = nameserver_pb.WipeWritePermissionResponse
+        return (await _unary(self._channel, path, request, reply_type, _READ_TIMEOUT_S)).topic_count
+
+    async def add_write_permission(self, broker_name: str) -> int:
+        """Puts it back. Number of topics that changed."""
+        path = "/tandemmq.nameserver.v1.NameServerService/AddWritePermission"
+        request = nameserver_pb.AddWritePermissionRequest(broker_name=broker_name)
+        reply_type = nameserver_pb.AddWritePermissionResponse
+        return (await _unary(self._channel, path, request, reply_type, _READ_TIMEOUT_S)).topic_count
+
+
+class BrokerAdminCalls:
+    """BrokerAdminService of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def status(self) -> admin_pb.GetBrokerStatusResponse:
+        """State of the broker."""
+        request = admin_pb.GetBrokerStatusRequest()
+        return await self._call("GetBrokerStatus", request, admin_pb.GetBrokerStatusResponse, _READ_TIMEOUT_S)
+
+    async def probe_peers(self) -> admin_pb.ProbePeersResponse:
+        """What the broker reaches, its clock and its disk."""
+        request = admin_pb.ProbePeersRequest()
+        return await self._call("ProbePeers", request, admin_pb.ProbePeersResponse, _CHANGE_TIMEOUT_S)
+
+    async def update_topic(self, request: admin_pb.UpdateTopicRequest) -> None:
+        """Creates or changes a topic; masters only."""
+        await self._call("UpdateTopic", request, admin_pb.UpdateTopicResponse, _CHANGE_TIMEOUT_S)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Removes a topic; masters only."""
+        request = admin_pb.DeleteTopicRequest(topic=topic)
+        await self._call("DeleteTopic", request, admin_pb.DeleteTopicResponse, _CHANGE_TIMEOUT_S)
+
+    async def topics(
+        self, *, include_system: bool, names: Sequence[str] = (), without_queues: bool = False
+    ) -> list[admin_pb.TopicStatus]:
+        """Topics ordered by name; only those of `names`, if there are any."""
+        request = admin_pb.ListTopicsRequest(include_system=include_system, topics=names, without_queues=without_queues)
+        reply = await self._call("ListTopics", request, admin_pb.ListTopicsResponse, _CHANGE_TIMEOUT_S)
+        return list(reply.topics)
+
+    async def update_group(self, request: admin_pb.UpdateSubscriptionGroupRequest) -> None:
+        """Creates or changes a subscription group; masters only."""
+        await self._call(
+            "UpdateSubscriptionGroup", request, admin_pb.UpdateSubscriptionGroupResponse, _CHANGE_TIMEOUT_S
+        )
+
+    async def groups(
+        self, *, names: Sequence[str] = (), topic: str = "", without_progress: bool = False
+    ) -> list[admin_pb.SubscriptionGroupStatus]:
+        """Subscription groups ordered by name; only those of `names`, if there are any, or that have read `topic`."""
+        request = admin_pb.ListSubscriptionGroupsRequest(groups=names, topic=topic, without_progress=without_progress)
+        reply = await self._call(
+            "ListSubscriptionGroups", request, admin_pb.ListSubscriptionGroupsResponse, _CHANGE_TIMEOUT_S
+        )
+        return list(reply.groups)
+
+    async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
+        path = f"/tandemmq.admin.v1.BrokerAdminService/{method}"
+        return await _unary(self._channel, path, request, reply_type, timeout_s)
+
+
+class BrokerOperationsCalls:
+    """BrokerOperationsService of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def clients(self, request: operations_pb.ListClientsRequest) -> operations_pb.ListClientsResponse:
+        """Connected clients."""
+        return await self._call("ListClients", request, operations_pb.ListClientsResponse, _CHANGE_TIMEOUT_S)
+
+    async def delete_group(
+        self, request: operations_pb.DeleteSubscriptionGroupRequest
+    ) -> operations_pb.DeleteSubscriptionGroupResponse:
+        """Removes a group with its progress; masters only."""
+        reply_type = operations_pb.DeleteSubscriptionGroupResponse
+        return await self._call("DeleteSubscriptionGroup", request, reply_type, _CHANGE_TIMEOUT_S)
+
+    async def reset_offsets(self, request: operations_pb.ResetOffsetsRequest) -> operations_pb.ResetOffsetsResponse:
+        """Sets where a group goes on; masters only."""
+        return await self._call("ResetOffsets", request, operations_pb.ResetOffsetsResponse, _CHANGE_TIMEOUT_S)
+
+    async def resend_dead_letters(
+        self, request: operations_pb.ResendDeadLettersRequest
+    ) -> operations_pb.ResendDeadLettersResponse:
+        """Sends dead letters again; masters only."""
+        reply_type = operations_pb.ResendDeadLettersResponse
+        return await self._call("ResendDeadLetters", request, reply_type, _SEARCH_TIMEOUT_S)
+
+    async def config(self) -> operations_pb.GetConfigResponse:
+        """All settings."""
+        request = operations_pb.GetConfigRequest()
+        return await self._call("GetConfig", request, operations_pb.GetConfigResponse, _READ_TIMEOUT_S)
+
+    async def update_config(self, request: operations_pb.UpdateConfigRequest) -> operations_pb.UpdateConfigResponse:
+        """Changes settings until the next start."""
+        return await self._call("UpdateConfig", request, operations_pb.UpdateConfigResponse, _READ_TIMEOUT_S)
+
+    async def events(self, *, limit: int) -> operations_pb.ListEventsResponse:
+        """The newest events."""
+        request = operations_pb.ListEventsRequest(limit=limit)
+        return await self._call("ListEvents", request, operations_pb.ListEventsResponse, _READ_TIMEOUT_S)
+
+    async def kept_tails(self, request: operations_pb.ListKeptTailsRequest) -> operations_pb.ListKeptTailsResponse:
+        """Tails that were cut off its log."""
+        return await self._call("ListKeptTails", request, operations_pb.ListKeptTailsResponse, _READ_TIMEOUT_S)
+
+    async def read_kept_tail(self, request: operations_pb.ReadKeptTailRequest) -> operations_pb.ReadKeptTailResponse:
+        """Bytes of one."""
+        return await self._call("ReadKeptTail", request, operations_pb.ReadKeptTailResponse, _READ_TIMEOUT_S)
+
+    async def check_messages(self, request: operations_pb.CheckMessagesRequest) -> operations_pb.CheckMessagesResponse:
+        """Which of these messages it holds."""
+        return await self._call("CheckMessages", request, operations_pb.CheckMessagesResponse, _SEARCH_TIMEOUT_S)
+
+    async def restore_messages(
+        self, request: operations_pb.RestoreMessagesRequest
+    ) -> operations_pb.RestoreMessagesResponse:
+        """Stores those that it does not hold; masters only."""
+        return await self._call("RestoreMessages", request, operations_pb.RestoreMessagesResponse, _SEARCH_TIMEOUT_S)
+
+    async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
+        path = f"/tandemmq.admin.v1.BrokerOperationsService/{method}"
+        return await _unary(self._channel, path, request, reply_type, timeout_s)
+
+
+class MessageQueryCalls:
+    """MessageQueryService of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def queues(self, topic: str) -> query_pb.ListQueuesResponse:
+        """Queues of a topic with their extents."""
+        request = query_pb.ListQueuesRequest(topic=topic)
+        return await self._call("ListQueues", request, query_pb.ListQueuesResponse, _CHANGE_TIMEOUT_S)
+
+    async def query(self, request: query_pb.QueryMessagesRequest) -> query_pb.QueryMessagesResponse:
+        """A page of messages."""
+        return await self._call("QueryMessages", request, query_pb.QueryMessagesResponse, _SEARCH_TIMEOUT_S)
+
+    async def message(self, request: query_pb.GetMessageRequest) -> query_pb.MessageView:
+        """One message."""
+        return (await self._call("GetMessage", request, query_pb.GetMessageResponse, _READ_TIMEOUT_S)).message
+
+    async def digest(self, physical_offset: int, size: int) -> query_pb.DigestRecordResponse:
+        """Checksum of a range of the log."""
+        request = query_pb.DigestRecordRequest(physical_offset=physical_offset, size=size)
+        return await self._call("DigestRecord", request, query_pb.DigestRecordResponse, _READ_TIMEOUT_S)
+
+    async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
+        path = f"/tandemmq.admin.v1.MessageQueryService/{method}"
+        return await _unary(self._channel, path, request, reply_type, timeout_s)
+
+
+class ReplicaCalls:
+    """ReplicaService of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def accept_loss(self, request: replica_pb.AcceptLossRequest) -> replica_pb.AcceptLossResponse:
+        """What a starting master waits for, and an operator's word that it need not."""
+        path = "/tandemmq.broker.v1.ReplicaService/AcceptLoss"
+        return await _unary(self._channel, path, request, replica_pb.AcceptLossResponse, _SEARCH_TIMEOUT_S)
+
+
+class ReplicaRepairCalls:
+    """ReplicaRepairService of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def describe(self) -> reader_pb.DescribeReplicaResponse:
+        """What the replica holds, and how fast it reads for others."""
+        path = "/tandemmq.broker.v1.ReplicaReaderService/DescribeReplica"
+        request = reader_pb.DescribeReplicaRequest()
+        return await _unary(self._channel, path, request, reader_pb.DescribeReplicaResponse, _READ_TIMEOUT_S)
+
+    async def repair_range(
+        self, request: repair_pb.RepairRangeRequest, *, timeout_s: float
+    ) -> repair_pb.RepairRangeResponse:
+        """Replaces a range by what another member holds."""
+        path = "/tandemmq.broker.v1.ReplicaRepairService/RepairRange"
+        return await _unary(self._channel, path, request, repair_pb.RepairRangeResponse, timeout_s)
+
+    async def rewrite_queue_entries(
+        self, request: repair_pb.RewriteQueueEntriesRequest, *, timeout_s: float
+    ) -> repair_pb.RewriteQueueEntriesResponse:
+        """Writes ConsumeQueue entries again from the broker's own log."""
+        path = "/tandemmq.broker.v1.ReplicaRepairService/RewriteQueueEntries"
+        return await _unary(self._channel, path, request, repair_pb.RewriteQueueEntriesResponse, timeout_s)
+
+
+class TraceCalls:
+    """TraceService of one address. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def by_message(self, message_id: str) -> trace_pb.FindTracesResponse:
+        """Traces that have to do with a message."""
+        request = trace_pb.FindTracesRequest(message_id=message_id)
+        return await self._call("FindTraces", request, trace_pb.FindTracesResponse, _READ_TIMEOUT_S)
+
+    async def by_trace(self, trace_id: int) -> trace_pb.FindTracesResponse:
+        """The broker's part of one trace."""
+        request = trace_pb.FindTracesRequest(trace_id=trace_id.to_bytes(16))
+        return await self._call("FindTraces", request, trace_pb.FindTracesResponse, _READ_TIMEOUT_S)
+
+    async def newest(self, *, count: int, notable_only: bool) -> trace_pb.ListTracesResponse:
+        """The newest traces in short."""
+        request = trace_pb.ListTracesRequest(page_size=count, notable_only=notable_only)
+        return await self._call("ListTraces", request, trace_pb.ListTracesResponse, _READ_TIMEOUT_S)
+
+    async def message(self, message_id: str, topic: str) -> trace_pb.FindMessageResponse:
+        """Where a message lies."""
+        request = trace_pb.FindMessageRequest(message_id=message_id, topic=topic)
+        return await self._call("FindMessage", request, trace_pb.FindMessageResponse, _CHANGE_TIMEOUT_S)
+
+    async def _call(self, method: str, request: Message, reply_type: type[ReplyT], timeout_s: float) -> ReplyT:
+        path = f"/tandemmq.admin.v1.TraceService/{method}"
+        return await _unary(self._channel, path, request, reply_type, timeout_s)
+
+
+async def serving(channels: Channels, address: str, *, timeout_s: float = 1.0) -> bool:
+    """True when the process at `address` answers grpc.health.v1 with SERVING."""
+    request = health_pb2.HealthCheckRequest()
+    try:
+        reply = await _unary(
+            channels.to(address), "/grpc.health.v1.Health/Check", request, health_pb2.HealthCheckResponse, timeout_s
+        )
+    except grpc.aio.AioRpcError:
+        return False
+    return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def error_text(error: grpc.aio.AioRpcError) -> str:
+    """A failed call in one line, code first."""
+    details = " ".join((error.details() or "").split())
+    return f"{error.code().name}: {details}" if details else error.code().name
+
+
+async def _unary(
+    channel: grpc.aio.Channel, path: str, request: Message, reply_type: type[ReplyT], timeout_s: float
+) -> ReplyT:
+    call = channel.unary_unary(
+        path,
+        request_serializer=type(request).SerializeToString,
+        response_deserializer=reply_type.FromString,
+    )
+    with cancellation_wins():
+        reply: ReplyT = await call(request, timeout=timeout_s)
+    return reply
+
+
+async def _first(messages: AsyncIterable[ReplyT]) -> ReplyT:
+    with cancellation_wins():
+        async for message in messages:
+            return message
+    raise EOFError("the stream ended without a message")

@@ -1,0 +1,156 @@
+"""`mqbroker`, or `python -m tandemmq.broker`: one member of one broker group, master or slave by brokerRole."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import sys
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import structlog
+
+from tandemmq.broker.advertised_address import AddressUnusable, loopback_problems, resolve_advertised
+from tandemmq.broker.broker import Broker
+from tandemmq.broker.client_api.plane import check_tls_files
+from tandemmq.broker.settings import BrokerSettings
+from tandemmq.core.message.record import Host
+from tandemmq.core.metadata.metadata_store import MetadataCorrupt
+from tandemmq.core.storage.disk import StorageError
+from tandemmq.service.command_line import EXIT_REFUSED, settings_of_command_line, stop_requested
+from tandemmq.service.grpc_server import ListenError
+from tandemmq.service.logging import EventMemory, LevelSwitch, configure_logging
+from tandemmq.service.loop_meter import LoopMeter, SystemClock
+from tandemmq.service.settings import check_folder_writable, check_ports_free, effective_settings
+
+__all__ = ["main", "run_broker"]
+
+_DESCRIPTION: Final = "A TandemMQ broker: one member of a broker group. Settings have RocketMQ's names."
+
+
+_ACCEPT_LOSS_HELP: Final = (
+    "serve without replicas that cannot be reached, whatever they hold, and without metadata that cannot be read; for "
+    "one start of a master, never in a unit or a pod: `tandemmq broker accept-loss` says first what is given up"
+)
+
+
+def main() -> None:
+    """Console entry point."""
+    sys.exit(run_broker(sys.argv[1:]))
+
+
+def run_broker(
+    arguments: Sequence[str], *, program: str = "mqbroker", home_role: Literal["master", "slave"] | None = None
+) -> int:
+    """Starts a broker and returns its exit code: 0 stopped in order, 1 failed, 2 not started.
+
+    `home_role` is what the caller's name promises; settings of the other role are refused.
+    """
+    switches = argparse.ArgumentParser(add_help=False)
+    switches.add_argument("--accept-loss", action="store_true", help=_ACCEPT_LOSS_HELP)
+    settings = settings_of_command_line(
+        BrokerSettings,
+        program=program,
+        description=_DESCRIPTION,
+        arguments=arguments,
+        environ=os.environ,
+        check=partial(_check, home_role=home_role),
+        parents=[switches],
+    )
+    accepts_loss: bool = switches.parse_known_args(arguments)[0].accept_loss
+    if accepts_loss and not settings.is_master:
+        sys.stderr.write("--accept-loss: this broker is a slave, which has nothing to accept; leave it out\n")
+        return EXIT_REFUSED
+    events = EventMemory()
+    log_level = configure_logging(
+        os.environ,
+        memory=events,
+        service="broker",
+        cluster=settings.broker_cluster_name,
+        broker_name=settings.broker_name,
+        broker_id=settings.broker_id,
+        role=str(settings.broker_role),
+    )
+    log_level.set(settings.log_level)
+    log = structlog.get_logger(__name__)
+    log.info("broker_starting", settings=effective_settings(settings), process_id=os.getpid())
+    if accepts_loss:
+        log.warning("loss_accepted_beforehand", remedy="start it without --accept-loss the next time")
+    # The store's arrays are added up and sorted, never multiplied as matrices: threads for that would only take memory.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    exit_code = EXIT_REFUSED
+    try:
+        meter = LoopMeter()
+        with asyncio.Runner(loop_factory=meter.new_loop) as runner:
+            exit_code = runner.run(_serve(settings, meter, events, log_level, accepts_loss))
+    except* (StorageError, MetadataCorrupt, ListenError, AddressUnusable, OSError) as group:
+        for error in group.exceptions:
+            log.critical("broker_not_started", error=str(error), kind=type(error).__name__)
+    return exit_code
+
+
+def _check(settings: BrokerSettings, *, home_role: str | None) -> list[str]:
+    problems = check_machine(settings)
+    if home_role is not None and (home_role == "master") != settings.is_master:
+        wanted = "SYNC_MASTER or ASYNC_MASTER" if home_role == "master" else "SLAVE"
+        problems.append(f"brokerRole={settings.broker_role}: this program is a broker-{home_role}; set {wanted}")
+    return problems
+
+
+def check_machine(settings: BrokerSettings) -> list[str]:
+    """What on this machine keeps the broker from starting: taken ports, an unwritable store."""
+    return [
+        *loopback_problems(settings),
+        *check_ports_free(settings.bind_address, settings.listen_ports),
+        *check_folder_writable("storePathRootDir", Path(settings.store_path_root_dir)),
+        *check_tls_files(settings),
+    ]
+
+
+async def _serve(
+    settings: BrokerSettings, meter: LoopMeter, events: EventMemory, log_level: LevelSwitch, accepts_loss: bool
+) -> int:
+    clock = SystemClock()
+    with stop_requested() as stop:
+        store_host = await _unless(stop, resolve_advertised(settings, clock=clock))
+        if store_host is None:
+            return 0
+        broker = Broker(
+            settings,
+            clock=clock,
+            store_host=store_host,
+            loop_meter=meter,
+            events=events,
+            log_level=log_level,
+            accepts_loss=accepts_loss,
+        )
+        return await _run(broker, stop)
+
+
+async def _run(broker: Broker, stop: asyncio.Event) -> int:
+    # What was made so far lives as long as the process: the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    # A message in flight is some ten objects, none of them in a cycle: a look at every 700th would be for nothing.
+    gc.set_threshold(20_000, 20, 20)
+    return await broker.run(stop)
+
+
+async def _unless(stop: asyncio.Event, wanted: Coroutine[Any, Any, Host]) -> Host | None:
+    """The result, or None if the process is to stop before there is one."""
+    async with asyncio.TaskGroup() as tasks:
+        result = tasks.create_task(wanted)
+        stopped = tasks.create_task(stop.wait())
+        await asyncio.wait((result, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not result.done():
+            result.cancel()
+    return None if result.cancelled() else result.result()
+
+
+if __name__ == "__main__":
+    main()

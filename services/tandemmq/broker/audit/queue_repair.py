@@ -1,0 +1,407 @@
+"""Writes entries of a ConsumeQueue again from this replica's own CommitLog, while it serves.
+
+Which part of the log holds the records is known from the entries around, if they are right; else it is looked for from
+the log's start. The helper process reads the records, the event loop compares and writes. Positions without a message
+(fillers) have no record and stay. Of each 20,000 entries nothing is written unless every other position has its record.
+Whatever ends a repair, what it wrote is synced and logged before the next one begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import structlog
+
+from tandemmq.broker.audit.jobs import AuditHelper, FindEntriesJob
+from tandemmq.broker.audit.range_repair import Refusal, RepairRefused, to_its_end
+from tandemmq.broker.audit.replica_state import ReplicaState
+from tandemmq.broker.audit.store_files import LogUnsound, StoreFiles
+from tandemmq.core.audit.replica_store import ReplicaStore
+from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.record import MessageRecord, record_tags_code
+from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, scan_record
+from tandemmq.core.message.record_layout import enters_consume_queue
+from tandemmq.core.storage.consume_queue import ENTRY, ConsumeQueue, QueueEntry
+from tandemmq.core.storage.disk import DiskError, DiskFull, RecordCorrupt
+from tandemmq.core.storage.flush_jobs import FlushJob
+from tandemmq.core.storage.record_batch import RecordBatch, read_batch
+
+__all__ = [
+    "ENTRIES_MAX",
+    "DueEntry",
+    "EntryChange",
+    "QueueOrder",
+    "QueueRepair",
+    "QueueRepaired",
+    "RepairableQueues",
+    "queue_entries",
+]
+
+log = structlog.get_logger(__name__)
+
+ENTRIES_MAX: Final = 10_000_000
+CHANGES_LISTED_MAX: Final = 1_000
+_CHUNK_ENTRIES: Final = 20_000
+"""Looked up, compared and written in one go: some milliseconds of the event loop, and a few megabytes."""
+_NEIGHBOURS_MAX: Final = 16
+"""Entries before and behind that are asked which part of the log it is."""
+
+
+class RepairableQueues(Protocol):
+    """The part of the store that is repaired. Event loop only, but for the jobs' `run`."""
+
+    @property
+    def min_offset(self) -> int:
+        """First byte of the log."""
+
+    @property
+    def dispatched_offset(self) -> int:
+        """Every whole record below is in its queue."""
+
+    @property
+    def log_cuts(self) -> int:
+        """Counts truncations."""
+
+    def consume_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue."""
+
+    def message_at(self, physical_offset: int, size: int | None = None) -> MessageRecord:
+        """A record. RecordCorrupt: there is none."""
+
+    def rewrite_queue(self, topic: str, queue_id: int, entry_offset: int, entries: bytes) -> None:
+        """Puts entries in the place of those that are there."""
+
+    def queue_sync_job(self) -> FlushJob:
+        """What makes them durable."""
+
+    def flush_finished(self, job: FlushJob) -> None:
+        """Its `run` returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOrder:
+    """Entries [first, end) of one queue."""
+
+    topic: str
+    queue_id: int
+    first_queue_offset: int
+    end_queue_offset: int
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EntryChange:
+    """One entry that was wrong."""
+
+    queue_offset: int
+    old: QueueEntry
+    new: QueueEntry
+
+
+@dataclass(slots=True)
+class QueueRepaired:
+    """What was changed, or would be."""
+
+    sound_count: int = 0
+    changed_count: int = 0
+    changes: list[EntryChange] = field(default_factory=list)
+    """The first CHANGES_LISTED_MAX."""
+
+
+class QueueRepair:
+    """Carries out orders; the caller sees to it that there is one at a time. Event loop only."""
+
+    def __init__(
+        self,
+        *,
+        store: RepairableQueues,
+        state: Callable[[], ReplicaState],
+        files: StoreFiles,
+        helper: AuditHelper,
+        file_bytes: int,
+        delay_levels_ms: tuple[int, ...],
+        flushes_paused: Callable[[], AbstractAsyncContextManager[None]],
+        failed: Callable[[DiskError], None],
+    ) -> None:
+        """`file_bytes` is the length of a ConsumeQueue file."""
+        self._store = store
+        self._state = state
+        self._files = files
+        self._helper = helper
+        self._file_bytes = file_bytes
+        self._delay_levels_ms = delay_levels_ms
+        self._flushes_paused = flushes_paused
+        self._failed = failed
+
+    async def run(self, order: QueueOrder) -> QueueRepaired:
+        """Raises RepairRefused, or what AuditHelper.answers raises."""
+        cuts = self._store.log_cuts
+        first, end = order.first_queue_offset, order.end_queue_offset
+        if not 0 <= first < end <= first + ENTRIES_MAX:
+            raise RepairRefused(Refusal.MALFORMED, f"entries [{first}, {end}): ask for 1 to {ENTRIES_MAX}")
+        queue = self._queue(order, cuts)
+        await self._check_files(queue, first, end)
+        repaired = QueueRepaired()
+        try:
+            for start in range(first, end, _CHUNK_ENTRIES):
+                await self._repair(order, start, min(start + _CHUNK_ENTRIES, end), cuts, repaired)
+        finally:
+            if repaired.changed_count and not order.dry_run:
+                await to_its_end(self._sync(order, repaired))
+        return repaired
+
+    def _queue(self, order: QueueOrder, cuts: int) -> ConsumeQueue:
+        queue = self._store.consume_queue(order.topic, order.queue_id)
+        if queue is None:
+            raise RepairRefused(Refusal.NOT_FOUND, f"there is no queue {order.queue_id} of topic {order.topic} here")
+        if cuts != self._store.log_cuts:
+            raise RepairRefused(Refusal.LOG_CHANGED, "the log was cut meanwhile; verify again")
+        if not queue.min_offset <= order.first_queue_offset < order.end_queue_offset <= queue.max_offset:
+            raise RepairRefused(
+                Refusal.OUT_OF_RANGE,
+                f"entries [{order.first_queue_offset}, {order.end_queue_offset}) are not within "
+                f"[{queue.min_offset}, {queue.max_offset}), what the queue holds",
+            )
+        return queue
+
+    async def _check_files(self, queue: ConsumeQueue, first: int, end: int) -> None:
+        """A file that was lost under a running broker may still be open: what is written there would go nowhere."""
+        written_end = min(end, queue.written_offset) * ENTRY.size
+        start = first * ENTRY.size
+        for file_start in range(start - start % self._file_bytes, written_end, self._file_bytes):
+            path = f"{queue.folder}/{file_start:020d}"
+            size = await asyncio.to_thread(self._size, path)
+            if size != self._file_bytes:
+                raise RepairRefused(
+                    Refusal.NOT_AS_EXPECTED,
+                    f"{path} is {'missing' if size is None else f'{size} bytes long'}: that cannot be repaired while "
+                    "the broker runs; stop it, remove the folder consumequeue, and start it: it is built again",
+                )
+
+    def _size(self, path: str) -> int | None:
+        file = self._files.open(path)
+        return None if file is None else os.fstat(file.number).st_size
+
+    async def _repair(self, order: QueueOrder, first: int, end: int, cuts: int, repaired: QueueRepaired) -> None:
+        queue = self._queue(order, cuts)
+        due = await self._due_entries(order, queue, first, end)
+        # The newest entries are in memory as well: consumers are given those, and the next start reads the files.
+        filed_end = max(first, min(end, queue.written_offset))
+        filed = await asyncio.to_thread(self._filed_entries, queue.folder, first, filed_end)
+        queue = self._queue(order, cuts)
+        changes = []
+        for queue_offset, held in enumerate(_read(queue, first, end), first):
+            old = filed[queue_offset - first] if queue_offset < filed_end else held
+            new = due.get(queue_offset)
+            if new is None and not held.is_filler:
+                raise RepairRefused(
+                    Refusal.NOT_FOUND, f"the log holds no record for entry {queue_offset}; compare with another replica"
+                )
+            if new is None or old == held == new:
+                repaired.sound_count += 1
+            else:
+                changes.append(EntryChange(queue_offset, held if old == new else old, new))
+        repaired.changed_count += len(changes)
+        repaired.changes += changes[: CHANGES_LISTED_MAX - len(repaired.changes)]
+        if not order.dry_run:
+            for run in _runs(changes):
+                entries = b"".join(ENTRY.pack(*change.new) for change in run)
+                try:
+                    self._store.rewrite_queue(order.topic, order.queue_id, run[0].queue_offset, entries)
+                except DiskFull as error:
+                    raise RepairRefused(Refusal.NO_ROOM, str(error)) from error
+                except DiskError as error:
+                    self._failed(error)
+                    raise RepairRefused(Refusal.READ_BACK_DIFFERS, f"the disk failed: {error}") from error
+
+    def _filed_entries(self, folder: str, first: int, end: int) -> list[QueueEntry]:
+        """What the files hold."""
+        data = bytearray()
+        position, end_position = first * ENTRY.size, end * ENTRY.size
+        while position < end_position:
+            within = position % self._file_bytes
+            length = min(end_position - position, self._file_bytes - within)
+            file = self._files.open(f"{folder}/{position - within:020d}")
+            piece = b"" if file is None else os.pread(file.number, length, within)
+            data += piece.ljust(length, b"\0")
+            position += length
+        return [QueueEntry(*fields) for fields in ENTRY.iter_unpack(data)]
+
+    async def _due_entries(self, order: QueueOrder, queue: ConsumeQueue, first: int, end: int) -> dict[int, QueueEntry]:
+        job = FindEntriesJob(
+            facts=self._state().facts(),
+            start_offset=self._log_start(queue, first),
+            end_offset=self._log_end(queue, end),
+            topic=order.topic,
+            queue_id=order.queue_id,
+            first_queue_offset=first,
+            end_queue_offset=end,
+            delay_levels_ms=self._delay_levels_ms,
+        )
+        due: dict[int, QueueEntry] = {}
+        async with aclosing(self._helper.answers(job)) as frames:
+            async for frame in frames:
+                for queue_offset, *entry in frame.get("items", ()):
+                    due[queue_offset] = QueueEntry(*entry)
+        return due
+
+    def _log_start(self, queue: ConsumeQueue, first: int) -> int:
+        """No record of entry `first` or a later one starts before it; a record starts there."""
+        for queue_offset in range(first - 1, max(queue.min_offset, first - _NEIGHBOURS_MAX) - 1, -1):
+            entry = self.sound_entry(queue, queue_offset)
+            if entry is not None:
+                return entry.physical_end
+        return self._store.min_offset
+
+    def _log_end(self, queue: ConsumeQueue, end: int) -> int:
+        """No record of an entry before `end` starts behind it."""
+        for queue_offset in range(end, min(queue.max_offset, end + _NEIGHBOURS_MAX)):
+            entry = self.sound_entry(queue, queue_offset)
+            if entry is not None:
+                return entry.physical_offset
+        return self._store.dispatched_offset
+
+    def log_range(self, queue: ConsumeQueue, first: int, end: int) -> tuple[int, int]:
+        """Where in the log the records of entries [first, end) are; a record starts at its start."""
+        return self._log_start(queue, first), self._log_end(queue, end)
+
+    def sound_entry(self, queue: ConsumeQueue, queue_offset: int) -> QueueEntry | None:
+        """An entry that leads to its own record; None where it does not."""
+        try:
+            entry = queue.entry(queue_offset)
+            if entry.is_filler or entry.size <= 0:
+                return None
+            record = self._store.message_at(entry.physical_offset, entry.size)
+        except (RecordCorrupt, DiskError):
+            return None
+        is_its_own = (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, queue_offset)
+        return entry if is_its_own else None
+
+    async def _sync(self, order: QueueOrder, repaired: QueueRepaired) -> None:
+        log.warning(
+            "queue_entries_rewritten",
+            topic=order.topic,
+            queue_id=order.queue_id,
+            first_queue_offset=order.first_queue_offset,
+            end_queue_offset=order.end_queue_offset,
+            changed_count=repaired.changed_count,
+        )
+        async with self._flushes_paused():
+            job = self._store.queue_sync_job()
+            try:
+                await asyncio.to_thread(job.run)
+            except DiskError as error:
+                self._failed(error)
+                raise RepairRefused(Refusal.READ_BACK_DIFFERS, f"the disk failed: {error}") from error
+            self._store.flush_finished(job)
+
+
+def _read(queue: ConsumeQueue, first: int, end: int) -> list[QueueEntry]:
+    try:
+        entries = queue.read(first, end - first)
+    except DiskError as error:
+        raise RepairRefused(Refusal.NOT_AS_EXPECTED, f"the entries cannot be read: {error}") from error
+    assert len(entries) == end - first, "the queue holds what it said"
+    return entries
+
+
+def _runs(changes: list[EntryChange]) -> Iterator[list[EntryChange]]:
+    """Changes of adjoining entries together."""
+    offsets = [change.queue_offset for change in changes]
+    breaks = [at for at, (one, following) in enumerate(pairwise(offsets), 1) if following != one + 1]
+    for start, end in pairwise([0, *breaks, len(changes)]):
+        if start < end:
+            yield changes[start:end]
+
+
+# What the entries of a ConsumeQueue should be, by the records of the CommitLog alone.
+
+_PIECE_BYTES: Final = 4 << 20
+
+
+class DueEntry(NamedTuple):
+    """The entry a record should have."""
+
+    queue_offset: int
+    physical_offset: int
+    size: int
+    tags_code: int
+
+
+def queue_entries(job: FindEntriesJob, store: ReplicaStore) -> Iterator[DueEntry]:
+    """In the order of the log, until each offset was found. Raises LogUnsound where no record follows before that."""
+    missing = set(range(job.first_queue_offset, job.end_queue_offset))
+    for entry in _in_log_order(job, store):
+        # Of two records with one offset the queue has taken the first.
+        if entry.queue_offset in missing:
+            missing.discard(entry.queue_offset)
+            yield entry
+            if not missing:
+                return
+
+
+def _in_log_order(job: FindEntriesJob, store: ReplicaStore) -> Iterator[DueEntry]:
+    offset = job.start_offset
+    length = _PIECE_BYTES
+    while offset < job.end_offset:
+        file_end = min(store.segment_end(offset), job.facts.end_offset)
+        limit = min(file_end, offset + length)
+        view = store.read_log(offset, limit)
+        position = 0
+        while True:
+            batch = read_batch(view, position, len(view), physical_offset=offset + position)
+            if batch is not None:
+                yield from _of_batch(job, batch)
+                position = batch.end_offset - offset
+            found = scan_record(view, position, len(view), physical_offset=offset + position)
+            if not isinstance(found, RecordFound):
+                break
+            yield from _of_record(job, found)
+            position += found.size
+        offset += position
+        if isinstance(found, Blank) and found.size == store.segment_end(offset) - offset:
+            offset += found.size
+        elif found is ScanStop.INCOMPLETE and (position == len(view) or limit < file_end):
+            # A record may be longer than what was read.
+            length = _PIECE_BYTES if position else 2 * length
+        elif offset < job.end_offset:
+            reason = found.reason if isinstance(found, Corrupt) else "no whole record"
+            raise LogUnsound(f"the CommitLog is damaged at {offset} ({reason}): repair it first")
+
+
+def _of_batch(job: FindEntriesJob, batch: RecordBatch) -> Iterator[DueEntry]:
+    if job.topic not in batch.topics:
+        return
+    wanted = (
+        (batch.topic_of == batch.topics.index(job.topic))
+        & (batch.queue_ids == job.queue_id)
+        & (batch.queue_offsets >= job.first_queue_offset)
+        & (batch.queue_offsets < job.end_queue_offset)
+    )
+    columns = (batch.queue_offsets, batch.offsets, batch.sizes, batch.tags_codes)
+    for row in np.flatnonzero(wanted).tolist():
+        yield DueEntry(*(int(column[row]) for column in columns))
+
+
+def _of_record(job: FindEntriesJob, record: RecordFound) -> Iterator[DueEntry]:
+    if (
+        record.topic != job.topic
+        or record.queue_id != job.queue_id
+        or not job.first_queue_offset <= record.queue_offset < job.end_queue_offset
+        or not enters_consume_queue(record.sys_flag)
+    ):
+        return
+    tags_code = record_tags_code(
+        record.topic,
+        decode_properties(record.properties),
+        store_timestamp_ms=record.store_timestamp_ms,
+        delay_levels_ms=job.delay_levels_ms,
+    )
+    yield DueEntry(record.queue_offset, record.physical_offset, record.size, tags_code)

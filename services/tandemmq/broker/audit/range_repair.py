@@ -1,0 +1,488 @@
+"""Replaces a damaged range of this replica's CommitLog by another member's bytes, while it serves.
+
+In this order, and nothing is written before the last step:
+
+1. The range is held and on disk, its files are there, the source is a member of this group that this broker knows.
+2. The bytes here have the digest the plan was made for. (If they have the source's digest already, that is all.)
+3. The source's bytes are fetched into a file beside the log, and have the digest the plan says.
+4. With them the log is a chain of sound records, together with what lies around the range.
+5. Page by page what differs is written, then synced, then the range is digested again, through the file system.
+
+A crash in step 5, a caller that goes away, or a log that is cut or expires under it, leaves some pages repaired and
+others not: neither digest fits then, and the next run of the job finds the rest. Whatever ends step 5, what it wrote is
+synced and logged before the next repair begins.
+Step 5 runs on the event loop, as everything that changes the log does, a megabyte at a time; it only copies pages that
+the comparison has brought into memory. The rest runs in threads and in the helper process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Protocol
+
+import structlog
+
+from tandemmq.broker.audit.jobs import AuditHelper, CheckStagedJob, DigestAlgorithm, DigestRangeJob, Job, hash_factory
+from tandemmq.broker.audit.replica_state import ReplicaState
+from tandemmq.broker.audit.store_files import OpenFile, PacedFiles, StoreFiles, commit_log_start
+from tandemmq.core.audit.findings import Finding, FindingKind
+from tandemmq.core.audit.record_check import check_records
+from tandemmq.core.audit.replica_store import MAX_RECORD_BYTES, ReplicaFiles, ReplicaStore, StoreEntry
+from tandemmq.core.replication.log_history import LogRange
+from tandemmq.core.storage.disk import DiskError
+from tandemmq.core.storage.flush_jobs import FlushJob
+
+__all__ = [
+    "CHANGES_LISTED_MAX",
+    "RangeOrder",
+    "RangeRepair",
+    "RangeRepaired",
+    "Refusal",
+    "RepairRefused",
+    "RepairableLog",
+    "SourceReader",
+    "StagedCheck",
+    "check_staged",
+    "to_its_end",
+]
+
+
+# Would the log be sound with other bytes in a range of it? Asked before a repair puts them there.
+
+_CHUNK_BYTES: Final = 64 << 20
+_ELSEWHERE: Final = frozenset({FindingKind.QUEUE_GAP})
+"""Kinds that are not about the bytes of the range."""
+
+
+class StagedCheck(NamedTuple):
+    """What was found."""
+
+    findings: list[Finding]
+    """What is wrong with records that have a byte in the range."""
+    records: int
+    """That start in it."""
+
+
+def check_staged(job: CheckStagedJob, files: PacedFiles) -> StagedCheck:
+    """Checks every record that has a byte in the range, as if the staged file stood there."""
+    descriptor = os.open(job.staged_path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        store = ReplicaStore(_WithStaged(files, job, descriptor), job.facts)
+        findings, records = [], 0
+        # A record from before may reach into the range.
+        start = max(job.facts.min_offset, job.start_offset - MAX_RECORD_BYTES)
+        while start < job.end_offset:
+            is_before = start < job.start_offset
+            end = min(start + _CHUNK_BYTES, job.start_offset if is_before else job.end_offset)
+            checked = check_records(store, start, end, with_queues=False, with_index=False)
+            findings += [finding for finding in checked.findings if _concerns(finding, job)]
+            records += 0 if is_before else checked.records
+            start = end
+        return StagedCheck(findings, records)
+    finally:
+        os.close(descriptor)
+
+
+def _concerns(finding: Finding, job: CheckStagedJob) -> bool:
+    if finding.kind in _ELSEWHERE or finding.start_offset is None:
+        return False
+    end_offset = finding.end_offset if finding.end_offset is not None else finding.start_offset + 1
+    return finding.start_offset < job.end_offset and job.start_offset < end_offset
+
+
+class _WithStaged(ReplicaFiles):
+    """The store's files, but for the range, whose bytes come from a file of their own."""
+
+    def __init__(self, files: PacedFiles, job: CheckStagedJob, descriptor: int) -> None:
+        self._files = files
+        self._job = job
+        self._descriptor = descriptor
+
+    def list_folder(self, path: str) -> list[StoreEntry]:
+        return self._files.list_folder(path)
+
+    def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
+        data = self._files.read(path, offset, length)
+        file_start = commit_log_start(path)
+        if file_start is None:
+            return data
+        base = file_start + offset
+        start, end = max(base, self._job.start_offset), min(base + len(data), self._job.end_offset)
+        if start >= end:
+            return data
+        mixed = bytearray(data)
+        mixed[start - base : end - base] = os.pread(self._descriptor, end - start, start - self._job.start_offset)
+        assert len(mixed) == len(data), "the staged file is shorter than the range"
+        return memoryview(mixed)
+
+
+# How a step of a repair is taken that must not be left half done.
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Does `work`. A caller that is cancelled meanwhile gets to know when it is done, so that its turn lasts as long.
+
+    What `work` raises then is lost: nobody is there to be told.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
+# Why a repair is not carried out. Nothing was changed, unless the kind says so.
+
+
+class Refusal(StrEnum):
+    """What kind of reason, and so what the operator does next."""
+
+    DISABLED = "disabled"
+    """enableRepair is off, or auditReadRate is 0."""
+    MALFORMED = "malformed"
+    """The request makes no sense."""
+    OUT_OF_RANGE = "out-of-range"
+    """Part of the range is not held, or not on disk yet."""
+    NOT_AS_EXPECTED = "not-as-expected"
+    """What is here, or in the group, is not what the plan was made for: verify again."""
+    NOT_FOUND = "not-found"
+    """There is no such queue, or no record for an entry."""
+    BUSY = "busy"
+    """Another repair is running."""
+    LOG_CHANGED = "log-changed"
+    """The log was cut or expired under the repair, which may have written a part: verify again."""
+    SOURCE_UNAVAILABLE = "source-unavailable"
+    """The source does not answer, or refuses."""
+    SOURCE_UNSOUND = "source-unsound"
+    """The source gave something else than the plan says, or no sound records."""
+    NO_ROOM = "no-room"
+    """The disk has no room for a copy of the range."""
+    READ_BACK_DIFFERS = "read-back-differs"
+    """What was written reads differently: the disk is not to be trusted."""
+
+
+class RepairRefused(Exception):
+    """The repair ended; the message says what to do."""
+
+    def __init__(self, refusal: Refusal, message: str) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
+
+log = structlog.get_logger(__name__)
+
+CHANGES_LISTED_MAX: Final = 1_000
+_PAGE_BYTES: Final = 4096
+_PIECE_BYTES: Final = 1 << 20
+_STAGED_NAME: Final = "repair.unfinished"
+_ROOM_LEFT_BYTES: Final = 256 << 20
+"""The broker needs its next files more than a repair needs room for a copy."""
+
+
+class RepairableLog(Protocol):
+    """The part of the store that is repaired. Event loop only, but for the jobs' `run`."""
+
+    @property
+    def log_cuts(self) -> int:
+        """Counts truncations."""
+
+    def read_log(self, offset: int, max_bytes: int) -> memoryview:
+        """Bytes within one file."""
+
+    def replace_log(self, offset: int, data: bytes) -> None:
+        """Puts bytes in the place of durable ones."""
+
+    def log_sync_job(self, start_offset: int, end_offset: int) -> FlushJob:
+        """What makes them durable."""
+
+    def flush_finished(self, job: FlushJob) -> None:
+        """Its `run` returned."""
+
+
+class SourceReader(Protocol):
+    """Reads another member's log. Raises RepairRefused with SOURCE_UNAVAILABLE, or when it is not that member."""
+
+    def __call__(self, source_broker_id: int, wanted: LogRange) -> AsyncGenerator[bytes, None]:
+        """The bytes, in order and complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOrder:
+    """What a plan's step asks for. Digests are XXH3-128."""
+
+    range: LogRange
+    source_broker_id: int
+    target_digest: bytes
+    source_digest: bytes
+    dry_run: bool
+
+
+@dataclass(slots=True)
+class RangeRepaired:
+    """What was changed, or would be."""
+
+    changed_bytes: int = 0
+    changed_ranges: tuple[LogRange, ...] = ()
+    """Whole pages, adjoining ones joined; the first CHANGES_LISTED_MAX."""
+    record_count: int = 0
+
+    def add(self, start_offset: int, end_offset: int) -> None:
+        """One more range of pages, behind those before."""
+        if self.changed_ranges and self.changed_ranges[-1].end_offset == start_offset:
+            start_offset = self.changed_ranges[-1].start_offset
+            self.changed_ranges = self.changed_ranges[:-1]
+        if len(self.changed_ranges) < CHANGES_LISTED_MAX:
+            self.changed_ranges += (LogRange(start_offset, end_offset),)
+
+
+class RangeRepair:
+    """Carries out orders; the caller sees to it that there is one at a time. Event loop only."""
+
+    def __init__(
+        self,
+        *,
+        root: str,
+        store: RepairableLog,
+        state: Callable[[], ReplicaState],
+        files: StoreFiles,
+        helper: AuditHelper,
+        read_source: SourceReader,
+        failed: Callable[[DiskError], None],
+    ) -> None:
+        """`root` is the store's folder; `failed` is told when the disk refuses a sync, after which nothing is sure."""
+        self._staged_path = f"{root}/{_STAGED_NAME}"
+        self._store = store
+        self._state = state
+        self._files = files
+        self._helper = helper
+        self._read_source = read_source
+        self._failed = failed
+
+    def remove_leftover(self) -> None:
+        """Removes what a crash in the middle of a repair has left beside the log. Blocks; while no repair runs."""
+        _remove(self._staged_path)
+
+    async def run(self, order: RangeOrder) -> RangeRepaired:
+        """Raises RepairRefused, or what AuditHelper.answers raises."""
+        cuts = self._store.log_cuts
+        self._check_range(order, cuts)
+        await self._check_files(order.range)
+        found = await self._digest(order)
+        if found == order.source_digest:
+            return RangeRepaired()
+        if found != order.target_digest:
+            raise RepairRefused(
+                Refusal.NOT_AS_EXPECTED,
+                f"the bytes here have digest {found.hex()}, and not {order.target_digest.hex()}: they changed since "
+                "the plan was made; verify again",
+            )
+        try:
+            await self._stage(order)
+            return await self._replace(order, cuts, await self._check_staged(order))
+        finally:
+            # A cancelled call may leave a thread that still reads it; the name goes all the same.
+            await asyncio.shield(asyncio.to_thread(_remove, self._staged_path))
+
+    def _check_range(self, order: RangeOrder, cuts: int) -> None:
+        state = self._state()
+        start, end = order.range
+        if not state.min_offset <= start < end <= state.flushed_offset:
+            raise RepairRefused(
+                Refusal.OUT_OF_RANGE,
+                f"range: [{start}, {end}) is not within [{state.min_offset}, {state.flushed_offset}), what is held "
+                "and on disk",
+            )
+        if cuts != self._store.log_cuts:
+            raise RepairRefused(Refusal.LOG_CHANGED, "the log was cut meanwhile; verify again")
+        if not state.serving:
+            raise RepairRefused(
+                Refusal.NOT_AS_EXPECTED, "this replica does not serve, or does not follow its master; see its log first"
+            )
+
+    async def _check_files(self, log_range: LogRange) -> None:
+        """A file that was lost under a running broker is still mapped: what is written there would go nowhere."""
+        segment_bytes = self._state().segment_bytes
+        first = log_range.start_offset - log_range.start_offset % segment_bytes
+        for start in range(first, log_range.end_offset, segment_bytes):
+            path = f"commitlog/{start:020d}"
+            size = await asyncio.to_thread(self._size, path)
+            if size != segment_bytes:
+                raise RepairRefused(
+                    Refusal.NOT_AS_EXPECTED,
+                    f"{path} is {'missing' if size is None else f'{size} bytes long'}: that cannot be repaired while "
+                    "the broker runs; stop it, copy the file from the source's store, and start it again",
+                )
+
+    def _size(self, path: str) -> int | None:
+        file = self._files.open(path)
+        return None if file is None else os.fstat(file.number).st_size
+
+    async def _digest(self, order: RangeOrder) -> bytes:
+        done = await self._done(DigestRangeJob(self._state().facts(), *order.range))
+        return bytes.fromhex(done["digest"])
+
+    async def _stage(self, order: RangeOrder) -> None:
+        length = order.range.end_offset - order.range.start_offset
+        room = await asyncio.to_thread(_room, os.path.dirname(self._staged_path))
+        if room < length + _ROOM_LEFT_BYTES:
+            raise RepairRefused(
+                Refusal.NO_ROOM, f"the disk has room for {room} bytes, and a copy of {length} is needed for a while"
+            )
+        hashed = hash_factory(DigestAlgorithm.XXH3_128)()
+        # Closed by its last user and not here: a thread that outlives a cancelled call must not write into whatever
+        # file was opened next.
+        staged = await asyncio.to_thread(_new_file, self._staged_path)
+
+        def take(piece: bytes) -> None:
+            hashed.update(memoryview(piece))
+            _write_all(staged, piece)
+
+        received = 0
+        async with aclosing(self._read_source(order.source_broker_id, order.range)) as pieces:
+            async for piece in pieces:
+                received += len(piece)
+                if received > length:
+                    break
+                await asyncio.to_thread(take, piece)
+        if received != length or hashed.digest() != order.source_digest:
+            raise RepairRefused(
+                Refusal.SOURCE_UNSOUND,
+                f"broker {order.source_broker_id} gave {received} bytes with digest {hashed.digest().hex()}, and not "
+                f"{length} with {order.source_digest.hex()}; verify again",
+            )
+
+    async def _check_staged(self, order: RangeOrder) -> int:
+        """Returns the number of records; refuses what is no chain of sound ones."""
+        job = CheckStagedJob(self._state().facts(), *order.range, staged_path=self._staged_path)
+        findings: list[dict[str, Any]] = []
+        records = 0
+        async with aclosing(self._helper.answers(job)) as frames:
+            async for frame in frames:
+                findings += frame.get("items", ())
+                records = frame.get("done", {}).get("records", records)
+        if findings:
+            first = findings[0]
+            raise RepairRefused(
+                Refusal.SOURCE_UNSOUND,
+                f"with the source's bytes {len(findings)} findings would remain, the first at "
+                f"{first['start_offset']}: {first['kind']}: {first['detail']}",
+            )
+        return records
+
+    async def _replace(self, order: RangeOrder, cuts: int, record_count: int) -> RangeRepaired:
+        repaired = RangeRepaired(record_count=record_count)
+        try:
+            await self._write_pages(order, cuts, repaired)
+        finally:
+            if repaired.changed_bytes and not order.dry_run:
+                await to_its_end(self._sync(order, repaired))
+        if not order.dry_run:
+            await self._check_result(order)
+        return repaired
+
+    async def _write_pages(self, order: RangeOrder, cuts: int, repaired: RangeRepaired) -> None:
+        """Adds to `repaired` what it has written, or would write."""
+        offset, end = order.range
+        staged = await asyncio.to_thread(OpenFile.of_path, self._staged_path)
+        while offset < end:
+            self._check_range(order, cuts)
+            ours = self._store.read_log(offset, min(_PIECE_BYTES, end - offset))
+            pages = await asyncio.to_thread(_differing_pages, ours, staged, offset, order.range.start_offset)
+            offset += len(ours)
+            # Nothing may come between this and the writing: it is one step of the loop.
+            self._check_range(order, cuts)
+            for page in pages:
+                repaired.changed_bytes += page.changed_bytes
+                repaired.add(page.start_offset, page.start_offset + len(page.data))
+                if not order.dry_run:
+                    self._store.replace_log(page.start_offset, page.data)
+
+    async def _sync(self, order: RangeOrder, repaired: RangeRepaired) -> None:
+        log.warning(
+            "log_range_repaired",
+            start_offset=order.range.start_offset,
+            end_offset=order.range.end_offset,
+            source_broker_id=order.source_broker_id,
+            changed_bytes=repaired.changed_bytes,
+            old_digest=order.target_digest.hex(),
+            source_digest=order.source_digest.hex(),
+        )
+        job = self._store.log_sync_job(*order.range)
+        try:
+            await asyncio.to_thread(job.run)
+        except DiskError as error:
+            self._failed(error)
+            raise RepairRefused(Refusal.READ_BACK_DIFFERS, f"the disk failed: {error}") from error
+        self._store.flush_finished(job)
+
+    async def _check_result(self, order: RangeOrder) -> None:
+        found = await self._digest(order)
+        if found != order.source_digest:
+            raise RepairRefused(
+                Refusal.READ_BACK_DIFFERS,
+                f"the range was written and reads back with digest {found.hex()}, not {order.source_digest.hex()}: the "
+                "disk is not to be trusted; replace this replica",
+            )
+
+    async def _done(self, job: Job) -> dict[str, Any]:
+        done: dict[str, Any] = {}
+        async with aclosing(self._helper.answers(job)) as frames:
+            async for frame in frames:
+                done = frame.get("done", done)
+        return done
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    start_offset: int
+    data: bytes
+    changed_bytes: int
+
+
+def _differing_pages(ours: memoryview, staged: OpenFile, offset: int, staged_start: int) -> list[_Page]:
+    """Pages of `ours`, which lies at `offset` of the log, that the staged file has otherwise."""
+    theirs = os.pread(staged.number, len(ours), offset - staged_start)
+    assert len(theirs) == len(ours), "the staged file is shorter than the range"
+    if bytes(ours) == theirs:
+        return []
+    pages = []
+    start = 0
+    while start < len(ours):
+        # Pages of the file: the first may be a part of one.
+        end = min(start + _PAGE_BYTES - (offset + start) % _PAGE_BYTES, len(ours))
+        here, there = bytes(ours[start:end]), theirs[start:end]
+        if here != there:
+            different = int.from_bytes(here, "big") ^ int.from_bytes(there, "big")
+            changed_bytes = len(here) - different.to_bytes(len(here), "big").count(0)
+            pages.append(_Page(offset + start, there, changed_bytes))
+        start = end
+    return pages
+
+
+def _new_file(path: str) -> OpenFile:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    return OpenFile(os.open(path, flags, 0o600))
+
+
+def _write_all(file: OpenFile, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file.number, view) :]
+
+
+def _room(folder: str) -> int:
+    stat = os.statvfs(folder)
+    return stat.f_bavail * stat.f_frsize
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass

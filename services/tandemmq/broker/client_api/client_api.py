@@ -1,0 +1,108 @@
+"""RocketMQ's client API as this broker serves it: the method table, and what the broker tells its API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tandemmq.broker.client_api.receive import ReceiveHandler
+from tandemmq.broker.client_api.send import SendHandler
+from tandemmq.broker.client_api.sent_message import SendRequest
+from tandemmq.broker.client_api.services import BrokerServices
+from tandemmq.broker.client_api.settle import AckRequest, SettleHandler
+from tandemmq.broker.client_api.telemetry import AssignmentHandler, TelemetryHandler
+from tandemmq.broker.dead_letters import DeadLetterQueues
+from tandemmq.broker.put import DeliveryMeter
+from tandemmq.broker.tracing.receive_tracer import ReceiveTracer
+from tandemmq.broker.tracing.send_tracer import BrokerTracing
+from tandemmq.core.routing.route_table import external_route
+from tandemmq.core.routing.values import TopicRoute
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.route_messages import RouteQueryHandler
+from tandemmq.service.rpc import BidiMethod, MethodTable, ServerStreamMethod, UnaryMethod
+
+__all__ = ["SERVICE_NAME", "ClientApi"]
+
+SERVICE_NAME: Final = "apache.rocketmq.v2.MessagingService"
+
+
+class ClientApi:
+    """All handlers of one broker. Event loop only.
+
+    The broker calls `message_arrived` for each put that may be delivered, `housekeep` about once a second, and `drain`
+    when it stops serving.
+    """
+
+    def __init__(self, services: BrokerServices, tracing: BrokerTracing | None = None) -> None:
+        self._services = services
+        self.delivery_meter: Final = DeliveryMeter()
+        tracer = ReceiveTracer(tracing) if tracing is not None else None
+        dead_letters = self._dead_letters = DeadLetterQueues(services, self.delivery_meter)
+        self._send = SendHandler(services)
+        self._receive = ReceiveHandler(services, dead_letters, self.delivery_meter, tracer)
+        self._settle = SettleHandler(services, dead_letters, settled=self._receive.wake_visible, tracer=tracer)
+        self._telemetry = TelemetryHandler(services)
+
+    @property
+    def waiting_receive_count(self) -> int:
+        """Long polls held open now."""
+        return self._receive.waiting_count
+
+    def method_table(self) -> MethodTable:
+        """What is served, for any front."""
+        return self._method_table(self._services.route)
+
+    def external_method_table(self) -> MethodTable:
+        """The same for clients outside the cluster's network: routes name the brokers' external endpoints."""
+        return self._method_table(self._external_route)
+
+    def _external_route(self, topic: str) -> TopicRoute | None:
+        route = self._services.route(topic)
+        return external_route(route) if route is not None else None
+
+    def _method_table(self, route: Callable[[str], TopicRoute | None]) -> MethodTable:
+        return MethodTable(
+            SERVICE_NAME,
+            {
+                "QueryRoute": UnaryMethod(RouteQueryHandler(route).query_route, pb.QueryRouteRequest),
+                "Heartbeat": UnaryMethod(self._telemetry.heartbeat, pb.HeartbeatRequest),
+                "SendMessage": UnaryMethod(self._send.send_message, SendRequest),
+                "QueryAssignment": UnaryMethod(
+                    AssignmentHandler(self._services, route).query_assignment, pb.QueryAssignmentRequest
+                ),
+                "ReceiveMessage": ServerStreamMethod(self._receive.receive_message, pb.ReceiveMessageRequest),
+                "AckMessage": UnaryMethod(self._settle.ack_message, AckRequest),
+                "ChangeInvisibleDuration": UnaryMethod(
+                    self._settle.change_invisible_duration, pb.ChangeInvisibleDurationRequest
+                ),
+                "ForwardMessageToDeadLetterQueue": UnaryMethod(
+                    self._settle.forward_to_dead_letter_queue, pb.ForwardMessageToDeadLetterQueueRequest
+                ),
+                "Telemetry": BidiMethod(self._telemetry.telemetry, pb.TelemetryCommand),
+                "NotifyClientTermination": UnaryMethod(
+                    self._telemetry.notify_client_termination, pb.NotifyClientTerminationRequest
+                ),
+            },
+            otherwise="this broker does not offer the method yet",
+        )
+
+    def message_arrived(self, topic: str) -> None:
+        """A message of the topic may be delivered now."""
+        self._receive.message_arrived(topic)
+
+    def consumes_anew(self, group: str, topic: str) -> None:
+        """An operator set the group back in the topic, or removed one of them; an empty name means all."""
+        self._dead_letters.forget(group, topic)
+
+    def housekeep(self) -> None:
+        """Forgets silent clients and ends leases whose time is over."""
+        services = self._services
+        services.sessions.expire(now_ms=services.clock.monotonic_ms())
+        services.leases.expire(services.clock.monotonic_ms())
+        services.persist_leases()
+        self._receive.wake_visible()
+
+    def drain(self) -> None:
+        """Ends what would otherwise wait: long polls and Telemetry streams. New requests are refused by `refusal`."""
+        self._receive.end_polls()
+        self._telemetry.end_streams()

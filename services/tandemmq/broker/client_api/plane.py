@@ -1,0 +1,139 @@
+"""The client API's ports: one for clients inside, and, where settings name one, a second for clients elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import Counter
+from collections.abc import Mapping
+from typing import Protocol
+
+from tandemmq.broker.client_api.client_api import ClientApi
+from tandemmq.broker.settings import BrokerSettings, ClientFront
+from tandemmq.core.clock import Clock
+from tandemmq.http2.server import TlsMode
+from tandemmq.service.grpc_server import GrpcServer
+from tandemmq.service.http2_front import Http2Front
+from tandemmq.service.loop_turns import LoopTurns
+from tandemmq.service.rpc import MethodTable
+
+__all__ = ["ClientPlane", "ClientServer", "check_tls_files", "client_server_of"]
+
+
+# Which server answers clients, by the settings; both run the same handlers.
+
+
+class ClientServer(Protocol):
+    """What the broker needs of the client plane."""
+
+    @property
+    def connection_count(self) -> int:
+        """Connections open now; 0 where that is not known."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What limits refused, by limit."""
+
+    def add(self, table: MethodTable) -> None:
+        """Serves the table's methods. Before `start`."""
+
+    async def start(self) -> int:
+        """Listens and returns the port. Raises ListenError."""
+
+    async def set_serving(self, is_serving: bool, /) -> None:
+        """Readiness, as probes and clients see it."""
+
+    def flush(self) -> None:
+        """Writes all answers given so far."""
+
+    async def stop(self, *, limit_ms: int) -> None:
+        """Takes no new calls, gives those in progress `limit_ms`, then cancels them."""
+
+
+def client_server_of(
+    settings: BrokerSettings, *, clock: Clock, port: int, turns: LoopTurns | None = None
+) -> ClientServer:
+    """The server `clientFront` names, for `port`. OSError or ssl.SSLError if TLS files cannot be used."""
+    if settings.client_front is ClientFront.GRPCIO:
+        return GrpcServer(settings.bind_address, port, clock=clock)
+    return Http2Front(
+        settings.bind_address,
+        port,
+        clock=clock,
+        limits=settings.client_limits(),
+        tls=_tls_context(settings) if settings.tls_mode is not TlsMode.DISABLED else None,
+        tls_mode=settings.tls_mode,
+        turns=turns,
+    )
+
+
+def check_tls_files(settings: BrokerSettings) -> list[str]:
+    """What is wrong with the certificate or its key, for people to read."""
+    if settings.tls_mode is TlsMode.DISABLED:
+        return []
+    try:
+        _tls_context(settings)
+    except (OSError, ssl.SSLError) as error:
+        return [f"tlsCertPath, tlsKeyPath: {error.strerror or error}; name a PEM certificate and its unencrypted key"]
+    return []
+
+
+def _tls_context(settings: BrokerSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    # An encrypted key would ask for its password on the terminal.
+    context.load_cert_chain(settings.tls_cert_path, settings.tls_key_path, password="")
+    return context
+
+
+class ClientPlane:
+    """The same handlers on each port; only the routes of the second name other addresses."""
+
+    def __init__(
+        self, settings: BrokerSettings, api: ClientApi, *, clock: Clock, turns: LoopTurns | None = None
+    ) -> None:
+        """OSError or ssl.SSLError if TLS files cannot be used."""
+        inside = client_server_of(settings, clock=clock, port=settings.grpc_server_port, turns=turns)
+        inside.add(api.method_table())
+        # By the setting that names the port.
+        self._servers: dict[str, ClientServer] = {"grpcServerPort": inside}
+        if settings.external_listen_port:
+            outside = client_server_of(settings, clock=clock, port=settings.external_listen_port, turns=turns)
+            outside.add(api.external_method_table())
+            self._servers["externalListenPort"] = outside
+        # Called for every report of a slave: with one port there is no step in between.
+        self.flush = inside.flush if len(self._servers) == 1 else self._flush_all
+
+    async def start(self) -> dict[str, int]:
+        """Listens; ports by setting. Raises ListenError."""
+        return {key: await server.start() for key, server in self._servers.items()}
+
+    async def set_serving(self, is_serving: bool) -> None:
+        """Readiness, as probes and clients see it."""
+        for server in self._servers.values():
+            await server.set_serving(is_serving)
+
+    async def stop(self, *, limit_ms: int) -> None:
+        """Takes no new calls, gives those in progress `limit_ms`, then cancels them."""
+        async with asyncio.TaskGroup() as stops:
+            for server in self._servers.values():
+                stops.create_task(server.stop(limit_ms=limit_ms))
+
+    @property
+    def connection_count(self) -> int:
+        """Connections open now."""
+        return sum(server.connection_count for server in self._servers.values())
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Connections accepted, and what limits refused, by name."""
+        added: Counter[str] = Counter()
+        for server in self._servers.values():
+            added.update(server.counters)
+        return dict(added)
+
+    def _flush_all(self) -> None:
+        """Writes all answers given so far."""
+        for server in self._servers.values():
+            server.flush()

@@ -1,0 +1,446 @@
+"""ReceiveMessage: lease what is there, or wait for it.
+
+A receive either answers in place or is put into the poll table in the same turn, so no arrival falls between looking
+and waiting. Arrivals of one turn of the event loop are folded: waiting receives look once at its end and get whole
+batches.
+
+Leases are given at the moment the answer is queued and never before, so a receive that is cancelled while it waits
+holds nothing. One whose answer could not be written gives its messages back at once.
+
+Whatever makes messages deliverable again (a lease that ended or was given up, room in a queue that was held back) is
+noted by the lease table and looked up with `wake_visible`: after each call that may have done it, and by a timer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder, encoded_end
+from tandemmq.broker.client_api.services import BrokerServices, Timer
+from tandemmq.broker.client_api.sessions import RECEIVE_BATCH_MAX
+from tandemmq.broker.client_api.telemetry import admit_group, admitted_still, group_policy
+from tandemmq.broker.client_api.validation import (
+    CLIENT_ID_HEADER,
+    OK,
+    Code,
+    Outcome,
+    check_client_id,
+    check_group,
+    check_lease,
+    check_topic,
+    ok_status,
+    parsed_filter,
+    status_of,
+)
+from tandemmq.broker.dead_letters import DeadLetterQueues
+from tandemmq.broker.put import DeliveryMeter
+from tandemmq.broker.tracing.receive_tracer import Failure, ReceiveTrace, ReceiveTracer
+from tandemmq.core.delivery.poll_table import PollTable
+from tandemmq.core.delivery.queue_progress import Delivery, Received
+from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.logging import traced_lines
+from tandemmq.service.rpc import Call
+
+__all__ = ["ReceiveHandler", "poll_end_ms"]
+
+
+# How long a receive may wait for messages.
+
+# Limits of a long poll (RocketMQ's grpcClientConsumerMinLongPollingTimeoutMillis and its maximum).
+_POLL_MIN_MS: Final = 5_000
+_POLL_MAX_MS: Final = 20_000
+# What a deadline loses on its way here: a call that was given 5 s arrives with a little less.
+_TRANSIT_MS: Final = 500
+# The empty answer must reach the client before its deadline does.
+_ANSWER_MARGIN_MS: Final = 100
+# Java's simple consumer: half of its request timeout of 3 s, when it does not say how long to wait.
+_UNSAID_MARGIN_MS: Final = 1_500
+
+
+def poll_end_ms(request: pb.ReceiveMessageRequest, deadline_ms: int | None, now_ms: int) -> int | Outcome:
+    """When an empty receive is answered, monotonic (RocketMQ's ReceiveMessageActivity).
+
+    The wait asked for is brought within its limits; a call that ends sooner waits shorter, but not below the least.
+    """
+    remaining_ms = _POLL_MAX_MS + _UNSAID_MARGIN_MS if deadline_ms is None else deadline_ms - now_ms
+    if request.HasField("long_polling_timeout"):
+        wanted_ms = request.long_polling_timeout.ToMilliseconds()
+    else:
+        wanted_ms = remaining_ms - _UNSAID_MARGIN_MS
+    poll_ms = min(max(wanted_ms, _POLL_MIN_MS), _POLL_MAX_MS)
+    if poll_ms > remaining_ms:
+        if remaining_ms < _POLL_MIN_MS - _TRANSIT_MS:
+            return Outcome(
+                Code.ILLEGAL_POLLING_TIME,
+                f"the call ends in {remaining_ms} ms, a receive may wait {_POLL_MIN_MS} ms: give it a later deadline",
+            )
+        poll_ms = remaining_ms
+    return now_ms + min(poll_ms, remaining_ms - _ANSWER_MARGIN_MS)
+
+
+# Length of a lease that the broker renews; the lease table knows it too, here it is only told to the client.
+_AUTO_RENEWED_MS: Final = 60_000
+_POLLS_MAX: Final = 20_000
+
+_OK_ELEMENT: Final = pb.ReceiveMessageResponse(status=ok_status()).SerializeToString()
+_NOT_FOUND: Final = Outcome(Code.MESSAGE_NOT_FOUND, "no new message")
+_STOPPING: Final = Outcome(Code.FORBIDDEN, "the broker is stopping", retryable=True)
+
+
+@dataclass(slots=True, eq=False)
+class _Receive:
+    """One accepted request. Compared by identity: it is its own token in the poll table."""
+
+    call: Call
+    client_id: str
+    group: str
+    topic: str
+    # As the client wrote it; echoed in each message.
+    topic_resource: definition.Resource
+    tag_filter: TagFilter
+    batch_size: int
+    invisible_ms: int
+    auto_renew: bool
+    attempt_id: str
+    # Monotonic.
+    poll_until_ms: int
+    fifo: bool
+    max_attempts: int
+    cancelled: bool = False
+    # None while tracing is off.
+    trace: ReceiveTrace | None = None
+
+
+class ReceiveHandler:
+    """Serves ReceiveMessage and wakes waiting receives."""
+
+    def __init__(
+        self,
+        services: BrokerServices,
+        dead_letters: DeadLetterQueues,
+        meter: DeliveryMeter,
+        tracer: ReceiveTracer | None,
+    ) -> None:
+        self._services = services
+        self._dead_letters = dead_letters
+        self._meter = meter
+        self._tracer = tracer
+        self._polls: PollTable[_Receive] = PollTable(max_waiting=_POLLS_MAX)
+        self._arrived: set[str] = set()
+        self._timer: Timer | None = None
+        # Monotonic; when `_timer` fires.
+        self._timer_at_ms = 0
+
+    @property
+    def waiting_count(self) -> int:
+        """Receives that wait for messages."""
+        return len(self._polls)
+
+    def receive_message(self, request: pb.ReceiveMessageRequest, call: Call) -> None:
+        """Leases messages to the caller, now or when they come."""
+        trace = self._tracer.receive_began(call) if self._tracer is not None else None
+        receive = self._accepted(request, call)
+        if isinstance(receive, Outcome):
+            self._refuse(call, request.group.name, request.message_queue.topic.name, receive, trace)
+            return
+        receive.trace = trace
+        call.on_cancel(partial(self._cancelled, receive))
+        self._services.when_group_written(receive.group, partial(self._begin, receive))
+
+    def _begin(self, receive: _Receive) -> None:
+        """Its group is durable."""
+        if receive.cancelled:
+            return
+        if self._services.refusal is not None:
+            self._end_each([receive], _STOPPING)
+            return
+        self._serve([receive])
+        self.wake_visible()
+
+    def message_arrived(self, topic: str) -> None:
+        """Something was put into a queue of the topic and may be delivered. Cheap: called for every put."""
+        if topic not in self._arrived and len(self._polls):
+            if not self._arrived:
+                self._services.timers.call_soon(self._look_at_arrived)
+            self._arrived.add(topic)
+
+    def wake_visible(self) -> None:
+        """Lets waiting receives look where messages became deliverable again."""
+        for group, topic in self._services.leases.take_visible():
+            self._serve(self._polls.message_visible(topic, group))
+        self._arm()
+
+    def end_polls(self) -> None:
+        """Answers everyone who waits: the broker stops serving."""
+        while (deadline_ms := self._polls.next_deadline_ms()) is not None:
+            self._end_each(self._polls.expire(deadline_ms), _STOPPING)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # One request
+
+    def _accepted(self, request: pb.ReceiveMessageRequest, call: Call) -> _Receive | Outcome:
+        """The request as it will be served, or why not."""
+        services = self._services
+        group, topic = request.group.name, request.message_queue.topic.name
+        if refused := check_client_id(call) or check_topic(topic) or check_group(group):
+            return refused
+        if refused := self._check_broker(request.message_queue, topic):
+            return refused
+        tag_filter = parsed_filter(request.filter_expression)
+        if isinstance(tag_filter, Outcome):
+            return tag_filter
+        invisible_ms = _AUTO_RENEWED_MS if request.auto_renew else request.invisible_duration.ToMilliseconds()
+        if refused := check_lease(invisible_ms):
+            return refused
+        now_ms = services.clock.monotonic_ms()
+        poll_until_ms = poll_end_ms(request, call.deadline_ms, now_ms)
+        if isinstance(poll_until_ms, Outcome):
+            return poll_until_ms
+        client_id = call.header(CLIENT_ID_HEADER)
+        if refused := self._check_topic_readable(topic) or admit_group(services, group, client_id=client_id):
+            return refused
+        session = services.sessions.seen(client_id, now_ms=now_ms)
+        if not session.group:
+            # After a restart of the broker clients go on for minutes before they introduce themselves again.
+            session.group, session.peer = group, call.peer
+        policy = group_policy(services.groups, group)
+        return _Receive(
+            call=call,
+            client_id=client_id,
+            group=group,
+            topic=topic,
+            topic_resource=request.message_queue.topic,
+            tag_filter=tag_filter,
+            batch_size=request.batch_size if 0 < request.batch_size < RECEIVE_BATCH_MAX else RECEIVE_BATCH_MAX,
+            invisible_ms=invisible_ms,
+            auto_renew=request.auto_renew,
+            attempt_id=request.attempt_id,
+            poll_until_ms=poll_until_ms,
+            fifo=policy.fifo,
+            max_attempts=policy.max_attempts,
+        )
+
+    def _check_broker(self, queue: definition.MessageQueue, topic: str) -> Outcome | None:
+        """Only the broker name selects; an unknown one means whoever is asked. The queue id is ignored."""
+        services = self._services
+        if (reason := services.refusal) is not None:
+            return Outcome(Code.FORBIDDEN, reason, retryable=True)
+        name = queue.broker.name
+        if not name or name == services.identity.broker_name:
+            return None
+        route = services.route(topic)
+        if route is not None and any(group.broker_name == name for group in route.brokers):
+            return Outcome(
+                Code.FORBIDDEN,
+                f"this is broker group {services.identity.broker_name}; ask {name} at its own address for its messages",
+            )
+        return None
+
+    def _check_topic_readable(self, topic: str) -> Outcome | None:
+        config = self._services.topics.get(topic)
+        if config is None:
+            return Outcome(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist in this broker group")
+        if not config.readable:
+            return Outcome(Code.FORBIDDEN, f"topic {topic} has no readable queue in this broker group")
+        return None
+
+    def _refused_meanwhile(self, receive: _Receive) -> Outcome | None:
+        """While it waited, an operator may have deleted its topic or its group, or disabled them."""
+        return self._check_topic_readable(receive.topic) or admitted_still(self._services.groups, receive.group)
+
+    def _lease(self, receive: _Receive) -> Received:
+        """What is there for the receive, leased. Dead letters among it are taken care of."""
+        services = self._services
+        config = services.topics.get(receive.topic)
+        received = services.leases.receive(
+            group=receive.group,
+            topic=receive.topic,
+            queue_ids=range(config.read_queue_count) if config is not None else (),
+            tag_filter=receive.tag_filter,
+            batch_size=receive.batch_size,
+            invisible_ms=receive.invisible_ms,
+            now_ms=services.clock.monotonic_ms(),
+            max_attempts=receive.max_attempts,
+            auto_renew=receive.auto_renew,
+            client_id=receive.client_id,
+            ordered=receive.fifo,
+            attempt_id=receive.attempt_id,
+        )
+        services.persist_leases()
+        for dead in received.dead_letters:
+            self._dead_letters.move(
+                dead.record,
+                group=receive.group,
+                attempts=dead.attempt - 1,
+                done=partial(self._buried, receive.group, receive.topic, dead.handle),
+            )
+        return received
+
+    def _look(self, receive: _Receive) -> Received:
+        """`_lease`, traced."""
+        trace = receive.trace
+        if self._tracer is None or trace is None:
+            return self._lease(receive)
+        trace.looking_ns = self._tracer.now_ns()
+        if trace.context is None:
+            received = self._lease(receive)
+        else:
+            with traced_lines(trace.context):
+                received = self._lease(receive)
+        trace.leased_ns = self._tracer.now_ns()
+        return received
+
+    def _answer(self, receive: _Receive, deliveries: list[Delivery]) -> None:
+        """One status, the messages, the time of delivery: clients collect the whole stream before they act."""
+        call = receive.call
+        trace_contexts: dict[int, list[bytes]] | None = None if receive.trace is None else {}
+        handles = [delivery.handle for delivery in deliveries]
+        call.on_undelivered(partial(self._give_back, receive.group, receive.topic, handles))
+        encoder = DeliveryEncoder(
+            topic=receive.topic_resource, invisible_ms=receive.invisible_ms, trace_contexts=trace_contexts
+        )
+        counts = self._meter.of(receive.topic, receive.group)
+        counts.messages += len(deliveries)
+        elements = [_OK_ELEMENT]
+        encoded_bytes = 0
+        for delivery in deliveries:
+            encoded = encoder.encode(delivery.record, handle=delivery.handle, attempt=delivery.attempt)
+            encoded_bytes += len(encoded)
+            if delivery.attempt > 1:
+                counts.redelivered_messages += 1
+                counts.redelivered_bytes += len(encoded)
+            elements.append(encoded)
+        counts.bytes += encoded_bytes
+        elements.append(encoded_end(self._services.clock.wall_ms()))
+        call.send_all_encoded(elements)
+        call.finish()
+        if self._tracer is not None and receive.trace is not None:
+            self._tracer.delivered(
+                receive.trace,
+                call,
+                topic=receive.topic,
+                group=receive.group,
+                deliveries=deliveries,
+                own_contexts=trace_contexts or {},
+            )
+
+    def _refuse(self, call: Call, group: str, topic: str, outcome: Outcome, trace: ReceiveTrace | None) -> None:
+        self._end(call, outcome)
+        if self._tracer is not None and trace is not None:
+            failure = Failure(Code.Name(outcome.code), outcome.text)
+            self._tracer.receive_refused(trace, call, topic=topic, group=group, failure=failure)
+
+    def _end(self, call: Call, outcome: Outcome) -> None:
+        call.send(pb.ReceiveMessageResponse(status=status_of(outcome)))
+        call.send_encoded(encoded_end(self._services.clock.wall_ms()))
+        call.finish()
+
+    def _buried(self, group: str, topic: str, handle: str, outcome: Outcome) -> None:
+        """A message with too many deliveries was written to the dead letter queue; if not, it comes up again."""
+        if outcome is OK:
+            self._services.leases.acknowledge(
+                group=group, topic=topic, handle=handle, now_ms=self._services.clock.monotonic_ms()
+            )
+            self._services.persist_leases()
+            self.wake_visible()
+
+    def _give_back(self, group: str, topic: str, handles: Sequence[str]) -> None:
+        """The caller is gone before it got the answer: the next receive may have the messages at once.
+
+        What it did get is delivered twice then, which is what at-least-once delivery means.
+        """
+        now_ms = self._services.clock.monotonic_ms()
+        for handle in handles:
+            self._services.leases.change_invisible(
+                group=group, topic=topic, handle=handle, invisible_ms=0, now_ms=now_ms
+            )
+        self._services.persist_leases()
+        self.wake_visible()
+
+    # Waiting
+
+    def _serve(self, looking: list[_Receive]) -> None:
+        """Lets receives look, and after them those that are needed for what they leave behind."""
+        while looking:
+            receive = looking.pop()
+            if receive.cancelled:
+                looking += self._polls.message_visible(receive.topic, receive.group)
+                continue
+            if refused := self._refused_meanwhile(receive):
+                self._refuse(receive.call, receive.group, receive.topic, refused, receive.trace)
+                looking += self._polls.message_visible(receive.topic, receive.group)
+                continue
+            received = self._look(receive)
+            if received.deliveries:
+                self._answer(receive, received.deliveries)
+                taken = len(received.deliveries) + len(received.dead_letters)
+                if taken >= receive.batch_size or received.more:
+                    looking += self._next_needed(receive)
+            else:
+                # It took all there was, unless dead letters filled its batch or it may not look at more in one turn.
+                self._wait(receive, look_again=received.more or bool(received.dead_letters))
+
+    def _next_needed(self, receive: _Receive) -> list[_Receive]:
+        """Who waits for what a full batch left behind, if it left anything."""
+        topic, group = receive.topic, receive.group
+        if self._polls.is_waited_for(topic, group) and self._services.leases.has_more(group=group, topic=topic):
+            return self._polls.message_visible(topic, group)
+        return []
+
+    def _wait(self, receive: _Receive, *, look_again: bool) -> None:
+        if not self._polls.add(receive.topic, receive.group, receive.poll_until_ms, receive):
+            outcome = Outcome(Code.TOO_MANY_REQUESTS, "too many receives wait already", retryable=True)
+            self._refuse(receive.call, receive.group, receive.topic, outcome, receive.trace)
+            return
+        if receive.trace is not None and receive.trace.waiting_ns is None:
+            receive.trace.waiting_ns = receive.trace.leased_ns
+        if look_again:
+            self.message_arrived(receive.topic)
+
+    def _cancelled(self, receive: _Receive) -> None:
+        receive.cancelled = True
+        if not self._polls.cancel(receive):
+            # It had been woken and cannot look any more: somebody else should.
+            self._serve(self._polls.message_visible(receive.topic, receive.group))
+
+    def _look_at_arrived(self) -> None:
+        """After the turn in which messages arrived."""
+        arrived, self._arrived = self._arrived, set()
+        for topic in arrived:
+            self._serve(self._polls.message_arrived(topic))
+        self.wake_visible()
+
+    def _time_passed(self) -> None:
+        self._timer = None
+        services = self._services
+        now_ms = services.clock.monotonic_ms()
+        services.leases.expire(now_ms)
+        services.persist_leases()
+        self._end_each(self._polls.expire(now_ms), _NOT_FOUND)
+        self.wake_visible()
+
+    def _end_each(self, receives: Iterable[_Receive], outcome: Outcome) -> None:
+        for receive in receives:
+            self._end(receive.call, outcome)
+
+    def _arm(self) -> None:
+        """Keeps one timer at or before the next moment at which something changes for those who wait."""
+        poll_ms = self._polls.next_deadline_ms()
+        if poll_ms is None:
+            return
+        now_ms = self._services.clock.monotonic_ms()
+        lease_ms = self._services.leases.next_deadline_ms()
+        next_ms = poll_ms if lease_ms is None else min(poll_ms, lease_ms)
+        if self._timer is not None:
+            if self._timer_at_ms <= next_ms:
+                return
+            self._timer.cancel()
+        self._timer_at_ms = next_ms
+        self._timer = self._services.timers.call_later(max(1, next_ms - now_ms) / 1_000, self._time_passed)

@@ -1,0 +1,312 @@
+"""SendMessage: check, choose a queue, put, answer with what became of it.
+
+A request is stored whole or not at all: the first message that is refused refuses its companions, and a stored request
+is one run of records in one queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from tandemmq.broker.client_api.delivery_encoding import number, tag_of
+from tandemmq.broker.client_api.message_translation import NoTime, TopicTranslation, peer_of
+from tandemmq.broker.client_api.sent_message import SentMessage
+from tandemmq.broker.client_api.services import BrokerServices
+from tandemmq.broker.client_api.validation import (
+    PUT_OUTCOMES,
+    Code,
+    Outcome,
+    check_client_id,
+    check_message,
+    check_topic,
+    common_status,
+    declared_type,
+    ok_status,
+    status_of,
+)
+from tandemmq.broker.put import PutAnswer
+from tandemmq.core.message.record import OutgoingMessage
+from tandemmq.core.message.record_layout import InvalidProperty
+from tandemmq.core.metadata.topic_table import TopicConfig
+from tandemmq.core.routing.queue_choice import queue_of_message_group
+from tandemmq.core.storage.put_result import AppendResult, PutStatus
+from tandemmq.core.tracing.trace_context import TRACEPARENT
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.rpc import Call
+
+__all__ = ["SendHandler"]
+
+_TYPES_STORED: Final[tuple[int, ...]] = (definition.NORMAL, definition.FIFO)
+# By the topic's message type.
+_TYPES_TAKEN: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
+    {
+        "NORMAL": (definition.NORMAL,),
+        "FIFO": (definition.FIFO,),
+        "DELAY": (definition.DELAY,),
+        "TRANSACTION": (definition.TRANSACTION,),
+        "MIXED": (definition.NORMAL, definition.FIFO, definition.DELAY, definition.TRANSACTION),
+    }
+)
+# Copies of messages of any kind end up there.
+_TOPICS_OF_ANY_TYPE: Final = ("%RETRY%", "%DLQ%")
+_NORMAL: Final[int] = definition.NORMAL
+# Topics remembered; it forgets everything when it is full.
+_DESTINATIONS_MAX: Final = 16_384
+# How a `traceparent` of the one version there is begins; other texts have the field of the API, too.
+_TRACEPARENT_START: Final = "00-"
+
+
+class SendHandler:
+    """Serves SendMessage. No task, future or log line per message: the broker calls back when the put is settled."""
+
+    def __init__(self, services: BrokerServices) -> None:
+        self._services = services
+        # Asked for with every message.
+        self._clock = services.clock
+        self._topics = services.topics
+        self._cluster = services.identity.cluster
+        self._options = services.options
+        self._tracer = services.send_tracer
+        self._destinations: dict[str, _Destination] = {}
+
+    def send_message(self, messages: list[SentMessage], call: Call) -> None:
+        """Stores the request's messages."""
+        outgoing = self._accepted(messages, call)
+        traceparents = _NO_TRACEPARENTS
+        if self._tracer is not None:
+            for sent in messages:
+                if sent.trace_context or (sent.user_properties is not None and TRACEPARENT in sent.user_properties):
+                    traceparents = _traceparents(messages)
+                    break
+        if isinstance(outgoing, list):
+            self._services.put(outgoing, _SendAnswer(outgoing, call), call, traceparents)
+            return
+        _refuse(messages, call, outgoing)
+        if self._tracer is not None:
+            topic = messages[0].topic if messages else ""
+            message_ids = tuple([sent.message_id for sent in messages])
+            self._tracer.refused(topic, message_ids, call, traceparents, Code.Name(outgoing.code))
+
+    def _accepted(self, messages: list[SentMessage], call: Call) -> list[OutgoingMessage] | Outcome:
+        """What is to be put, or why not."""
+        if refused := check_client_id(call):
+            return refused
+        if (reason := self._services.refusal) is not None:
+            return Outcome(Code.FORBIDDEN, reason, retryable=True)
+        if not messages:
+            return Outcome(Code.MESSAGE_CORRUPTED, "the request has no message")
+        first = messages[0]
+        topic = first.topic
+        destination = self._destination(topic)
+        # A topic that exists has a good name.
+        if destination is None and (refused := check_topic(topic)):
+            return refused
+        if len(messages) > 1 and (refused := _check_alike(messages)):
+            return refused
+        max_body_bytes = self._options.max_message_bytes
+        clock = self._clock
+        for sent in messages:
+            if refused := check_message(sent, max_body_bytes, clock):
+                return refused
+        if destination is None:
+            return Outcome(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist in this broker group")
+        for sent in messages:
+            kind = declared_type(sent)
+            if (kind != _NORMAL or not destination.is_normal) and (refused := _check_type(kind, destination.config)):
+                return refused
+        if not destination.is_writable:
+            return Outcome(Code.FORBIDDEN, f"topic {topic} has no writable queue in this broker group")
+        message_group = first.message_group
+        # The client's own choice is advice that is ignored, as RocketMQ's proxy does: languages hash differently.
+        if message_group:
+            queue_id = queue_of_message_group(message_group, destination.queue_count)
+        else:
+            queue_id = destination.next_queue()
+        peer = peer_of(call.peer)
+        translation = destination.translation
+        try:
+            return [translation.outgoing(sent, queue_id, peer, clock) for sent in messages]
+        except InvalidProperty as error:
+            return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error))
+        except NoTime as error:
+            return Outcome(Code.BAD_REQUEST, str(error))
+
+    def _destination(self, topic: str) -> _Destination | None:
+        """A topic of this broker group."""
+        config = self._topics.get(topic)
+        if config is None:
+            return None
+        known = self._destinations.get(topic)
+        if known is None:
+            if len(self._destinations) >= _DESTINATIONS_MAX:
+                self._destinations.clear()
+            known = self._destinations[topic] = _Destination(topic, self._cluster, config)
+        elif known.config is not config:
+            known.learn(config)
+        return known
+
+
+class _Destination:
+    """A topic that messages are sent to: what its configuration says, and what its messages have in common."""
+
+    __slots__ = ("_turn", "config", "is_normal", "is_writable", "queue_count", "translation")
+
+    def __init__(self, topic: str, cluster: str, config: TopicConfig) -> None:
+        self.translation: Final = TopicTranslation(topic, cluster)
+        self._turn = 0
+        self.learn(config)
+
+    def learn(self, config: TopicConfig) -> None:
+        """The topic was changed."""
+        self.config = config
+        self.queue_count = config.write_queue_count
+        self.is_normal = config.message_type == "NORMAL"
+        self.is_writable = config.writable and config.write_queue_count > 0
+
+    def next_queue(self) -> int:
+        """Deals messages out to the queues in turn."""
+        turn = self._turn
+        self._turn = turn + 1
+        return turn % self.queue_count
+
+
+_NO_TRACEPARENTS: Final[list[str]] = []
+
+
+def _traceparents(messages: Sequence[SentMessage]) -> list[str]:
+    """Of the messages that brought one: as a property, as OpenTelemetry's senders write it, or in the API's field."""
+    found = []
+    for sent in messages:
+        own = sent.user_properties.get(TRACEPARENT, "") if sent.user_properties is not None else ""
+        if not own and sent.trace_context.startswith(_TRACEPARENT_START):
+            own = sent.trace_context
+        if own:
+            found.append(own)
+    return found
+
+
+def _check_alike(messages: Sequence[SentMessage]) -> Outcome | None:
+    """One request is one run of records in one queue."""
+    first = messages[0]
+    for sent in messages:
+        if sent.topic != first.topic:
+            return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same topic")
+        if sent.message_group != first.message_group:
+            return Outcome(Code.MESSAGE_CORRUPTED, "the messages of one request must have the same message group")
+    return None
+
+
+def _check_type(kind: int, config: TopicConfig) -> Outcome | None:
+    takes_any = config.topic_name.startswith(_TOPICS_OF_ANY_TYPE)
+    if not takes_any and kind not in _TYPES_TAKEN.get(config.message_type, ()):
+        return Outcome(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"topic {config.topic_name} takes {config.message_type} messages, "
+            f"this one is {definition.MessageType.Name(definition.MessageType.ValueType(kind))}",
+        )
+    if kind not in _TYPES_STORED:
+        name = definition.MessageType.Name(definition.MessageType.ValueType(kind))
+        return Outcome(Code.NOT_IMPLEMENTED, f"{name} messages are not offered yet")
+    return None
+
+
+def _refuse(messages: list[SentMessage], call: Call, outcome: Outcome) -> None:
+    """Every entry carries the reason too: Java and Node read the first bad entry, Python and Go the overall status."""
+    status = status_of(outcome)
+    response = pb.SendMessageResponse(status=status)
+    for sent in messages:
+        response.entries.add(status=status, message_id=sent.message_id)
+    call.send(response)
+    call.finish()
+
+
+class _SendAnswer(PutAnswer):
+    """Answers a request whose messages were put."""
+
+    __slots__ = ("_call", "_messages")
+
+    def __init__(self, messages: list[OutgoingMessage], call: Call) -> None:
+        self._messages = messages
+        self._call = call
+
+    def answer(self, results: list[AppendResult]) -> None:
+        """See `PutAnswer.answer`."""
+        call = self._call
+        # A message is indexed by its id first.
+        message_ids = [message.index_keys[0] for message in self._messages]
+        for result in results:
+            if result.status is not _PUT_OK:
+                call.send(_response(message_ids, results))
+                call.finish()
+                return
+        call.respond(_stored_response(message_ids, results))
+
+
+def _response(message_ids: list[str], results: list[AppendResult]) -> pb.SendMessageResponse:
+    outcomes = [PUT_OUTCOMES[result.status] for result in results]
+    response = pb.SendMessageResponse(status=common_status(outcomes))
+    for message_id, result, outcome in zip(message_ids, results, outcomes, strict=True):
+        # RocketMQ fills the transaction id of every message with its id; clients use it for half messages only.
+        response.entries.add(
+            status=status_of(outcome), message_id=message_id, transaction_id=message_id, offset=result.queue_offset
+        )
+    return response
+
+
+# Looked up for every message: a module's global is cheaper than an attribute of the enum.
+_PUT_OK: Final = PutStatus.PUT_OK
+_OK_FIELD: Final = pb.SendMessageResponse(status=ok_status()).SerializeToString()
+_ENTRIES_TAG: Final = tag_of(pb.SendMessageResponse, "entries")
+_ENTRY_OK: Final = pb.SendResultEntry(status=ok_status()).SerializeToString()
+_MESSAGE_ID_TAG: Final = tag_of(pb.SendResultEntry, "message_id")
+_TRANSACTION_ID_TAG: Final = tag_of(pb.SendResultEntry, "transaction_id")
+_OFFSET_TAG: Final = tag_of(pb.SendResultEntry, "offset")
+
+
+def _stored_response(message_ids: list[str], results: list[AppendResult]) -> bytes:
+    """`_response` when every message is stored, put together from its bytes at a quarter of the cost."""
+    parts = [_OK_FIELD]
+    lengths = -1
+    head = middle = b""
+    for index, result in enumerate(results):
+        encoded_id = message_ids[index].encode()
+        queue_offset = result.queue_offset
+        # Zero is the default, which protobuf leaves out.
+        offset = number(queue_offset) if queue_offset else b""
+        offset_bytes = len(offset)
+        lengths_before, lengths = lengths, len(encoded_id) << 4 | offset_bytes
+        if lengths != lengths_before:  # Those of a request are mostly all the same.
+            head, middle = _entry_parts(len(encoded_id), offset_bytes)
+        parts.append(head)
+        parts.append(encoded_id)
+        parts.append(middle)
+        parts.append(encoded_id)
+        if offset_bytes:
+            parts.append(_OFFSET_TAG)
+            parts.append(offset)
+    return b"".join(parts)
+
+
+def _entry_parts(id_bytes: int, offset_bytes: int) -> tuple[bytes, bytes]:
+    """What stands before an entry's message id, its own length included, and what between that and the other id."""
+    key = id_bytes << 4 | offset_bytes
+    known = _known_entry_parts.get(key)
+    if known is not None:
+        return known
+    id_length = number(id_bytes)
+    head = _ENTRY_OK + _MESSAGE_ID_TAG + id_length
+    middle = _TRANSACTION_ID_TAG + id_length
+    offset_field_bytes = len(_OFFSET_TAG) + offset_bytes if offset_bytes else 0
+    entry_bytes = len(head) + len(middle) + 2 * id_bytes + offset_field_bytes
+    parts = (_ENTRIES_TAG + number(entry_bytes) + head, middle)
+    if id_bytes <= _KNOWN_ID_BYTES_MAX:
+        _known_entry_parts[key] = parts
+    return parts
+
+
+_KNOWN_ID_BYTES_MAX: Final = 127
+_known_entry_parts: Final[dict[int, tuple[bytes, bytes]]] = {}
+"""By the lengths of id and offset: as many as there are."""

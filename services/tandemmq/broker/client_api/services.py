@@ -1,0 +1,129 @@
+"""What the client API's handlers need of the broker. The broker implements it; unit tests do so in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tandemmq.broker.client_api.sessions import ClientSessions
+from tandemmq.broker.put import PutAnswer, PutDone
+from tandemmq.broker.tracing.send_tracer import SendTracer
+from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.message.record import Host, OutgoingMessage
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupTable
+from tandemmq.core.metadata.topic_table import TopicTable
+from tandemmq.core.routing.values import BrokerIdentity, TopicRoute
+from tandemmq.service.rpc import Call
+
+__all__ = ["ApiOptions", "BrokerServices", "Timer", "Timers"]
+
+
+@dataclass(slots=True)
+class ApiOptions:
+    """Limits and switches of the client API. They may change while it serves."""
+
+    # Largest body (`maxMessageSize`).
+    max_message_bytes: int = 4 << 20
+    # A consumer group that is not known is created at its first receive (`autoCreateSubscriptionGroup`). Off, such a
+    # receive is refused with CONSUMER_GROUP_NOT_FOUND.
+    auto_create_subscription_group: bool = True
+
+
+class Timer(Protocol):
+    """A callback that is still to come."""
+
+    def cancel(self) -> None:
+        """It will not."""
+
+
+class Timers(Protocol):
+    """The part of an asyncio event loop that handlers use; `asyncio.get_running_loop()` is one, and so is
+    `tandemmq.service.loop_turns.LoopTurns`."""
+
+    def call_soon(self, callback: Callable[[], object]) -> object:
+        """Calls back when all that the current turn brought was handled; at the end of the next one if it is asked for
+        then."""
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
+        """Calls back after `delay` seconds."""
+
+
+class BrokerServices(Protocol):
+    """One broker as its API sees it. Event loop only; nothing blocks."""
+
+    @property
+    def identity(self) -> BrokerIdentity:
+        """Cluster, broker group and id."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why messages are neither taken nor given now (a slave, recovering, stopping), in words for a client.
+
+        None when this broker serves as its group's master.
+        """
+
+    @property
+    def store_host(self) -> Host:
+        """Address written into records."""
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+
+    @property
+    def timers(self) -> Timers:
+        """Callbacks."""
+
+    @property
+    def options(self) -> ApiOptions:
+        """Limits and switches."""
+
+    @property
+    def topics(self) -> TopicTable:
+        """Topics of this broker group."""
+
+    @property
+    def groups(self) -> SubscriptionGroupTable:
+        """Consumer groups of this broker group."""
+
+    @property
+    def leases(self) -> LeaseTable:
+        """What is delivered and not yet acknowledged."""
+
+    @property
+    def sessions(self) -> ClientSessions:
+        """Clients heard of."""
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Who serves a topic in the cluster, this broker group included; None when nobody does."""
+
+    @property
+    def send_tracer(self) -> SendTracer | None:
+        """Makes traces of sends; None while tracing is off."""
+
+    def put(
+        self,
+        messages: Sequence[OutgoingMessage],
+        done: PutAnswer | PutDone,
+        call: Call | None = None,
+        traceparents: Sequence[str] = (),
+    ) -> None:
+        """Stores messages of one topic, all or none, and tells `done` their final results, at once or later.
+
+        Final means: every flush and copy the settings ask for was had, or is known to be missing. `call` is what the
+        messages came with, and `traceparents` are those that they had themselves.
+        """
+
+    def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
+        """Creates a readable and writable topic, and calls `done` when it is durable."""
+
+    def create_group(self, group: str, *, client_id: str) -> str | None:
+        """Creates a consumer group with default settings because a client named it; or says why not, and what to do."""
+
+    def when_group_written(self, group: str, done: Callable[[], object]) -> None:
+        """Calls `done` when the group is durable; for one that was not made just now, at once."""
+
+    def persist_leases(self) -> None:
+        """Writes what changed in the lease table. Called before any answer that depends on the change."""

@@ -1,0 +1,166 @@
+"""Which clients are connected: what each said of itself, and when it was last heard.
+
+A session is a memory, not a right: after a restart clients go on heartbeating and receiving for minutes before they
+send their settings again, so nothing is refused for want of one. It is kept for leases the broker renews for a client
+(they end with it) and for whoever asks who is connected.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+
+__all__ = [
+    "RECEIVE_BATCH_MAX",
+    "SESSION_EXPIRY_MS",
+    "ClientSession",
+    "ClientSessions",
+    "GroupPolicy",
+    "merged_settings",
+]
+
+# Rust clients beat every 30 s: four beats may be lost.
+SESSION_EXPIRY_MS: Final = 120_000
+# Client ids are whatever callers say: about 500 bytes each.
+_SESSIONS_MAX: Final = 100_000
+
+
+@dataclass(slots=True)
+class ClientSession:
+    """One client as it described itself. Times are monotonic."""
+
+    client_id: str
+    last_seen_ms: int
+    # Name of the ClientType; "" until the client said it.
+    client_type: str = ""
+    # Consumer group; "" for producers.
+    group: str = ""
+    language: str = ""
+    version: str = ""
+    # Address it connected from.
+    peer: str = ""
+    # Topics it sends to, or its filter expression by topic.
+    subscriptions: dict[str, str] = field(default_factory=dict)
+
+
+class ClientSessions:
+    """The table of sessions. Event loop only. `gone` is told the id of each client that left or fell silent."""
+
+    def __init__(self, gone: Callable[[str], None], *, max_sessions: int = _SESSIONS_MAX) -> None:
+        """Beyond `max_sessions` the client heard of longest ago is forgotten."""
+        self._gone = gone
+        self._max_sessions = max_sessions
+        # The one heard of longest ago first, so that `expire` looks at no more than the silent ones.
+        self._sessions: OrderedDict[str, ClientSession] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def all(self) -> list[ClientSession]:
+        """Every session, the one heard of longest ago first."""
+        return list(self._sessions.values())
+
+    def get(self, client_id: str) -> ClientSession | None:
+        """The client's session, None when it is not known."""
+        return self._sessions.get(client_id)
+
+    def seen(self, client_id: str, *, now_ms: int) -> ClientSession:
+        """Notes a sign of life; the session is made if there was none."""
+        session = self._sessions.get(client_id)
+        if session is None:
+            session = ClientSession(client_id=client_id, last_seen_ms=now_ms)
+            self._sessions[client_id] = session
+            if len(self._sessions) > self._max_sessions:
+                self.terminate(next(iter(self._sessions)))
+        else:
+            self._sessions.move_to_end(client_id)
+        session.last_seen_ms = now_ms
+        return session
+
+    def terminate(self, client_id: str) -> None:
+        """The client said goodbye. Unknown ids are fine: a goodbye may come twice."""
+        if self._sessions.pop(client_id, None) is not None:
+            self._gone(client_id)
+
+    def expire(self, *, now_ms: int) -> None:
+        """Forgets those silent for 120 s."""
+        while self._sessions:
+            session = next(iter(self._sessions.values()))
+            if now_ms - session.last_seen_ms < SESSION_EXPIRY_MS:
+                return
+            self.terminate(session.client_id)
+
+
+# The server's half of a client's Settings, laid over what the client sent.
+#
+# The reply starts as a copy: C++ clients adopt the resource namespace of the echoed topics. What is laid over it
+# follows RocketMQ's GrpcClientSettingsManager; several clients refuse to start, or busy-loop, when such a field is
+# missing.
+
+RECEIVE_BATCH_MAX: Final = 32
+
+_PUSH_POLLING_MS: Final = 20_000
+_PRODUCER_ATTEMPTS: Final = 3
+_PRODUCER_BACKOFF_INITIAL_MS: Final = 10
+_PRODUCER_BACKOFF_MAX_MS: Final = 1_000
+_BACKOFF_MULTIPLIER: Final = 2.0
+
+# RocketMQ's delay levels; whole seconds, because Python and Node clients read nothing finer.
+_CONSUMER_BACKOFF_S: Final = (
+    *(1, 5, 10, 30),
+    *(minutes * 60 for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+    *(3_600, 7_200),
+)
+
+
+class GroupPolicy(NamedTuple):
+    """What the broker's configuration says of a consumer group."""
+
+    # Ordered delivery.
+    fifo: bool
+    # Deliveries of one message, the first included.
+    max_attempts: int
+
+
+def merged_settings(
+    settings: definition.Settings, *, max_body_bytes: int, group_policy: GroupPolicy | None
+) -> definition.Settings:
+    """The reply to `settings`. `group_policy` is that of the subscription's group; None for a producer."""
+    merged = definition.Settings()
+    merged.CopyFrom(settings)
+    merged.metric.on = False
+    if settings.WhichOneof("pub_sub") == "publishing":
+        merged.publishing.max_body_size = max_body_bytes
+        merged.publishing.validate_message_type = True
+        _exponential_backoff(merged.backoff_policy, _PRODUCER_ATTEMPTS)
+        return merged
+    assert group_policy is not None, "a subscription belongs to a group"
+    merged.subscription.fifo = group_policy.fifo
+    if settings.client_type == definition.PUSH_CONSUMER:
+        merged.subscription.receive_batch_size = RECEIVE_BATCH_MAX
+        merged.subscription.long_polling_timeout.FromMilliseconds(_PUSH_POLLING_MS)
+    if settings.user_agent.language == definition.NODE_JS:
+        # Node implements no customized policy for push consumers.
+        _exponential_backoff(merged.backoff_policy, group_policy.max_attempts)
+    else:
+        _customized_backoff(merged.backoff_policy, group_policy.max_attempts)
+    return merged
+
+
+def _exponential_backoff(policy: definition.RetryPolicy, max_attempts: int) -> None:
+    policy.max_attempts = max_attempts
+    policy.exponential_backoff.initial.FromMilliseconds(_PRODUCER_BACKOFF_INITIAL_MS)
+    policy.exponential_backoff.max.FromMilliseconds(_PRODUCER_BACKOFF_MAX_MS)
+    policy.exponential_backoff.multiplier = _BACKOFF_MULTIPLIER
+
+
+def _customized_backoff(policy: definition.RetryPolicy, max_attempts: int) -> None:
+    policy.max_attempts = max_attempts
+    # Cleared first: the list must be identical in every reply, since C++ clients append what they read.
+    del policy.customized_backoff.next[:]
+    for seconds in _CONSUMER_BACKOFF_S:
+        policy.customized_backoff.next.add().seconds = seconds

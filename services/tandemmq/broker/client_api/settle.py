@@ -1,0 +1,390 @@
+"""How a delivery ends: acknowledged, given more or less time, or moved to the dead letter queue.
+
+A handle that cannot be honoured always gets INVALID_RECEIPT_HANDLE, whatever is wrong with it: push consumers repeat
+every other failure once a second without end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Final
+
+from tandemmq.broker.client_api.delivery_encoding import encoded_length, length_delimited, tag_of
+from tandemmq.broker.client_api.services import BrokerServices
+from tandemmq.broker.client_api.validation import (
+    OK,
+    Code,
+    Outcome,
+    check_client_id,
+    check_group,
+    check_lease,
+    check_topic,
+    common_status,
+    ok_status,
+    status_of,
+)
+from tandemmq.broker.dead_letters import DeadLetterQueues
+from tandemmq.broker.tracing.receive_tracer import Failure, ReceiveTracer, SettleTrace
+from tandemmq.core.delivery.lease_state import read_handle
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.rpc import Call
+
+__all__ = ["AckRequest", "SettleHandler", "encoded_ack"]
+
+
+# The request of AckMessage, the call that comes most often: most clients make one for each message.
+#
+# What they all send - group, topic, then entries of a message id and a handle - is read from its bytes in place, and
+# an entry's bytes go into the answer as they are. Whatever looks otherwise is left to protobuf.
+#
+#     0A length   group: Resource
+#     12 length   topic: Resource
+#     1A length   entry, any number:  0A length  message id,  12 length  receipt handle
+
+# Pairs of a group and a topic whose encoded names are remembered; each costs about 300 bytes.
+_NAMES_MAX: Final = 4_096
+
+_GROUP: Final = tag_of(pb.AckMessageRequest, "group")[0]
+_TOPIC: Final = tag_of(pb.AckMessageRequest, "topic")[0]
+_ENTRY: Final = tag_of(pb.AckMessageRequest, "entries")[0]
+# The fields of a request's entry have the same numbers in an answer's.
+_MESSAGE_ID: Final = tag_of(pb.AckMessageResultEntry, "message_id")
+_RECEIPT_HANDLE: Final = tag_of(pb.AckMessageResultEntry, "receipt_handle")
+_MESSAGE_ID_BYTE: Final = _MESSAGE_ID[0]
+_RECEIPT_HANDLE_BYTE: Final = _RECEIPT_HANDLE[0]
+
+
+class AckRequest:
+    """One request. `entries` has message id and handle of each as they are encoded, in a request and in an answer."""
+
+    __slots__ = ("entries", "group", "handles", "topic")
+
+    def __init__(self, group: str, topic: str, handles: list[str], entries: list[bytes]) -> None:
+        self.group: Final = group
+        self.topic: Final = topic
+        self.handles: Final = handles
+        self.entries: Final = entries
+
+    @staticmethod
+    def FromString(data: bytes, /) -> AckRequest:  # noqa: N802  # as messages of protobuf have it
+        """Reads a request; raises protobuf's DecodeError."""
+        try:
+            request = _plain(data)
+        except IndexError:  # ends inside a field
+            request = None
+        return _any(data) if request is None else request
+
+
+def _plain(data: bytes) -> AckRequest | None:
+    """The usual request; None for any other."""
+    size = len(data)
+    if size < 2 or data[0] != _GROUP:
+        return None
+    topic_at = 2 + data[1]
+    if data[topic_at] != _TOPIC:
+        return None
+    entry_at = topic_at + 2 + data[topic_at + 1]
+    if data[1] > 0x7F or data[topic_at + 1] > 0x7F or entry_at > size:
+        return None
+    group, topic = _names(data[:entry_at])
+    handles: list[str] = []
+    entries: list[bytes] = []
+    while entry_at < size:
+        start = entry_at + 2
+        end = start + data[entry_at + 1]
+        entry = data[start:end]
+        # In ASCII: no length of two bytes, and no text that is none.
+        if data[entry_at] != _ENTRY or data[entry_at + 1] > 0x7F or end > size or not entry.isascii():
+            return None
+        handle_at = 2 + entry[1]
+        if entry[0] != _MESSAGE_ID_BYTE or entry[handle_at] != _RECEIPT_HANDLE_BYTE:
+            return None
+        if handle_at + 2 + entry[handle_at + 1] != len(entry):
+            return None
+        handles.append(entry[handle_at + 2 :].decode())
+        entries.append(entry)
+        entry_at = end
+    return AckRequest(group, topic, handles, entries)
+
+
+@lru_cache(maxsize=_NAMES_MAX)
+def _names(data: bytes) -> tuple[str, str]:
+    """Group and topic of a request without entries."""
+    request = pb.AckMessageRequest.FromString(data)
+    return request.group.name, request.topic.name
+
+
+def _any(data: bytes) -> AckRequest:
+    request = pb.AckMessageRequest.FromString(data)
+    # A list: protobuf's own container ends each iteration with an exception and its text.
+    entries = request.entries[:]
+    handles = [entry.receipt_handle for entry in entries]
+    encoded = [_encoded(entry.message_id.encode(), handle.encode()) for entry, handle in zip(entries, handles)]
+    return AckRequest(request.group.name, request.topic.name, handles, encoded)
+
+
+def _encoded(message_id: bytes, handle: bytes) -> bytes:
+    return b"".join(
+        (_MESSAGE_ID, encoded_length(message_id), message_id, _RECEIPT_HANDLE, encoded_length(handle), handle)
+    )
+
+
+_ACK: Final = "AckMessage"
+_CHANGE: Final = "ChangeInvisibleDuration"
+_FORWARD: Final = "ForwardMessageToDeadLetterQueue"
+
+
+class SettleHandler:
+    """Serves AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue.
+
+    `settled` is called after leases changed, so that receives which wait for one of them look.
+    """
+
+    def __init__(
+        self,
+        services: BrokerServices,
+        dead_letters: DeadLetterQueues,
+        *,
+        settled: Callable[[], None],
+        tracer: ReceiveTracer | None,
+    ) -> None:
+        self._services = services
+        self._clock = services.clock
+        self._leases = services.leases
+        self._dead_letters = dead_letters
+        self._settled = settled
+        self._tracer = tracer
+        # Acknowledged in this turn of the event loop, not yet written to the journal.
+        self._unanswered: list[tuple[Call, bytes, AckRequest]] = []
+        # When the first of them came.
+        self._turn_ms = 0
+        # Those of them that are traced.
+        self._traced: list[SettleTrace] = []
+
+    def ack_message(self, request: AckRequest, call: Call) -> None:
+        """Finishes messages. Each entry has its own outcome; the overall one is theirs if they agree.
+
+        Most clients acknowledge each message by a call of its own, many at a time. All of a turn are written to the
+        journal at once, and answered after that.
+        """
+        handles = request.handles
+        if not self._unanswered:
+            # Leases end by the millisecond, not by the microsecond: one time will do for a turn.
+            self._turn_ms = self._clock.monotonic_ms()
+        outcomes = self._acknowledged(request.group, request.topic, handles, call)
+        if isinstance(outcomes, Outcome):
+            call.send_encoded(encoded_ack(request.entries, [outcomes] * max(1, len(handles))))
+            call.finish()
+            self._trace(_ACK, request.topic, request.group, call, handles, outcomes)
+            return
+        if not self._unanswered:
+            self._services.timers.call_soon(self.answer_acknowledged)
+        self._unanswered.append((call, encoded_ack(request.entries, outcomes), request))
+        if self._tracer is not None and (outcomes.count(OK) != len(outcomes) or self._tracer.follows(handles)):
+            trace = self._tracer.settling(
+                _ACK, call, topic=request.topic, group=request.group, handles=handles, failure=_failure_of(outcomes)
+            )
+            if trace is not None:
+                self._traced.append(trace)
+
+    def _acknowledged(self, group: str, topic: str, handles: list[str], call: Call) -> list[Outcome] | Outcome:
+        """What became of each, or why the request is refused."""
+        if not handles:
+            return self._refused(group, topic, call) or _NO_ENTRY
+        if self._services.refusal is None and check_client_id(call) is None:
+            finished = self._leases.acknowledge_all(group=group, topic=topic, handles=handles, now_ms=self._turn_ms)
+            if finished is not None:
+                # Names under which messages are leased need no check.
+                outcomes: list[Outcome] = []
+                for is_finished, handle in zip(finished, handles):
+                    outcomes.append(OK if is_finished else _unknown_handle(handle))
+                return outcomes
+        return self._refused(group, topic, call) or [_unknown_handle(handle) for handle in handles]
+
+    def answer_acknowledged(self) -> None:
+        """Writes what was acknowledged since the last call, then says so."""
+        if not self._unanswered:
+            return
+        writing_ns = 0 if self._tracer is None else self._tracer.now_ns()
+        self._services.persist_leases()
+        unanswered, self._unanswered = self._unanswered, []
+        for call, response, _ in unanswered:
+            call.respond(response)
+        if self._tracer is not None:
+            self._trace_answered(self._tracer, unanswered[0], writing_ns)
+        self._settled()
+
+    def _trace_answered(self, tracer: ReceiveTracer, first: tuple[Call, bytes, AckRequest], writing_ns: int) -> None:
+        """All of a turn waited for one write. If that was slow, and none of them is traced, the first one is."""
+        wait = ("lease journal write", writing_ns, tracer.now_ns())
+        traced, self._traced = self._traced, []
+        if traced:
+            tracer.settled(traced, wait=wait)
+        elif tracer.is_slow(writing_ns):
+            call, _, request = first
+            self._trace(_ACK, request.topic, request.group, call, request.handles, OK, began_ns=writing_ns, wait=wait)
+
+    def change_invisible_duration(self, request: pb.ChangeInvisibleDurationRequest, call: Call) -> None:
+        """Lets a lease end at another time. The answer always has a handle: clients adopt it even with an error."""
+        group, topic = request.group.name, request.topic.name
+        invisible_ms = request.invisible_duration.ToMilliseconds()
+        outcome = self._refused(group, topic, call) or check_lease(invisible_ms, min_ms=0) or OK
+        handle: str | None = request.receipt_handle
+        if outcome is OK:
+            handle = self._services.leases.change_invisible(
+                group=group,
+                topic=topic,
+                handle=request.receipt_handle,
+                invisible_ms=invisible_ms,
+                now_ms=self._services.clock.monotonic_ms(),
+            )
+            self._services.persist_leases()
+            if handle is None:
+                outcome, handle = _unknown_handle(request.receipt_handle), request.receipt_handle
+        call.send(pb.ChangeInvisibleDurationResponse(status=status_of(outcome), receipt_handle=handle))
+        call.finish()
+        self._trace(_CHANGE, topic, group, call, [request.receipt_handle], outcome, new_handle=handle)
+        self._settled()
+
+    def forward_to_dead_letter_queue(self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call) -> None:
+        """Writes the message to `%DLQ%<group>`, then acknowledges it."""
+        group, topic = request.group.name, request.topic.name
+        refused = self._refused(group, topic, call)
+        if refused is not None:
+            self._end_forward(request, call, refused, began_ns=None)
+            return
+        leased = self._services.leases.leased(
+            group=group, topic=topic, handle=request.receipt_handle, now_ms=self._services.clock.monotonic_ms()
+        )
+        if leased is None:
+            moved = self._was_moved(group, topic, request.receipt_handle)
+            self._end_forward(request, call, OK if moved else _unknown_handle(request.receipt_handle), began_ns=None)
+            return
+        began_ns = None if self._tracer is None else self._tracer.now_ns()
+        self._dead_letters.move(
+            leased.record, group=group, attempts=leased.attempt, done=partial(self._forwarded, request, call, began_ns)
+        )
+
+    def _forwarded(
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call, began_ns: int | None, outcome: Outcome
+    ) -> None:
+        if outcome is OK:
+            # The lease may have ended while the copy was written; then the message is delivered once more and the
+            # next forward finds it moved already.
+            self._services.leases.acknowledge(
+                group=request.group.name,
+                topic=request.topic.name,
+                handle=request.receipt_handle,
+                now_ms=self._services.clock.monotonic_ms(),
+            )
+            self._services.persist_leases()
+        self._end_forward(request, call, outcome, began_ns=began_ns)
+        self._settled()
+
+    def _end_forward(
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call, outcome: Outcome, *, began_ns: int | None
+    ) -> None:
+        """Answers. `began_ns`: since when the dead letter was being written, if it was."""
+        call.send(pb.ForwardMessageToDeadLetterQueueResponse(status=status_of(outcome)))
+        call.finish()
+        if self._tracer is not None:
+            wait = ("dead letter write", began_ns, self._tracer.now_ns()) if began_ns is not None else None
+            self._trace(
+                _FORWARD,
+                request.topic.name,
+                request.group.name,
+                call,
+                [request.receipt_handle],
+                outcome,
+                began_ns=began_ns,
+                wait=wait,
+            )
+
+    def _was_moved(self, group: str, topic: str, handle: str) -> bool:
+        """Whether an earlier forward did it and only its answer was lost; clients repeat a forward until it is OK."""
+        receipt = read_handle(handle)
+        return receipt is not None and self._dead_letters.was_moved(
+            group, topic, receipt.queue_id, receipt.queue_offset
+        )
+
+    def _refused(self, group: str, topic: str, call: Call) -> Outcome | None:
+        if refused := check_client_id(call) or check_group(group) or check_topic(topic):
+            return refused
+        if (reason := self._services.refusal) is not None:
+            return Outcome(Code.FORBIDDEN, reason, retryable=True)
+        return None
+
+    def _trace(
+        self,
+        method: str,
+        topic: str,
+        group: str,
+        call: Call,
+        handles: Sequence[str],
+        outcome: Outcome,
+        *,
+        new_handle: str | None = None,
+        began_ns: int | None = None,
+        wait: tuple[str, int, int] | None = None,
+    ) -> None:
+        """Something was answered; whether that is traced is decided here."""
+        if self._tracer is None:
+            return
+        trace = self._tracer.settling(
+            method,
+            call,
+            topic=topic,
+            group=group,
+            handles=handles,
+            failure=_failure_of((outcome,)),
+            began_ns=began_ns,
+        )
+        if trace is not None:
+            if new_handle is not None:
+                self._tracer.handle_changed(trace, new_handle)
+            self._tracer.settled((trace,), wait=wait)
+
+
+def encoded_ack(entries: list[bytes], outcomes: list[Outcome]) -> bytes:
+    """An AckMessageResponse: the outcome of each of `AckRequest.entries`, and of all. Joined by hand at a third of
+    protobuf's cost."""
+    parts = [b""]
+    all_ok = True
+    for entry, outcome in zip(entries, outcomes):
+        if outcome is OK:
+            encoded = entry + _OK_ENTRY
+        else:
+            encoded = entry + length_delimited(_ENTRY_STATUS, status_of(outcome).SerializeToString())
+            all_ok = False
+        parts.append(_ENTRY_SETTLE)
+        parts.append(encoded_length(encoded))
+        parts.append(encoded)
+    parts[0] = _OK_OVERALL if all_ok and entries else _encoded_overall(outcomes)
+    return b"".join(parts)
+
+
+def _encoded_overall(outcomes: list[Outcome]) -> bytes:
+    return pb.AckMessageResponse(status=common_status(outcomes)).SerializeToString()
+
+
+_ENTRY_SETTLE: Final = tag_of(pb.AckMessageResponse, "entries")
+_ENTRY_STATUS: Final = tag_of(pb.AckMessageResultEntry, "status")
+_OK_OVERALL: Final = _encoded_overall([OK])
+_OK_ENTRY: Final = length_delimited(_ENTRY_STATUS, ok_status().SerializeToString())
+_NO_ENTRY: Final = Outcome(Code.BAD_REQUEST, "the request has no entry")
+
+
+def _unknown_handle(handle: str) -> Outcome:
+    return Outcome(
+        Code.INVALID_RECEIPT_HANDLE,
+        f"receipt handle {handle[:64]!r} is not of a running lease of this broker group: "
+        "it has ended, was replaced, or is another group's",
+    )
+
+
+def _failure_of(outcomes: Sequence[Outcome]) -> Failure | None:
+    for outcome in outcomes:
+        if outcome is not OK:
+            return Failure(Code.Name(outcome.code), outcome.text)
+    return None

@@ -1,0 +1,262 @@
+"""The Telemetry stream, heartbeats and goodbyes: how clients and broker know of each other.
+
+A stream lives as long as its client and is idle nearly all the time. Each settings message on it gets one reply, also
+those that clients repeat every few minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tandemmq.broker.client_api.services import BrokerServices
+from tandemmq.broker.client_api.sessions import GroupPolicy, merged_settings
+from tandemmq.broker.client_api.validation import (
+    CLIENT_ID_HEADER,
+    OK,
+    Code,
+    Outcome,
+    check_client_id,
+    check_group,
+    check_topic,
+    ok_status,
+    parsed_filter,
+    status_of,
+)
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
+from tandemmq.core.routing.route_table import QueueRow, queue_rows
+from tandemmq.core.routing.values import TopicRoute
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
+from tandemmq.service.route_messages import message_queue
+from tandemmq.service.rpc import Call, StatusCode
+
+__all__ = ["AssignmentHandler", "TelemetryHandler", "admit_group", "admitted_still", "group_policy"]
+
+
+# Consumer groups as the client API treats them: what their configuration means, and when they come into being.
+
+# RocketMQ's default of 16 retries (`retryMaxTimes`) after the first delivery.
+_DEFAULT_POLICY: Final = GroupPolicy(fifo=False, max_attempts=17)
+
+
+def group_policy(groups: SubscriptionGroupTable, group: str) -> GroupPolicy:
+    """The group's configuration, or the one it will be created with."""
+    config = groups.get(group)
+    if config is None:
+        return _DEFAULT_POLICY
+    return GroupPolicy(fifo=config.consume_message_orderly, max_attempts=config.max_attempts)
+
+
+def admit_group(services: BrokerServices, group: str, *, client_id: str) -> Outcome | None:
+    """Lets a group consume; creates it when it is new and the settings say so. A new one is not durable yet."""
+    config = services.groups.get(group)
+    if config is None:
+        if not services.options.auto_create_subscription_group:
+            return Outcome(
+                Code.CONSUMER_GROUP_NOT_FOUND,
+                f"consumer group {group} does not exist; create it, or set autoCreateSubscriptionGroup=true",
+            )
+        refusal = services.create_group(group, client_id=client_id)
+        if refusal is not None:
+            return Outcome(Code.TOO_MANY_REQUESTS, f"consumer group {group} was not created: {refusal}", retryable=True)
+        return None
+    return _disabled(config)
+
+
+def admitted_still(groups: SubscriptionGroupTable, group: str) -> Outcome | None:
+    """Why a group that was let in when its receive began to wait may not consume any more; None: it may."""
+    config = groups.get(group)
+    if config is None:
+        return Outcome(Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {group} was removed meanwhile")
+    return _disabled(config)
+
+
+def _disabled(config: SubscriptionGroupConfig) -> Outcome | None:
+    if config.consume_enable:
+        return None
+    return Outcome(Code.FORBIDDEN, f"consumer group {config.group_name} is disabled (consumeEnable=false)")
+
+
+_CLIENT_TYPES_OFFERED: Final = frozenset(
+    {definition.PRODUCER, definition.PUSH_CONSUMER, definition.SIMPLE_CONSUMER, definition.PULL_CONSUMER}
+)
+
+
+class TelemetryHandler:
+    """Serves Telemetry, Heartbeat and NotifyClientTermination."""
+
+    def __init__(self, services: BrokerServices) -> None:
+        self._services = services
+        self._streams: set[TelemetryStream] = set()
+
+    def telemetry(self, call: Call) -> TelemetryStream:
+        """A client opened its stream."""
+        stream = TelemetryStream(self._services, call, self._streams.discard)
+        self._streams.add(stream)
+        if refused := check_client_id(call):
+            call.send(pb.TelemetryCommand(status=status_of(refused)))
+            stream.end()
+        return stream
+
+    def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> None:
+        """A sign of life. Needs no session: after a broker's restart clients beat before they introduce themselves."""
+        outcome = check_client_id(call) or self._beat(request, call)
+        call.send(pb.HeartbeatResponse(status=status_of(outcome or OK)))
+        call.finish()
+
+    def notify_client_termination(self, request: pb.NotifyClientTerminationRequest, call: Call) -> None:
+        """The client stops. The group is not looked at: Go producers send an empty one."""
+        outcome = check_client_id(call)
+        if outcome is None:
+            self._services.sessions.terminate(call.header(CLIENT_ID_HEADER))
+            self._services.persist_leases()
+        call.send(pb.NotifyClientTerminationResponse(status=status_of(outcome or OK)))
+        call.finish()
+
+    def end_streams(self) -> None:
+        """The broker stops: clients reopen their streams elsewhere, or here when it is back."""
+        for stream in tuple(self._streams):
+            stream.end(StatusCode.UNAVAILABLE, "the broker is stopping")
+
+    def _beat(self, request: pb.HeartbeatRequest, call: Call) -> Outcome | None:
+        if request.client_type not in _CLIENT_TYPES_OFFERED:
+            return Outcome(Code.UNRECOGNIZED_CLIENT_TYPE, f"client type {request.client_type} is not offered")
+        is_consumer = request.client_type != definition.PRODUCER
+        if is_consumer and (refused := check_group(request.group.name)):
+            return refused
+        client_id = call.header(CLIENT_ID_HEADER)
+        self._services.leases.client_seen(client_id)
+        session = self._services.sessions.seen(client_id, now_ms=self._services.clock.monotonic_ms())
+        session.client_type = definition.ClientType.Name(request.client_type)
+        session.group = request.group.name if is_consumer else ""
+        session.peer = call.peer
+        return None
+
+
+class TelemetryStream:
+    """One client's stream, a `tandemmq.service.rpc.StreamHandler`."""
+
+    def __init__(self, services: BrokerServices, call: Call, ended: Callable[[TelemetryStream], None]) -> None:
+        self._services = services
+        self._call = call
+        self._ended = ended
+
+    def message(self, command: pb.TelemetryCommand, /) -> None:
+        """Settings are answered. Whatever else clients send are answers to questions this broker does not ask."""
+        if command.WhichOneof("command") == "settings":
+            self._settings(command.settings)
+
+    def half_closed(self) -> None:
+        """An orderly end."""
+        self.end()
+
+    def cancelled(self) -> None:
+        """The connection broke. The session outlives it: the client may be back in a moment."""
+        self._ended(self)
+
+    def end(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
+        """Ends the stream from this side."""
+        self._ended(self)
+        self._call.finish(code, detail)
+
+    def _settings(self, settings: definition.Settings) -> None:
+        kind = settings.WhichOneof("pub_sub")
+        if kind is None:
+            self.end(StatusCode.INVALID_ARGUMENT, "settings: neither publishing nor subscription is set")
+            return
+        is_producer = kind == "publishing"
+        refused = _check_publishing(settings.publishing) if is_producer else _check_subscription(settings.subscription)
+        if refused:
+            self.end(StatusCode.INVALID_ARGUMENT, f"settings: {refused.text}")
+            return
+        self._remember(settings, is_producer=is_producer)
+        policy: GroupPolicy | None = None
+        if not is_producer:
+            policy = group_policy(self._services.groups, settings.subscription.group.name)
+        merged = merged_settings(settings, max_body_bytes=self._services.options.max_message_bytes, group_policy=policy)
+        # Both parts are needed: the Python client ignores settings without an OK status.
+        self._call.send(pb.TelemetryCommand(status=ok_status(), settings=merged))
+
+    def _remember(self, settings: definition.Settings, *, is_producer: bool) -> None:
+        session = self._services.sessions.seen(
+            self._call.header(CLIENT_ID_HEADER), now_ms=self._services.clock.monotonic_ms()
+        )
+        if settings.client_type in definition.ClientType.values():
+            session.client_type = definition.ClientType.Name(settings.client_type)
+        if settings.user_agent.language in definition.Language.values():
+            session.language = definition.Language.Name(settings.user_agent.language)
+        session.version = settings.user_agent.version
+        session.peer = self._call.peer
+        if is_producer:
+            session.subscriptions = {topic.name: "" for topic in settings.publishing.topics}
+        else:
+            session.group = settings.subscription.group.name
+            session.subscriptions = {
+                entry.topic.name: entry.expression.expression for entry in settings.subscription.subscriptions
+            }
+
+
+def _check_publishing(publishing: definition.Publishing) -> Outcome | None:
+    return next(filter(None, (check_topic(topic.name) for topic in publishing.topics)), None)
+
+
+def _check_subscription(subscription: definition.Subscription) -> Outcome | None:
+    if refused := check_group(subscription.group.name):
+        return refused
+    for entry in subscription.subscriptions:
+        if refused := check_topic(entry.topic.name):
+            return refused
+        parsed = parsed_filter(entry.expression)
+        if isinstance(parsed, Outcome):
+            return parsed
+    return None
+
+
+# QueryAssignment: what the members of a push consumer group poll.
+#
+# Every member gets the same answer, because members share messages and not queues: one row with queue id -1 for each
+# broker group, which stands for all its queues. Groups with ordered delivery get every queue by its id.
+
+_ANY_QUEUE: Final = -1
+
+
+class AssignmentHandler:
+    """Serves QueryAssignment by `route`. A slave answers too: the route is the cluster's, not its own."""
+
+    def __init__(self, services: BrokerServices, route: Callable[[str], TopicRoute | None]) -> None:
+        self._services = services
+        self._route = route
+
+    def query_assignment(self, request: pb.QueryAssignmentRequest, call: Call) -> None:
+        """The readable queues of all masters that serve the topic now."""
+        rows = self._readable_rows(request, call)
+        if isinstance(rows, Outcome):
+            call.send(pb.QueryAssignmentResponse(status=status_of(rows)))
+            call.finish()
+            return
+        policy = group_policy(self._services.groups, request.group.name)
+        response = pb.QueryAssignmentResponse(status=ok_status())
+        for row in rows if policy.fifo else _one_for_each_broker(rows):
+            queue = message_queue(row, request.topic)
+            if not policy.fifo:
+                queue.id = _ANY_QUEUE
+            response.assignments.add(message_queue=queue)
+        call.send(response)
+        call.finish()
+
+    def _readable_rows(self, request: pb.QueryAssignmentRequest, call: Call) -> list[QueueRow] | Outcome:
+        topic = request.topic.name
+        refused = check_client_id(call) or check_topic(topic) or check_group(request.group.name)
+        if refused:
+            return refused
+        route = self._route(topic)
+        rows = queue_rows(route) if route is not None else []
+        if not rows:
+            return Outcome(Code.TOPIC_NOT_FOUND, f"topic {topic}: no broker group serves it now")
+        readable = [row for row in rows if row.permission.is_readable]
+        return readable or Outcome(Code.FORBIDDEN, f"topic {topic} has no readable queue")
+
+
+def _one_for_each_broker(rows: list[QueueRow]) -> list[QueueRow]:
+    return list({row.broker_name: row for row in reversed(rows)}.values())[::-1]

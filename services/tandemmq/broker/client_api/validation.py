@@ -1,0 +1,350 @@
+"""What a request must look like, checked in RocketMQ's order before anything is done for it.
+
+Each check returns None, or the `Outcome` to refuse the request with; `a or b or c` therefore reads as a list of rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from tandemmq.broker.client_api.message_translation import is_internal
+from tandemmq.broker.client_api.sent_message import SentMessage
+from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.lease_state import MAX_INVISIBLE_MS, MIN_INVISIBLE_MS
+from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.metadata.topic_table import group_name_problem, topic_name_problem
+from tandemmq.core.storage.put_result import PutStatus
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.service.route_messages import CLIENT_ID_HEADER
+from tandemmq.service.rpc import Call
+
+__all__ = [
+    "CLIENT_ID_HEADER",
+    "OK",
+    "PUT_OUTCOMES",
+    "Outcome",
+    "body_digest",
+    "check_body_digest",
+    "check_client_id",
+    "check_group",
+    "check_lease",
+    "check_message",
+    "check_topic",
+    "common_status",
+    "declared_type",
+    "ok_status",
+    "parsed_filter",
+    "status_of",
+]
+
+
+# What the broker decided, as a client of RocketMQ's API is told: the one table of codes.
+#
+# Business outcomes travel in `Status`, while the gRPC call itself ends OK; clients look for nothing else.
+
+Code = definition.Code
+
+
+class Outcome(NamedTuple):
+    """A code of the client API and the text that goes with it."""
+
+    code: definition.Code
+    text: str
+    # Whether the same request may succeed later or at another broker group. For readers and metrics: on the wire the
+    # code alone tells.
+    retryable: bool = False
+
+
+OK: Final = Outcome(Code.OK, "OK")
+
+# "Stored" in the text of a failure is a promise to the operator: the message is in the CommitLog and may be delivered,
+# the sender was only not assured of all the copies it asked for.
+PUT_OUTCOMES: Final[Mapping[PutStatus, Outcome]] = MappingProxyType(
+    {
+        PutStatus.PUT_OK: OK,
+        PutStatus.FLUSH_DISK_TIMEOUT: Outcome(
+            Code.MASTER_PERSISTENCE_TIMEOUT, "stored, but the flush to disk did not finish in time", retryable=True
+        ),
+        PutStatus.FLUSH_SLAVE_TIMEOUT: Outcome(
+            Code.SLAVE_PERSISTENCE_TIMEOUT, "stored, but too few slaves confirmed it in time", retryable=True
+        ),
+        PutStatus.SLAVE_NOT_AVAILABLE: Outcome(
+            Code.HA_NOT_AVAILABLE, "stored on the master only: too few slaves are in sync", retryable=True
+        ),
+        PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: Outcome(
+            Code.HA_NOT_AVAILABLE, "not stored: fewer members in sync than inSyncReplicas asks for", retryable=True
+        ),
+        PutStatus.SERVICE_NOT_AVAILABLE: Outcome(
+            Code.INTERNAL_SERVER_ERROR,
+            "not stored: the broker takes no messages now (stopping, recovering, or its disk is full)",
+            retryable=True,
+        ),
+        PutStatus.CREATE_MAPPED_FILE_FAILED: Outcome(
+            Code.INTERNAL_SERVER_ERROR, "not stored: no room for another CommitLog file", retryable=True
+        ),
+        PutStatus.MESSAGE_ILLEGAL: Outcome(
+            Code.PAYLOAD_TOO_LARGE, "not stored: the message, or the request's messages together, are too large"
+        ),
+        PutStatus.PROPERTIES_SIZE_EXCEEDED: Outcome(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE, "not stored: the properties need more than 32767 bytes"
+        ),
+        PutStatus.OS_PAGE_CACHE_BUSY: Outcome(
+            Code.TOO_MANY_REQUESTS, "not stored: the log cannot keep up", retryable=True
+        ),
+        PutStatus.UNKNOWN_ERROR: Outcome(Code.INTERNAL_SERVER_ERROR, "not stored: unexpected failure", retryable=True),
+    }
+)
+
+_OK_STATUS: Final = definition.Status(code=Code.OK, message="OK")
+
+
+def ok_status() -> definition.Status:
+    """The status of success. Shared: for building responses, which copy it; never to be changed."""
+    return _OK_STATUS
+
+
+def status_of(outcome: Outcome) -> definition.Status:
+    """The outcome as it travels."""
+    return _OK_STATUS if outcome is OK else definition.Status(code=outcome.code, message=outcome.text)
+
+
+def common_status(outcomes: Iterable[Outcome]) -> definition.Status:
+    """The overall status of a request with several entries: their common code, or MULTIPLE_RESULTS."""
+    first: Outcome | None = None
+    for outcome in outcomes:
+        if first is None:
+            first = outcome
+        elif outcome.code != first.code:
+            return definition.Status(code=Code.MULTIPLE_RESULTS, message="the entries have different results")
+    assert first is not None, "a response has at least one entry"
+    return status_of(first)
+
+
+_PROPERTY_COUNT_MAX: Final = 128
+_PROPERTY_BYTES_MAX: Final = 16_384
+_MESSAGE_GROUP_BYTES_MAX: Final = 63
+_DELAY_MAX_MS: Final = 24 * 3_600_000
+_RECOVERY_MAX_MS: Final = 3_600_000
+
+# Kinds of messages: a module's global is cheaper than an attribute of protobuf's module.
+_NORMAL: Final[int] = definition.NORMAL
+_FIFO: Final[int] = definition.FIFO
+_DELAY: Final[int] = definition.DELAY
+_DECLARED_TYPES: Final[frozenset[int]] = frozenset((definition.TRANSACTION, definition.LITE, definition.PRIORITY))
+
+# Tags, and names of properties, that were found good, as far as they are short: most messages have one of a few. Each
+# forgets everything when it is full.
+_GOOD_TAGS_MAX: Final = 4_096
+_GOOD_NAMES_MAX: Final = 4_096
+_GOOD_CHARACTERS_MAX: Final = 128
+_good_tags: Final[set[str]] = set()
+_good_names: Final[set[str]] = set()
+
+# Java's Character.isISOControl.
+_CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def check_client_id(call: Call) -> Outcome | None:
+    """Every client names itself; the id is opaque."""
+    if call.header(CLIENT_ID_HEADER).strip():
+        return None
+    return Outcome(Code.CLIENT_ID_REQUIRED, f"the request has no {CLIENT_ID_HEADER} header")
+
+
+def check_topic(topic: str) -> Outcome | None:
+    """A topic's name, whether or not there is such a topic."""
+    problem = topic_name_problem(topic)
+    return None if problem is None else Outcome(Code.ILLEGAL_TOPIC, problem)
+
+
+def check_group(group: str) -> Outcome | None:
+    """A consumer group's name."""
+    problem = group_name_problem(group)
+    return None if problem is None else Outcome(Code.ILLEGAL_CONSUMER_GROUP, problem)
+
+
+def parsed_filter(expression: definition.FilterExpression) -> TagFilter | Outcome:
+    """The filter of a subscription or a receive."""
+    if expression.type == definition.SQL:
+        return Outcome(Code.ILLEGAL_FILTER_EXPRESSION, "SQL92 filters are not offered yet; filter by tag")
+    tag_filter = TagFilter.parse(expression.expression)
+    if tag_filter is None:
+        return Outcome(
+            Code.ILLEGAL_FILTER_EXPRESSION,
+            f"filter {expression.expression[:200]!r} is neither * nor tags joined by ||",
+        )
+    return tag_filter
+
+
+def check_message(sent: SentMessage, max_body_bytes: int, clock: Clock) -> Outcome | None:
+    """One message of a send, apart from its topic: what RocketMQ's GrpcValidator and SendMessageActivity check."""
+    body_bytes = len(sent.body)
+    if body_bytes == 0 or body_bytes > max_body_bytes:
+        return _check_body(sent.body, max_body_bytes)
+    if sent.has_digest and (refused := check_body_digest(sent.digest_type, sent.digest_checksum, sent.body)):
+        return refused
+    if refused := _check_properties(sent):
+        return refused
+    message_id = sent.message_id
+    if not message_id or message_id.isspace():
+        return Outcome(Code.ILLEGAL_MESSAGE_ID, "the message id is blank")
+    if sent.delivery_timestamp is not None and (refused := _check_delay(sent.delivery_timestamp, clock.wall_ms())):
+        return refused
+    if sent.recovery_duration is not None and (refused := _check_recovery(sent.recovery_duration)):
+        return refused
+    return _check_message_group(sent.message_group) if sent.message_group else None
+
+
+def declared_type(sent: SentMessage) -> int:
+    """The kind of message, from what it carries; what it declares counts for the kinds that carry nothing."""
+    message_type = sent.message_type
+    if message_type > _FIFO and message_type in _DECLARED_TYPES:
+        return message_type
+    if sent.delivery_timestamp is not None:
+        return _DELAY
+    return _FIFO if sent.message_group else _NORMAL
+
+
+def check_body_digest(kind: int, checksum: str, body: bytes) -> Outcome | None:
+    """A digest that is sent must match. RocketMQ ignores it; a body damaged on the way is better found here."""
+    actual = body_digest(kind, body)
+    # CRC-32 is compared as a number: some clients pad it to eight digits and others do not.
+    if actual is None or checksum.upper().lstrip("0") == actual.lstrip("0"):
+        return None
+    return Outcome(Code.MESSAGE_CORRUPTED, "the body does not match its digest")
+
+
+def body_digest(kind: int, body: bytes) -> str | None:
+    """The digest of a body in upper-case hexadecimal; None for a kind without one."""
+    if kind == definition.CRC32:
+        return f"{zlib.crc32(body):08X}"
+    if kind == definition.MD5:
+        return hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    if kind == definition.SHA1:
+        return hashlib.sha1(body, usedforsecurity=False).hexdigest().upper()
+    return None
+
+
+def check_lease(invisible_ms: int, *, min_ms: int = MIN_INVISIBLE_MS) -> Outcome | None:
+    """A lease asked for: 10 s to 12 h at a receive, 0 to 12 h when it is changed."""
+    if min_ms <= invisible_ms <= MAX_INVISIBLE_MS:
+        return None
+    return Outcome(
+        Code.ILLEGAL_INVISIBLE_TIME,
+        f"invisible duration of {invisible_ms} ms: choose {min_ms} to {MAX_INVISIBLE_MS} ms",
+    )
+
+
+def _check_body(body: bytes, max_body_bytes: int) -> Outcome | None:
+    if 0 < len(body) <= max_body_bytes:
+        return None
+    if not body:
+        return Outcome(Code.MESSAGE_BODY_EMPTY, "the message body is empty")
+    return Outcome(
+        Code.MESSAGE_BODY_TOO_LARGE, f"the message body has {len(body)} bytes, the limit is {max_body_bytes}"
+    )
+
+
+def _check_properties(sent: SentMessage) -> Outcome | None:
+    """User properties, tag and keys: their names, their characters, their total size."""
+    own_bytes = 0
+    if sent.user_properties is not None:
+        refused = _check_user_properties(sent.user_properties)
+        if isinstance(refused, Outcome):
+            return refused
+        own_bytes = refused
+    tag = sent.tag
+    characters = len(tag)
+    if tag and tag not in _good_tags and not _is_good_tag(tag):
+        return Outcome(
+            Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r}: it must not be blank nor contain '|' or a control character"
+        )
+    for key in sent.keys:
+        if not key:
+            continue
+        if (not key.isprintable() and _CONTROL_CHARACTER.search(key) is not None) or key.isspace():
+            return Outcome(
+                Code.ILLEGAL_MESSAGE_KEY, f"key {key!r}: it must not be blank nor contain a control character"
+            )
+        characters += len(key)
+    # No character has more than four bytes: few of them need not be counted.
+    if own_bytes + 4 * characters <= _PROPERTY_BYTES_MAX:
+        return None
+    total_bytes = own_bytes + _byte_count(tag) + sum([_byte_count(key) for key in sent.keys])
+    if total_bytes > _PROPERTY_BYTES_MAX:
+        return Outcome(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"properties, tag and keys have {total_bytes} bytes, the limit is {_PROPERTY_BYTES_MAX}",
+        )
+    return None
+
+
+def _is_good_tag(tag: str) -> bool:
+    """Whether it may be one; remembered."""
+    if not tag.strip() or "|" in tag or _has_control_character(tag):
+        return False
+    if len(tag) <= _GOOD_CHARACTERS_MAX:
+        if len(_good_tags) >= _GOOD_TAGS_MAX:
+            _good_tags.clear()
+        _good_tags.add(tag)
+    return True
+
+
+def _check_user_properties(properties: dict[str, str]) -> Outcome | int:
+    """What is wrong with an application's own properties, or how many bytes they have."""
+    if len(properties) > _PROPERTY_COUNT_MAX:
+        return Outcome(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(properties)} properties, the limit is {_PROPERTY_COUNT_MAX}"
+        )
+    total_bytes = 0
+    for name, value in properties.items():
+        is_known = name in _good_names
+        if not is_known and is_internal(name):
+            return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property '{name}' is reserved by the broker")
+        if (not is_known and _has_control_character(name)) or _has_control_character(value):
+            return Outcome(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} contains a control character")
+        if not is_known and len(name) <= _GOOD_CHARACTERS_MAX:
+            if len(_good_names) >= _GOOD_NAMES_MAX:
+                _good_names.clear()
+            _good_names.add(name)
+        total_bytes += _byte_count(name) + _byte_count(value)
+    return total_bytes
+
+
+def _has_control_character(text: str) -> bool:
+    # Most text is printable, which is cheaper to tell; some that is not, such as U+00A0, is allowed all the same.
+    return not text.isprintable() and _CONTROL_CHARACTER.search(text) is not None
+
+
+def _byte_count(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _check_delay(delivery: Timestamp, now_wall_ms: int) -> Outcome | None:
+    delay_ms = delivery.ToMilliseconds() - now_wall_ms
+    if delay_ms <= _DELAY_MAX_MS:
+        return None
+    return Outcome(Code.ILLEGAL_DELIVERY_TIME, f"delivery in {delay_ms} ms, the limit is {_DELAY_MAX_MS} ms")
+
+
+def _check_recovery(recovery: Duration) -> Outcome | None:
+    recovery_ms = recovery.ToMilliseconds()
+    if recovery_ms <= _RECOVERY_MAX_MS:
+        return None
+    return Outcome(Code.BAD_REQUEST, f"transaction recovery after {recovery_ms} ms, the limit is {_RECOVERY_MAX_MS} ms")
+
+
+def _check_message_group(message_group: str) -> Outcome | None:
+    if not message_group.strip() or _has_control_character(message_group):
+        return Outcome(Code.ILLEGAL_MESSAGE_GROUP, "the message group is blank or contains a control character")
+    if len(message_group.encode()) > _MESSAGE_GROUP_BYTES_MAX:
+        return Outcome(Code.ILLEGAL_MESSAGE_GROUP, f"the message group has more than {_MESSAGE_GROUP_BYTES_MAX} bytes")
+    return None

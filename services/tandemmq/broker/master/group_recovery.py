@@ -1,0 +1,581 @@
+"""Before a master serves: hear every replica its group ever had, and fetch what one of them has more (ADR 28).
+
+`MasterStart` in the core decides; here NameServers and replicas are asked, and logs compared, cut and copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from tandemmq.broker.leases import LeaseCopy, LeaseFiles, LeasePosition, LeaseStorage
+from tandemmq.broker.metadata_tables import MetadataTables
+from tandemmq.broker.peer_client import PeerClient, PeerLog, PeerUnavailable
+from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.replica_proof import digest_of, find_common_end
+from tandemmq.core.clock import Clock
+from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
+from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, OperatorActs, OperatorMarks
+from tandemmq.core.replication.common_prefix import TAIL_BYTES, tail_range
+from tandemmq.core.replication.frames import RemoteProtocolError
+from tandemmq.core.replication.log_history import LogExtent, LogRange
+from tandemmq.core.replication.master_start import (
+    Fetch,
+    MasterStart,
+    OwnReplica,
+    Relation,
+    ReplicaAnswer,
+    Serve,
+    Wait,
+    memory_of,
+)
+from tandemmq.core.replication.slave_catch_up import cut_refusal
+from tandemmq.core.routing.values import BrokerIdentity, RegisteredBroker, ReplicaMemory
+from tandemmq.core.storage.message_store import MessageStore
+
+__all__ = ["GroupRecovery", "GroupView", "cut_progress", "recover_leases", "recover_metadata"]
+
+log = structlog.get_logger(__name__)
+
+ASK_PAUSE_S: Final = 0.2
+# While it waits for somebody, who may be away for hours.
+ASK_PAUSE_MAX_S: Final = 2.0
+_RETELL_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """Where to ask. `told` asks every NameServer what it remembers of the group; None of one that did not answer."""
+
+    name_servers: frozenset[str]
+    own_endpoint: Callable[[], str]
+    """Our metadata plane, as we are registered."""
+    members: Callable[[], Sequence[RegisteredBroker]]
+    """Those registered now, ourselves perhaps included."""
+    told: Callable[[], Awaitable[Mapping[str, Sequence[ReplicaMemory] | None]]]
+    forget: Callable[[str], Awaitable[None]]
+    """Has all NameServers forget a disk; those that cannot be reached are asked at the next start."""
+
+
+class GroupRecovery:
+    """One start of a master. `run` once; `waiting` and `accept_loss` meanwhile, from operators' calls.
+
+    `alone_with_store` keeps every job away while the log is cut or moved; `given_up` tells that the broker is to stop
+    instead; `state_changed` is called when `waiting` changes. `fetch_metadata` brings tables and leases from the
+    replicas at the given endpoints, the best first, and is told whether our disk was behind the best of them;
+    PeerUnavailable: what is needed cannot be had now. `cut_progress` brings what groups have consumed beyond a queue's
+    end back to that end, durably. `damaged_tables` are those that cannot be read and that nobody in
+    reach has, by file; with `accepts_damage` it begins without them.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        replica: ReplicaIdentity,
+        identity: BrokerIdentity,
+        clock: Clock,
+        group: GroupView,
+        total_replicas: int,
+        recovery_timeout_ms: int,
+        accepts_loss: bool,
+        alone_with_store: Callable[[], AbstractAsyncContextManager[None]],
+        fetch_metadata: Callable[[Sequence[str], bool], Awaitable[None]],
+        cut_progress: Callable[[], Awaitable[None]],
+        damaged_tables: Callable[[], Mapping[str, str]] = dict,
+        accept_damage: Callable[[], object] = lambda: None,
+        given_up: Callable[[], bool] = lambda: False,
+        state_changed: Callable[[], None] = lambda: None,
+        connected_ids: Callable[[], Collection[int]] = tuple,
+        forgotten: Callable[[int], None] = lambda _broker_id: None,
+        tail_bytes: int = TAIL_BYTES,
+    ) -> None:
+        self._store = store
+        self._replica = replica
+        self._identity = identity
+        self._clock = clock
+        self._group = group
+        self._total_replicas = total_replicas
+        self._recovery_timeout_ms = recovery_timeout_ms
+        self._accepts_loss = accepts_loss
+        self._alone_with_store = alone_with_store
+        self._fetch_metadata = fetch_metadata
+        self._cut_progress = cut_progress
+        self._damaged_tables = damaged_tables
+        self._accept_damage = accept_damage
+        # At the start an operator accepts all that is damaged by then; later, what he was told of.
+        self._accepts_damage = accepts_loss
+        self._given_up_disks: set[str] = set()
+        self._half_records: dict[str, tuple[int, int]] = {}
+        """Of a disk whose log ends within a record: its end, and the end of its last whole record."""
+        self._given_up = given_up
+        self._state_changed = state_changed
+        self._connected_ids = connected_ids
+        self._forgotten = forgotten
+        self._tail_bytes = tail_bytes
+        self._is_whole = False
+        self._was_behind = False
+        self._told_waiting_ms = 0
+        self.waiting: Wait | None = None
+        """What this start waits for; None while it works, and once it is over."""
+        self.waiting_since_ms = 0
+        """Monotonic."""
+
+    @property
+    def waited_ms(self) -> int:
+        """For how long it has waited; 0 when it does not."""
+        return 0 if self.waiting is None else self._clock.monotonic_ms() - self.waiting_since_ms
+
+    def accept_loss(self, disk_ids: Sequence[str], damaged_tables: Sequence[str] = ()) -> str:
+        """An operator gives up what is waited for, disks or tables; why not, or empty. The operator named them."""
+        waiting = self.waiting
+        if waiting is None:
+            return "this broker does not wait for anything"
+        if not waiting.is_acceptable:
+            return f"no operator can give that up: {waiting.reason}"
+        missing = {memory.disk_id for memory in waiting.missing}
+        if set(disk_ids) != missing:
+            return f"disk_ids: it waits for {', '.join(sorted(missing)) or 'no disk'} now; look again"
+        tables = {file for file, _ in waiting.damaged_tables}
+        if set(damaged_tables) != tables:
+            return f"damaged_tables: it lacks {', '.join(sorted(tables)) or 'none'} now; look again"
+        log.warning(
+            "loss_accepted",
+            disks=sorted(missing),
+            damaged_tables=sorted(tables),
+            lost_bytes=waiting.lost_bytes,
+            reason=waiting.reason,
+        )
+        self._given_up_disks |= missing
+        if tables:
+            self._accepts_damage = True
+        return ""
+
+    def away(self) -> list[ReplicaMemory]:
+        """Of a master that serves: members that it remembers and that are not connected. It keeps its log for them."""
+        connected = self._connected_ids()
+        return [memory for memory in self._replica.replicas if memory.broker_id not in connected]
+
+    async def forget_away(self, disk_ids: Sequence[str]) -> str:
+        """An operator says that the members that are away will never come back; why not, or empty."""
+        away = {memory.disk_id: memory for memory in self.away()}
+        if set(disk_ids) != away.keys():
+            return f"disk_ids: {', '.join(sorted(away)) or 'none'} are away now; look again"
+        log.warning("replicas_forgotten", disks=sorted(away))
+        await self._forget(disk_ids)
+        for memory in away.values():
+            self._forgotten(memory.broker_id)
+        return ""
+
+    async def _forget(self, disk_ids: Sequence[str]) -> None:
+        # Ours first: a NameServer hears of every disk that a broker remembers.
+        await self._replica.forget(disk_ids)
+        for disk_id in disk_ids:
+            await self._group.forget(disk_id)
+
+    async def run(self, *, is_whole: bool) -> bool:
+        """Returns when this master may serve, in a new epoch that is durable; False: it is to stop instead.
+
+        `is_whole`: the last run of this disk lost nothing that its log held, as far as the disk knows.
+        """
+        self._is_whole = is_whole
+        start = MasterStart(
+            own=self._own(),
+            total_replicas=self._total_replicas,
+            name_servers=self._group.name_servers,
+            recovery_timeout_ms=self._recovery_timeout_ms,
+            started_ms=self._clock.monotonic_ms(),
+            remembered=self._replica.replicas,
+        )
+        log.info("master_asks_its_group", end_offset=self._store.end_offset, is_whole=is_whole)
+        pause_s = ASK_PAUSE_S
+        while not self._given_up():
+            await self._ask_around(start)
+            start.accepts_loss, start.given_up = self._accepts_loss, frozenset(self._given_up_disks)
+            if start.run_of_us > self._replica.run:
+                # This disk was rolled back: what is said of it from now on is newer than what is remembered.
+                await self._replica.count_runs(start.run_of_us)
+                self._state_changed()
+            step = start.next_step(now_ms=self._clock.monotonic_ms())
+            if isinstance(step, Fetch):
+                self._note_waiting(None)
+                await self._fetch(start, step.answer)
+                pause_s = ASK_PAUSE_S
+                continue
+            if isinstance(step, Serve) and not await self._is_promised(start, step.epoch):
+                await asyncio.sleep(ASK_PAUSE_S)
+                continue
+            waiting = step if isinstance(step, Wait) else await self._metadata_wait(start)
+            if isinstance(step, Serve) and waiting is None:
+                await self._begin(start, step)
+                return True
+            self._note_waiting(waiting)
+            await asyncio.sleep(pause_s)
+            pause_s = min(ASK_PAUSE_MAX_S, 1.2 * pause_s)
+        return False
+
+    # Asking
+
+    def _own(self) -> OwnReplica:
+        return OwnReplica(
+            broker_id=self._identity.broker_id,
+            disk_id=self._replica.disk_id,
+            extent=self._extent(),
+            history=self._replica.history,
+            is_whole=self._is_whole,
+        )
+
+    def _extent(self) -> LogExtent:
+        return LogExtent(min_offset=self._store.min_offset, end_offset=self._store.end_offset)
+
+    async def _ask_around(self, start: MasterStart) -> None:
+        live = {
+            (member.identity.broker_id, member.disk_id, member.endpoints.metadata) for member in self._group.members()
+        }
+        for address, memories in (await self._group.told()).items():
+            if memories is not None:
+                start.name_server_told(address, memories, now_ms=self._clock.monotonic_ms())
+                # Who is registered comes by another stream, which may not have said anything yet.
+                live |= {(each.broker_id, each.disk_id, each.metadata_endpoint) for each in memories if each.live}
+        registered: set[str] = set()
+        rivals: dict[str, str] = {}
+        copies: set[str] = set()
+        for broker_id, disk_id, endpoint in sorted(live):
+            if not endpoint or endpoint == self._group.own_endpoint():
+                continue
+            registered.add(endpoint)
+            if disk_id == self._replica.disk_id and disk_id:
+                copies.add(endpoint)
+            elif broker_id == self._identity.broker_id and disk_id:
+                rivals[disk_id] = endpoint
+        endpoints = sorted(registered | set(start.endpoints_remembered()))
+        # All of them again each time: whoever is waited for may take hours, and meanwhile a replica that answered gets
+        # more from a master that is alive elsewhere, or goes away.
+        start.hear_anew()
+        # All at once: one that is gone for good takes its time to say nothing.
+        async with asyncio.TaskGroup() as tasks:
+            asked = {endpoint: tasks.create_task(self._ask(start, endpoint)) for endpoint in endpoints}
+        ourselves = [endpoint for endpoint, task in asked.items() if task.result()]
+        start.rivals_are(
+            {disk_id: endpoint for disk_id, endpoint in rivals.items() if endpoint not in ourselves},
+            copies=copies.difference(ourselves),
+        )
+
+    async def _ask(self, start: MasterStart, endpoint: str) -> bool:
+        """True when it was ourselves that answered: the address of a member that is no more."""
+        try:
+            async with PeerClient(endpoint) as peer:
+                theirs = await peer.log()
+                if theirs.disk_id == self._replica.disk_id and theirs.disk_id:
+                    # A copy may have been started as often as we were, but we do not serve yet.
+                    return theirs.run == self._replica.run and not theirs.serving
+                if theirs.broker_name and (theirs.cluster, theirs.broker_name) != (
+                    self._identity.cluster,
+                    self._identity.broker_name,
+                ):
+                    return False  # Its address is another group's now.
+                extent = self._whole(theirs.disk_id, theirs.extent)
+                relation = await self._relation(peer, extent)
+        except (PeerUnavailable, RemoteProtocolError) as error:
+            log.debug("replica_silent", endpoint=endpoint, reason=str(error))
+            return False
+        start.replica_answered(_answer_of(endpoint, theirs, extent, relation))
+        return False
+
+    async def _relation(self, peer: PeerClient, theirs: LogExtent) -> Relation:
+        ours = self._extent()
+        if theirs.is_empty:
+            return Relation.WITHIN
+        if ours.is_empty:
+            return Relation.EXTENDS
+        is_longer = theirs.end_offset > ours.end_offset
+        shorter, floor_offset = (ours, theirs.min_offset) if is_longer else (theirs, ours.min_offset)
+        tail = tail_range(shorter, floor_offset=floor_offset, length=self._tail_bytes)
+        if tail.start_offset >= tail.end_offset:
+            return Relation.PARTED if is_longer else Relation.WITHIN
+        (their_digest,) = await peer.digests([tail])
+        if their_digest != await digest_of(self._store, tail):
+            return Relation.PARTED
+        return Relation.EXTENDS if is_longer else Relation.WITHIN
+
+    def _whole(self, disk_id: str, extent: LogExtent) -> LogExtent:
+        """Without the part of a record at its end, if a fetch has shown that there is one."""
+        raw_end, whole_end = self._half_records.get(disk_id, (-1, 0))
+        return replace(extent, end_offset=whole_end) if extent.end_offset == raw_end else extent
+
+    # Taking over
+
+    async def _fetch(self, start: MasterStart, answer: ReplicaAnswer) -> None:
+        """Makes our log the replica's, as far as it gets: when the replica goes away, what came is kept."""
+        log.warning(
+            "fetching_log", replica=answer.endpoint, ours=self._store.end_offset, theirs=answer.extent.end_offset
+        )
+        # A log that was being fetched when the process dies is not whole, however it is stopped.
+        self._is_whole = False
+        self._was_behind = True
+        await asyncio.to_thread(self._store.doubt_tail)
+        history = self._replica.history
+        try:
+            async with PeerClient(answer.endpoint) as peer:
+                refusal = await self._cut_to_common(peer, answer) if answer.relation is Relation.PARTED else ""
+                if refusal:
+                    log.error("log_cannot_be_taken_over", replica=answer.endpoint, reason=refusal)
+                    start.cannot_fetch(answer, refusal)
+                    return
+                # What our log holds now, it shares with theirs. A version without histories leaves us ours.
+                history = answer.history if answer.history.epochs else history
+                # What we know of groups beyond our end is of messages that we gave up or lost. Others may come to stand
+                # there, and would be passed over. Before each copy: a start that dies in the middle cuts no more.
+                await self._cut_progress()
+                await self._copy(peer, answer)
+                if self._store.dispatched_offset < self._store.end_offset == answer.extent.end_offset:
+                    # Nobody was promised a record of which this is a part; and there is no more of it to be had.
+                    self._half_records[answer.disk_id] = (answer.extent.end_offset, self._store.dispatched_offset)
+        except (PeerUnavailable, RemoteProtocolError) as error:
+            # With it perhaps the only copy went: ask again. What the others said is void as well, since they may not
+            # extend what came so far.
+            log.error("fetch_failed", replica=answer.endpoint, reason=str(error), end_offset=self._store.end_offset)
+        else:
+            log.warning("log_fetched", replica=answer.endpoint, end_offset=self._store.end_offset)
+        await self._cut_half_record()
+        await self._replica.adopt_history(history)
+        start.log_changed(self._own())
+
+    async def _copy(self, peer: PeerClient, answer: ReplicaAnswer) -> None:
+        start_offset = answer.extent.min_offset if self._extent().is_empty else self._store.end_offset
+        async with self._alone_with_store():
+            async for offset, data in peer.read_log(LogRange(start_offset, answer.extent.end_offset)):
+                self._store.append_raw(offset, data)
+                while self._store.dispatch():
+                    await asyncio.sleep(0)
+
+    async def _cut_to_common(self, peer: PeerClient, answer: ReplicaAnswer) -> str:
+        """Cuts our log back to what the better one shares with it, and keeps the rest aside; why not, or empty."""
+        ours = self._extent()
+        common = await find_common_end(peer, self._store, answer.extent, tail_bytes=self._tail_bytes)
+        refusal = cut_refusal(
+            common.offset,
+            our_history=self._replica.history.up_to(ours.end_offset),
+            their_history=answer.history,
+            record_is_damaged=common.ours_is_damaged,
+        )
+        if refusal:
+            return refusal
+        async with self._alone_with_store():
+            kept = self._store.truncate(common.offset, reason="a replica had a better log")
+        log.warning(
+            "tail_kept",
+            reason="a replica has a better log",
+            cut_from=common.offset,
+            cut_to=ours.end_offset,
+            kept_as=None if kept is None else str(kept.path),
+        )
+        return ""
+
+    async def _cut_half_record(self) -> None:
+        """A slave's log, or what we got of it, may end inside a record; such a record was never acknowledged."""
+        if self._store.dispatched_offset < self._store.end_offset:
+            async with self._alone_with_store():
+                self._store.truncate(self._store.dispatched_offset, reason="a half record")
+
+    async def _is_promised(self, start: MasterStart, epoch: int) -> bool:
+        """Every member that answered takes no byte of an earlier epoch any more: not from a master that we know nothing
+        of, either. False: one of them went away, knows of a later epoch, or has got more log meanwhile; ask again.
+        """
+        for answer in start.answers:
+            try:
+                async with PeerClient(answer.endpoint) as peer:
+                    promise = await peer.promise_epoch(epoch, disk_id=self._replica.disk_id, identity=self._identity)
+            except PeerUnavailable as error:
+                log.warning("epoch_not_promised", replica=answer.endpoint, reason=str(error))
+                start.promise_refused(answer, 0)
+                return False
+            if promise is None:
+                continue
+            promised = self._whole(
+                answer.disk_id, LogExtent(min(answer.extent.min_offset, promise.end_offset), promise.end_offset)
+            )
+            if not promise.is_promised or promised.end_offset > answer.extent.end_offset:
+                log.info("epoch_promised_before", replica=answer.endpoint, epoch=promise.epoch, wanted=epoch)
+                start.promise_refused(answer, promise.epoch)
+                return False
+        return True
+
+    async def _metadata_wait(self, start: MasterStart) -> Wait | None:
+        """Takes tables and leases over from those that answered; what it has to wait for, if it cannot begin so."""
+        try:
+            await self._fetch_metadata([answer.endpoint for answer in start.answers], self._was_behind)
+        except PeerUnavailable as error:
+            reason = f"a replica does not give its topics, groups and offsets: {error}"
+            return Wait(reason, end_offset=self._store.end_offset)
+        damaged = self._damaged_tables()
+        if damaged and not self._accepts_damage:
+            # Another member may come that has them.
+            return _wait_for_tables(damaged, end_offset=self._store.end_offset)
+        if damaged:
+            log.warning("metadata_given_up", tables=sorted(damaged), kept="beside it, as .damaged")
+            self._accept_damage()
+        return None
+
+    async def _begin(self, start: MasterStart, step: Serve) -> None:
+        self._note_waiting(None)
+        await self._cut_half_record()
+        # Of what a replica told, too: nobody in reach has those messages any more, and others will stand there.
+        await self._cut_progress()
+        history = self._replica.history.begun(step.epoch, self._store.end_offset)
+        await self._replica.begin_epoch(history)
+        await self._replica.remember(*(memory_of(answer) for answer in start.answers))
+        if step.given_up:
+            await self._forget([memory.disk_id for memory in step.given_up])
+        log.info(
+            "epoch_begun",
+            epoch=step.epoch,
+            start_offset=self._store.end_offset,
+            reason=step.reason,
+            given_up=[memory.disk_id for memory in step.given_up],
+            lost_bytes=step.lost_bytes,
+        )
+
+    def _note_waiting(self, waiting: Wait | None) -> None:
+        if _is_same(waiting, self.waiting) and (
+            waiting is None or self._clock.monotonic_ms() - self._told_waiting_ms < _RETELL_MS
+        ):
+            self.waiting = waiting
+            return
+        now_ms = self._clock.monotonic_ms()
+        if self.waiting is None:
+            self.waiting_since_ms = now_ms
+        self.waiting = waiting
+        self._told_waiting_ms = now_ms
+        if waiting is not None and waiting.is_acceptable:
+            log.error(
+                "master_waits",
+                reason=waiting.reason,
+                lost_bytes=waiting.lost_bytes,
+                remedy=f"start the missing replica, or: tandemmq broker accept-loss {self._identity.broker_name}",
+            )
+        elif waiting is not None and waiting.needs_operator:
+            log.error("master_waits", reason=waiting.reason)
+        elif waiting is not None:
+            log.info("master_waits", reason=waiting.reason)
+        self._state_changed()
+
+
+def _is_same(waiting: Wait | None, before: Wait | None) -> bool:
+    """To those who are told: when somebody was last seen is no news."""
+    if waiting is None or before is None:
+        return waiting is before
+    return (waiting.reason, waiting.lost_bytes, waiting.is_acceptable) == (
+        before.reason,
+        before.lost_bytes,
+        before.is_acceptable,
+    )
+
+
+def _wait_for_tables(damaged: Mapping[str, str], *, end_offset: int) -> Wait:
+    told = tuple(sorted(damaged.items()))
+    return Wait(
+        "these tables are damaged, and no replica in reach has them: "
+        + "; ".join(f"{file} ({problem})" for file, problem in told),
+        end_offset=end_offset,
+        damaged_tables=told,
+        needs_operator=True,
+    )
+
+
+def _answer_of(endpoint: str, theirs: PeerLog, extent: LogExtent, relation: Relation) -> ReplicaAnswer:
+    return ReplicaAnswer(
+        broker_id=theirs.broker_id,
+        endpoint=endpoint,
+        disk_id=theirs.disk_id,
+        extent=extent,
+        history=theirs.history,
+        relation=relation,
+        serving=theirs.serving,
+        remembers=theirs.replicas,
+        promised_epoch=theirs.promised_epoch,
+    )
+
+
+# Before a master serves: what it takes from its replicas beside the log. Nothing of it says that a log is whole.
+
+
+async def recover_metadata(peer: PeerClient, tables: MetadataTables, storage: LeaseStorage) -> list[str]:
+    """Fetches the tables of one replica into a starting master's, durably; one line for each entry that came of it.
+    What operators did, and this disk does not know of, is done in its leases as well.
+
+    To be called for each replica that answered. PeerUnavailable when it went away meanwhile: ask it again, what came
+    stays.
+    """
+    came: list[str] = []
+    for file in tables.by_file:
+        _, text = await peer.metadata_table(file, None, accept_copy=True)
+        if text is None:
+            log.warning("metadata_damaged_at_replica", table=file.value, replica=peer.endpoint)
+            continue
+        try:
+            if file is MetadataFile.CONSUMER_OFFSETS:
+                acts = _acts_in(text, tables.consumer_offsets.marks)
+                # First: once the table knows of an act, nobody asks for it any more.
+                await asyncio.to_thread(storage.obey, acts)
+            lines = tables.merge_replica(file, text)
+        except MetadataCorrupt as error:
+            log.error("metadata_unreadable", table=file.value, replica=peer.endpoint, error=str(error))
+            continue
+        if lines:
+            log.warning("metadata_recovered", table=file.value, replica=peer.endpoint, entries=len(lines))
+        came += lines
+    return came
+
+
+async def cut_progress(tables: MetadataTables, leases: LeaseFiles, queue_end: Callable[[str, int], int]) -> None:
+    """Progress of groups beyond a queue's end goes back to it, durably: before a starting master's `load`, and before a
+    slave follows a later epoch.
+
+    No operator did it, and no mark says so: where a replica knows that a group came further, that counts.
+    """
+    in_tables = tables.cut_progress(queue_end)
+    in_leases = await asyncio.to_thread(leases.cut, queue_end)
+    await tables.written()
+    if in_tables or in_leases:
+        log.warning("progress_cut", reason="it lay beyond the log's end", queues=max(in_tables, in_leases))
+
+
+def _acts_in(text: str, marks: OperatorMarks) -> OperatorActs:
+    """What operators did as a replica's table says, and one with these marks does not know."""
+    theirs = ConsumerOffsetTable()
+    theirs.load_json(text)
+    return theirs.acts_since(marks)
+
+
+async def recover_leases(peer: PeerClient, tables: MetadataTables, storage: LeaseStorage, *, replace: bool) -> bool:
+    """Before a starting master's `load`: takes a replica's copy of the leases in place of files that hold nothing, or
+    with `replace`, because the disk is older than the replica, of any. True when it did. What operators did as `tables`
+    say, and the replica's own do not, is done in them.
+
+    PeerUnavailable when the replica has none, or went away: leases may be forgotten, their messages come again.
+    """
+    if not replace and not await asyncio.to_thread(lambda: storage.is_blank):
+        return False
+    theirs = ConsumerOffsetTable()
+    # Before its leases: of what it is told meanwhile they may know more, and never less.
+    _, text = await peer.metadata_table(MetadataFile.CONSUMER_OFFSETS, None, accept_copy=True)
+    with suppress(MetadataCorrupt):
+        theirs.load_json(text or "{}")
+    change = await peer.leases(LeasePosition(0, 0, 0), accept_copy=True)
+    change = change.obeying(tables.consumer_offsets.acts_since(theirs.marks))
+    copy = LeaseCopy(storage.disk)
+    await asyncio.to_thread(copy.take, change)
+    await asyncio.to_thread(copy.close)
+    log.warning(
+        "leases_fetched",
+        replica=peer.endpoint,
+        snapshot_bytes=len(change.snapshot or b""),
+        journal_bytes=len(change.journal),
+    )
+    return True

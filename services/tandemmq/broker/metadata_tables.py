@@ -1,0 +1,314 @@
+"""The metadata tables of one broker, their files, and who is told when they change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import structlog
+
+from tandemmq.broker.peer_api.metadata import ChangeSignal, PrintedTable, VersionedTable
+from tandemmq.broker.slave.metadata_pull import FollowedTable
+from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.metadata.metadata_store import (
+    LoadedFrom,
+    MetadataCorrupt,
+    MetadataFile,
+    MetadataStore,
+    MetadataTable,
+)
+from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, system_subscription_groups, system_topics
+from tandemmq.core.storage.disk import Disk
+
+__all__ = ["KeptTable", "MetadataTables", "MetadataWrite"]
+
+log = structlog.get_logger(__name__)
+
+_WRITING_ORDER: Final = (
+    # Progress before its group or topic: what is still there after a crash can be removed again.
+    MetadataFile.CONSUMER_OFFSETS,
+    MetadataFile.DELAY_OFFSETS,
+    MetadataFile.TOPICS,
+    MetadataFile.SUBSCRIPTION_GROUPS,
+)
+_DAMAGE_REMEDY: Final = (
+    "start the other replicas of this broker group, so that the table is fetched from one of them; or restore the file "
+    "from a backup; do not remove it: with an empty table topics, groups and progress are forgotten"
+)
+
+
+class KeptTable(MetadataTable, VersionedTable, FollowedTable, PrintedTable, Protocol):
+    """What each table offers: to be kept in a file, served to slaves, taken from a master, and from a replica."""
+
+    def __len__(self) -> int:
+        """Its entries."""
+
+    def merge_replica(self, text: str) -> list[str]:
+        """Takes what a replica holds beside ours; one line for each entry that came of it."""
+
+    def copied(self) -> PrintedTable:
+        """The table as it is now, to be printed in a thread."""
+
+
+@dataclass(slots=True)
+class MetadataWrite:
+    """Tables as they were at one moment, for the thread that writes them, and who waits for it."""
+
+    files: MetadataStore
+    tables: list[tuple[MetadataFile, PrintedTable, bool]]
+    """In the order of writing; with True the file before is kept aside."""
+    waiting: list[Callable[[], object]]
+    new_groups: set[str]
+
+    def run(self) -> None:
+        """Blocks; DiskError when the disk refuses."""
+        for file, table, is_kept in self.tables:
+            if is_kept:
+                self.files.keep_aside(file)
+            self.files.persist(file, table.to_json())
+
+
+@dataclass(slots=True)
+class _Unwritten:
+    """What was changed since the last write began."""
+
+    files: set[MetadataFile] = field(default_factory=set)
+    kept_aside: set[MetadataFile] = field(default_factory=set)
+    waiting: list[Callable[[], object]] = field(default_factory=list)
+    new_groups: set[str] = field(default_factory=set)
+
+
+class MetadataTables:
+    """Topics, groups and offsets.
+
+    `topics_changed` is told after every change of the topic table, so that the routes follow. A change is written by
+    one thread, together with all others that came while it wrote: who answers for a change waits for `written`. Until
+    a writer is attached, and after it was closed, a change is durable when its method returns.
+    """
+
+    def __init__(self, disk: Disk, clock: Clock, *, topics_changed: Callable[[], None]) -> None:
+        self._files = MetadataStore(disk)
+        self._clock = clock
+        self._topics_changed = topics_changed
+        self.topics = TopicTable()
+        self.groups = SubscriptionGroupTable()
+        self.consumer_offsets = ConsumerOffsetTable()
+        self.delay_offsets = DelayOffsetTable()
+        self.by_file: Final[dict[MetadataFile, KeptTable]] = {
+            MetadataFile.TOPICS: self.topics,
+            MetadataFile.SUBSCRIPTION_GROUPS: self.groups,
+            MetadataFile.CONSUMER_OFFSETS: self.consumer_offsets,
+            MetadataFile.DELAY_OFFSETS: self.delay_offsets,
+        }
+        self.changes = ChangeSignal()
+        self.damaged: Final[dict[MetadataFile, str]] = {}
+        """Tables whose files are there and unreadable, with what is wrong; not written before another replica gave
+        them."""
+        self.kept: Final[dict[MetadataFile, list[str]]] = {}
+        """What a slave kept although its master's table lacks it, one line each."""
+        self._entries_written: dict[MetadataFile, int] = {}
+        self._kick: Callable[[], None] | None = None
+        self._unwritten = _Unwritten()
+        self._write: MetadataWrite | None = None
+
+    def load(self, *, cluster: str, broker_name: str, auto_create_topic: bool) -> None:
+        """Reads the files and adds what every broker has from its first boot; see `damaged`."""
+        missing: list[str] = []
+        for file, table in self.by_file.items():
+            try:
+                source = self._files.load(file, table)
+            except MetadataCorrupt as error:
+                self.damaged[file] = str(error)
+                log.error("metadata_damaged", file=file.value, error=str(error), remedy=_DAMAGE_REMEDY)
+                continue
+            if source is LoadedFrom.BACKUP:
+                log.warning("metadata_from_backup", file=file.value)
+            elif source is LoadedFrom.NOWHERE:
+                missing.append(file.value)
+            self._entries_written[file] = len(table)
+        if 0 < len(missing) < len(self.by_file):
+            log.warning("metadata_missing", files=missing)
+        self.topics.add_system(
+            system_topics(cluster=cluster, broker_name=broker_name, auto_create_topic=auto_create_topic)
+        )
+        self.groups.add_system(system_subscription_groups())
+        self.persist_all()
+
+    def accept_damage(self) -> list[str]:
+        """An operator goes on without what is damaged; what that was, one line each. Files are kept: `.damaged`."""
+        given_up = list(self.damaged.values())
+        self.damaged.clear()
+        self.persist_all()
+        return given_up
+
+    def merge_replica(self, file: MetadataFile, text: str) -> list[str]:
+        """Takes, durably, what a replica holds beside ours, before a master serves; one line for each entry that came
+        of it. MetadataCorrupt: the text is none; nothing was changed.
+
+        Again, or in another order of the replicas, it comes to the same. A table that nobody ever changed says nothing
+        about a damaged one: the replica's disk may be new.
+        """
+        table = self.by_file[file]
+        came = table.merge_replica(text)
+        if file is MetadataFile.DELAY_OFFSETS or table.version.timestamp_ms > 0:
+            self.damaged.pop(file, None)
+        self.persist(file)
+        if file is MetadataFile.TOPICS and came:
+            self._topics_changed()
+        self.changes.notify()
+        return came
+
+    def cut_progress(self, queue_end: Callable[[str, int], int]) -> int:
+        """Brings groups' progress beyond a queue's end back to it; in how many queues. `queue_end` knows the end of a
+        queue by topic and queue id."""
+        cut_count = self.consumer_offsets.cut(queue_end, now_ms=self._clock.wall_ms())
+        if cut_count:
+            self._offsets_edited()
+        return cut_count
+
+    def attach(self, kick: Callable[[], None]) -> None:
+        """From now on a worker writes: `kick` wakes it, `take_write` gives it what to do."""
+        self._kick = kick
+
+    def take_write(self) -> MetadataWrite | None:
+        """Everything that was changed; None without anything."""
+        unwritten, self._unwritten = self._unwritten, _Unwritten()
+        if not unwritten.files:
+            return None
+        tables: list[tuple[MetadataFile, PrintedTable, bool]] = []
+        for file in _WRITING_ORDER:
+            if file in unwritten.files:
+                self._entries_written[file] = len(self.by_file[file])
+                tables.append((file, self.by_file[file].copied(), file in unwritten.kept_aside))
+        self._write = MetadataWrite(self._files, tables, unwritten.waiting, unwritten.new_groups)
+        return self._write
+
+    def write_finished(self, write: MetadataWrite) -> None:
+        """Answers who waited."""
+        self._write = None
+        for done in write.waiting:
+            done()
+
+    def when_written(self, done: Callable[[], object]) -> None:
+        """Calls `done` when everything changed so far is durable; at once when it is."""
+        if self._unwritten.files:
+            self._unwritten.waiting.append(done)
+        elif self._write is not None:
+            self._write.waiting.append(done)
+        else:
+            done()
+
+    def when_group_written(self, group: str, done: Callable[[], object]) -> None:
+        """The same for a group that `put_group` made: others do not wait for it."""
+        if group in self._unwritten.new_groups:
+            self._unwritten.waiting.append(done)
+        elif self._write is not None and group in self._write.new_groups:
+            self._write.waiting.append(done)
+        else:
+            done()
+
+    async def written(self) -> None:
+        """Returns when everything changed so far is durable."""
+        is_written = asyncio.Event()
+        self.when_written(is_written.set)
+        await is_written.wait()
+
+    def _changed(self, file: MetadataFile) -> None:
+        if file in self.damaged:
+            return
+        if self._kick is None:
+            self.persist(file)
+        else:
+            self._unwritten.files.add(file)
+            self._kick()
+
+    def put_topic(self, config: TopicConfig) -> None:
+        """Adds or changes a topic of the broker's own accord. Raises InvalidTopic."""
+        if self.topics.put(config, now_ms=self._clock.wall_ms()):
+            self.topics_edited()
+            log.info("topic_created", by="broker", topic=config.topic_name, write_queues=config.write_queue_count)
+
+    def put_group(self, config: SubscriptionGroupConfig) -> None:
+        """Adds or changes a group of the broker's own accord. Raises InvalidGroup."""
+        if self.groups.put(config, now_ms=self._clock.wall_ms()):
+            self.groups_edited()
+            if MetadataFile.SUBSCRIPTION_GROUPS in self._unwritten.files:
+                self._unwritten.new_groups.add(config.group_name)
+            log.info("consumer_group_created", by="broker", group=config.group_name)
+
+    def topics_edited(self) -> None:
+        """The topic table was changed in place."""
+        self._changed(MetadataFile.TOPICS)
+        self._topics_changed()
+        self.changes.notify()
+
+    def groups_edited(self) -> None:
+        """The group table was changed in place."""
+        self._changed(MetadataFile.SUBSCRIPTION_GROUPS)
+        self.changes.notify()
+
+    def applied_from_master(self, file: MetadataFile, kept: list[str]) -> None:
+        """A slave took its master's table, and `kept` what its master lacks. The table that was more than twice as
+        long is kept aside: an operator may have removed more than was meant."""
+        self.damaged.pop(file, None)
+        self.kept[file] = kept
+        if len(self.by_file[file]) * 2 < self._entries_written.get(file, 0):
+            log.warning("metadata_table_shrank", table=file.value, before=self._entries_written[file])
+            if self._kick is None:
+                self._files.keep_aside(file)
+            else:
+                self._unwritten.kept_aside.add(file)
+        self._changed(file)
+        if file is MetadataFile.TOPICS:
+            self._topics_changed()
+
+    def remove_group(self, group: str) -> bool:
+        """Removes a group and its progress; False when there is no such group. Progress goes in any case.
+
+        And it goes first: a group that is still there after a crash can be removed again, while progress without its
+        group would be found by nobody until a group of that name came back to it.
+        """
+        now_ms = self._clock.wall_ms()
+        self.consumer_offsets.remove_group(group, now_ms=now_ms)
+        self._offsets_edited()
+        is_removed = self.groups.remove(group, now_ms=now_ms)
+        if is_removed:
+            self.groups_edited()
+        return is_removed
+
+    def forget_progress_in(self, topic: str) -> None:
+        """Removes the progress of all groups in a deleted topic."""
+        self.consumer_offsets.remove_topic(topic, now_ms=self._clock.wall_ms())
+        self._offsets_edited()
+
+    def collect_progress(self, leases: LeaseTable) -> None:
+        """Moves the groups' progress into the offset table and its file, and tells the slaves."""
+        resets, moves = leases.take_reset_offsets(), leases.take_moved_offsets()
+        if not resets and not moves:
+            return
+        now_ms = self._clock.wall_ms()
+        self.consumer_offsets.reset_all(resets, now_ms=now_ms)
+        for kept in self.consumer_offsets.commit_all(moves, now_ms=now_ms):
+            log.warning("consumer_offset_kept", notice=str(kept))
+        self._offsets_edited()
+
+    def _offsets_edited(self) -> None:
+        self._changed(MetadataFile.CONSUMER_OFFSETS)
+        self.changes.notify()
+
+    def persist(self, file: MetadataFile) -> bool:
+        """Writes one table's file; False when it is unchanged, or damaged and not recovered yet."""
+        if file in self.damaged:
+            return False
+        self._entries_written[file] = len(self.by_file[file])
+        return self._files.persist(file, self.by_file[file].to_json())
+
+    def persist_all(self) -> None:
+        """Writes every file that changed."""
+        for file in self.by_file:
+            self.persist(file)

@@ -1,0 +1,695 @@
+"""A broker's metrics, read when somebody asks.
+
+Where messages pass, plain numbers are counted in place; everything here runs once a scrape, on the event loop, and lets
+it go on between topics. So two figures of one scrape may be some milliseconds apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from tandemmq.broker.client_api.client_api import ClientApi
+from tandemmq.broker.client_api.plane import ClientPlane
+from tandemmq.broker.client_api.sessions import ClientSessions
+from tandemmq.broker.metrics_catalogue import BROKER_METRICS, NODE_TYPE
+from tandemmq.broker.put import DeliveryCounts, DeliveryMeter, PutMeter, TopicPuts
+from tandemmq.broker.queue_reader import DamagedEntries
+from tandemmq.broker.settings import BrokerSettings
+from tandemmq.broker.slave.follower import Follower
+from tandemmq.broker.write_path import WritePath
+from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.queue_progress import Backlog
+from tandemmq.core.histogram import Histogram
+from tandemmq.core.message.stored_message import read_store_timestamp_ms
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupTable
+from tandemmq.core.metadata.topic_table import (
+    PERM_READ,
+    PERM_READ_WRITE,
+    TopicTable,
+    is_system_topic,
+    system_subscription_groups,
+)
+from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
+from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.storage.disk import Disk, DiskUsage
+from tandemmq.core.storage.kept_tail import kept_tails
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.put_result import PutStatus
+from tandemmq.core.tracing.send_spans import OffsetTimeline
+from tandemmq.service.command_line import VERSION
+from tandemmq.service.loop_meter import LoopMeter
+from tandemmq.service.metrics.exposition import OTHER, MetricFamily, MetricSamples, SeriesLimit
+from tandemmq.service.name_server_link import NameServerLinks
+
+__all__ = [
+    "BrokerMetrics",
+    "ClientMetrics",
+    "ConsumerMetrics",
+    "LagAge",
+    "MasterMetrics",
+    "MessageMetrics",
+    "RetentionFigures",
+    "SlaveMetrics",
+    "StoreMetrics",
+    "TurnLimit",
+    "flag",
+    "read_stored_at_ms",
+]
+
+
+# When a message was stored, read from its record's head alone.
+
+_HEAD_BYTES: Final = 256
+"""Of a record; more than its fixed fields take."""
+
+
+def read_stored_at_ms(store: MessageStore, physical_offset: int) -> int | None:
+    """Wall clock in ms; None if no record begins there. May read from the disk."""
+    return read_store_timestamp_ms(store.read_log(physical_offset, _HEAD_BYTES), physical_offset)
+
+
+# What the store holds, how far it is behind itself, and how full its disk is.
+
+
+class RetentionFigures(Protocol):
+    """What `tandemmq.broker.retention.Retention` counts."""
+
+    deleted_needed_bytes: int
+
+    @property
+    def clock_jumped_ms(self) -> int:
+        """How far the wall clock is ahead (below 0: behind) while it is not believed, else 0."""
+
+
+class StoreMetrics:
+    """Tells of one store. `flush_seconds` are durations by what was flushed."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        disk: Disk,
+        clock: Clock,
+        flush_seconds: Mapping[str, Histogram],
+        retention: RetentionFigures,
+        disk_warning_ratio: Callable[[], float],
+        damaged_entries: DamagedEntries,
+    ) -> None:
+        self._store = store
+        self._disk = disk
+        self._clock = clock
+        self._flush_seconds = flush_seconds
+        self._retention = retention
+        self._disk_warning_ratio = disk_warning_ratio
+        self._damaged_entries = damaged_entries
+
+    def tell_recovery(self, samples: MetricSamples) -> None:
+        """Adds what is known from the first moment on."""
+        progress = self._store.recovery_progress
+        elapsed_ms = progress.elapsed_ms(now_ms=self._clock.monotonic_ms())
+        samples.add("rocketmq_store_recovery_progress_ratio", progress.ratio)
+        samples.add("rocketmq_store_recovery_duration_seconds", elapsed_ms / 1_000)
+
+    async def tell(self, samples: MetricSamples) -> None:
+        """Adds the other samples, of a store that is recovered."""
+        usage, tail_count = await asyncio.to_thread(self._ask_disk)
+        store = self._store
+        end_offset = store.end_offset
+        samples.add("rocketmq_storage_size", end_offset - store.min_offset)
+        samples.add("rocketmq_storage_flush_behind_bytes", max(0, end_offset - store.flushed_offset))
+        samples.add("rocketmq_storage_dispatch_behind_bytes", max(0, end_offset - store.dispatched_offset))
+        samples.add("rocketmq_storage_message_reserve_time", self._oldest_age_ms())
+        samples.add("rocketmq_store_commitlog_min_offset", store.min_offset)
+        samples.add("rocketmq_store_commitlog_end_offset", end_offset)
+        damaged = self._damaged_entries
+        samples.add("rocketmq_store_queue_entries_damaged_total", damaged.count)
+        samples.add("rocketmq_store_queue_entries_mended_total", damaged.mended_count)
+        samples.add("rocketmq_store_messages_unreadable_total", damaged.lost_count)
+        samples.add("rocketmq_store_kept_tails", tail_count)
+        for file, histogram in self._flush_seconds.items():
+            samples.add_histogram("rocketmq_store_flush_seconds", histogram.reading(), file)
+        samples.add("rocketmq_store_needed_bytes_deleted_total", self._retention.deleted_needed_bytes)
+        samples.add("rocketmq_store_wall_clock_jump_seconds", self._retention.clock_jumped_ms / 1_000)
+        samples.add("rocketmq_disk_used_ratio", usage.used_ratio)
+        samples.add("rocketmq_disk_warning_ratio", self._disk_warning_ratio())
+
+    def _ask_disk(self) -> tuple[DiskUsage, int]:
+        return self._disk.usage(), len(kept_tails(self._disk))
+
+    def _oldest_age_ms(self) -> int:
+        oldest_ms = read_stored_at_ms(self._store, self._store.min_offset)
+        return max(0, self._clock.wall_ms() - oldest_ms) if oldest_ms is not None else 0
+
+
+# Work that is long when there are many topics, done on the event loop without holding it.
+
+_TURN_NS: Final = 1_000_000
+_PAUSE_S: Final = 0.001
+
+
+class TurnLimit:
+    """Asked after each piece of work whether it is time to let others have their turn.
+
+    As long as it worked it pauses: a send that comes meanwhile waits for a millisecond at most.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._turn_ends_ns = clock.monotonic_ns() + _TURN_NS
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether to call `pause` now. Cheaper than an await for each piece."""
+        return self._clock.monotonic_ns() >= self._turn_ends_ns
+
+    async def pause(self) -> None:
+        """Lets the loop go on with what has come."""
+        await asyncio.sleep(_PAUSE_S)
+        self._turn_ends_ns = self._clock.monotonic_ns() + _TURN_NS
+
+
+# Who is connected, and what the client plane refuses.
+
+_PRODUCER: Final = "PRODUCER"
+
+
+class ClientMetrics:
+    """Tells of clients and of what waits for them."""
+
+    def __init__(
+        self,
+        *,
+        sessions: ClientSessions,
+        client_api: ClientApi,
+        client_plane: ClientPlane,
+        write_path: WritePath,
+        group_limit: SeriesLimit[str],
+    ) -> None:
+        self._sessions = sessions
+        self._client_api = client_api
+        self._client_plane = client_plane
+        self._write_path = write_path
+        self._group_limit = group_limit
+
+    async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
+        """Adds its samples."""
+        samples.add("rocketmq_broker_clients", len(self._sessions))
+        samples.add("rocketmq_broker_client_connections", self._client_plane.connection_count)
+        samples.add_counts("rocketmq_broker_client_plane_events_total", self._client_plane.counters)
+        samples.add("rocketmq_processor_watermark", self._write_path.waiting_count, "send")
+        samples.add("rocketmq_processor_watermark", self._client_api.waiting_receive_count, "receive")
+        await self._tell_sessions(samples, turn)
+
+    async def _tell_sessions(self, samples: MetricSamples, turn: TurnLimit) -> None:
+        producer_count = 0
+        consumers: Counter[str] = Counter()
+        for session in self._sessions.all():
+            if session.client_type == _PRODUCER:
+                producer_count += 1
+            elif session.group:
+                consumers[session.group if self._group_limit.admits(session.group) else OTHER] += 1
+            if turn.is_reached:
+                await turn.pause()
+        samples.add("rocketmq_producer_connections", producer_count)
+        samples.add_counts("rocketmq_consumer_connections", consumers)
+
+
+# What went in and out, by topic and consumer group.
+
+_NORMAL: Final = "NORMAL"
+_SYSTEM_GROUPS: Final = frozenset(group.group_name for group in system_subscription_groups())
+
+
+def flag(value: bool) -> str:
+    """A label that says yes or no, as RocketMQ writes it."""
+    return "true" if value else "false"
+
+
+class MessageMetrics:
+    """Tells the counts of what producers put and consumers were given; the rest of too many is told as `OTHER`."""
+
+    def __init__(
+        self,
+        *,
+        puts: PutMeter,
+        deliveries: DeliveryMeter,
+        topics: TopicTable,
+        is_system_topic: Callable[[str], bool],
+        preset: str,
+        topic_limit: SeriesLimit[str],
+        pair_limit: SeriesLimit[tuple[str, str]],
+    ) -> None:
+        """`preset` says what a send waits for."""
+        self._puts = puts
+        self._deliveries = deliveries
+        self._topics = topics
+        self._is_system_topic = is_system_topic
+        self._preset = preset
+        self._topic_limit = topic_limit
+        self._pair_limit = pair_limit
+
+    async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
+        """Adds its samples."""
+        samples.add_histogram("rocketmq_message_size", self._puts.message_bytes)
+        for status, histogram in self._puts.send_to_ack_s.items():
+            samples.add_histogram("rocketmq_send_to_ack_seconds", histogram.reading(), self._preset, status.name)
+        await self._tell_puts(samples, turn)
+        await self._tell_deliveries(samples, turn)
+
+    async def _tell_puts(self, samples: MetricSamples, turn: TurnLimit) -> None:
+        others: defaultdict[bool, TopicPuts] = defaultdict(TopicPuts)
+        for topic, puts in list(self._puts.topics.items()):
+            is_system = self._is_system_topic(topic)
+            if topic != OTHER and self._topic_limit.admits(topic):
+                config = self._topics.get(topic)
+                message_type = config.message_type if config is not None else _NORMAL
+                _tell_topic(samples, topic, message_type, is_system, puts)
+            else:
+                other = others[is_system]
+                other.messages += puts.messages
+                other.bytes += puts.bytes
+            if turn.is_reached:
+                await turn.pause()
+        for is_system, puts in others.items():
+            _tell_topic(samples, OTHER, OTHER, is_system, puts)
+
+    async def _tell_deliveries(self, samples: MetricSamples, turn: TurnLimit) -> None:
+        others: defaultdict[bool, DeliveryCounts] = defaultdict(DeliveryCounts)
+        for (topic, group), counts in list(self._deliveries.counts.items()):
+            is_system = group in _SYSTEM_GROUPS or self._is_system_topic(topic)
+            if topic != OTHER and self._pair_limit.admits((topic, group)):
+                _tell_pair(samples, topic, group, is_system, counts)
+            else:
+                _add(others[is_system], counts)
+            if turn.is_reached:
+                await turn.pause()
+        for is_system, counts in others.items():
+            _tell_pair(samples, OTHER, OTHER, is_system, counts)
+
+
+def _tell_topic(samples: MetricSamples, topic: str, message_type: str, is_system: bool, puts: TopicPuts) -> None:
+    labels = (topic, message_type, flag(is_system))
+    samples.add("rocketmq_messages_in_total", puts.messages, *labels)
+    samples.add("rocketmq_throughput_in_total", puts.bytes, *labels)
+
+
+def _tell_pair(samples: MetricSamples, topic: str, group: str, is_system: bool, counts: DeliveryCounts) -> None:
+    labels = (topic, group, flag(is_system))
+    first_messages = counts.messages - counts.redelivered_messages
+    samples.add("rocketmq_messages_out_total", first_messages, *labels, flag(False))
+    samples.add("rocketmq_messages_out_total", counts.redelivered_messages, *labels, flag(True))
+    samples.add("rocketmq_throughput_out_total", counts.bytes - counts.redelivered_bytes, *labels, flag(False))
+    samples.add("rocketmq_throughput_out_total", counts.redelivered_bytes, *labels, flag(True))
+    samples.add("rocketmq_send_to_dlq_messages_total", counts.dead_letters, *labels)
+
+
+def _add(total: DeliveryCounts, counts: DeliveryCounts) -> None:
+    total.messages += counts.messages
+    total.bytes += counts.bytes
+    total.redelivered_messages += counts.redelivered_messages
+    total.redelivered_bytes += counts.redelivered_bytes
+    total.dead_letters += counts.dead_letters
+
+
+# How far consumer groups are behind, in messages and in time.
+
+_FIRST: Final = flag(False)
+_AGAIN: Final = flag(True)
+
+_POSITIONS_MAX: Final = 200_000
+"""Remembered of calls that were given up, in 40 MB: as many as there are queues with a group that stands still."""
+
+_Position = tuple[str, int, int]
+
+
+class ConsumerMetrics:
+    """Tells lags from what the lease table holds.
+
+    The age of a message costs a read of its record's head, which may have to come from the disk. So it is read once for
+    each place where a group stands still, and only for groups with series of their own.
+    """
+
+    def __init__(
+        self,
+        *,
+        leases: LeaseTable,
+        store: MessageStore,
+        has_topic: Callable[[str], bool],
+        clock: Clock,
+        pair_limit: SeriesLimit[tuple[str, str]],
+    ) -> None:
+        """What a group had of a topic that is not there any more is no lag: nobody can receive it."""
+        self._leases = leases
+        self._has_topic = has_topic
+        self._store = store
+        self._clock = clock
+        self._pair_limit = pair_limit
+        # Of the last call, by topic, queue id and queue offset.
+        self._stored_at_ms: dict[_Position, int] = {}
+
+    async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
+        """Adds its samples."""
+        stored_at_ms: dict[_Position, int] = {}
+        try:
+            await self._tell_groups(samples, turn, stored_at_ms)
+        except asyncio.CancelledError:
+            # Given up because it took too long: the next call need not read again what this one has read.
+            if len(self._stored_at_ms) + len(stored_at_ms) > _POSITIONS_MAX:
+                self._stored_at_ms = {}
+            self._stored_at_ms |= stored_at_ms
+            raise
+        self._stored_at_ms = stored_at_ms
+
+    async def _tell_groups(self, samples: MetricSamples, turn: TurnLimit, stored_at_ms: dict[_Position, int]) -> None:
+        others: list[Backlog] = []
+        for group, topic in self._leases.pairs():
+            if not self._has_topic(topic):
+                continue
+            backlog = self._leases.backlog_of(group, topic)
+            if self._pair_limit.admits((topic, group)):
+                _tell_backlog(samples, topic, group, backlog)
+                self._tell_ages(samples, topic, group, backlog, stored_at_ms)
+            else:
+                others.append(backlog)
+            if turn.is_reached:
+                await turn.pause()
+        if others:
+            _tell_backlog(samples, OTHER, OTHER, Backlog(*map(sum, zip(*others, strict=True))))
+
+    def _tell_ages(
+        self,
+        samples: MetricSamples,
+        topic: str,
+        group: str,
+        backlog: Backlog,
+        stored_at_ms: dict[_Position, int],
+    ) -> None:
+        now_ms = self._clock.wall_ms()
+        oldest_unfinished_ms = oldest_new_ms = now_ms
+        for state in () if backlog.is_empty else self._leases.progress_of(group, topic):
+            if state.committed_offset < state.next_offset:
+                unfinished_ms = self._stored_at(topic, state.queue_id, state.committed_offset, stored_at_ms)
+                oldest_unfinished_ms = min(oldest_unfinished_ms, unfinished_ms or now_ms)
+            new_ms = self._stored_at(topic, state.queue_id, state.next_offset, stored_at_ms)
+            oldest_new_ms = min(oldest_new_ms, new_ms or now_ms)
+        oldest_unfinished_ms = min(oldest_unfinished_ms, oldest_new_ms)
+        samples.add("rocketmq_consumer_lag_latency", now_ms - oldest_unfinished_ms, topic, group, _FIRST)
+        samples.add("rocketmq_consumer_queueing_latency", now_ms - oldest_new_ms, topic, group, _FIRST)
+
+    def _stored_at(self, topic: str, queue_id: int, offset: int, stored_at_ms: dict[_Position, int]) -> int | None:
+        """Wall clock at which the message was stored; None if there is none."""
+        queue = self._store.consume_queue(topic, queue_id)
+        if queue is None or offset >= queue.max_offset:
+            return None
+        offset = max(offset, queue.min_offset)
+        position = (topic, queue_id, offset)
+        found = self._stored_at_ms.get(position) or stored_at_ms.get(position)
+        if found is None:
+            entries = queue.read(offset, 1)
+            if not entries:
+                return None
+            found = read_stored_at_ms(self._store, entries[0].physical_offset)
+        if found is not None:
+            stored_at_ms[position] = found
+        return found
+
+
+def _tell_backlog(samples: MetricSamples, topic: str, group: str, backlog: Backlog) -> None:
+    new, inflight, again = backlog
+    samples.add("rocketmq_consumer_lag_messages", new + inflight, topic, group, _FIRST)
+    samples.add("rocketmq_consumer_lag_messages", again, topic, group, _AGAIN)
+    samples.add("rocketmq_consumer_inflight_messages", inflight, topic, group, _FIRST)
+    samples.add("rocketmq_consumer_ready_messages", new, topic, group, _FIRST)
+    samples.add("rocketmq_consumer_ready_messages", again, topic, group, _AGAIN)
+
+
+# For how long a slave has been behind: its lag in seconds, which bytes alone do not tell.
+
+_TICKS_MAX: Final = 43_200
+"""Twelve hours of seconds, in 1.4 MB at most; who is further behind is told as that far."""
+
+
+class LagAge:
+    """Remembers where the log ended at each second. `tick` once a second."""
+
+    def __init__(self, *, end_offset: Callable[[], int], clock: Clock) -> None:
+        self._end_offset = end_offset
+        self._clock = clock
+        self._ends = OffsetTimeline(entries_max=_TICKS_MAX)
+
+    def tick(self) -> None:
+        """Notes where the log ends now. After a cut ages count from there: what was before is not known any more."""
+        end_offset = self._end_offset()
+        if end_offset < self._ends.newest_offset:
+            self._ends = OffsetTimeline(entries_max=_TICKS_MAX)
+        self._ends.note(end_offset, self._clock.monotonic_ns())
+
+    def lag_s(self, acked_offset: int) -> float:
+        """Since the first second at whose end a byte was there that a slave at `acked_offset` lacks; 0.0 for none."""
+        if acked_offset >= self._ends.newest_offset:
+            return 0.0
+        reached = self._ends.first_at_or_above(acked_offset + 1)
+        if reached is None:
+            return float(_TICKS_MAX)
+        return (self._clock.monotonic_ns() - reached.at_ns) / 1e9
+
+
+# How far slaves are behind, as their master sees it, and as a slave sees itself.
+
+_UNPROVEN: Final = "unproven"
+
+
+class MasterMetrics:
+    """Tells what a master knows of its slaves."""
+
+    def __init__(
+        self,
+        *,
+        slaves: Callable[[], Sequence[SlaveView]],
+        lag_age: LagAge,
+        refused_connections: Callable[[], Mapping[str, int]],
+        refused_report_count: Callable[[], int],
+        puts: PutMeter,
+        needed_slaves: int,
+    ) -> None:
+        self._slaves = slaves
+        self._lag_age = lag_age
+        self._refused_connections = refused_connections
+        self._refused_report_count = refused_report_count
+        self._puts = puts
+        self._needed_slaves = needed_slaves
+
+    def tell(self, samples: MetricSamples) -> None:
+        """Adds its samples."""
+        slaves = self._slaves()
+        samples.add("rocketmq_store_ha_slaves_connected", len(slaves))
+        samples.add("rocketmq_store_ha_slaves_in_sync", sum(slave.in_sync for slave in slaves))
+        samples.add("rocketmq_store_ha_slaves_needed", self._needed_slaves)
+        for slave in _by_name(slaves):
+            samples.add("rocketmq_store_ha_replication_lag_bytes", slave.lag_bytes, slave.name)
+            samples.add(
+                "rocketmq_store_ha_replication_lag_seconds", self._lag_age.lag_s(slave.acked_offset), slave.name
+            )
+            samples.add("rocketmq_store_ha_slave_in_sync", slave.in_sync, slave.name)
+        samples.add_histogram("rocketmq_store_ha_ack_latency_seconds", self._puts.ack_latency_s.reading())
+        samples.add("rocketmq_store_ha_reports_refused_total", self._refused_report_count())
+        samples.add_counts("rocketmq_store_ha_connections_refused_total", self._refused_connections())
+
+
+class SlaveMetrics:
+    """Tells what a slave knows of itself."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+
+    def tell(self, samples: MetricSamples) -> None:
+        """Adds its samples."""
+        samples.add("rocketmq_store_ha_slave_following", self._follower.is_following)
+        samples.add("rocketmq_store_ha_slave_behind_bytes", self._follower.lag_bytes)
+        samples.add("rocketmq_store_ha_slave_refusing", self._follower.is_refusing)
+
+
+class _Slave(NamedTuple):
+    name: str
+    acked_offset: int
+    lag_bytes: int
+    in_sync: bool
+
+
+def _by_name(slaves: Iterable[SlaveView]) -> Iterator[_Slave]:
+    """Once for each name: two connections of one slave are one series, the worst.
+
+    Connections that have not proven who they are have only a port number to go by, and every retry has a new one; they
+    share a name, as labels have to be bounded.
+    """
+    found: dict[str, _Slave] = {}
+    for view in slaves:
+        name = str(view.broker_id) if view.broker_id is not None else _UNPROVEN
+        slave = _Slave(name, view.acked_offset, view.lag_bytes, view.in_sync)
+        known = found.get(name)
+        if known is None or slave.lag_bytes > known.lag_bytes:
+            found[name] = slave
+    yield from (found[name] for name in sorted(found))
+
+
+_NO_PUTS: Final = dict.fromkeys(PutStatus.__members__, 0)
+"""A counter that is there from the start: a rate over one that appears with the first failure would miss that one."""
+
+
+class BrokerMetrics:
+    """Collects what is in `catalogue.py`. Event loop only.
+
+    Before `recovered` it tells of the recovery alone: the store belongs to another thread then.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: BrokerSettings,
+        identity: BrokerIdentity,
+        clock: Clock,
+        store: MessageStore,
+        disk: Disk,
+        replica: MasterReplica,
+        follower: Follower,
+        write_path: WritePath,
+        put_meter: PutMeter,
+        client_api: ClientApi,
+        client_plane: ClientPlane,
+        leases: LeaseTable,
+        sessions: ClientSessions,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        links: NameServerLinks,
+        loop_meter: LoopMeter,
+        lag_age: LagAge,
+        current_settings: Callable[[], BrokerSettings],
+        flush_seconds: Mapping[str, Histogram],
+        retention: RetentionFigures,
+        refusal: Callable[[], str | None],
+        span_counts: Callable[[], Mapping[str, int]],
+        epoch: Callable[[], int],
+        start_waited_ms: Callable[[], int],
+        is_log_damaged: Callable[[], bool],
+        problem_count: Callable[[], int],
+        damaged_entries: DamagedEntries,
+    ) -> None:
+        """`flush_seconds` by what is flushed; `span_counts` by what became of spans."""
+        self._settings = settings
+        self._clock = clock
+        self._store = store
+        self._write_path = write_path
+        self._topics = topics
+        self._groups = groups
+        self._links = links
+        self._loop_meter = loop_meter
+        self._refusal = refusal
+        self._span_counts = span_counts
+        self._epoch = epoch
+        self._start_waited_ms = start_waited_ms
+        self._is_log_damaged = is_log_damaged
+        self._problem_count = problem_count
+        self._started_ms = clock.monotonic_ms()
+        self._base = (identity.cluster, NODE_TYPE, identity.broker_name, str(identity.broker_id))
+        pair_limit: SeriesLimit[tuple[str, str]] = SeriesLimit(settings.metrics_series_max)
+        self._messages = MessageMetrics(
+            puts=put_meter,
+            deliveries=client_api.delivery_meter,
+            topics=topics,
+            is_system_topic=lambda name: is_system_topic(
+                name, cluster=identity.cluster, broker_name=identity.broker_name
+            ),
+            preset=f"{settings.broker_role}/{settings.flush_disk_type}",
+            topic_limit=SeriesLimit(settings.metrics_series_max),
+            pair_limit=pair_limit,
+        )
+        self._consumers = ConsumerMetrics(
+            leases=leases,
+            store=store,
+            has_topic=lambda name: topics.get(name) is not None,
+            clock=clock,
+            pair_limit=pair_limit,
+        )
+        self._master = MasterMetrics(
+            slaves=replica.slaves,
+            lag_age=lag_age,
+            refused_connections=lambda: write_path.refused_counts,
+            refused_report_count=lambda: write_path.refused_report_count,
+            puts=put_meter,
+            needed_slaves=settings.needed_replicas - 1,
+        )
+        self._slave = SlaveMetrics(follower)
+        self._store_metrics = StoreMetrics(
+            store=store,
+            disk=disk,
+            clock=clock,
+            flush_seconds=flush_seconds,
+            retention=retention,
+            disk_warning_ratio=lambda: current_settings().disk_space_warning_level_ratio,
+            damaged_entries=damaged_entries,
+        )
+        self._clients = ClientMetrics(
+            sessions=sessions,
+            client_api=client_api,
+            client_plane=client_plane,
+            write_path=write_path,
+            group_limit=SeriesLimit(settings.metrics_series_max),
+        )
+        self._is_recovered = False
+
+    def recovered(self) -> None:
+        """The store, and what is loaded after it, may be read from here on."""
+        self._is_recovered = True
+
+    async def collect(self) -> list[MetricFamily]:
+        """All metrics as of now."""
+        samples = MetricSamples(BROKER_METRICS, base=self._base)
+        self._tell_process(samples)
+        self._store_metrics.tell_recovery(samples)
+        if self._is_recovered:
+            await self._tell_broker(samples)
+        return samples.families()
+
+    def _tell_process(self, samples: MetricSamples) -> None:
+        settings, meter = self._settings, self._loop_meter
+        role, flush_disk_type = str(settings.broker_role), str(settings.flush_disk_type)
+        samples.add("rocketmq_broker_info", 1, role, flush_disk_type, VERSION)
+        samples.add("rocketmq_broker_uptime_seconds", (self._clock.monotonic_ms() - self._started_ms) / 1_000)
+        samples.add("rocketmq_broker_event_loop_stalls_total", meter.stall_count)
+        samples.add("rocketmq_broker_event_loop_stalled_seconds_total", meter.stalled_s)
+        samples.add("rocketmq_broker_event_loop_longest_stall_seconds", meter.longest_stall_s)
+        for link in self._links.links:
+            samples.add("rocketmq_route_age_seconds", link.silent_ms / 1_000, link.address)
+        samples.add_counts("rocketmq_trace_spans_total", self._span_counts())
+
+    async def _tell_broker(self, samples: MetricSamples) -> None:
+        turn = TurnLimit(self._clock)
+        samples.add("rocketmq_broker_problems", self._problem_count())
+        samples.add("rocketmq_store_log_damaged", self._is_log_damaged())
+        samples.add("rocketmq_store_ha_epoch", self._epoch())
+        samples.add("rocketmq_topic_number", len(self._topics))
+        samples.add("rocketmq_consumer_group_number", len(self._groups))
+        samples.add("rocketmq_broker_permission", self._permission)
+        await self._store_metrics.tell(samples)
+        await self._clients.tell(samples, turn)
+        if self._settings.is_master:
+            samples.add("rocketmq_broker_writable", self._permission == PERM_READ_WRITE)
+            samples.add("rocketmq_broker_waiting_sends", self._write_path.waiting_count)
+            samples.add_counts("rocketmq_broker_messages_put_total", _NO_PUTS | self._write_path.put_counts)
+            samples.add("rocketmq_store_ha_start_waiting_seconds", self._start_waited_ms() / 1_000)
+            self._master.tell(samples)
+            await self._messages.tell(samples, turn)
+            await self._consumers.tell(samples, turn)
+        else:
+            self._slave.tell(samples)
+
+    @property
+    def _permission(self) -> int:
+        """What clients may do here now."""
+        if self._refusal() is not None:
+            return 0
+        return PERM_READ if self._store.refusal is not None else PERM_READ_WRITE

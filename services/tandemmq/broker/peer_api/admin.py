@@ -1,0 +1,278 @@
+"""BrokerAdminService: one broker's state and configuration for tools. The edge: protobuf stops here."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, NoReturn, Protocol, TypeAlias
+
+import grpc
+import structlog
+
+from tandemmq.broker.departure import Departure
+from tandemmq.broker.group_changes import GroupProgressView, QueueStanding
+from tandemmq.broker.metrics import TurnLimit
+from tandemmq.core.clock import Clock
+from tandemmq.core.metadata.metadata_store import InvalidGroup, InvalidTopic
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
+from tandemmq.core.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+__all__ = ["AdminServicer", "QueueExtents"]
+
+log = structlog.get_logger(__name__)
+
+
+class QueueExtents(Protocol):
+    """What the service asks of the store."""
+
+    def queue_min_offset(self, topic: str, queue_id: int) -> int:
+        """First message still held."""
+
+    def queue_max_offset(self, topic: str, queue_id: int) -> int:
+        """One past the last message."""
+
+
+class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
+    """Answers from the broker's tables.
+
+    `topics_changed` and `groups_changed` persist what was changed; `topic_deleted` forgets what groups had of a topic.
+    """
+
+    def __init__(
+        self,
+        *,
+        status: Callable[[], pb.GetBrokerStatusResponse],
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        queues: QueueExtents,
+        group_progress: GroupProgressView,
+        departure: Departure,
+        probe_peers: Callable[[], Awaitable[pb.ProbePeersResponse]],
+        is_system_topic: Callable[[str], bool],
+        topics_changed: Callable[[], None],
+        groups_changed: Callable[[], None],
+        topic_deleted: Callable[[str], None],
+        written: Callable[[], Awaitable[None]],
+        is_master: bool,
+        default_queue_count: Callable[[], int],
+        clock: Clock,
+    ) -> None:
+        self._status = status
+        self._topics = topics
+        self._groups = groups
+        self._queues = queues
+        self._group_progress = group_progress
+        self._departure = departure
+        self._probe_peers = probe_peers
+        self._is_system_topic = is_system_topic
+        self._topics_changed = topics_changed
+        self._groups_changed = groups_changed
+        self._topic_deleted = topic_deleted
+        self._written = written
+        self._is_master = is_master
+        self._default_queue_count = default_queue_count
+        self._clock = clock
+
+    async def GetBrokerStatus(  # noqa: N802
+        self,
+        request: pb.GetBrokerStatusRequest,
+        context: _Context,
+    ) -> pb.GetBrokerStatusResponse:
+        return self._status()
+
+    async def UpdateTopic(  # noqa: N802
+        self,
+        request: pb.UpdateTopicRequest,
+        context: _Context,
+    ) -> pb.UpdateTopicResponse:
+        await self._masters_only(context)
+        if self._is_system_topic(request.topic):
+            await _refuse(context, f"topic: {request.topic} belongs to the system; choose another name")
+        before = self._topics.get(request.topic)
+        config = self._as_asked(request, before or self._new_topic(request.topic))
+        try:
+            changed = self._topics.put(config, now_ms=self._clock.wall_ms())
+        except InvalidTopic as error:
+            await _refuse(context, str(error))
+        if changed:
+            self._topics_changed()
+            log.info(
+                "topic_created" if before is None else "topic_changed",
+                by="operator",
+                topic=config.topic_name,
+                read_queues=config.read_queue_count,
+                write_queues=config.write_queue_count,
+                perm=config.perm,
+                message_type=config.message_type,
+            )
+        await self._written()
+        return pb.UpdateTopicResponse()
+
+    async def DeleteTopic(  # noqa: N802
+        self,
+        request: pb.DeleteTopicRequest,
+        context: _Context,
+    ) -> pb.DeleteTopicResponse:
+        await self._masters_only(context)
+        if self._is_system_topic(request.topic):
+            await _refuse(context, f"topic: {request.topic} belongs to the system and stays")
+        # First, so that whoever looks for the topic after a crash in between still finds it and deletes it again; and
+        # also if it is gone: a broker that did it the other way round may have come only so far.
+        self._topic_deleted(request.topic)
+        if self._topics.remove(request.topic, now_ms=self._clock.wall_ms()):
+            self._topics_changed()
+            log.info("topic_deleted", by="operator", topic=request.topic)
+        await self._written()
+        return pb.DeleteTopicResponse()
+
+    async def ListTopics(  # noqa: N802
+        self,
+        request: pb.ListTopicsRequest,
+        context: _Context,
+    ) -> pb.ListTopicsResponse:
+        names = sorted(set(request.topics)) or sorted(topic.topic_name for topic in self._topics)
+        turn = TurnLimit(self._clock)
+        answer = pb.ListTopicsResponse()
+        for name in names:
+            topic = self._topics.get(name)
+            # Whoever names a system topic wants to see it.
+            is_wanted = bool(request.topics) or request.include_system or not self._is_system_topic(name)
+            if topic is not None and is_wanted:
+                answer.topics.append(self._topic_status(topic, with_queues=not request.without_queues))
+            if turn.is_reached:
+                await turn.pause()
+        return answer
+
+    async def UpdateSubscriptionGroup(  # noqa: N802
+        self,
+        request: pb.UpdateSubscriptionGroupRequest,
+        context: _Context,
+    ) -> pb.UpdateSubscriptionGroupResponse:
+        await self._masters_only(context)
+        before = self._groups.get(request.group)
+        config = before or SubscriptionGroupConfig(group_name=request.group)
+        config = replace(
+            config,
+            consume_message_orderly=request.consume_message_orderly,
+            retry_max_times=request.retry_max_times or config.retry_max_times,
+            consume_enable=request.consume_enable if request.HasField("consume_enable") else config.consume_enable,
+        )
+        try:
+            changed = self._groups.put(config, now_ms=self._clock.wall_ms())
+        except InvalidGroup as error:
+            await _refuse(context, str(error))
+        if changed:
+            self._groups_changed()
+            log.info(
+                "consumer_group_created" if before is None else "consumer_group_changed",
+                by="operator",
+                group=config.group_name,
+                orderly=config.consume_message_orderly,
+                retry_max_times=config.retry_max_times,
+                enabled=config.consume_enable,
+            )
+        await self._written()
+        return pb.UpdateSubscriptionGroupResponse()
+
+    async def ListSubscriptionGroups(  # noqa: N802
+        self,
+        request: pb.ListSubscriptionGroupsRequest,
+        context: _Context,
+    ) -> pb.ListSubscriptionGroupsResponse:
+        names = sorted(set(request.groups)) or sorted(group.group_name for group in self._groups)
+        standings: dict[str, list[QueueStanding]] = {}
+        if not request.without_progress:
+            standings = await self._group_progress.of(names, with_ages=bool(request.groups))
+        member_counts = self._group_progress.member_counts()
+        answer = pb.ListSubscriptionGroupsResponse()
+        turn = TurnLimit(self._clock)
+        for name in names:
+            group = self._groups.get(name)
+            if group is None:
+                continue
+            status = answer.groups.add(
+                group=name,
+                retry_max_times=group.retry_max_times,
+                consume_message_orderly=group.consume_message_orderly,
+                consume_enable=group.consume_enable,
+                member_count=member_counts[name],
+            )
+            # A group that consumes thousands of topics has tens of thousands of queues.
+            for standing in standings.get(name, ()):
+                status.progress.add(
+                    topic=standing.topic,
+                    queue_id=standing.queue_id,
+                    committed_offset=standing.committed_offset,
+                    max_offset=standing.max_offset,
+                    inflight_count=standing.inflight_count,
+                    oldest_age_ms=standing.oldest_age_ms,
+                )
+                if turn.is_reached:
+                    await turn.pause()
+            if turn.is_reached:
+                await turn.pause()
+        return answer
+
+    async def Drain(self, request: pb.DrainRequest, context: _Context) -> pb.DrainResponse:  # noqa: N802
+        if request.time_limit_ms < 0:
+            await _refuse(context, f"time_limit_ms: {request.time_limit_ms} is negative; 0 is the broker's default")
+        drained = await self._departure.drain(request.time_limit_ms)
+        return pb.DrainResponse(
+            slaves_hold_everything=drained.slaves_hold_everything,
+            end_offset=drained.end_offset,
+            waited_ms=drained.waited_ms,
+        )
+
+    async def ProbePeers(  # noqa: N802
+        self, request: pb.ProbePeersRequest, context: _Context
+    ) -> pb.ProbePeersResponse:
+        return await self._probe_peers()
+
+    def _new_topic(self, name: str) -> TopicConfig:
+        count = self._default_queue_count()
+        return TopicConfig(name, count, count, attributes=MappingProxyType({ATTRIBUTE_MESSAGE_TYPE: "NORMAL"}))
+
+    def _as_asked(self, request: pb.UpdateTopicRequest, before: TopicConfig) -> TopicConfig:
+        """`before` with what the request names; what it leaves out stays."""
+        attributes = dict(before.attributes)
+        if request.message_type:
+            attributes[ATTRIBUTE_MESSAGE_TYPE] = request.message_type
+        return replace(
+            before,
+            read_queue_count=request.read_queue_count or before.read_queue_count,
+            write_queue_count=request.write_queue_count or before.write_queue_count,
+            perm=request.permission or before.perm,
+            attributes=MappingProxyType(attributes),
+        )
+
+    def _topic_status(self, topic: TopicConfig, *, with_queues: bool) -> pb.TopicStatus:
+        extents = []
+        for queue_id in range(max(topic.read_queue_count, topic.write_queue_count) if with_queues else 0):
+            max_offset = self._queues.queue_max_offset(topic.topic_name, queue_id)
+            if max_offset:
+                min_offset = self._queues.queue_min_offset(topic.topic_name, queue_id)
+                extents.append(pb.QueueExtent(queue_id=queue_id, min_offset=min_offset, max_offset=max_offset))
+        return pb.TopicStatus(
+            topic=topic.topic_name,
+            read_queue_count=topic.read_queue_count,
+            write_queue_count=topic.write_queue_count,
+            permission=topic.perm,
+            message_type=topic.message_type,
+            queues=extents,
+        )
+
+    async def _masters_only(self, context: _Context) -> None:
+        if not self._is_master:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, "this broker is a slave; make the change on its master"
+            )
+
+
+async def _refuse(context: _Context, detail: str) -> NoReturn:
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
+    raise AssertionError("abort raises")

@@ -1,0 +1,369 @@
+"""BrokerOperationsService: what operators do to this broker. The edge: protobuf stops here."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
+from typing import Any, Final, NoReturn, TypeAlias
+from urllib.parse import unquote
+
+import grpc
+
+from tandemmq.broker.client_api.sessions import ClientSession, ClientSessions
+from tandemmq.broker.group_changes import Edge, GroupChanges, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
+from tandemmq.broker.kept_tails import KeptTails, TailUnknown
+from tandemmq.broker.metrics import TurnLimit
+from tandemmq.broker.queries.values import QueriesBusy, TopicUnknown
+from tandemmq.broker.runtime_settings import RuntimeSettings, SettingsRefused
+from tandemmq.core.clock import Clock
+from tandemmq.core.metadata.topic_table import SYSTEM_GROUPS
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
+from tandemmq.proto.admin.v1 import broker_operations_service_pb2_grpc
+from tandemmq.service.logging import EventMemory
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+__all__ = ["BrokerOperationsServicer", "ResendDeadLetters"]
+
+_CLIENTS: Final = 200
+_CLIENTS_MAX: Final = 1_000
+_CLIENT_TOPICS_MAX: Final = 20_000
+"""Of all clients of one answer: some 100 ms and 2 MiB."""
+_CLIENT_TEXT_MAX: Final = 500
+"""Characters of a version or an expression."""
+_EVENTS: Final = 100
+_EVENTS_MAX: Final = 500
+_DEAD_LETTERS_MAX: Final = 100
+_TAILS: Final = 100
+_TAILS_MAX: Final = 500
+_TAIL_READ_BYTES_MAX: Final = 1 << 20
+_FINGERPRINTS_MAX: Final = 256
+_RESTORED_MAX: Final = 64
+_RESTORED_BYTES_MAX: Final = 4 << 20
+_MEMBERS_NAMED: Final = 3
+_VALUES_MAX: Final = 200
+_KEY_CHARACTERS_MAX: Final = 100
+_VALUE_CHARACTERS_MAX: Final = 4_000
+
+ResendDeadLetters: TypeAlias = Callable[[str, Sequence[int], bool], Awaitable[list[pb.ResentDeadLetter]]]
+"""(group, queue offsets, dry run) -> what came of each, in their order."""
+
+
+class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperationsServiceServicer):
+    """Answers for one broker. `refusal` says why it is not its group's master now; None: it is, and serves."""
+
+    def __init__(
+        self,
+        *,
+        sessions: ClientSessions,
+        changes: GroupChanges,
+        settings: RuntimeSettings,
+        events: EventMemory,
+        resend_dead_letters: ResendDeadLetters | None,
+        kept_tails: KeptTails | None,
+        process_start_ms: int,
+        refusal: Callable[[], str | None],
+        clock: Clock,
+    ) -> None:
+        self._sessions = sessions
+        self._changes = changes
+        self._settings = settings
+        self._events = events
+        self._resend_dead_letters = resend_dead_letters
+        self._kept_tails = kept_tails
+        self._process_start_ms = process_start_ms
+        self._refusal = refusal
+        self._clock = clock
+
+    # Clients
+
+    async def ListClients(  # noqa: N802
+        self, request: pb.ListClientsRequest, context: _Context
+    ) -> pb.ListClientsResponse:
+        limit = await _limit(request.limit, context, default=_CLIENTS, maximum=_CLIENTS_MAX)
+        matching = [
+            session
+            for session in reversed(self._sessions.all())
+            if (not request.group or session.group == request.group)
+            and (not request.topic or request.topic in session.subscriptions)
+        ]
+        now_ms = self._clock.monotonic_ms()
+        answer = pb.ListClientsResponse(total_count=len(matching))
+        turn = TurnLimit(self._clock)
+        topics_left = _CLIENT_TOPICS_MAX
+        for session in matching[:limit]:
+            topics_left -= len(session.subscriptions)
+            if topics_left < 0 and answer.clients:
+                # As if fewer had been asked for: a client says what it likes of itself, up to megabytes.
+                break
+            answer.clients.append(_client_view(session, now_ms))
+            if turn.is_reached:
+                await turn.pause()
+        return answer
+
+    # Groups
+
+    async def DeleteSubscriptionGroup(  # noqa: N802
+        self, request: pb.DeleteSubscriptionGroupRequest, context: _Context
+    ) -> pb.DeleteSubscriptionGroupResponse:
+        await self._masters_only(context)
+        if not request.group:
+            await _refuse(context, "group: name one")
+        if request.group in SYSTEM_GROUPS:
+            await _refuse(context, f"group: {request.group} belongs to the system and stays")
+        members = self._changes.members(request.group)
+        if members and not request.even_with_members:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _members_text(request.group, members))
+        change = self._changes.removal_of if request.dry_run else self._changes.remove_group
+        removal = change(request.group)
+        await self._changes.written()
+        return pb.DeleteSubscriptionGroupResponse(
+            existed=removal.existed, topics=removal.topics, inflight_count=removal.inflight_count
+        )
+
+    async def ResetOffsets(  # noqa: N802
+        self, request: pb.ResetOffsetsRequest, context: _Context
+    ) -> pb.ResetOffsetsResponse:
+        await self._masters_only(context)
+        try:
+            target = _target(request)
+        except ValueError as error:
+            await _refuse(context, f"time: {error}")
+        if target is None:
+            await _refuse(context, "target: name a time, earliest, latest, or the offset of a queue")
+        await self._both_exist(request, context)
+        moves: list[OffsetMove] = []
+        try:
+            moves = await self._changes.moves(request.group, request.topic, target)
+        except InvalidOffsets as error:
+            await _refuse(context, f"offsets: {error}")
+        except TopicUnknown as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        except QueriesBusy as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        # The search took its time; somebody may have deleted one of them, and the broker may be leaving.
+        await self._masters_only(context)
+        await self._both_exist(request, context)
+        if not request.dry_run:
+            self._changes.move(request.group, request.topic, moves)
+            await self._changes.written()
+        return pb.ResetOffsetsResponse(
+            moves=[
+                pb.OffsetMove(
+                    queue_id=move.queue_id,
+                    from_offset=move.from_offset,
+                    to_offset=move.to_offset,
+                    max_offset=move.max_offset,
+                    inflight_count=move.inflight_count,
+                )
+                for move in moves
+            ]
+        )
+
+    async def ResendDeadLetters(  # noqa: N802
+        self, request: pb.ResendDeadLettersRequest, context: _Context
+    ) -> pb.ResendDeadLettersResponse:
+        await self._masters_only(context)
+        if self._resend_dead_letters is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this broker does not resend dead letters")
+            raise AssertionError("abort raises")
+        if not request.group:
+            await _refuse(context, "group: name one")
+        if not 0 < len(request.queue_offsets) <= _DEAD_LETTERS_MAX:
+            count = len(request.queue_offsets)
+            await _refuse(context, f"queue_offsets: {count} are named; name 1 to {_DEAD_LETTERS_MAX}")
+        letters = await self._resend_dead_letters(request.group, request.queue_offsets, request.dry_run)
+        return pb.ResendDeadLettersResponse(letters=letters)
+
+    # Kept tails
+
+    async def ListKeptTails(  # noqa: N802
+        self, request: pb.ListKeptTailsRequest, context: _Context
+    ) -> pb.ListKeptTailsResponse:
+        tails = await self._tails(context)
+        limit = await _limit(request.page_size, context, default=_TAILS, maximum=_TAILS_MAX)
+        found, next_token = await tails.tails(after=request.page_token, limit=limit)
+        answer = pb.ListKeptTailsResponse(next_page_token=next_token)
+        for tail in found:
+            view = answer.tails.add(
+                name=tail.name, start_offset=tail.start_offset, end_offset=tail.end_offset, reason=tail.reason
+            )
+            view.kept_time.FromMilliseconds(tail.kept_wall_ms)
+        return answer
+
+    async def ReadKeptTail(  # noqa: N802
+        self, request: pb.ReadKeptTailRequest, context: _Context
+    ) -> pb.ReadKeptTailResponse:
+        tails = await self._tails(context)
+        if not 0 <= request.length_bytes <= _TAIL_READ_BYTES_MAX:
+            await _refuse(context, f"length_bytes: {request.length_bytes}; ask for at most {_TAIL_READ_BYTES_MAX}")
+        try:
+            data = await tails.read(request.name, request.offset, request.length_bytes or _TAIL_READ_BYTES_MAX)
+        except TailUnknown as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        return pb.ReadKeptTailResponse(data=data)
+
+    async def CheckMessages(  # noqa: N802
+        self, request: pb.CheckMessagesRequest, context: _Context
+    ) -> pb.CheckMessagesResponse:
+        tails = await self._tails(context)
+        if not 0 < len(request.messages) <= _FINGERPRINTS_MAX:
+            await _refuse(context, f"messages: {len(request.messages)} are named; name 1 to {_FINGERPRINTS_MAX}")
+        for message in request.messages:
+            if not message.message_id or not message.topic:
+                await _refuse(context, "messages: each needs its message_id and its topic")
+        try:
+            return pb.CheckMessagesResponse(holdings=await tails.check(request.messages))
+        except QueriesBusy as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            raise AssertionError("abort raises") from error
+
+    async def RestoreMessages(  # noqa: N802
+        self, request: pb.RestoreMessagesRequest, context: _Context
+    ) -> pb.RestoreMessagesResponse:
+        tails = await self._tails(context)
+        await self._masters_only(context)
+        count, size = len(request.records), sum(map(len, request.records))
+        if not 0 < count <= _RESTORED_MAX or (count > 1 and size > _RESTORED_BYTES_MAX):
+            await _refuse(
+                context,
+                f"records: {count} of {size} bytes; send 1 to {_RESTORED_MAX}, of {_RESTORED_BYTES_MAX} bytes or one",
+            )
+        try:
+            return pb.RestoreMessagesResponse(messages=await tails.restore(request.records, dry_run=request.dry_run))
+        except QueriesBusy as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            raise AssertionError("abort raises") from error
+        except TimeoutError as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "others restore messages here; try again")
+            raise AssertionError("abort raises") from error
+
+    async def _tails(self, context: _Context) -> KeptTails:
+        if self._kept_tails is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this broker has no kept tails")
+            raise AssertionError("abort raises")
+        return self._kept_tails
+
+    # Settings
+
+    async def GetConfig(self, request: pb.GetConfigRequest, context: _Context) -> pb.GetConfigResponse:  # noqa: N802
+        return pb.GetConfigResponse(
+            settings=[
+                pb.SettingView(
+                    key=setting.key,
+                    value=setting.value,
+                    default_value=setting.default_value,
+                    origin=setting.origin,
+                    changeable=setting.changeable,
+                    description=setting.description,
+                )
+                for setting in self._settings.all()
+            ]
+        )
+
+    async def UpdateConfig(  # noqa: N802
+        self, request: pb.UpdateConfigRequest, context: _Context
+    ) -> pb.UpdateConfigResponse:
+        # Each key that is not known costs a look at all that are.
+        too_long = any(
+            len(key) > _KEY_CHARACTERS_MAX or len(value) > _VALUE_CHARACTERS_MAX
+            for key, value in request.values.items()
+        )
+        if len(request.values) > _VALUES_MAX or too_long:
+            await _refuse(
+                context,
+                f"values: name at most {_VALUES_MAX} settings, with keys of {_KEY_CHARACTERS_MAX} and values of "
+                f"{_VALUE_CHARACTERS_MAX} characters",
+            )
+        change = self._settings.changes if request.dry_run else self._settings.change
+        try:
+            changes = change(dict(request.values))
+        except SettingsRefused as error:
+            await _refuse(context, str(error))
+        return pb.UpdateConfigResponse(
+            changes=[
+                pb.SettingChange(key=change.key, from_value=change.from_value, to_value=change.to_value)
+                for change in changes
+            ]
+        )
+
+    # Events
+
+    async def ListEvents(self, request: pb.ListEventsRequest, context: _Context) -> pb.ListEventsResponse:  # noqa: N802
+        limit = await _limit(request.limit, context, default=_EVENTS, maximum=_EVENTS_MAX)
+        answer = pb.ListEventsResponse(last_sequence=self._events.last_sequence)
+        answer.process_start_time.FromMilliseconds(self._process_start_ms)
+        for event in self._events.events_after(request.after_sequence, limit):
+            view = answer.events.add(
+                sequence=event.sequence, level=event.level, event=event.event, fields=dict(event.fields)
+            )
+            view.time.FromMilliseconds(event.wall_ms)
+        return answer
+
+    async def _both_exist(self, request: pb.ResetOffsetsRequest, context: _Context) -> None:
+        if not self._changes.has_topic(request.topic):
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"topic: this broker has no {request.topic}")
+        if not self._changes.has_group(request.group):
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"group: this broker has no {request.group}")
+
+    async def _masters_only(self, context: _Context) -> None:
+        refusal = self._refusal()
+        if refusal is not None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{refusal}; make the change on a serving master")
+
+
+def _client_view(session: ClientSession, now_ms: int) -> pb.ClientView:
+    view = pb.ClientView(
+        client_id=session.client_id,
+        client_type=session.client_type,
+        group=session.group,
+        language=session.language,
+        version=session.version[:_CLIENT_TEXT_MAX],
+        address=_address(session.peer),
+        subscriptions={
+            topic: expression[:_CLIENT_TEXT_MAX]
+            for topic, expression in islice(session.subscriptions.items(), _CLIENT_TOPICS_MAX)
+        },
+    )
+    view.silent_for.FromMilliseconds(max(0, now_ms - session.last_seen_ms))
+    return view
+
+
+def _address(peer: str) -> str:
+    """`ipv4:10.0.0.4:5000` and `ipv6:%5B::1%5D:5000`, as gRPC writes them, without what only it needs."""
+    return unquote(peer.removeprefix("ipv4:").removeprefix("ipv6:"))
+
+
+def _members_text(group: str, members: Sequence[ClientSession]) -> str:
+    named = ", ".join(member.client_id for member in members[:_MEMBERS_NAMED])
+    more = f" and {len(members) - _MEMBERS_NAMED} more" if len(members) > _MEMBERS_NAMED else ""
+    return (
+        f"group {group} has connected consumers: {named}{more}; stop them first, or they make the group anew with "
+        "their next receive"
+    )
+
+
+def _target(request: pb.ResetOffsetsRequest) -> ResetTarget | None:
+    """None when it names none. ValueError: a time outside the years 1 to 9999."""
+    match request.WhichOneof("target"):
+        case "time":
+            return StoreTime(request.time.ToMilliseconds())
+        case "earliest" if request.earliest:
+            return Edge.EARLIEST
+        case "latest" if request.latest:
+            return Edge.LATEST
+        case "offsets" if request.offsets.by_queue:
+            return dict(request.offsets.by_queue)
+        case _:
+            return None
+
+
+async def _limit(asked: int, context: _Context, *, default: int, maximum: int) -> int:
+    if not 0 <= asked <= maximum:
+        await _refuse(context, f"limit: {asked}; use 1 to {maximum}, or 0 for {default}")
+    return asked or default
+
+
+async def _refuse(context: _Context, detail: str) -> NoReturn:
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
+    raise AssertionError("abort raises")

@@ -1,0 +1,176 @@
+"""Who this replica is, what it remembers of its group, and the history of its log: the files behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import structlog
+
+from tandemmq.core.replication.log_history import (
+    EPOCH_FILE,
+    REPLICA_FILE,
+    HistoryCorrupt,
+    LogHistory,
+    RecordDamaged,
+    ReplicaRecord,
+)
+from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
+from tandemmq.core.storage.disk import Disk
+
+__all__ = ["ForeignStore", "ReplicaIdentity"]
+
+log = structlog.get_logger(__name__)
+
+
+class ForeignStore(Exception):
+    """The store belongs to another broker group: its messages would become this group's."""
+
+
+class ReplicaIdentity:
+    """Owns `replica.json` and `epochFileCheckpoint` of a store. Changes are durable when they return.
+
+    `read` first, and `count_start` once the store is locked; both block. Everything else on the event loop.
+    """
+
+    def __init__(self, disk: Disk, identity: BrokerIdentity, *, new_disk_id: Callable[[], str]) -> None:
+        self._disk = disk
+        self._identity = identity
+        self._new_disk_id = new_disk_id
+        self._writing = asyncio.Lock()
+        self._record = self._first_record("")
+        self.history = LogHistory()
+        """The epochs of our log."""
+
+    @property
+    def disk_id(self) -> str:
+        """Of this disk, for as long as it lives."""
+        return self._record.disk_id
+
+    @property
+    def run(self) -> int:
+        """Starts of this disk, this one included; 1 at its first."""
+        return self._record.run
+
+    @property
+    def replicas(self) -> tuple[ReplicaMemory, ...]:
+        """The other members, as they were last heard of."""
+        return self._record.replicas
+
+    @property
+    def greatest_epoch(self) -> int:
+        """No byte of an earlier one is taken: the greatest that was followed, or promised to a master that starts."""
+        return max(self.history.last_epoch, self._record.promised_epoch)
+
+    @property
+    def followed_epoch(self) -> int:
+        """The greatest of which our log may hold bytes. A promised one counts where the history is not known."""
+        return self.history.last_epoch or self.greatest_epoch
+
+    def read(self) -> None:
+        """Reads both files. ForeignStore: the folder is another group's."""
+        known = self._known_record()
+        self._record = self._first_record(self._new_disk_id()) if known is None else known.next_run()
+        self.history = self._known_history()
+
+    def count_start(self) -> None:
+        """Writes down that this disk was started once more."""
+        self._disk.write_file(REPLICA_FILE, self._record.to_json().encode())
+
+    async def count_runs(self, run: int) -> None:
+        """Others remember more starts of this disk than it does."""
+        async with self._writing:
+            await self._write_record(replace(self._record, run=max(run, self._record.run)))
+
+    async def begin_epoch(self, history: LogHistory) -> None:
+        """Our log goes on in the last epoch of `history`. No door may be open before this returned."""
+        await self._write_history(history)
+
+    @property
+    def epoch_owner(self) -> str:
+        """Disk id of the master that began `greatest_epoch`, or to which it was promised; empty: not known."""
+        return self._record.promised_to if self._record.promised_epoch >= self.history.last_epoch else ""
+
+    async def adopt_history(self, history: LogHistory, *, owner: str = "") -> None:
+        """Takes over the master's history, before a byte of its epoch is taken. `owner` is its disk id."""
+        if owner and history.last_epoch > self._record.promised_epoch:
+            async with self._writing:
+                await self._write_record(replace(self._record, promised_epoch=history.last_epoch, promised_to=owner))
+        if history != self.history:
+            await self._write_history(history)
+
+    async def promise(self, epoch: int, disk_id: str) -> bool:
+        """Takes no byte of an epoch before `epoch` from now on. False: as much was promised to another disk already."""
+        async with self._writing:
+            known = self._record
+            if (epoch, disk_id) == (known.promised_epoch, known.promised_to):
+                return True
+            if epoch <= self.greatest_epoch:
+                return False
+            await self._write_record(replace(known, promised_epoch=epoch, promised_to=disk_id))
+            return True
+
+    async def remember(self, *memories: ReplicaMemory) -> None:
+        """Writes down what was heard of other members, unless it is known."""
+        async with self._writing:
+            record = self._record.remembering(*memories)
+            if set(record.replicas) != set(self._record.replicas):
+                await self._write_record(record)
+
+    async def forget(self, disk_ids: Iterable[str]) -> None:
+        """Disks that an operator gave up are not asked for again."""
+        async with self._writing:
+            await self._write_record(self._record.forgetting(disk_ids))
+
+    def _first_record(self, disk_id: str) -> ReplicaRecord:
+        identity = self._identity
+        return ReplicaRecord(
+            disk_id=disk_id,
+            run=1,
+            cluster=identity.cluster,
+            broker_name=identity.broker_name,
+            broker_id=identity.broker_id,
+        )
+
+    def _known_record(self) -> ReplicaRecord | None:
+        """The file's record; None: it is the disk's first start, or nobody knows any more which disk it is."""
+        data = self._disk.read_file(REPLICA_FILE)
+        if data is None:
+            return None
+        try:
+            record = ReplicaRecord.from_json(data.decode())
+        except (RecordDamaged, UnicodeDecodeError) as error:
+            log.error("replica_record_damaged", error=str(error), remedy="none: this disk gets a new id")
+            return None
+        identity = self._identity
+        if (record.cluster, record.broker_name) != (identity.cluster, identity.broker_name):
+            raise ForeignStore(
+                f"storePathRootDir: this store belongs to broker group {record.broker_name} of {record.cluster}, and "
+                f"the settings say {identity.broker_name} of {identity.cluster}; set brokerName and brokerClusterName "
+                "as the store has them, or name another folder"
+            )
+        if record.broker_id != identity.broker_id:
+            # A copy of another member's folder, or two that were exchanged: a disk of its own from now on.
+            log.warning("disk_of_another_member", disk_id=record.disk_id, broker_id=record.broker_id)
+            return None
+        return record
+
+    def _known_history(self) -> LogHistory:
+        data = self._disk.read_file(EPOCH_FILE)
+        if data is None:
+            return LogHistory()
+        try:
+            return LogHistory.from_text(data.decode())
+        except (HistoryCorrupt, UnicodeDecodeError) as error:
+            log.error("epoch_file_damaged", error=str(error), remedy="none: other members are asked for theirs")
+            return LogHistory()
+
+    async def _write_history(self, history: LogHistory) -> None:
+        async with self._writing:
+            await asyncio.to_thread(self._disk.write_file, EPOCH_FILE, history.to_text().encode())
+            self.history = history
+
+    async def _write_record(self, record: ReplicaRecord) -> None:
+        await asyncio.to_thread(self._disk.write_file, REPLICA_FILE, record.to_json().encode())
+        self._record = record

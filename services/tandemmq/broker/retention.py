@@ -1,0 +1,359 @@
+"""Lets old files go that nobody needs, and tells when a full disk or a wrong clock is in the way.
+
+The core decides (`tandemmq/core/storage/retention.py`, `believed_time.py`); here is found out who needs what. That is
+asked only when a file should go or the disk is short of room: with ten thousand topics it takes a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from tandemmq.broker.metrics import TurnLimit
+from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
+from tandemmq.broker.slave.follower import MasterAddress
+from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
+from tandemmq.core.metadata.topic_table import TopicTable
+from tandemmq.core.replication.master_replica import SlaveView
+from tandemmq.core.storage.consume_queue import ConsumeQueue
+from tandemmq.core.storage.disk import Disk, DiskError
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.retention import BelievedTime, ExpiryWish, Hold, RetentionFloor, SavedTime
+
+__all__ = ["MasterFloor", "Retention", "SlaveFloor"]
+
+log = structlog.get_logger(__name__)
+
+_INTERVAL_S: Final = 10.0
+_CLOCK_PATH: Final = "config/retentionClock.json"
+_TICKS_PER_SAVE: Final = 30
+_HOSTS_MAX: Final = 16
+
+
+class Floor(Protocol):
+    """Who needs what of the log, in one role."""
+
+    async def floor(self, wish: ExpiryWish) -> RetentionFloor:
+        """Asked every ten seconds. An empty wish needs no answer."""
+
+
+class Retention:
+    """One task of a broker. Files are deleted off the loop, where it blocks."""
+
+    def __init__(self, store: MessageStore, *, disk: Disk, clock: Clock, floor: Floor, is_master: bool) -> None:
+        self._store = store
+        self._disk = disk
+        self._clock = clock
+        self._floor = floor
+        self._is_master = is_master
+        self._time: BelievedTime | None = None
+        self._ticks_until_save = 0
+        self._told_refusal = False
+        self._told_jump = False
+        self._loss: str | None = None
+        self.deleted_needed_bytes = 0
+        """Bytes that somebody still needed, deleted because a setting allows it."""
+
+    @property
+    def problems(self) -> list[str]:
+        """What an operator should know of, with its remedy; empty when all is well."""
+        clock = self._time.problem if self._time is not None else None
+        return [problem for problem in (clock, self._store.retention_problem, self._loss) if problem is not None]
+
+    @property
+    def clock_jumped_ms(self) -> int:
+        """How far the wall clock is ahead (below 0: behind) while it is not believed, else 0."""
+        return self._time.jumped_ms if self._time is not None else 0
+
+    async def run(self) -> None:
+        """Looks every ten seconds until cancelled."""
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Lets go what may go now."""
+        time = await self._believed_time()
+        wish = self._store.expiry_wish(time)
+        job = self._store.expire(wish, await self._floor.floor(wish))
+        if job is not None:
+            log.info("files_expired", files=job.paths)
+            for hold, lost_bytes in job.lost:
+                self._tell_of_loss(hold, lost_bytes)
+            await asyncio.to_thread(job.run)
+        while self._store.trim_queues():
+            await asyncio.sleep(0)
+        if self._is_master:
+            self._tell_of_full_disk()
+
+    # Time
+
+    async def _believed_time(self) -> BelievedTime:
+        time = self._time
+        if time is None:
+            time = self._time = await asyncio.to_thread(self._first_time)
+        else:
+            time.look(
+                wall_ms=self._clock.wall_ms(),
+                monotonic_ms=self._clock.monotonic_ms(),
+                jump_max_ms=self._store.clock_jump_max_ms,
+            )
+        has_changed = self._tell_of_clock(time)
+        if has_changed or self._ticks_until_save <= 0:
+            self._ticks_until_save = _TICKS_PER_SAVE
+            # A disk that fails is found out by those who need it. Without this file files are kept for longer.
+            with suppress(DiskError):
+                await asyncio.to_thread(self._disk.write_file, _CLOCK_PATH, time.to_save().to_json())
+        self._ticks_until_save -= 1
+        return time
+
+    def _first_time(self) -> BelievedTime:
+        """Blocks."""
+        text = self._disk.read_file(_CLOCK_PATH)
+        return BelievedTime(
+            boot_id=self._disk.boot_id(),
+            saved=None if text is None else SavedTime.from_json(text),
+            newest_ms=self._store.newest_file_ms(),
+            wall_ms=self._clock.wall_ms(),
+            monotonic_ms=self._clock.monotonic_ms(),
+            jump_max_ms=self._store.clock_jump_max_ms,
+        )
+
+    def _tell_of_clock(self, time: BelievedTime) -> bool:
+        """One line when the wall clock is not believed any more, and one when it is again; True if there was one."""
+        has_jumped = time.problem is not None
+        if has_jumped == self._told_jump:
+            return False
+        self._told_jump = has_jumped
+        if has_jumped:
+            log.error("clock_jumped", by_ms=time.jumped_ms, problem=time.problem)
+        else:
+            log.info("clock_believed_again")
+        return True
+
+    # Words
+
+    def _tell_of_loss(self, hold: Hold, lost_bytes: int) -> None:
+        self.deleted_needed_bytes += lost_bytes
+        log.error("needed_files_deleted", bytes=lost_bytes, holder=hold.holder)
+        self._loss = (
+            f"{lost_bytes} bytes were deleted that were kept for {hold.holder}: unreadReservedTime or "
+            "unreplicatedReservedTime was over; this stays until the next start"
+        )
+
+    def _tell_of_full_disk(self) -> None:
+        """One line when sends begin to be refused, and one when they are taken again."""
+        refusal = self._store.refusal
+        if (refusal is not None) == self._told_refusal:
+            return
+        self._told_refusal = refusal is not None
+        if refusal is not None:
+            log.error("sends_refused", reason=refusal)
+        else:
+            log.info("sends_taken_again")
+
+
+class SlaveFloor:
+    """A slave deletes what its master has deleted: asked for when something should go."""
+
+    def __init__(self, master: Callable[[], MasterAddress | None]) -> None:
+        self._master = master
+        self._has_known_metadata = False
+
+    async def floor(self, wish: ExpiryWish) -> RetentionFloor:
+        """See Floor."""
+        if wish.is_empty:
+            return RetentionFloor()
+        address = self._master()
+        if address is not None and address.metadata is not None:
+            self._has_known_metadata = True
+            with suppress(PeerUnavailable):
+                async with PeerClient(address.metadata) as peer:
+                    return RetentionFloor(master=_master_hold((await peer.log()).extent.min_offset))
+        elif address is not None and not self._has_known_metadata:
+            # A foreign master does not say what it deleted: what is older than it keeps its files.
+            return RetentionFloor(unread=_master_hold(0))
+        return RetentionFloor(
+            master=Hold(0, "the master, which does not say what it has deleted", "start it, or make room on this disk")
+        )
+
+
+def _master_hold(min_offset: int) -> Hold:
+    remedy = "a slave deletes only what its master has deleted; make room here, or lower fileReservedTime on the master"
+    return Hold(min_offset, "the master, which has them too", remedy)
+
+
+class _Place(NamedTuple):
+    """Where a group goes on in a queue."""
+
+    offset: int
+    holder: str
+    group_count: int
+    """How many groups have a place in the queue; this one's is the lowest."""
+
+
+class MasterFloor:
+    """A master keeps what a slave or a consumer group needs.
+
+    `absent_replicas` gives the last known end of the log of slaves by broker id, of this run or before; connected ones
+    may be among them. `forget_replica` when one has left for good.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        clock: Clock,
+        leases: LeaseTable,
+        stored: ConsumerOffsetTable,
+        topics: TopicTable,
+        is_system_topic: Callable[[str], bool],
+        slaves: Callable[[], Sequence[SlaveView]],
+        slave_count: int,
+        absent_replicas: Callable[[], Mapping[int, int]] = dict,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._leases = leases
+        self._stored = stored
+        self._topics = topics
+        self._is_system_topic = is_system_topic
+        self._slaves = slaves
+        self._slave_count = slave_count
+        self._absent_replicas = absent_replicas
+        self._heard: dict[int, int] = {}
+        """Last acknowledged offset by broker id."""
+        self._nameless: dict[str, int] = {}
+        """The same of slaves that did not say who they are, by host."""
+        self._physical: dict[tuple[str, int], tuple[int, int]] = {}
+        """Where the record lies a queue was held at last: reading an entry may wait for the disk."""
+
+    def forget_replica(self, broker_id: int) -> None:
+        """The slave is none any more: nothing is kept for it."""
+        self._heard.pop(broker_id, None)
+
+    async def floor(self, wish: ExpiryWish) -> RetentionFloor:
+        """See Floor. Others have their turn after each millisecond."""
+        if wish.is_empty:
+            return RetentionFloor(replica=self._replica_hold())
+        reader, unread = await self._reader_holds()
+        # After the wait: a slave may have come meanwhile.
+        return RetentionFloor(replica=self._replica_hold(), reader=reader, unread=unread)
+
+    # Slaves
+
+    def _replica_hold(self) -> Hold | None:
+        needs = [(offset, f"slave {broker_id}") for broker_id, offset in self._replica_ends().items()]
+        needs += [(offset, f"the slave at {host}") for host, offset in self._nameless.items()]
+        if not needs:
+            return None
+        offset, name = min(needs)
+        remedy = "start it; if it is gone for good, see 'The disk fills up' in docs/operations/what-to-do-when.md"
+        return Hold(offset, f"{name}, which does not have them", remedy)
+
+    def _replica_ends(self) -> dict[int, int]:
+        """By broker id; looks at the nameless ones on the way."""
+        connected = self._slaves()
+        for slave in connected:
+            host = slave.peer.rpartition(":")[0]
+            if slave.broker_id is not None:
+                self._heard[slave.broker_id] = slave.acked_offset
+                self._nameless.pop(host, None)
+            else:
+                self._nameless[host] = slave.acked_offset
+        ends = dict(self._absent_replicas()) | self._heard
+        ends |= {slave.broker_id: slave.acked_offset for slave in connected if slave.broker_id is not None}
+        here = {slave.peer.rpartition(":")[0] for slave in connected if slave.broker_id is None}
+        if len(ends) >= self._slave_count:
+            # All are known by name: who left without one came back, perhaps from elsewhere.
+            self._nameless = {host: offset for host, offset in self._nameless.items() if host in here}
+        while len(self._nameless) > max(_HOSTS_MAX, len(here)):
+            del self._nameless[next(host for host in self._nameless if host not in here)]
+        return ends
+
+    # Groups
+
+    async def _reader_holds(self) -> tuple[Hold | None, Hold | None]:
+        """Of the group that has read least, and of what no group has ever read from."""
+        turn = TurnLimit(self._clock)
+        places, group_counts = await self._places(turn)
+        reader: tuple[int, str] | None = None
+        unread: tuple[int, str] | None = None
+        seen: set[tuple[str, int]] = set()
+        for queue in list(self._store.queues):
+            topic, queue_id = queue.topic, queue.queue_id
+            key = (topic, queue_id)
+            seen.add(key)
+            if turn.is_reached:
+                await turn.pause()
+            config, place = self._topics.get(topic), places.get(key)
+            group_count = group_counts.get(topic, 0)
+            is_delivered = config is not None and queue_id < config.read_queue_count
+            if is_delivered and group_count and (place is None or place.group_count < group_count):
+                # In a queue that is new to it a group begins at the oldest message.
+                place = _Place(0, "a group of the topic", 0)
+            if place is None and (config is None or self._is_system_topic(topic)):
+                continue
+            offset = self._physical_offset(queue, place.offset if place is not None else 0)
+            if offset is None:
+                continue
+            if place is None:
+                if unread is None or offset < unread[0]:
+                    unread = offset, f"topic {topic}, of which no group has read queue {queue_id}"
+            elif reader is None or offset < reader[0]:
+                reader = offset, f"{place.holder}, which has not read them in queue {queue_id} of topic {topic}"
+        self._physical = {key: place for key, place in self._physical.items() if key in seen}
+        return (
+            None
+            if reader is None
+            else Hold(*reader, "start its consumers, move it on (tandemmq group reset), or delete it"),
+            None
+            if unread is None
+            else Hold(*unread, "let a group read it, lower fileReservedTime, or set deleteUnreadWhenFull=true"),
+        )
+
+    async def _places(self, turn: TurnLimit) -> tuple[dict[tuple[str, int], _Place], dict[str, int]]:
+        """Of each queue that groups have read the lowest place, and how many groups have read of each topic."""
+        places: dict[tuple[str, int], _Place] = {}
+        group_counts: dict[str, int] = {}
+        for group, topic in dict.fromkeys([*self._leases.pairs(), *self._stored.pairs()]):
+            offsets: dict[int, int] = self._stored.offsets_of(group, topic)
+            offsets.update({state.queue_id: state.committed_offset for state in self._leases.progress_of(group, topic)})
+            if offsets:
+                group_counts[topic] = group_counts.get(topic, 0) + 1
+            for queue_id, offset in offsets.items():
+                before = places.get((topic, queue_id))
+                if before is None:
+                    places[topic, queue_id] = _Place(offset, f"group {group}", 1)
+                elif offset < before.offset:
+                    places[topic, queue_id] = _Place(offset, f"group {group}", before.group_count + 1)
+                else:
+                    places[topic, queue_id] = before._replace(group_count=before.group_count + 1)
+            if turn.is_reached:
+                await turn.pause()
+        return places, group_counts
+
+    def _physical_offset(self, queue: ConsumeQueue, offset: int) -> int | None:
+        """Where the first message from `offset` on lies; None when there is none. What cannot be read holds all."""
+        store, key = self._store, (queue.topic, queue.queue_id)
+        offset = max(offset, store.queue_min_offset(*key))
+        if offset >= queue.max_offset:
+            return None
+        known = self._physical.get(key)
+        if known is not None and known[0] == offset:
+            return known[1]
+        try:
+            physical_offset = queue.entry(offset).physical_offset
+        except DiskError as error:
+            log.error("queue_unreadable", topic=queue.topic, queue_id=queue.queue_id, error=str(error))
+            return store.min_offset
+        if not store.min_offset <= physical_offset < store.end_offset:
+            return store.min_offset
+        self._physical[key] = offset, physical_offset
+        return physical_offset

@@ -1,0 +1,241 @@
+"""Settings as they work now, and those an operator may change until the next start.
+
+A setting is changeable only where the part it belongs to follows at once: that part's applier is registered under its
+key. Everything else is for the configuration and a restart, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeAlias
+
+import structlog
+from pydantic import SecretStr
+
+from tandemmq.broker.client_api.services import ApiOptions
+from tandemmq.broker.settings import BrokerSettings
+from tandemmq.broker.tracing.observability import BrokerObservability
+from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.service.logging import LevelSwitch
+from tandemmq.service.settings import SettingsError, changed_settings
+
+__all__ = ["Applier", "RuntimeSettings", "SettingChange", "SettingState", "SettingsRefused", "setting_appliers"]
+
+log = structlog.get_logger(__name__)
+
+Applier: TypeAlias = Callable[[BrokerSettings], None]
+"""Lets one part work with other settings from now on. Does not fail: the settings have been checked together."""
+
+_MASK: Final = "***"
+
+
+class SettingsRefused(ValueError):
+    """Nothing was changed; a line for each problem, with what to do. The operator's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingState:
+    """One setting; secrets are masked."""
+
+    key: str
+    value: str
+    default_value: str
+    # default, configured or changed (while running).
+    origin: str
+    changeable: bool
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """One change."""
+
+    key: str
+    from_value: str
+    to_value: str
+
+
+class RuntimeSettings:
+    """`appliers` by RocketMQ's key; several keys may share one. `disk_used_ratio` tells how full the disk is, 0 to 1.
+    Event loop only."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        appliers: Mapping[str, Applier],
+        *,
+        disk_used_ratio: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._started = settings
+        self._appliers = appliers
+        self._disk_used_ratio = disk_used_ratio
+        self._changed: set[str] = set()
+        self.current = settings
+        """What works now. Never changed in place."""
+
+    def all(self) -> list[SettingState]:
+        """Every setting, in the order of the documentation."""
+        configured = self._started.model_fields_set
+        states = []
+        for name, field in BrokerSettings.model_fields.items():
+            key = field.alias or name
+            origin = "changed" if key in self._changed else "configured" if name in configured else "default"
+            states.append(
+                SettingState(
+                    key=key,
+                    value=_shown(getattr(self.current, name)),
+                    default_value=_shown(field.default),
+                    origin=origin,
+                    changeable=key in self._appliers,
+                    description=field.description or "",
+                )
+            )
+        return states
+
+    def changes(self, values: Mapping[str, str]) -> list[SettingChange]:
+        """What `change` would change, ordered by key. Raises SettingsRefused."""
+        return _differences(self.current, self._checked(values))
+
+    def change(self, values: Mapping[str, str]) -> list[SettingChange]:
+        """Changes all of them or, with SettingsRefused, none. They hold until the process ends."""
+        settings = self._checked(values)
+        changes = _differences(self.current, settings)
+        self.current = settings
+        keys = [change.key for change in changes]
+        for applier in dict.fromkeys(self._appliers[key] for key in keys):
+            applier(settings)
+        started = {change.key for change in _differences(self._started, settings)}
+        self._changed = (self._changed | set(keys)) & started
+        if changes:
+            log.info(
+                "settings_changed",
+                by="operator",
+                changes={change.key: f"{change.from_value} to {change.to_value}" for change in changes},
+                until="the next start",
+            )
+        return changes
+
+    def _checked(self, values: Mapping[str, str]) -> BrokerSettings:
+        """The settings as they would be."""
+        if not values:
+            raise SettingsRefused("values: name at least one setting")
+        try:
+            settings = changed_settings(self.current, values)
+        except SettingsError as error:
+            raise SettingsRefused("\n".join(error.problems)) from error
+        problems = [
+            f"{change.key}: cannot change while the broker runs; write it into its configuration and restart it"
+            for change in _differences(self.current, settings)
+            if change.key not in self._appliers
+        ]
+        if settings.max_message_size > self._started.max_message_size:
+            # A slave proves its log by a tail twice as long as the largest record it was started for.
+            problems.append(
+                f"maxMessageSize={settings.max_message_size}: while the broker runs it can be at most the "
+                f"{self._started.max_message_size} it was started with; for more configure the whole broker group and "
+                "restart its slaves first"
+            )
+        wanted_ratio = settings.disk_space_clean_forcibly_ratio
+        if wanted_ratio < self.current.disk_space_clean_forcibly_ratio and wanted_ratio < self._disk_used_ratio():
+            # Files would go within seconds and for ever, which nobody expects of a setting.
+            problems.append(
+                f"diskSpaceCleanForciblyRatio={wanted_ratio}: the disk is {self._disk_used_ratio():.2f} used already, "
+                "so the oldest messages would be deleted at once though they have not expired; lower fileReservedTime, "
+                "or write it into the configuration and restart the broker"
+            )
+        if problems:
+            raise SettingsRefused("\n".join(problems))
+        return settings
+
+
+def _differences(before: BrokerSettings, after: BrokerSettings) -> list[SettingChange]:
+    """Ordered by key."""
+    differences = [
+        SettingChange(field.alias or name, _shown(getattr(before, name)), _shown(getattr(after, name)))
+        for name, field in BrokerSettings.model_fields.items()
+        if getattr(before, name) != getattr(after, name)
+    ]
+    return sorted(differences, key=lambda change: change.key)
+
+
+def _shown(value: object) -> str:
+    """As it would be written into a file."""
+    if isinstance(value, SecretStr):
+        return _MASK
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
+
+
+# Which settings a running broker can follow, and what each of them reaches.
+
+
+def setting_appliers(
+    *,
+    store: MessageStore,
+    leases: LeaseTable,
+    api_options: ApiOptions,
+    observability: BrokerObservability,
+    audit_read_rate: Callable[[int], None],
+    log_level: LevelSwitch | None,
+    is_master: bool,
+) -> Mapping[str, Applier]:
+    """Appliers by key. `audit_read_rate` is told bytes a second.
+
+    Without traces their settings are not among them: nothing would follow. Of a slave's settings those are missing that
+    only a master's clients would notice.
+    """
+    appliers: dict[str, Applier] = {
+        "auditReadRate": lambda settings: audit_read_rate(settings.audit_read_rate),
+    }
+    to_store = partial(_to_store, store)
+    for key in (
+        "fileReservedTime",
+        "clockJumpMax",
+        "deleteWhen",
+        "diskMaxUsedSpaceRatio",
+        "diskSpaceCleanForciblyRatio",
+        "diskSpaceWarningLevelRatio",
+    ):
+        appliers[key] = to_store
+    if log_level is not None:
+        appliers["logLevel"] = lambda settings: log_level.set(settings.log_level)
+    if is_master:
+        for key in ("unreadReservedTime", "unreplicatedReservedTime", "deleteUnreadWhenFull"):
+            appliers[key] = to_store
+        appliers["maxMessageSize"] = partial(_to_messages, store, api_options)
+        appliers["autoCreateSubscriptionGroup"] = partial(_to_api, api_options)
+        # Asked for with each new topic.
+        appliers["defaultTopicQueueNums"] = _to_nobody
+        appliers["consumeFromEarliest"] = appliers["maxInflightPerQueue"] = partial(_to_leases, leases)
+    if observability.trace_options is not None:
+        appliers["traceSampleRate"] = appliers["traceSlowThreshold"] = partial(_to_traces, observability)
+    return appliers
+
+
+def _to_store(store: MessageStore, settings: BrokerSettings) -> None:
+    store.change_options(settings.store_options())
+
+
+def _to_messages(store: MessageStore, api_options: ApiOptions, settings: BrokerSettings) -> None:
+    store.change_options(settings.store_options())
+    api_options.max_message_bytes = settings.max_message_size
+
+
+def _to_api(api_options: ApiOptions, settings: BrokerSettings) -> None:
+    api_options.auto_create_subscription_group = settings.auto_create_subscription_group
+
+
+def _to_leases(leases: LeaseTable, settings: BrokerSettings) -> None:
+    leases.change_options(settings.delivery_options())
+
+
+def _to_traces(observability: BrokerObservability, settings: BrokerSettings) -> None:
+    observability.change(settings.trace_options())
+
+
+def _to_nobody(_settings: BrokerSettings) -> None:
+    """Whoever needs it asks for the current settings."""

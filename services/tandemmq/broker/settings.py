@@ -1,0 +1,593 @@
+"""Every setting of a broker, by RocketMQ's key, checked together before anything starts.
+
+Values come from the file given with --config (`key=value` lines), then `TANDEMMQ_...` environment variables, then
+`--set key=value`; the later one wins. The core never sees this object: `store_options()` and its siblings below hand it
+the small frozen values it needs.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from tandemmq.core.delivery.lease_state import DeliveryOptions
+from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
+from tandemmq.core.storage.options import FlushDiskType, StoreOptions
+from tandemmq.core.tracing.trace_context import TraceOptions
+from tandemmq.http2.errors import Limits
+from tandemmq.http2.server import TlsMode
+from tandemmq.service.grpc_server import MESSAGE_BYTES_MAX
+from tandemmq.service.metrics.metric_exports import ExporterType, MetricsOptions, parse_exporter_types
+from tandemmq.service.settings import ServiceSettings
+
+__all__ = ["BrokerRole", "BrokerSettings", "ClientFront", "LogLevel"]
+
+_DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_HOST_PORT = re.compile(r"^\[?[^\s;,]+\]?:\d{1,5}$")
+_NAME = re.compile(r"^[%|a-zA-Z0-9_-]{1,127}$")
+
+
+class ClientFront(StrEnum):
+    """What serves the client API: our own HTTP/2 front, or the gRPC library's, ten times the cost."""
+
+    MQGRPC = "mqgrpc"
+    GRPCIO = "grpcio"
+
+
+class LogLevel(StrEnum):
+    """Below which level lines of the log are dropped."""
+
+    FROM_ENVIRONMENT = ""
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+
+
+class BrokerRole(StrEnum):
+    """What a member does in its broker group."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Milliseconds = Annotated[int, Field(ge=1)]
+Ratio = Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+class BrokerSettings(ServiceSettings):
+    """Settings of one broker. Port 0 means any free port and is for tests; every port is explicit, none is derived."""
+
+    # Identity
+    broker_cluster_name: str = Field("DefaultCluster", alias="brokerClusterName", description="Name of the cluster.")
+    broker_name: str = Field("broker-a", alias="brokerName", description="Name of the broker group.")
+    broker_id: int = Field(0, ge=0, alias="brokerId", description="0 for the master, above 0 for a slave.")
+    broker_role: BrokerRole = Field(
+        BrokerRole.ASYNC_MASTER, alias="brokerRole", description="ASYNC_MASTER, SYNC_MASTER or SLAVE."
+    )
+
+    # Addresses
+    namesrv_addr: str = Field("", alias="namesrvAddr", description="NameServers, host:port separated by ';'.")
+    bind_address: str = Field("0.0.0.0", alias="bindAddress", description="Local address all planes listen on.")
+    broker_ip1: str = Field("127.0.0.1", alias="brokerIP1", description="Host name or IP advertised to clients.")
+    broker_ip2: str = Field(
+        "", alias="brokerIP2", description="Host advertised for HA and metadata; brokerIP1 if empty."
+    )
+    listen_port: Port = Field(10_911, alias="listenPort", description="Metadata and admin plane (gRPC).")
+    ha_listen_port: Port = Field(10_912, alias="haListenPort", description="Raw replication; used by masters.")
+    grpc_server_port: Port = Field(8_081, alias="grpcServerPort", description="RocketMQ client API (gRPC).")
+    advertised_grpc_port: Port = Field(
+        0, alias="advertisedGrpcPort", description="Client port as clients see it, behind a NAT; 0: grpcServerPort."
+    )
+    address_resolve_timeout: Milliseconds = Field(
+        60_000,
+        alias="addressResolveTimeout",
+        description="How long the start waits for brokerIP1 and brokerIP2 to resolve, in ms: a pod may run before its "
+        "DNS entry does.",
+    )
+    external_listen_port: Port = Field(
+        0,
+        alias="externalListenPort",
+        description="Second client port, for clients outside the cluster's network; they are told external addresses "
+        "only. 0: none.",
+    )
+    external_advertised_host: str = Field(
+        "", alias="externalAdvertisedHost", description="Host name or IP under which such clients reach that port."
+    )
+    external_advertised_port: Port = Field(
+        0,
+        alias="externalAdvertisedPort",
+        description="Port under which they reach it, for example a node port; 0: externalListenPort.",
+    )
+
+    # Client plane
+    client_front: ClientFront = Field(
+        ClientFront.MQGRPC,
+        alias="clientFront",
+        description="mqgrpc, or grpcio: the gRPC library, far slower, should the own front disappoint.",
+    )
+    tls_mode: TlsMode = Field(
+        TlsMode.DISABLED,
+        alias="tlsMode",
+        description="disabled, permissive (plain and TLS clients on one port) or enforcing; the client port only.",
+    )
+    tls_cert_path: str = Field("", alias="tlsCertPath", description="Certificate chain for clients, PEM.")
+    tls_key_path: str = Field("", alias="tlsKeyPath", description="Its private key, PEM.")
+    client_connections_max: int = Field(
+        20_000, ge=1, alias="clientConnectionsMax", description="Client connections; more are closed at once."
+    )
+    client_streams_max: int = Field(
+        4_000, ge=1, alias="clientStreamsMax", description="Open calls of one client connection."
+    )
+
+    # Store
+    store_path_root_dir: str = Field("store", alias="storePathRootDir", description="Folder of everything stored.")
+    mapped_file_size_commit_log: int = Field(
+        1 << 30,
+        ge=64 << 10,
+        le=1 << 32,
+        alias="mappedFileSizeCommitLog",
+        description="CommitLog file size in bytes; the same in the whole group, fixed once the store exists.",
+    )
+    mapped_file_size_consume_queue: int = Field(
+        6_000_000, ge=20, alias="mappedFileSizeConsumeQueue", description="ConsumeQueue file size in bytes."
+    )
+    max_hash_slot_num: int = Field(5_000_000, ge=1, alias="maxHashSlotNum", description="Hash slots of an IndexFile.")
+    max_index_num: int = Field(20_000_000, ge=2, alias="maxIndexNum", description="Entries of an IndexFile.")
+    message_index_enable: bool = Field(True, alias="messageIndexEnable", description="Build the key index.")
+    max_message_size: int = Field(
+        4 << 20, ge=1, le=128 << 20, alias="maxMessageSize", description="Largest body in bytes."
+    )
+    flush_disk_type: FlushDiskType = Field(
+        FlushDiskType.ASYNC_FLUSH, alias="flushDiskType", description="SYNC_FLUSH acknowledges after fdatasync."
+    )
+    flush_interval_commit_log: Milliseconds = Field(
+        500, alias="flushIntervalCommitLog", description="Pause between timed flushes in ms (ASYNC_FLUSH)."
+    )
+    flush_interval_consume_queue: Milliseconds = Field(
+        1_000,
+        alias="flushIntervalConsumeQueue",
+        description="Least pause between ConsumeQueue writes in ms; many queues wait longer.",
+    )
+    flush_consumer_offset_interval: Milliseconds = Field(
+        5_000, alias="flushConsumerOffsetInterval", description="Pause between writes of consumerOffset.json in ms."
+    )
+    sync_flush_timeout: Milliseconds = Field(
+        5_000, alias="syncFlushTimeout", description="A send waits this long for the disk, in ms (SYNC_FLUSH)."
+    )
+    file_reserved_time: int = Field(72, ge=1, alias="fileReservedTime", description="Hours a CommitLog file is kept.")
+    unread_reserved_time: int = Field(
+        720,
+        ge=0,
+        alias="unreadReservedTime",
+        description="Hours it is kept for a consumer group that has not read all of it, if longer; 0: until it has. "
+        "Raising it lets a group that is gone fill the disk; RocketMQ's is fileReservedTime.",
+    )
+    unreplicated_reserved_time: int = Field(
+        0,
+        ge=0,
+        alias="unreplicatedReservedTime",
+        description="Hours a master keeps it for a known slave that does not have all of it, if longer; 0: until it "
+        "has. Anything else leaves messages on one disk, and then deletes them.",
+    )
+    delete_unread_when_full: bool = Field(
+        False,
+        alias="deleteUnreadWhenFull",
+        description="Above diskSpaceCleanForciblyRatio a master deletes messages before they expire although no group "
+        "has read them, as RocketMQ does; false: only what every group has read.",
+    )
+    clock_jump_max: int = Field(
+        0,
+        ge=0,
+        alias="clockJumpMax",
+        description="Hours the wall clock may jump, or be ahead after a restart of the machine, and still make files "
+        "older; 0: a third of fileReservedTime.",
+    )
+    delete_when: str = Field("04", alias="deleteWhen", description="Hours of the day for deletion, ';'-separated.")
+    disk_max_used_space_ratio: Ratio = Field(
+        0.75, alias="diskMaxUsedSpaceRatio", description="Disk use above which expired files go at any hour."
+    )
+    disk_space_clean_forcibly_ratio: Ratio = Field(
+        0.85,
+        alias="diskSpaceCleanForciblyRatio",
+        description="Disk use above which files go before they expire, if nobody needs them.",
+    )
+    disk_space_warning_level_ratio: Ratio = Field(
+        0.90, alias="diskSpaceWarningLevelRatio", description="Disk use above which sends are refused."
+    )
+    message_delay_level: str = Field(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        alias="messageDelayLevel",
+        description="Delay of each level; the same in the whole group.",
+    )
+
+    # Replication
+    in_sync_replicas: int | None = Field(
+        None,
+        ge=1,
+        alias="inSyncReplicas",
+        description="Copies, the master's included, before a send is acknowledged. Default: 2 for a SYNC_MASTER, "
+        "which therefore really waits (RocketMQ 5 defaults to 1 and does not), else 1.",
+    )
+    total_replicas: int = Field(
+        2,
+        ge=1,
+        alias="totalReplicas",
+        description="Members of the group that a new one waits for. Members that were ever heard of count in any case.",
+    )
+    slave_timeout: Milliseconds = Field(
+        3_000, alias="slaveTimeout", description="A send waits this long for slaves, in ms."
+    )
+    ha_send_heartbeat_interval: Milliseconds = Field(
+        5_000, alias="haSendHeartbeatInterval", description="Idle time before an HA heartbeat, in ms."
+    )
+    ha_housekeeping_interval: Milliseconds = Field(
+        20_000, alias="haHousekeepingInterval", description="Silence before an HA connection is closed, in ms."
+    )
+    ha_transfer_batch_size: int = Field(
+        32_768, ge=1, le=(4 << 20) - 12, alias="haTransferBatchSize", description="Largest HA frame body in bytes."
+    )
+    ha_max_gap_not_in_sync: int = Field(
+        256 << 20, ge=1, alias="haMaxGapNotInSync", description="Bytes a slave may lag and still count as in sync."
+    )
+    ha_master_address: str = Field(
+        "", alias="haMasterAddress", description="host:port of the master's HA plane; empty: from the NameServers."
+    )
+    sync_from_last_file: bool = Field(
+        False, alias="syncFromLastFile", description="Give a fresh slave the last CommitLog file only."
+    )
+    master_recovery_timeout: Milliseconds = Field(
+        60_000,
+        alias="masterRecoveryTimeout",
+        description="How long a starting master looks for NameServers that do not answer and, up to 10 s, for members "
+        "that nobody ever heard of, in ms. For a replica that may hold more it waits without a limit.",
+    )
+
+    # Proof and repair of replicas
+    audit_read_rate: int = Field(
+        24 << 20,
+        ge=0,
+        alias="auditReadRate",
+        description="Bytes a second that the consistency job may have digested or checked here, and as many that it "
+        "may read. Raising it shortens a run and takes disk and CPU from clients; 0 refuses the job.",
+    )
+    enable_repair: bool = Field(
+        True,
+        alias="enableRepair",
+        description="Carry out steps of a repair plan when `tandemmq repair` asks; false leaves that to an operator "
+        "with the files.",
+    )
+
+    # Log, traces and metrics
+    log_level: LogLevel = Field(
+        LogLevel.FROM_ENVIRONMENT,
+        alias="logLevel",
+        description="DEBUG, INFO, WARNING or ERROR; empty: LOG_LEVEL of the environment, INFO without it.",
+    )
+    trace_enable: bool = Field(
+        False, alias="traceEnable", description="Keep traces of sends, receives and replication; see docs/operations."
+    )
+    trace_sample_rate: float = Field(
+        0.01,
+        ge=0.0,
+        le=1.0,
+        alias="traceSampleRate",
+        description="Share of calls without a traceparent of their own that are traced, 0 to 1.",
+    )
+    trace_slow_threshold: int = Field(
+        200,
+        ge=0,
+        alias="traceSlowThreshold",
+        description="A send that takes longer, in ms, or fails is always traced. 0: only those that fail.",
+    )
+    trace_exporter_target: str = Field(
+        "",
+        alias="traceExporterTarget",
+        description="OTLP/gRPC receiver of traces, host:port; empty: kept in memory for `tandemmq trace` only.",
+    )
+    metrics_exporter_type: str = Field(
+        "DISABLE",
+        alias="metricsExporterType",
+        description="DISABLE, or one or more of PROM and OTLP_GRPC.",
+    )
+    metrics_prom_exporter_port: Port = Field(
+        5_557, alias="metricsPromExporterPort", description="HTTP port of /metrics for Prometheus."
+    )
+    metrics_prom_exporter_host: str = Field(
+        "", alias="metricsPromExporterHost", description="Local address of that port; bindAddress if empty."
+    )
+    metrics_grpc_exporter_target: str = Field(
+        "", alias="metricsGrpcExporterTarget", description="OTLP/gRPC receiver of metrics, host:port."
+    )
+    metrics_grpc_exporter_interval: Milliseconds = Field(
+        60_000, alias="metricsGrpcExporterIntervalInMills", description="Pause between exports to it, in ms."
+    )
+    metrics_series_max: int = Field(
+        2_000,
+        ge=1,
+        alias="metricsSeriesMax",
+        description="Topics, and pairs of topic and consumer group, that get series of their own; the rest is summed "
+        "up as `_other`.",
+    )
+
+    # Topics, groups, delivery
+    default_topic_queue_nums: int = Field(
+        8, ge=1, le=1_024, alias="defaultTopicQueueNums", description="Queues of a new topic."
+    )
+    auto_create_topic_enable: bool = Field(
+        False, alias="autoCreateTopicEnable", description="Create TBW102 at first boot, as RocketMQ does."
+    )
+    auto_create_subscription_group: bool = Field(
+        True, alias="autoCreateSubscriptionGroup", description="Create a consumer group at its first receive."
+    )
+    new_groups_per_second: int = Field(
+        50,
+        ge=1,
+        alias="newGroupsPerSecond",
+        description="Consumer groups that clients' first receives may create in a second; more are told to wait. "
+        "Each is a part of a file that is written whole.",
+    )
+    new_groups_per_client_per_second: int = Field(
+        10, ge=1, alias="newGroupsPerClientPerSecond", description="The same for one client."
+    )
+    subscription_groups_max: int = Field(
+        10_000,
+        ge=1,
+        alias="subscriptionGroupsMax",
+        description="Consumer groups up to which clients may create more by naming them; operators may go beyond.",
+    )
+    consume_from_earliest: bool = Field(
+        False, alias="consumeFromEarliest", description="A new group starts at the oldest message, not at the newest."
+    )
+    max_inflight_per_queue: int = Field(
+        100_000,
+        ge=32,
+        alias="maxInflightPerQueue",
+        description="Delivered, unacknowledged messages per group and queue.",
+    )
+
+    # NameServer registration
+    broker_heartbeat_interval: Milliseconds = Field(
+        1_000, alias="brokerHeartbeatInterval", description="Sign of life to each NameServer, in ms."
+    )
+    broker_not_active_timeout_millis: Milliseconds = Field(
+        10_000, alias="brokerNotActiveTimeoutMillis", description="Silence after which NameServers drop us, in ms."
+    )
+    shutdown_timeout: Milliseconds = Field(
+        15_000, alias="shutdownTimeout", description="Limit of an orderly stop, in ms; below the pod's grace period."
+    )
+    drain_grace_period: int = Field(
+        3_000,
+        ge=0,
+        alias="drainGracePeriod",
+        description="After Drain has taken the broker out of the routes it serves for so long, in ms, that clients "
+        "notice. Raising it lengthens every planned stop of a master.",
+    )
+
+    @field_validator("broker_cluster_name", "broker_name")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        if not _NAME.match(value):
+            raise ValueError("use 1 to 127 of the characters a-z A-Z 0-9 _ - % |")
+        return value
+
+    @field_validator("namesrv_addr")
+    @classmethod
+    def _are_addresses(cls, value: str) -> str:
+        for part in filter(None, (p.strip() for p in value.split(";"))):
+            if not _HOST_PORT.match(part):
+                raise ValueError(f"'{part}' is no host:port; separate several by ';'")
+        return value
+
+    @field_validator("ha_master_address")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        if value and not _HOST_PORT.match(value):
+            raise ValueError("write it as host:port, or leave it empty")
+        return value
+
+    @field_validator("trace_exporter_target", "metrics_grpc_exporter_target")
+    @classmethod
+    def _is_a_receiver(cls, value: str) -> str:
+        if value and not _HOST_PORT.match(value):
+            raise ValueError("write it as host:port, for example collector:4317, or for TLS as https://collector:4317")
+        return value
+
+    @field_validator("metrics_exporter_type")
+    @classmethod
+    def _are_exporters(cls, value: str) -> str:
+        parse_exporter_types(value)
+        return value
+
+    @field_validator("delete_when")
+    @classmethod
+    def _are_hours(cls, value: str) -> str:
+        for part in value.split(";"):
+            if not part.strip().isdigit() or int(part) > 23:
+                raise ValueError(f"'{part}' is no hour of the day; write hours from 00 to 23 separated by ';'")
+        return value
+
+    @field_validator("message_delay_level")
+    @classmethod
+    def _are_delays(cls, value: str) -> str:
+        for part in value.split():
+            if part[-1] not in _DELAY_UNITS_MS or not part[:-1].isdigit():
+                raise ValueError(f"'{part}' is no delay; write a number and one of s m h d, for example 30s")
+        if not value.split():
+            raise ValueError("name at least one delay, for example 1s")
+        return value
+
+    @model_validator(mode="after")
+    def _roles_and_limits_agree(self) -> Self:
+        problems = []
+        is_slave = self.broker_role is BrokerRole.SLAVE
+        if is_slave and self.broker_id == 0:
+            problems.append("brokerId: a SLAVE needs an id above 0; 0 is the master's")
+        if not is_slave and self.broker_id != 0:
+            problems.append(f"brokerId: a master's id is 0, not {self.broker_id}; a slave says brokerRole=SLAVE")
+        if self.needed_replicas > self.total_replicas:
+            problems.append(
+                f"inSyncReplicas: {self.needed_replicas} copies cannot be had from totalReplicas={self.total_replicas}"
+            )
+        if self.broker_role is BrokerRole.ASYNC_MASTER and (self.in_sync_replicas or 1) > 1:
+            problems.append(
+                "inSyncReplicas: an ASYNC_MASTER waits for no slave; set brokerRole=SYNC_MASTER or remove it"
+            )
+        if self.ha_send_heartbeat_interval >= self.ha_housekeeping_interval:
+            problems.append("haSendHeartbeatInterval: must be below haHousekeepingInterval, or idle links are closed")
+        if self.broker_heartbeat_interval >= self.broker_not_active_timeout_millis:
+            problems.append("brokerHeartbeatInterval: must be below brokerNotActiveTimeoutMillis, or we seem dead")
+        if self.max_message_size + (64 << 10) + 8 > self.mapped_file_size_commit_log:
+            problems.append(
+                f"maxMessageSize: a message of {self.max_message_size} bytes and its 64 KiB of head-room does not fit "
+                f"a file of mappedFileSizeCommitLog={self.mapped_file_size_commit_log}; change one of them"
+            )
+        if not (
+            self.disk_max_used_space_ratio
+            <= self.disk_space_clean_forcibly_ratio
+            <= self.disk_space_warning_level_ratio
+        ):
+            problems.append(
+                "diskMaxUsedSpaceRatio <= diskSpaceCleanForciblyRatio <= diskSpaceWarningLevelRatio must hold"
+            )
+        if is_slave and not self.name_servers and not self.ha_master_address:
+            problems.append("namesrvAddr: a SLAVE finds its master through the NameServers; name at least one")
+        if self.tls_mode is not TlsMode.DISABLED:
+            for key, value in (("tlsCertPath", self.tls_cert_path), ("tlsKeyPath", self.tls_key_path)):
+                if not value:
+                    problems.append(f"{key}: tlsMode={self.tls_mode} needs it; name a PEM file")
+            if self.client_front is ClientFront.GRPCIO:
+                problems.append("clientFront: grpcio is served without TLS; set tlsMode=disabled or clientFront=mqgrpc")
+        elif self.tls_cert_path or self.tls_key_path:
+            problems.append("tlsMode: a certificate is named but not used; set permissive or enforcing")
+        if ExporterType.OTLP_GRPC in self.metrics_options().types and not self.metrics_grpc_exporter_target:
+            problems.append("metricsGrpcExporterTarget: metricsExporterType=OTLP_GRPC needs it; name a host:port")
+        if self.trace_exporter_target and not self.trace_enable:
+            problems.append("traceEnable: traceExporterTarget is named but nothing is traced; set it to true")
+        if self.external_listen_port and not self.external_advertised_host:
+            problems.append("externalAdvertisedHost: externalListenPort needs it; name what outside clients connect to")
+        if not self.external_listen_port and (self.external_advertised_host or self.external_advertised_port):
+            problems.append("externalListenPort: an external address is advertised that nothing listens on; set it")
+        ports = self.listen_ports
+        taken: dict[int, str] = {}
+        for key, port in ports.items():
+            if port and port in taken:
+                problems.append(f"{key}: port {port} is {taken[port]} already; every plane needs a port of its own")
+            taken[port] = key
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    # What is made of them
+
+    @property
+    def is_master(self) -> bool:
+        """True for SYNC_MASTER and ASYNC_MASTER."""
+        return self.broker_role is not BrokerRole.SLAVE
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """NameServers as host:port."""
+        return tuple(part.strip() for part in self.namesrv_addr.split(";") if part.strip())
+
+    @property
+    def listen_ports(self) -> dict[str, int]:
+        """Ports this role listens on, by key."""
+        ports = {"listenPort": self.listen_port, "grpcServerPort": self.grpc_server_port}
+        if self.is_master:
+            ports["haListenPort"] = self.ha_listen_port
+        if self.external_listen_port:
+            ports["externalListenPort"] = self.external_listen_port
+        if ExporterType.PROM in self.metrics_options().types:
+            ports["metricsPromExporterPort"] = self.metrics_prom_exporter_port
+        return ports
+
+    @property
+    def needed_replicas(self) -> int:
+        """Copies before a send is acknowledged, the master's included."""
+        if self.in_sync_replicas is not None:
+            return self.in_sync_replicas
+        return 2 if self.broker_role is BrokerRole.SYNC_MASTER else 1
+
+    @property
+    def ha_host(self) -> str:
+        """Host advertised for the HA and metadata planes."""
+        return self.broker_ip2 or self.broker_ip1
+
+    def client_limits(self) -> Limits:
+        """Bounds of the client plane. A request holds at most 32 messages with their heads."""
+        return Limits(
+            message_bytes=MESSAGE_BYTES_MAX,
+            connections=self.client_connections_max,
+            concurrent_streams=self.client_streams_max,
+        )
+
+    def store_options(self) -> StoreOptions:
+        """The store's part."""
+        return StoreOptions(
+            commit_log_file_bytes=self.mapped_file_size_commit_log,
+            consume_queue_file_bytes=-(-self.mapped_file_size_consume_queue // 20) * 20,
+            index_slot_count=self.max_hash_slot_num,
+            index_entry_count=self.max_index_num,
+            index_enabled=self.message_index_enable,
+            max_message_bytes=self.max_message_size,
+            flush_disk_type=self.flush_disk_type,
+            flush_interval_ms=self.flush_interval_commit_log,
+            delay_levels_ms=tuple(
+                int(part[:-1]) * _DELAY_UNITS_MS[part[-1]] for part in self.message_delay_level.split()
+            ),
+            file_reserved_hours=self.file_reserved_time,
+            unread_reserved_hours=self.unread_reserved_time,
+            unreplicated_reserved_hours=self.unreplicated_reserved_time,
+            delete_unread_when_full=self.delete_unread_when_full,
+            clock_jump_max_hours=self.clock_jump_max,
+            delete_when_hours=tuple(int(part) for part in self.delete_when.split(";")),
+            disk_max_used_ratio=self.disk_max_used_space_ratio,
+            disk_clean_forcibly_ratio=self.disk_space_clean_forcibly_ratio,
+            disk_warning_ratio=self.disk_space_warning_level_ratio,
+        )
+
+    def master_options(self) -> MasterOptions:
+        """The master's part of replication."""
+        return MasterOptions(
+            needed_slaves=self.needed_replicas - 1,
+            slave_timeout_ms=self.slave_timeout,
+            sync_flush_timeout_ms=self.sync_flush_timeout,
+            heartbeat_interval_ms=self.ha_send_heartbeat_interval,
+            housekeeping_interval_ms=self.ha_housekeeping_interval,
+            transfer_batch_bytes=self.ha_transfer_batch_size,
+            max_gap_not_in_sync_bytes=self.ha_max_gap_not_in_sync,
+            sync_from_last_file=self.sync_from_last_file,
+        )
+
+    def slave_options(self) -> SlaveOptions:
+        """The slave's part of replication."""
+        return SlaveOptions(
+            heartbeat_interval_ms=self.ha_send_heartbeat_interval,
+            housekeeping_interval_ms=self.ha_housekeeping_interval,
+        )
+
+    def delivery_options(self) -> DeliveryOptions:
+        """Leases and redelivery."""
+        return DeliveryOptions(
+            consume_from_earliest=self.consume_from_earliest, max_inflight_per_queue=self.max_inflight_per_queue
+        )
+
+    def trace_options(self) -> TraceOptions:
+        """When a trace is kept."""
+        return TraceOptions(sample_rate=self.trace_sample_rate, slow_ms=self.trace_slow_threshold)
+
+    def metrics_options(self) -> MetricsOptions:
+        """How metrics leave the process."""
+        return MetricsOptions(
+            types=parse_exporter_types(self.metrics_exporter_type),
+            host=self.metrics_prom_exporter_host or self.bind_address,
+            port=self.metrics_prom_exporter_port,
+            target=self.metrics_grpc_exporter_target,
+            interval_ms=self.metrics_grpc_exporter_interval,
+        )

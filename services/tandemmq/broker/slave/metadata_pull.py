@@ -1,0 +1,166 @@
+"""Keeps a slave's topics, groups and offsets equal to its master's: RocketMQ's schedule, and at once on change.
+
+And a copy of the leases, some seconds old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+import structlog
+
+from tandemmq.broker.leases import LeaseCopy
+from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
+from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
+from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, OperatorActs
+from tandemmq.core.storage.disk import DiskError
+
+__all__ = ["FollowedTable", "MetadataPull"]
+
+log = structlog.get_logger(__name__)
+
+# RocketMQ 4's period; a change is pulled at once, this only covers a lost notice.
+PULL_INTERVAL_S: Final = 10.0
+# RocketMQ 5's tick, here the pause after a failure.
+RETRY_PAUSE_S: Final = 3.0
+# What a message that is in flight may lose of its lease when the master's disk is lost.
+LEASES_INTERVAL_S: Final = 2.0
+# Until there is a master to pull from.
+NOT_ACCEPTED_PAUSE_S: Final = 0.2
+# In one line of the log.
+NOTICES_MAX: Final = 20
+
+
+class FollowedTable(Protocol):
+    """A table of the slave, replaced or merged by the master's."""
+
+    @property
+    def version(self) -> DataVersion:
+        """Version held."""
+
+    def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
+        """Takes the master's table; returns what an operator should know, one line each."""
+
+
+class MetadataPull:
+    """One task of a slave. `master` gives the metadata endpoint or None; `applied` persists after a change, and is told
+    what was kept although the master lacks it.
+
+    Nothing is taken unless `accepted` says that the slave follows the log of that master: one with an older history, or
+    a new disk, has nothing to say about topics and offsets either.
+    """
+
+    def __init__(
+        self,
+        *,
+        tables: Mapping[MetadataFile, FollowedTable],
+        master: Callable[[], str | None],
+        applied: Callable[[MetadataFile, list[str]], None],
+        accepted: Callable[[], bool] = lambda: True,
+        leases: LeaseCopy | None = None,
+    ) -> None:
+        self._leases = leases
+        self._tables = tables
+        self._accepted = accepted
+        self._master = master
+        self._applied = applied
+        self._changed = asyncio.Event()
+        self.has_all = False
+        """Every table was taken from a master since the process started, or was the same already."""
+
+    async def run(self) -> None:
+        """Pulls until cancelled."""
+        while True:
+            endpoint = self._master()
+            if endpoint is None or not self._accepted():
+                await asyncio.sleep(NOT_ACCEPTED_PAUSE_S)
+                continue
+            try:
+                await self._follow(endpoint)
+            except* PeerUnavailable as group:
+                log.info("metadata_pull_paused", master=endpoint, reason=str(group.exceptions[0]))
+            await asyncio.sleep(RETRY_PAUSE_S if self._follows(endpoint) else NOT_ACCEPTED_PAUSE_S)
+
+    def _follows(self, endpoint: str) -> bool:
+        return self._master() == endpoint and self._accepted()
+
+    async def _follow(self, endpoint: str) -> None:
+        """Pulls from one master until it fails or another takes its place."""
+        async with PeerClient(endpoint) as peer, asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._watch(peer))]
+            if self._leases is not None:
+                tasks.append(group.create_task(self._copy_leases(peer, self._leases)))
+            while self._follows(endpoint):
+                started_s = asyncio.get_running_loop().time()
+                await self.pull(peer)
+                # A table of many thousand entries takes a while to take: a tenth of the time at most.
+                took_s = asyncio.get_running_loop().time() - started_s
+                await asyncio.sleep(min(9 * took_s, PULL_INTERVAL_S))
+                try:
+                    async with asyncio.timeout(PULL_INTERVAL_S):
+                        await self._changed.wait()
+                except TimeoutError:
+                    pass
+                self._changed.clear()
+            for task in tasks:
+                task.cancel()
+
+    async def _watch(self, peer: PeerClient) -> None:
+        async for _ in peer.metadata_changes():
+            self._changed.set()
+
+    async def _copy_leases(self, peer: PeerClient, leases: LeaseCopy) -> None:
+        """A master of an older version has none to give, and one that compacts has none just now."""
+        is_told = False
+        while True:
+            await asyncio.sleep(LEASES_INTERVAL_S)
+            acts_count = leases.acts_count
+            try:
+                change = await peer.leases(leases.known)
+            except PeerUnavailable as error:
+                if not is_told:
+                    log.info("leases_not_copied", master=peer.endpoint, reason=str(error))
+                is_told = True
+                continue
+            is_told = False
+            if self._accepted() and not change.is_empty:
+                try:
+                    await asyncio.to_thread(leases.take, change, acts_count=acts_count)
+                except DiskError as error:
+                    log.error("leases_not_stored", error=str(error))
+
+    async def _follow_operator(self, acts: OperatorActs) -> None:
+        if self._leases is None or acts.are_none:
+            return
+        try:
+            await self._leases.follow_operator(acts)
+        except DiskError as error:
+            log.error("leases_not_stored", error=str(error))
+
+    async def pull(self, peer: PeerClient) -> None:
+        """Once. Each table by itself: one that fails to parse must not hold up the others."""
+        is_whole = True
+        for file, table in self._tables.items():
+            version, text = await peer.metadata_table(file, table.version)
+            if not self._accepted():
+                return
+            if text is None:
+                continue
+            marks = table.marks if isinstance(table, ConsumerOffsetTable) else None
+            try:
+                notices = table.apply_from_master(text, version)
+            except ValueError as error:
+                log.error("metadata_unreadable", table=file.value, error=str(error))
+                is_whole = False
+                continue
+            if isinstance(table, ConsumerOffsetTable) and marks is not None:
+                # Before the table's file is written: of both after a crash, the leases must not be the older.
+                await self._follow_operator(table.acts_since(marks))
+            if notices:
+                # The offsets' are many and harmless; a topic or group that the master lacks is neither.
+                level = log.warning if file is MetadataFile.CONSUMER_OFFSETS else log.error
+                level("metadata_kept", table=file.value, notices=notices[:NOTICES_MAX], count=len(notices))
+            self._applied(file, notices)
+        self.has_all = self.has_all or is_whole

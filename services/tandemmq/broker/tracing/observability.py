@@ -1,0 +1,105 @@
+"""What a broker shows of itself: which traces it keeps and where they go, and what its metrics are made of.
+
+Made first and closed last, so that the spans of the last sends leave too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Final
+
+from tandemmq.broker.put import PutMeter
+from tandemmq.broker.settings import BrokerRole, BrokerSettings
+from tandemmq.broker.tracing.send_tracer import BrokerTracing, SendTracer
+from tandemmq.core.clock import Clock
+from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.storage.options import FlushDiskType
+from tandemmq.core.tracing import attributes
+from tandemmq.core.tracing.recent_spans import RecentSpans
+from tandemmq.core.tracing.replica_spans import ReplicaTimelines
+from tandemmq.core.tracing.send_spans import AckPolicy
+from tandemmq.core.tracing.trace_context import HeadSampler, TraceOptions
+from tandemmq.service.telemetry.otlp_sender import resource_attributes
+from tandemmq.service.telemetry.span_export import SpanExport, SpanFan, open_span_export
+
+__all__ = ["BrokerObservability"]
+
+_RECENT_SPANS_BYTES: Final = 10 << 20
+
+
+class BrokerObservability:
+    """What the parts of one broker are given to make traces and metrics with. With tracing off all about it is None."""
+
+    def __init__(self, settings: BrokerSettings, *, identity: BrokerIdentity, clock: Clock) -> None:
+        self.put_meter: Final = PutMeter()
+        self.resource: Final = resource_attributes(
+            service="broker",
+            instance_id=f"{identity.cluster}/{identity.broker_name}/{identity.broker_id}",
+            attributes={
+                "tandemmq.cluster": identity.cluster,
+                attributes.BROKER_GROUP: identity.broker_name,
+                attributes.BROKER_ID: identity.broker_id,
+                "tandemmq.role": str(settings.broker_role),
+            },
+        )
+        self.trace_options: Final = settings.trace_options() if settings.trace_enable else None
+        self.recent_spans: RecentSpans | None = None
+        self._export: SpanExport | None = None
+        self.tracing: BrokerTracing | None = None
+        self.send_tracer: SendTracer | None = None
+        self.replica_timelines: ReplicaTimelines | None = None
+        if self.trace_options is None:
+            return
+        self.recent_spans = RecentSpans(limit_bytes=_RECENT_SPANS_BYTES)
+        sinks: list[RecentSpans | SpanExport] = [self.recent_spans]
+        if settings.trace_exporter_target:
+            self._export = open_span_export(settings.trace_exporter_target, self.resource)
+            sinks.append(self._export)
+        chance = random.Random()
+        self.tracing = BrokerTracing(
+            identity=identity,
+            clock=clock,
+            options=self.trace_options,
+            sampler=HeadSampler(self.trace_options.sample_rate, chance=chance.random, bits=chance.getrandbits),
+            sink=SpanFan(sinks),
+        )
+        if settings.is_master:
+            self.send_tracer = SendTracer(
+                self.tracing,
+                self.put_meter,
+                policy=AckPolicy(
+                    needed_slaves=settings.master_options().needed_slaves,
+                    sync_flush=settings.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+                    waits_for_slaves=settings.broker_role is BrokerRole.SYNC_MASTER,
+                ),
+            )
+        else:
+            self.replica_timelines = ReplicaTimelines()
+
+    def span_counts(self) -> Mapping[str, int]:
+        """Spans by what became of them; empty while tracing is off."""
+        if self.recent_spans is None:
+            return {}
+        counts = {"kept": self.recent_spans.kept_count}
+        if self._export is not None:
+            counts |= self._export.counts
+        if self.send_tracer is not None:
+            counts["no_room"] = self.send_tracer.dropped_count
+        return counts
+
+    def change(self, options: TraceOptions) -> None:
+        """Keeps traces by other rules from now on. Without effect while tracing is off."""
+        if self.trace_options is None or self.tracing is None:
+            return
+        self.trace_options.sample_rate = self.tracing.sampler.sample_rate = options.sample_rate
+        self.trace_options.slow_ms = options.slow_ms
+        if self.send_tracer is not None:
+            self.send_tracer.options_changed()
+
+    async def close(self) -> None:
+        """Exports what is left; at most 2 s, whatever the receiver does."""
+        if self.send_tracer is not None:
+            self.send_tracer.build_all()
+        if self._export is not None:
+            await self._export.close()

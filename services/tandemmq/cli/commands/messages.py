@@ -1,0 +1,433 @@
+"""`tandemmq message …`, `tandemmq tail` and `tandemmq send`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Final
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.messages import BODY_BYTES_MAX, BodyForm, body_preview, body_view
+from tandemmq.admin.operations.values import (
+    DeadLetterResult,
+    Message,
+    MessageDetail,
+    MessageQuery,
+    MessageSummary,
+    ReplicaCopy,
+    SearchOrder,
+    TestMessage,
+    TestReceipt,
+)
+from tandemmq.admin.texts import bytes_text
+from tandemmq.cli.completion import complete_broker_group
+from tandemmq.cli.connection import ClusterChoice, with_cluster
+from tandemmq.cli.failure import EXIT_REFUSED, CommandError, one_line
+from tandemmq.cli.options import MOMENT_HELP, OutputOption, TopicArgument, aged_text, moment_text, parse_moment_ms
+from tandemmq.cli.output import OutputFormat, emit, emit_line, new_table, or_text, plain_row, tell_unseen
+from tandemmq.service.command_line import stop_requested
+from tandemmq.service.loop_meter import SystemClock
+
+__all__ = [
+    "copies_table",
+    "message_app",
+    "message_line",
+    "message_view",
+    "messages_table",
+    "place_text",
+    "receipt_text",
+    "resend_table",
+    "send",
+    "tail",
+]
+
+
+# Messages on a terminal: lists, one message with its copies, and bodies that cannot do harm to a terminal.
+
+
+def messages_table(messages: Iterable[MessageSummary], *, now_ms: int) -> Table:
+    """One line a message; as much of its body as was asked for, on one line."""
+    table = new_table("stored", "topic", "broker", "queue", "offset", "tag", "keys", "bytes", "message id", "body")
+    for message in messages:
+        plain_row(
+            table,
+            aged_text(message.store_ms, now_ms=now_ms),
+            message.topic,
+            message.broker_name,
+            str(message.queue_id),
+            str(message.queue_offset),
+            message.tag or "-",
+            " ".join(message.keys) or "-",
+            f"{message.body_size:,}",
+            message.message_id or message.offset_message_id,
+            body_preview(message.body),
+        )
+    return table
+
+
+def message_line(message: MessageSummary) -> str:
+    """One line of a tail: when, where, which, and the beginning of its body."""
+    marks = [f"tag={one_line(message.tag)}"] if message.tag else []
+    marks += [f"keys={one_line(','.join(message.keys))}"] if message.keys else []
+    where = f"{message.broker_name}:{message.queue_id}:{message.queue_offset}"
+    head = " ".join([moment_text(message.store_ms), where, message.message_id or "-", *marks])
+    return f"{head} {body_preview(message.body)}".rstrip()
+
+
+def message_view(detail: MessageDetail, *, form: BodyForm | None, now_ms: int) -> RenderableType:
+    """One message whole: where it lies, what it says of itself, its copies, who consumed it, its body."""
+    message = detail.message
+    facts = Table.grid(padding=(0, 2))
+    for name, value in _facts(message, now_ms=now_ms):
+        facts.add_row(Text(name, style="bold"), Text(one_line(value)))
+    parts: list[RenderableType] = [facts, ""]
+    if message.properties:
+        properties = new_table("property", "value")
+        for name, value in sorted(message.properties.items()):
+            plain_row(properties, name, value)
+        parts += [properties, ""]
+    parts += [copies_table(detail.copies), ""]
+    if detail.consumption:
+        consumption = new_table("group", "consumption")
+        for group, state in sorted(detail.consumption.items()):
+            plain_row(consumption, group, state)
+        parts += [consumption, ""]
+    return Group(*parts, *_body(message, form))
+
+
+def copies_table(copies: Sequence[ReplicaCopy]) -> Table:
+    """One line a replica."""
+    table = new_table("replica", "holds it", "same bytes", "on disk", "verdict", "SHA-256")
+    for copy in copies:
+        same = "-" if copy.equal is None else "yes" if copy.equal else Text("no", style="bold red")
+        plain_row(
+            table,
+            copy.broker,
+            "yes" if copy.held else "no",
+            same,
+            "yes" if copy.flushed else "no",
+            copy.verdict,
+            copy.sha256 or "-",
+        )
+    return table
+
+
+def receipt_text(receipt: TestReceipt) -> str:
+    """One line."""
+    return (
+        f"{receipt.message_id} stored on {place_text(receipt.broker_name, receipt.queue_id, receipt.queue_offset)} "
+        f"in {receipt.duration_ms:.1f} ms"
+    )
+
+
+def place_text(broker_name: str, queue_id: int, queue_offset: int) -> str:
+    """broker-a, queue 3, offset 17."""
+    return f"{broker_name}, queue {queue_id}, offset {queue_offset}"
+
+
+def resend_table(results: Iterable[DeadLetterResult]) -> Table:
+    """One line a dead letter."""
+    table = new_table("broker", "dead letter", "to topic", "new offset", "message id", "problem")
+    for result in results:
+        plain_row(
+            table,
+            result.broker_name,
+            str(result.queue_offset),
+            result.topic or "-",
+            str(result.new_queue_offset) if result.new_queue_offset >= 0 else "-",
+            result.message_id or "-",
+            Text(result.problem, style="bold red"),
+        )
+    return table
+
+
+def _facts(message: Message, *, now_ms: int) -> Iterable[tuple[str, str]]:
+    yield "topic", message.topic
+    yield "place", place_text(message.broker_name, message.queue_id, message.queue_offset)
+    yield "CommitLog", f"{message.physical_offset:,}, {message.record_bytes:,} bytes"
+    yield "message id", message.message_id or "-"
+    yield "offset id", message.offset_message_id
+    yield "tag", message.tag or "-"
+    yield "keys", " ".join(message.keys) or "-"
+    yield "born", f"{aged_text(message.born_ms, now_ms=now_ms)} at {message.born_host}"
+    yield "stored", f"{aged_text(message.store_ms, now_ms=now_ms)} at {message.store_host}"
+    yield "redelivered", f"{message.reconsume_times} times"
+    yield "flags", f"system {message.sys_flag:#x}, application {message.flag}"
+    packed = f", packed with {message.compression}" if message.compression else ""
+    yield "body", f"{bytes_text(message.body_size)}{packed}, CRC {message.body_crc & 0xFFFF_FFFF:08x}"
+    if message.message_id:
+        yield "trace", f"tandemmq trace {message.message_id}"
+
+
+def _body(message: Message, form: BodyForm | None) -> Iterable[RenderableType]:
+    if message.body_problem:
+        yield Text(f"the body cannot be shown: {message.body_problem}", style="bold red")
+        return
+    if not message.body:
+        yield Text("the body is empty" if not message.body_size else "the body was not asked for", style="dim")
+        return
+    view = body_view(message.body, wanted=form)
+    yield Text(view.text)
+    if form is not None and view.form is not form:
+        yield Text(f"it is no {form}; shown as {view.form}", style="dim")
+    if view.shown_bytes < len(message.body):
+        yield Text(f"shown: the first {bytes_text(view.shown_bytes)}; --body-bytes and -o json give more", style="dim")
+    elif not message.compression and len(message.body) < message.body_size:
+        yield Text(f"shown: the first {bytes_text(len(message.body))} of {bytes_text(message.body_size)}", style="dim")
+
+
+message_app = typer.Typer(no_args_is_help=True, help="Find and read messages where they lie, without consuming them.")
+
+_BODY_BYTES: Final = 65_536
+_PREVIEW_BYTES: Final = 400
+_NOT_GIVEN: Final = -1
+
+_BrokerOption = Annotated[
+    str,
+    typer.Option(
+        "--broker", "-b", metavar="NAME", help="Only this broker group.", autocompletion=complete_broker_group
+    ),
+]
+_FormOption = Annotated[
+    BodyForm | None, typer.Option("--body", help="How to show the body. Default: JSON or text if it is that, else hex.")
+]
+_BodyBytesOption = Annotated[
+    int, typer.Option("--body-bytes", min=0, max=BODY_BYTES_MAX, help="At most so many bytes of the body.")
+]
+
+
+@message_app.command("query")
+@with_cluster
+def message_query(
+    cluster: ClusterChoice,
+    topic: TopicArgument,
+    key: Annotated[str, typer.Option("--key", "-k", help="Only messages with this key.")] = "",
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="Only messages with this tag; repeatable.")] = None,
+    since: Annotated[str, typer.Option(metavar="MOMENT", help=f"Stored then or later: {MOMENT_HELP}.")] = "",
+    until: Annotated[str, typer.Option(metavar="MOMENT", help="Stored before then.")] = "",
+    broker: _BrokerOption = "",
+    queue: Annotated[int, typer.Option(min=_NOT_GIVEN, help="Only this queue of --broker.")] = _NOT_GIVEN,
+    offset: Annotated[int, typer.Option(min=0, help="Of --queue: from this offset on.")] = 0,
+    oldest_first: Annotated[bool, typer.Option("--oldest-first", help="Else the newest come first.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="At most so many.")] = 20,
+    page: Annotated[str, typer.Option(metavar="TOKEN", help="Go on where the answer before ended.")] = "",
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Search a topic by key, time, tag or queue. Nothing is consumed.
+
+    Examples:
+
+      tandemmq message query orders --since 10m
+
+      tandemmq message query orders --key order-4711 -o json
+
+      tandemmq message query orders --broker broker-a --queue 3 --offset 1000 --oldest-first
+    """
+    now_ms = SystemClock().wall_ms()
+    if queue >= 0 and not broker:
+        raise CommandError(
+            "--queue needs --broker", remedy="each broker group has its own queue 0", exit_code=EXIT_REFUSED
+        )
+    query = MessageQuery(
+        topic,
+        key=key,
+        queue_id=queue,
+        start_offset=offset,
+        broker_name=broker,
+        start_ms=parse_moment_ms(since, now_ms=now_ms) if since else _NOT_GIVEN,
+        end_ms=parse_moment_ms(until, now_ms=now_ms) if until else _NOT_GIVEN,
+        order=SearchOrder.OLDEST if oldest_first else SearchOrder.NEWEST,
+        tags=tuple(tags or ()),
+        limit=limit,
+        body_bytes=_PREVIEW_BYTES,
+        page_token=page,
+    )
+    found = cluster.ask(lambda operations: operations.search(query))
+    emit(output, found, or_text(messages_table(found.messages, now_ms=now_ms), "no such message"))
+    if found.next_page_token and output is OutputFormat.TABLE:
+        typer.echo(f"{found.scanned:,} looked at; more with --page {found.next_page_token}", err=True)
+    tell_unseen(found.unseen)
+
+
+@message_app.command("find")
+@with_cluster
+def message_find(
+    cluster: ClusterChoice,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="Message id of a client, or offset message id.")],
+    topic: Annotated[str, typer.Option("--topic", "-t", help="Only in this topic: quicker.")] = "",
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Say where a message lies, by its id. Exit code 1: nowhere.
+
+    Example: tandemmq message find 01A2B3C4D5E6F70001061C2F5A00000001
+    """
+    found = cluster.ask(lambda operations: operations.find_message(message_id, topic=topic))
+    if not found and output is OutputFormat.TABLE:
+        raise _no_such(message_id)
+    emit(output, found, messages_table(found, now_ms=SystemClock().wall_ms()))
+    if not found:
+        raise typer.Exit(1)
+
+
+@message_app.command("show")
+@with_cluster
+def message_show(
+    cluster: ClusterChoice,
+    message_id: Annotated[str, typer.Argument(metavar="[ID]", help="Message id; or say its place.")] = "",
+    topic: Annotated[str, typer.Option("--topic", "-t", help="Topic it is in.")] = "",
+    broker: _BrokerOption = "",
+    queue: Annotated[int, typer.Option(min=_NOT_GIVEN, help="Its queue, with --topic, --broker and --offset.")] = -1,
+    offset: Annotated[int, typer.Option(min=_NOT_GIVEN, help="Its offset in the queue.")] = _NOT_GIVEN,
+    physical_offset: Annotated[
+        int, typer.Option(min=_NOT_GIVEN, help="Its offset in the CommitLog, with --broker.")
+    ] = _NOT_GIVEN,
+    form: _FormOption = None,
+    body_bytes: _BodyBytesOption = _BODY_BYTES,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show one message whole: its properties and body, which replicas hold it and whether their bytes agree, and which
+    groups consumed it.
+
+    Examples:
+
+      tandemmq message show 01A2B3C4D5E6F70001061C2F5A00000001
+
+      tandemmq message show --topic orders --broker broker-a --queue 3 --offset 17 --body hex
+
+      tandemmq message show --broker broker-a --physical-offset 1048576 -o json
+    """
+    by_queue = bool(topic and broker and queue >= 0 and offset >= 0)
+    by_log = bool(broker and physical_offset >= 0)
+    if sum((bool(message_id), by_queue, by_log)) != 1:
+        raise CommandError(
+            "one message is to be named in one way",
+            remedy="give its ID; or --topic, --broker, --queue and --offset; or --broker and --physical-offset",
+            exit_code=EXIT_REFUSED,
+        )
+
+    async def find(operations: Operations) -> MessageDetail:
+        if by_log:
+            return await operations.message(broker, physical_offset, body_bytes=body_bytes)
+        if by_queue:
+            return await operations.message_at(broker, topic, queue, offset, body_bytes=body_bytes)
+        found = await operations.find_message(message_id, topic=topic)
+        if not found:
+            raise _no_such(message_id)
+        if len(found) > 1:
+            typer.echo(f"{len(found)} messages have this id; shown: the newest", err=True)
+        return await operations.message(found[0].broker_name, found[0].physical_offset, body_bytes=body_bytes)
+
+    detail = cluster.ask(find)
+    emit(output, detail, message_view(detail, form=form, now_ms=SystemClock().wall_ms()))
+    tell_unseen(detail.unseen)
+
+
+@with_cluster
+def tail(
+    cluster: ClusterChoice,
+    topic: TopicArgument,
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="Only messages with this tag; repeatable.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Print messages as they come in, from now on, until Ctrl-C. Nothing is consumed.
+
+    A busy topic is shown in part: what comes faster than can be read is left out.
+
+    Examples:
+
+      tandemmq tail orders
+
+      tandemmq tail orders --tag paid --count 10 -o json
+    """
+
+    async def follow(operations: Operations) -> None:
+        seen = 0
+        with stop_requested() as stop:
+            stopped = asyncio.ensure_future(stop.wait())
+            stream = aiter(operations.tail(topic, tags=tuple(tags or ())))
+            try:
+                while count is None or seen < count:
+                    following = asyncio.ensure_future(anext(stream, None))
+                    await asyncio.wait((following, stopped), return_when=asyncio.FIRST_COMPLETED)
+                    if not following.done():
+                        following.cancel()
+                        await asyncio.wait((following,))
+                        return
+                    if (message := following.result()) is None:
+                        return
+                    emit_line(output, message, message_line(message))
+                    seen += 1
+            finally:
+                stopped.cancel()
+
+    cluster.ask(follow)
+
+
+@with_cluster
+def send(
+    cluster: ClusterChoice,
+    topic: TopicArgument,
+    body: Annotated[
+        str | None, typer.Argument(metavar="[BODY]", help="Text of the message; - or nothing: standard input, bytes.")
+    ] = None,
+    tag: Annotated[str, typer.Option(help="Tag.")] = "",
+    keys: Annotated[list[str] | None, typer.Option("--key", "-k", help="Key; repeatable.")] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property; repeatable.")
+    ] = None,
+    message_group: Annotated[str, typer.Option(help="Message group; a FIFO topic needs one.")] = "",
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Send one message, as a client would, and say where it was stored. For many, see `tandemmq produce`.
+
+    Examples:
+
+      tandemmq send orders '{"order": 17}' --key order-17 --tag created
+
+      tandemmq send payments paid --message-group customer-3
+
+      tandemmq send images < picture.png
+    """
+    message = TestMessage(
+        topic,
+        _body_message_commands(body),
+        tag=tag,
+        keys=tuple(keys or ()),
+        properties=dict(_property(each) for each in properties or ()),
+        message_group=message_group,
+    )
+    receipt = cluster.ask(lambda operations: operations.send(message))
+    emit(output, receipt, receipt_text(receipt))
+
+
+def _body_message_commands(text: str | None) -> bytes:
+    if text is not None and text != "-":
+        return text.encode()
+    data = sys.stdin.buffer.read(BODY_BYTES_MAX + 1)
+    if len(data) > BODY_BYTES_MAX:
+        raise CommandError(
+            "the body is too large", cause=f"more than {BODY_BYTES_MAX:,} bytes came", exit_code=EXIT_REFUSED
+        )
+    return data
+
+
+def _property(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise CommandError(f"{text!r} is no property", remedy="write NAME=VALUE", exit_code=EXIT_REFUSED)
+    return name, value
+
+
+def _no_such(message_id: str) -> CommandError:
+    return CommandError(
+        f"no broker that answers knows message {message_id}",
+        cause="it has expired, was never stored, or lies on a broker that is away",
+        remedy="see `tandemmq status` for who is away; `tandemmq message query` searches by key and time",
+    )

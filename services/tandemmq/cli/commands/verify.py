@@ -1,0 +1,245 @@
+"""`tandemmq verify`: one run of the consistency job from here, on Spark in this machine's own processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tandemmq.cli.connection import ClusterChoice, with_cluster
+from tandemmq.cli.failure import EXIT_FAILED, CommandError
+from tandemmq.cli.local.folder import ClusterFolder, join_addresses
+from tandemmq.cli.output import new_table, table_console
+from tandemmq.core.audit.findings import KINDS, Finding
+from tandemmq.core.audit.run_summary import GroupSummary, Outcome, RunSummary, Tier
+
+__all__ = ["run_view", "verify"]
+
+
+# A run of the consistency job on a terminal: the verdict, a line a group, and what differs.
+
+_FINDINGS_MAX: Final = 30
+_GROUPS_MAX: Final = 50
+_VERDICTS: Final = {
+    Outcome.EQUAL: Text("all replicas hold the same", style="bold green"),
+    Outcome.DIVERGED: Text("replicas differ", style="bold red"),
+    Outcome.INCOMPLETE: Text("nothing wrong was found, but not everything could be read", style="bold yellow"),
+    Outcome.SKIPPED: Text("nothing was compared", style="bold yellow"),
+}
+_WORST_FIRST: Final = (Outcome.DIVERGED, Outcome.INCOMPLETE, Outcome.SKIPPED, Outcome.EQUAL)
+
+
+def run_view(summary: RunSummary) -> RenderableType:
+    """The whole run."""
+    parts: list[RenderableType] = ["", _groups(summary)]
+    if summary.findings:
+        parts += ["", _findings(summary)]
+        rest = summary.findings_total - min(len(summary.findings), _FINDINGS_MAX)
+        if rest > 0:
+            parts.append(f"{rest:,} more findings; the report has them")
+    parts += ["", *map(Text, summary.notes), _VERDICTS[summary.outcome]]
+    return Group(*parts)
+
+
+def _groups(summary: RunSummary) -> Table:
+    table = new_table("group", "outcome", "replicas", "compared now", "verified up to", "findings", "")
+    groups = sorted(summary.groups, key=lambda group: (_WORST_FIRST.index(group.outcome), group.group))
+    for group in groups[:_GROUPS_MAX]:
+        table.add_row(
+            group.group,
+            str(group.outcome),
+            str(len(group.replicas)),
+            f"{group.new_bytes + group.scrubbed_bytes:,}",
+            f"{group.watermark:,}",
+            f"{group.findings:,}",
+            Text(_problem(group)),
+        )
+    if len(groups) > _GROUPS_MAX:
+        table.add_row(f"{len(groups) - _GROUPS_MAX:,} more", "", "", "", "", "", "")
+    return table
+
+
+def _problem(group: GroupSummary) -> str:
+    unread = [f"{group.group}:{each.broker_id} {each.problem}" for each in group.replicas if each.problem]
+    return "; ".join([group.problem, *unread] if group.problem else unread)
+
+
+def _findings(summary: RunSummary) -> Table:
+    table = new_table("wrong", "what", "message", "evidence", "detail")
+    for finding in summary.findings[:_FINDINGS_MAX]:
+        table.add_row(
+            f"{finding.group}:{finding.broker_id}" if finding.broker_id is not None else f"{finding.group}:?",
+            KINDS[finding.kind].title,
+            Text(_message(finding)),
+            str(finding.verdict),
+            Text(finding.detail),
+        )
+    return table
+
+
+def _message(finding: Finding) -> str:
+    parts = [finding.topic] if finding.topic else []
+    parts += [f"queue {finding.queue_id}"] if finding.queue_id is not None else []
+    parts += [f"offset {finding.queue_offset}"] if finding.queue_offset is not None else []
+    parts += [finding.message_id] if finding.message_id else []
+    text = " ".join(parts)
+    return f"{text} and {finding.messages - 1:,} more" if finding.messages > 1 else text
+
+
+_NEEDED: Final = ("tandemmq.consistency", "pyspark", "pyarrow")
+_RESULTS: Final = "consistency"
+# What says where to read; the environment of a pod would contradict the options given here.
+_SOURCE_VARIABLES: Final = ("TANDEMMQ_NAMESRV_ADDR", "TANDEMMQ_PATH", "TANDEMMQ_SOURCES")
+
+
+@with_cluster
+def verify(
+    cluster: ClusterChoice,
+    path: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Read files instead of asking brokers: a data folder of `tandemmq up`, a folder with "
+            "GROUP/BROKER_ID below, or repeated the stores of one group, its master first.",
+        ),
+    ] = None,
+    tier: Annotated[
+        Tier, typer.Option(help="quick: digests of what is new, and metadata. deep: every record of every replica.")
+    ] = Tier.QUICK,
+    group: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this broker group; repeatable.")] = None,
+    results: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Reports, and the memory of what is verified already. Default: consistency in the cluster's data "
+            "folder, else ./consistency.",
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the job; repeatable. `mqconsistency --schema`."),
+    ] = None,
+) -> None:
+    """Prove that all replicas of every broker group hold the same, byte by byte; say which message differs if not.
+
+    Asks the brokers of a running cluster; with --path, or --data of a cluster that is stopped, it reads their files.
+    The first run reads everything, later ones what is new and a share of the old. Needs Java and Spark, which come with
+    pip install 'tandemmq\\[consistency]'.
+
+    Exit code 0: all equal. 2: they differ. 3: not all could be read; nothing wrong in what could. 1: it did not run.
+
+    Examples:
+
+      tandemmq verify
+
+      tandemmq verify --namesrv mq-nameserver-0.mq-nameserver:9876 --tier deep
+
+      tandemmq verify --path /mnt/snapshot-a --path /mnt/snapshot-b
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandError(
+            "the consistency job is not installed here",
+            cause=f"there is no module {', '.join(missing)}",
+            remedy="pip install 'tandemmq[consistency]', or start it on Kubernetes: kubectl create job "
+            "--from=cronjob/RELEASE-consistency-quick NAME",
+            exit_code=EXIT_FAILED,
+        )
+    source = _source(path or [], cluster)
+    place = results or str(_default_results(path, cluster))
+    settings = [*source, f"tier={tier}", f"results={place}"]
+    settings += [f"groups={','.join(group)}"] if group else []
+    before = _latest(place)
+    code = _run(settings + (overrides or []))
+    summary = _latest(place)
+    if summary is not None and (before is None or summary.run_id != before.run_id):
+        _tell(summary, place)
+    if code:
+        raise typer.Exit(code if code > 0 else EXIT_FAILED)
+
+
+def _source(paths: Sequence[Path], choice: ClusterChoice) -> list[str]:
+    """Settings of the job that say what to read."""
+    if paths:
+        if choice.namesrv or choice.data or choice.context:
+            raise CommandError(
+                "--path reads files; --namesrv, --data and --context name a cluster to ask",
+                remedy="leave one of them out",
+                exit_code=EXIT_FAILED,
+            )
+        absent = [path for path in paths if not path.is_dir()]
+        if absent:
+            raise CommandError(f"there is no folder {absent[0]}", remedy="check --path", exit_code=EXIT_FAILED)
+        return [f"path={';'.join(str(path.absolute()) for path in paths)}"]
+    data = None if choice.namesrv else choice.data
+    if data is not None and ClusterFolder(data).read_record() is None and (data / "store").is_dir():
+        # It is stopped: its files say all there is.
+        return [f"path={data.absolute()}"]
+    try:
+        cluster = choice.address()
+    except CommandError as error:
+        # Its code for wrong arguments says here that replicas differ.
+        error.exit_code = EXIT_FAILED
+        raise
+    return [f"namesrvAddr={join_addresses(cluster.name_servers)}"]
+
+
+def _default_results(paths: Sequence[Path] | None, choice: ClusterChoice) -> Path:
+    if paths:
+        return Path(_RESULTS).absolute()
+    if choice.data is not None:
+        # Also of a cluster that is stopped.
+        return choice.data.absolute() / _RESULTS
+    data = choice.target().data
+    return data.absolute() / _RESULTS if data is not None else Path(_RESULTS).absolute()
+
+
+def _run(settings: Sequence[str]) -> int:
+    """The job's exit code. Ctrl-C reaches the job as well, which stops in order; this process waits for that."""
+    command = [sys.executable, "-m", "tandemmq.consistency"]
+    for setting in settings:
+        command += ["--set", setting]
+    environment = {name: value for name, value in os.environ.items() if name not in _SOURCE_VARIABLES}
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with subprocess.Popen(command, env=environment, preexec_fn=_listen_to_interrupts) as job:
+            signal.signal(signal.SIGTERM, lambda _number, _frame: job.terminate())
+            return job.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _listen_to_interrupts() -> None:
+    # That this process ignores them is inherited.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _latest(place: str) -> RunSummary | None:
+    """The newest run in a folder; None if there is none, or if the results are no folder."""
+    if "://" in place:
+        return None
+    try:
+        return RunSummary.from_json(json.loads((Path(place) / "latest.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def _tell(summary: RunSummary, place: str) -> None:
+    folder = Path(place) / "runs" / summary.run_id
+    table_console().print(run_view(summary))
+    typer.echo(f"report: {folder / 'report.html'}")
+    plan = folder / "repair-plan.json"
+    if summary.findings_total and plan.exists():
+        typer.echo(f"repair: tandemmq repair --plan {plan} --dry-run")

@@ -1,0 +1,242 @@
+"""One command's connection to the cluster it talks to: channels, a reading of the cluster, and its operations."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast
+
+import typer
+
+from tandemmq.admin.cluster_reader import ClusterReader
+from tandemmq.admin.cluster_state import ClusterState
+from tandemmq.admin.operations.cluster_operations import ClusterOperations
+from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.rpc import Channels
+from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget, find_address, find_target
+from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
+from tandemmq.cli.kube.release import ReleaseWay, way_to_place
+from tandemmq.cli.options import ContextOption
+from tandemmq.client import ClientOptions, Producer
+from tandemmq.service.loop_meter import SystemClock
+
+__all__ = ["ClusterChoice", "ClusterConnection", "connection_on", "open_connection", "with_cluster"]
+
+
+class ClusterConnection(Protocol):
+    """What a command has of a cluster for as long as it runs."""
+
+    @property
+    def address(self) -> ClusterAddress:
+        """The NameServers."""
+        ...
+
+    @property
+    def channels(self) -> Channels:
+        """Channels that reach the addresses the members advertise."""
+        ...
+
+    @property
+    def dial(self) -> Callable[[str], str] | None:
+        """Where an address the members advertise is dialled from here; None: itself."""
+        ...
+
+    async def read_state(self) -> ClusterState:
+        """The cluster now; what does not answer is part of it."""
+        ...
+
+    async def operations(self) -> Operations:
+        """What can be asked of it and done to it. CommandError when nobody answers who knows the cluster."""
+        ...
+
+
+@contextlib.asynccontextmanager
+async def open_connection(target: ClusterTarget) -> AsyncIterator[ClusterConnection]:
+    """A connection that ends with the block. CommandError when a release in Kubernetes cannot be reached."""
+    async with contextlib.AsyncExitStack() as stack:
+        if isinstance(target.where, ClusterAddress):
+            way = ReleaseWay(target.where)
+        else:
+            way = await stack.enter_async_context(way_to_place(target.where))
+        yield await stack.enter_async_context(connection_on(way))
+
+
+@contextlib.asynccontextmanager
+async def connection_on(way: ReleaseWay) -> AsyncIterator[ClusterConnection]:
+    """A connection on this way; its channels are closed with the block."""
+    channels = Channels(way.dial)
+    try:
+        yield _Connection(way, channels)
+    finally:
+        await channels.close()
+
+
+class _Connection:
+    """The real one. Its operations know the cluster as `read_state` saw it last."""
+
+    def __init__(self, way: ReleaseWay, channels: Channels) -> None:
+        self._way = way
+        self._channels = channels
+        self._state: ClusterState | None = None
+        self._operations = ClusterOperations(
+            channels, members=lambda: self._state, send_client=self._producer, clock=SystemClock()
+        )
+
+    @property
+    def address(self) -> ClusterAddress:
+        return self._way.address
+
+    @property
+    def channels(self) -> Channels:
+        return self._channels
+
+    @property
+    def dial(self) -> Callable[[str], str] | None:
+        return self._way.dial
+
+    async def read_state(self) -> ClusterState:
+        address = self._way.address
+        self._state = await ClusterReader(self._channels, address.name_servers, address.expected).read()
+        return self._state
+
+    async def operations(self) -> Operations:
+        _refuse_blindness(self._state or await self.read_state())
+        return self._operations
+
+    def _producer(self, access_points: tuple[str, ...]) -> Producer:
+        return Producer(ClientOptions(access_points=access_points, dial=self._way.dial), SystemClock())
+
+
+def _refuse_blindness(state: ClusterState) -> None:
+    """No NameServer answers and no broker is known from elsewhere: there is nobody to ask."""
+    if state.brokers or any(server.error is None for server in state.name_servers):
+        return
+    raise CommandError(
+        "no NameServer answers",
+        cause="\n".join(f"{server.address}: {server.error}" for server in state.name_servers),
+        remedy="start a cluster with `tandemmq up`, or name one with --namesrv host:port or --context",
+    )
+
+
+# The options by which a command is told its cluster, given to all commands alike, and how a command runs on it.
+
+ParamsT = ParamSpec("ParamsT")
+ResultT = TypeVar("ResultT")
+
+Connect = Callable[[ClusterTarget], AbstractAsyncContextManager[ClusterConnection]]
+
+_NamesrvOption = Annotated[
+    str | None,
+    typer.Option(
+        "--namesrv",
+        "-n",
+        metavar="HOST:PORT;…",
+        help="NameServers of the cluster. Default: --data, else --context, else $TANDEMMQ_CONTEXT, "
+        "$TANDEMMQ_NAMESRV_ADDR or $NAMESRV_ADDR, else the context in use, else the cluster that runs in ./data, else "
+        "127.0.0.1:9876.",
+        rich_help_panel="Cluster",
+    ),
+]
+_DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Data folder of a cluster started with `tandemmq up`.",
+        rich_help_panel="Cluster",
+    ),
+]
+_OPTIONS: Final = tuple(
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    for name, annotation in (("namesrv", _NamesrvOption), ("data", _DataOption), ("context", ContextOption))
+)
+
+# Typer gives itself to a parameter of this type; it is no option.
+_CONTEXT: Final = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChoice:
+    """What the options say; nothing is looked up before it is asked for."""
+
+    namesrv: str | None = None
+    data: Path | None = None
+    context: str | None = None
+    connect: Connect = open_connection
+
+    def target(self) -> ClusterTarget:
+        """The cluster meant. CommandError when there is no such one."""
+        return find_target(self.namesrv, self.data, self.context)
+
+    def address(self) -> ClusterAddress:
+        """Its NameServers, for what dials them itself. CommandError for a release in Kubernetes, too."""
+        return find_address(self.namesrv, self.data, self.context)
+
+    def run(self, action: Callable[[ClusterConnection], Awaitable[ResultT]]) -> ResultT:
+        """Connects, does it, and closes. An operation that fails becomes a CommandError."""
+
+        async def connected() -> ResultT:
+            async with self.connect(target) as connection:
+                return await action(connection)
+
+        target = self.target()
+        try:
+            return asyncio.run(connected())
+        except OperationFailed as failure:
+            raise _command_error(failure) from failure
+        except ExceptionGroup as failures:
+            found: BaseException | None = failures.subgroup(OperationFailed)
+            while isinstance(found, BaseExceptionGroup):
+                found = found.exceptions[0]
+            if isinstance(found, OperationFailed):
+                raise _command_error(found) from failures
+            raise
+
+    def ask(self, action: Callable[[Operations], Awaitable[ResultT]]) -> ResultT:
+        """The same with the cluster's operations."""
+
+        async def with_operations(connection: ClusterConnection) -> ResultT:
+            return await action(await connection.operations())
+
+        return self.run(with_operations)
+
+    def read_state(self) -> ClusterState:
+        """The cluster now."""
+        return self.run(lambda connection: connection.read_state())
+
+
+def with_cluster(
+    command: Callable[Concatenate[ClusterChoice, ParamsT], None],
+) -> Callable[ParamsT, None]:
+    """Gives a command --namesrv, --data and --context; it gets what they say as its first argument.
+
+    Whoever invokes the app with `obj=ClusterChoice(connect=…)` decides how its commands connect: tests do.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    _, *own = signature.parameters.values()
+
+    @functools.wraps(command)
+    def run(*arguments: ParamsT.args, **options: ParamsT.kwargs) -> None:
+        ctx = cast(typer.Context, options.pop(_CONTEXT.name))
+        named = {option.name: options.pop(option.name) for option in _OPTIONS}
+        given = ctx.find_object(ClusterChoice)
+        connect = given.connect if given is not None else open_connection
+        command(ClusterChoice(**named, connect=connect), *arguments, **options)  # type: ignore[arg-type]
+
+    parameters = [*own, *_OPTIONS, _CONTEXT]
+    # What Typer reads the options from.
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _command_error(failure: OperationFailed) -> CommandError:
+    code = EXIT_REFUSED if failure.kind is FailureKind.INVALID else EXIT_FAILED
+    return CommandError(failure.problem, cause=failure.cause, remedy=failure.remedy, exit_code=code)

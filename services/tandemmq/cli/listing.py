@@ -1,0 +1,111 @@
+"""Long lists: asked for page by page, up to a limit; and many groups, some at once."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+import typer
+
+from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.values import ChangeResult, GroupDetail, Page, PageRequest
+from tandemmq.cli.connection import ClusterChoice
+from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.output import tell_unseen
+
+__all__ = ["ask", "carry_out", "collect", "read_groups", "tell_changes", "tell_rest"]
+
+_PAGE_SIZE: Final = 200
+_ASKED_AT_ONCE: Final = 16
+
+ItemT = TypeVar("ItemT")
+
+
+async def collect(ask: Callable[[PageRequest], Awaitable[Page[ItemT]]], *, limit: int = 0) -> Page[ItemT]:
+    """The first `limit` items as one page; 0: all."""
+    items: list[ItemT] = []
+    number = 1
+    while True:
+        page = await ask(PageRequest(number, _PAGE_SIZE))
+        items += page.items
+        if not page.items or len(items) >= page.total or 0 < limit <= len(items):
+            break
+        number += 1
+    shown = items[:limit] if limit else items
+    return Page(shown, 1, max(1, len(shown)), page.total, page.unseen)
+
+
+async def read_groups(operations: Operations, names: Iterable[str]) -> list[GroupDetail]:
+    """The groups in their order. Raises what the first raised that could not be read, alone or in a group."""
+    at_once = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+    async def one(name: str) -> GroupDetail:
+        async with at_once:
+            return await operations.group(name)
+
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(one(name)) for name in names]
+    return [task.result() for task in asked]
+
+
+def tell_rest(page: Page[ItemT]) -> None:
+    """On standard error: how many are not shown, and who was not asked."""
+    if (rest := page.total - len(page.items)) > 0:
+        typer.echo(f"{rest:,} more; --limit 0 shows all, --search TEXT fewer", err=True)
+    tell_unseen(page.unseen)
+
+
+# How a command changes something: it says what would change, asks, and changes it.
+
+
+def carry_out(
+    cluster: ClusterChoice,
+    question: str,
+    action: Callable[[Operations, bool], Awaitable[ChangeResult]],
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Does `action(operations, dry_run)` first dry, then, if the answer to `question` is yes, for good.
+
+    CommandError when it is refused, when nobody can be asked, or when the answer is no.
+    """
+    if dry_run or not yes:
+        planned = cluster.ask(lambda operations: action(operations, True))
+        tell_changes(planned)
+        if dry_run:
+            return
+        ask(f"{question} ({cluster.target().title})")
+    tell_changes(cluster.ask(lambda operations: action(operations, False)))
+
+
+def tell_changes(result: ChangeResult) -> None:
+    """A line for each broker or NameServer; what needs attention on standard error."""
+    planned = "planned: " if result.dry_run else ""
+    for change in result.changes:
+        typer.echo(f"{change.subject}: {planned}{change.what}")
+    tell_warnings(result.warnings)
+
+
+def tell_warnings(warnings: Sequence[str]) -> None:
+    """On standard error."""
+    for warning in warnings:
+        typer.echo(f"note: {warning}", err=True)
+
+
+def ask(question: str) -> None:
+    """Returns if the answer is yes. CommandError if not, or if there is no terminal to ask at."""
+    if not _is_asked():
+        raise CommandError(
+            "nobody can be asked here; nothing was changed",
+            remedy="see with --dry-run what would be done, then run it with --yes",
+            exit_code=EXIT_REFUSED,
+        )
+    if not typer.confirm(question):
+        raise CommandError("you said no; nothing was changed")
+
+
+def _is_asked() -> bool:
+    return sys.stdin.isatty()

@@ -1,0 +1,266 @@
+"""What a reading command prints: tables for people, JSON or YAML for programs.
+
+The documents are the values of `tandemmq.admin.operations` and `tandemmq.admin.cluster_state` field by field, so their
+shape is theirs. Bytes become base64, and beside `body` stands `body_text` when it is printable UTF-8.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from enum import Enum, StrEnum
+from typing import Any
+
+import typer
+import yaml
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tandemmq.admin.cluster_state import (
+    SILENT_MS_MAX,
+    BrokerState,
+    BrokerStatus,
+    ClusterState,
+    Finding,
+    Severity,
+    is_healthy,
+)
+from tandemmq.admin.operations.messages import BodyForm, body_view
+from tandemmq.admin.operations.values import Unseen
+from tandemmq.cli.failure import one_line
+
+__all__ = [
+    "OutputFormat",
+    "document",
+    "emit",
+    "emit_line",
+    "findings_text",
+    "is_healthy",
+    "new_table",
+    "or_text",
+    "plain_row",
+    "printable_text",
+    "status_document",
+    "status_tables",
+    "table_console",
+    "tell_unseen",
+]
+
+
+# Shows the state of a cluster: tables for people, one document for programs.
+
+_BROKER_COLUMNS = ("broker", "role", "CommitLog from", "end", "flushed", "dispatched", "copies")
+# Wide enough for every table: output that goes to a file or a pipe is not cut at a terminal's width.
+_PIPE_COLUMNS = 300
+
+
+def status_tables(state: ClusterState, findings: Sequence[Finding]) -> RenderableType:
+    """NameServers, brokers, replication, and what to do about what is wrong."""
+    return Group(
+        _name_servers(state),
+        "",
+        _brokers(state),
+        "",
+        _replication(state),
+        "",
+        _endpoints(state),
+        "",
+        findings_text(findings),
+    )
+
+
+def status_document(state: ClusterState, findings: Sequence[Finding]) -> dict[str, object]:
+    """The same for programs: `healthy`, `findings`, `name_servers`, `brokers`, fields as in
+    `tandemmq.admin.cluster_state`."""
+    return {
+        "healthy": is_healthy(findings),
+        "findings": [asdict(finding) for finding in findings],
+        **asdict(state),
+    }
+
+
+def table_console() -> Console:
+    """Standard output for tables."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPE_COLUMNS)
+
+
+def findings_text(findings: Sequence[Finding]) -> Text:
+    """One line per finding and its remedy below it; a single good line without any."""
+    if not findings:
+        return Text("healthy", style="bold green")
+    text = Text()
+    if is_healthy(findings):
+        text.append("healthy\n", style="bold green")
+    for finding in findings:
+        is_problem = finding.severity is Severity.PROBLEM
+        text.append("degraded: " if is_problem else "note: ", style="bold red" if is_problem else "bold")
+        text.append(f"{finding.subject} {finding.problem}\n")
+        text.append(f"  remedy: {finding.remedy}\n", style="dim")
+    text.rstrip()
+    return text
+
+
+def new_table(*columns: str) -> Table:
+    """A table in the house style: no frame, so that a line can be cut into words."""
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def plain_row(table: Table, *cells: str | Text) -> None:
+    """A row of texts as they are: rich would take what stands in brackets for its own markup, and a terminal what
+    begins with an escape for an order."""
+    table.add_row(*(Text(one_line(cell)) if isinstance(cell, str) else cell for cell in cells))
+
+
+def or_text(table: Table, text: str) -> RenderableType:
+    """The table, or what to say instead when it has no rows."""
+    return table if table.row_count else Text(text, style="dim")
+
+
+def _name_servers(state: ClusterState) -> Table:
+    table = new_table("NameServer", "answers", "revision", "brokers")
+    for server in state.name_servers:
+        if server.error is None:
+            table.add_row(server.address, "yes", str(server.revision), " ".join(server.brokers) or "-")
+        else:
+            table.add_row(server.address, Text("no", style="bold red"), "-", "-")
+    return table
+
+
+def _brokers(state: ClusterState) -> Table:
+    table = new_table(*_BROKER_COLUMNS)
+    for broker in state.brokers:
+        status = broker.status
+        if status is None:
+            table.add_row(broker.key, Text("does not answer", style="bold red"), "-", "-", "-", "-", "-")
+            continue
+        offsets = (status.min_offset, status.end_offset, status.flushed_offset, status.dispatched_offset)
+        table.add_row(broker.key, _role(status), *(f"{offset:,}" for offset in offsets), _copies(status))
+    return table
+
+
+def _role(status: BrokerStatus) -> Text:
+    words = status.role_in_words
+    return Text(words, style="" if words == status.role else "bold red")
+
+
+def _endpoints(state: ClusterState) -> Table:
+    table = new_table("broker", "client API", "metadata, admin", "replication")
+    for broker in state.brokers:
+        table.add_row(broker.key, broker.client_endpoint, broker.metadata_endpoint, broker.ha_endpoint or "-")
+    return table
+
+
+def _copies(status: BrokerStatus) -> str:
+    if status.master_link is not None:
+        return "follows" if status.master_link.state == "transfer" else status.master_link.state
+    in_sync = sum(slave.in_sync for slave in status.slaves)
+    return f"{in_sync} of {len(status.slaves)} in sync" if status.slaves else "no slave"
+
+
+def _replication(state: ClusterState) -> Table:
+    table = new_table("replication", "acknowledged", "lag bytes", "in sync", "verified", "state")
+    for broker in state.brokers:
+        for row in _replication_rows(broker):
+            table.add_row(*row)
+    return table
+
+
+def _silence(silent_ms: int | None) -> str:
+    """How long nothing came from there; an answer comes once in 2 s at least."""
+    return "" if silent_ms is None or silent_ms <= SILENT_MS_MAX else f", silent for {silent_ms / 1_000:.0f} s"
+
+
+def _replication_rows(broker: BrokerState) -> list[tuple[str, ...]]:
+    if broker.status is None:
+        return []
+    rows: list[tuple[str, ...]] = [
+        (
+            f"{broker.key} -> {f'{broker.broker_name}:{slave.broker_id}' if slave.broker_id >= 0 else slave.peer}",
+            f"{slave.acked_offset:,}",
+            f"{slave.lag_bytes:,}",
+            "yes" if slave.in_sync else "no",
+            "yes" if slave.verified else "no",
+            f"connected from {slave.peer}{_silence(slave.silent_ms)}",
+        )
+        for slave in broker.status.slaves
+    ]
+    if (link := broker.status.master_link) is not None:
+        rows.append(
+            (
+                f"{broker.key} <- {link.address or '?'}",
+                f"{broker.status.end_offset:,}",
+                f"{link.lag_bytes:,}",
+                "",
+                "",
+                f"{link.state}{_silence(link.silent_ms)}",
+            )
+        )
+    return rows
+
+
+class OutputFormat(StrEnum):
+    """How to print."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def emit(output: OutputFormat, value: object, table: RenderableType, console: Console | None = None) -> None:
+    """Prints one value: `table` for people, else the document of `value`."""
+    if output is OutputFormat.TABLE:
+        (console or table_console()).print(table, highlight=False)
+    elif output is OutputFormat.JSON:
+        typer.echo(json.dumps(document(value), indent=2, ensure_ascii=False))
+    else:
+        typer.echo(yaml.safe_dump(document(value), sort_keys=False, allow_unicode=True).rstrip("\n"))
+
+
+def emit_line(output: OutputFormat, value: object, text: str) -> None:
+    """Prints one of a stream of values: a line of text, a line of JSON, or a document of YAML."""
+    if output is OutputFormat.TABLE:
+        typer.echo(text)
+    elif output is OutputFormat.JSON:
+        typer.echo(json.dumps(document(value), ensure_ascii=False))
+    else:
+        typer.echo("---\n" + yaml.safe_dump(document(value), sort_keys=False, allow_unicode=True).rstrip("\n"))
+
+
+def document(value: object) -> Any:
+    """Plain lists, mappings, text and numbers."""
+    if is_dataclass(value) and not isinstance(value, type):
+        found: dict[str, Any] = {}
+        for each in fields(value):
+            member = getattr(value, each.name)
+            found[each.name] = document(member)
+            if isinstance(member, bytes) and (text := printable_text(member)) is not None:
+                found[f"{each.name}_text"] = text
+        return found
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Mapping):
+        return {str(key): document(member) for key, member in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [document(member) for member in value]
+    return value
+
+
+def printable_text(body: bytes) -> str | None:
+    """The text, if it is UTF-8 without control characters; line ends and tabs are none."""
+    view = body_view(body, wanted=BodyForm.TEXT)
+    return view.text if view.form is BodyForm.TEXT else None
+
+
+def tell_unseen(unseen: Sequence[Unseen]) -> None:
+    """On standard error: whom the answer lacks."""
+    for each in unseen:
+        typer.echo(f"not seen: {each.subject}: {each.reason}", err=True)

@@ -1,0 +1,139 @@
+"""`mqconsistency`: one run of the consistency job.
+
+Exit codes: 0 all replicas are equal, 2 they are not, 3 not all could be read, 1 the job itself broke or was called
+wrongly. In a CronJob's pod that makes the state of the Job.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+import threading
+from datetime import UTC, datetime
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from tandemmq.consistency.discovery import discover
+from tandemmq.consistency.settings import ConsistencyError, ConsistencySettings, SparkUnusable
+from tandemmq.core.audit.repair_plan import RepairPlan
+from tandemmq.core.audit.run_summary import RunSummary
+from tandemmq.service.command_line import VERSION, settings_of_command_line
+from tandemmq.service.logging import configure_logging, get_logger
+from tandemmq.service.settings import check_folder_writable, effective_settings
+
+if TYPE_CHECKING:
+    from tandemmq.consistency.spark_session import SparkRunner
+
+__all__ = ["main"]
+
+_EXIT_BROKEN: Final = 1
+_NEEDED: Final = ("pyspark", "pyarrow")
+
+
+def main() -> None:
+    """Reads the settings, verifies, reports, exits."""
+    try:
+        settings = settings_of_command_line(
+            ConsistencySettings,
+            program="mqconsistency",
+            description="Proves that all replicas of every broker group hold the same log, and says what differs.",
+            arguments=sys.argv[1:],
+            environ=os.environ,
+            check=_place_problems,
+        )
+    except SystemExit as ended:
+        # 2 says that replicas differ; a mistyped setting must not.
+        sys.exit(_EXIT_BROKEN if ended.code else 0)
+    configure_logging(os.environ, service="consistency")
+    try:
+        summary = _run(settings)
+    except ConsistencyError as error:
+        sys.stderr.write(f"mqconsistency: {error}\n")
+        sys.exit(_EXIT_BROKEN)
+    sys.exit(int(summary.exit_code))
+
+
+def _run(settings: ConsistencySettings) -> RunSummary:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SparkUnusable(f"{' and '.join(missing)} not installed: pip install 'tandemmq[consistency]'")
+    # Here, so that a mistyped setting is told without waiting for them.
+    from tandemmq.consistency.audit import audit, new_run_id, prune_runs, write_report
+    from tandemmq.consistency.pandas_avoidance import keep_pandas_out
+    from tandemmq.consistency.progress import Progress
+    from tandemmq.consistency.results_store import ResultsStore
+    from tandemmq.consistency.spark_session import SparkRunner, running_spark
+
+    keep_pandas_out()
+    log = get_logger()
+    run_id = new_run_id(datetime.now(UTC), Random())
+    log.info("run_starting", run_id=run_id, version=VERSION, settings=effective_settings(settings))
+    # Before Java starts, which is the slow part.
+    discovery = discover(settings)
+    results = ResultsStore(settings.results)
+    with running_spark(settings, os.environ) as context:
+        runner = SparkRunner(context)
+        stopping = _stop_on_signals(runner)
+        log.info("spark_started", application=context.applicationId, slots=runner.slots)
+        with Progress(in_flight=runner.bytes_done) as progress:
+            report = audit(
+                settings,
+                discovery,
+                runner=runner,
+                results=results,
+                run_id=run_id,
+                application_id=context.applicationId,
+                progress=progress,
+                is_stopping=stopping.is_set,
+            )
+    summary = report.summary
+    place = write_report(results, report)
+    prune_runs(results, keep=settings.keep_runs)
+    _announce(summary, settings, report.plan)
+    log.info(
+        "run_finished",
+        run_id=run_id,
+        outcome=str(summary.outcome),
+        findings=summary.findings_total,
+        read_bytes=summary.bytes_read,
+        seconds=summary.duration_seconds,
+        report=place,
+    )
+    return summary
+
+
+def _stop_on_signals(runner: SparkRunner) -> threading.Event:
+    """The first SIGTERM or SIGINT ends what runs, so that the report has what was found out so far; the second ends
+    the process.
+    """
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: object) -> None:
+        if stopping.is_set():
+            os._exit(_EXIT_BROKEN)
+        stopping.set()
+        # Not here: the thread that is interrupted may be talking to the JVM itself.
+        threading.Thread(target=runner.cancel, name="cancel", daemon=True).start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    return stopping
+
+
+def _announce(summary: RunSummary, settings: ConsistencySettings, plan: RepairPlan) -> None:
+    if settings.kubernetes_events or settings.kubernetes_results or settings.pushgateway_url:
+        from tandemmq.consistency.cluster_report import announce
+
+        announce(summary, settings, plan)
+
+
+def _place_problems(settings: ConsistencySettings) -> list[str]:
+    if settings.results_folder is None:
+        return []
+    return check_folder_writable("results", settings.results_folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,539 @@
+"""The end of a run: whoever watches the cluster is told. What cannot be told is a warning, never a failed run."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from prometheus_client import CollectorRegistry, Gauge, pushadd_to_gateway
+from prometheus_client.exposition import default_handler
+from structlog.typing import FilteringBoundLogger
+
+from tandemmq.consistency.settings import ConsistencySettings
+from tandemmq.core.audit.findings import KINDS, Finding
+from tandemmq.core.audit.repair_plan import RepairPlan
+from tandemmq.core.audit.run_summary import GroupSummary, Outcome, RunSummary, Tier
+from tandemmq.service.logging import get_logger
+
+__all__ = [
+    "EVENTS_MAX",
+    "RUNS_KEPT",
+    "Announcement",
+    "ApiServerObjects",
+    "BrokerStatefulSet",
+    "KubernetesObjects",
+    "KubernetesUnavailable",
+    "announce",
+    "broker_stateful_set",
+    "event_document",
+    "is_in_pod",
+    "kept_runs",
+    "outcome_events",
+    "own_namespace",
+    "push",
+    "run_registry",
+    "short_summary",
+    "shortened",
+]
+
+
+# What `kubectl describe statefulset` and `kubectl get events` say of a run.
+
+# A release has two StatefulSets for each group; one run must not flood the events of its namespace.
+EVENTS_MAX: Final = 200
+_MESSAGE_MAX: Final = 1_000  # of 1,024 that Kubernetes takes
+_COMPONENT: Final = "tandemmq-consistency"
+_REASONS: Final = {
+    Outcome.DIVERGED: ("Warning", "ReplicasDiverged"),
+    Outcome.INCOMPLETE: ("Warning", "ReplicasUnread"),
+    Outcome.EQUAL: ("Normal", "ReplicasEqual"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatefulSet:
+    """A StatefulSet of brokers."""
+
+    name: str
+    uid: str
+    broker_group: str
+    # master or slave.
+    home_role: str
+
+
+def broker_stateful_set(document: Mapping[str, Any]) -> BrokerStatefulSet:
+    """From a StatefulSet of apps/v1."""
+    template = document.get("spec", {}).get("template", {}).get("metadata", {})
+    labels = {**(document["metadata"].get("labels") or {}), **(template.get("labels") or {})}
+    return BrokerStatefulSet(
+        name=document["metadata"]["name"],
+        uid=document["metadata"].get("uid", ""),
+        broker_group=labels.get("tandemmq.io/broker-group", ""),
+        home_role=labels.get("tandemmq.io/home-role", ""),
+    )
+
+
+def outcome_events(summary: RunSummary, sets: Sequence[BrokerStatefulSet], *, namespace: str) -> list[dict[str, Any]]:
+    """Events of v1, bad news first, at most EVENTS_MAX. Skipped groups have none: nothing is known of them."""
+    order = list(_REASONS)
+    groups = [group for group in summary.groups if group.outcome in _REASONS]
+    events = [
+        event_document(summary, found, _REASONS[group.outcome], _message(summary, group), namespace=namespace)
+        for group in sorted(groups, key=lambda group: (order.index(group.outcome), group.group))
+        for found in _concerned(summary, group, sets)
+    ]
+    return events[:EVENTS_MAX]
+
+
+def _concerned(
+    summary: RunSummary, group: GroupSummary, sets: Sequence[BrokerStatefulSet]
+) -> Iterator[BrokerStatefulSet]:
+    """The group's sets; if it diverged only those of replicas that are named, as far as any is."""
+    of_group = [each for each in sets if each.broker_group == group.group]
+    named = {
+        "master" if finding.broker_id == 0 else "slave"
+        for finding in _findings(summary, group)
+        if finding.broker_id is not None
+    }
+    for found in of_group:
+        if group.outcome is not Outcome.DIVERGED or not named or found.home_role in named:
+            yield found
+
+
+def _findings(summary: RunSummary, group: GroupSummary) -> list[Finding]:
+    return [finding for finding in summary.findings if finding.group == group.group]
+
+
+def _message(summary: RunSummary, group: GroupSummary) -> str:
+    end = f"Run {summary.run_id}."
+    if group.outcome is Outcome.EQUAL:
+        verified = group.new_bytes + group.scrubbed_bytes
+        return (
+            f"{len(group.replicas)} replicas are equal up to byte {group.watermark}; {verified} bytes compared. {end}"
+        )
+    if group.outcome is Outcome.INCOMPLETE:
+        return f"{group.problem or 'not every replica could be read'}. {end}"[:_MESSAGE_MAX]
+    text = f"{group.findings} findings."
+    for finding in _findings(summary, group)[:3]:
+        text += f" {_where(finding)}: {KINDS[finding.kind].title} ({finding.detail})."
+    return f"{text[: _MESSAGE_MAX - len(end) - 1]} {end}"
+
+
+def _where(finding: Finding) -> str:
+    who = "nobody named" if finding.broker_id is None else f"broker id {finding.broker_id}"
+    what = [finding.topic] if finding.topic else []
+    what += [f"queue {finding.queue_id}"] if finding.queue_id is not None else []
+    what += [f"offset {finding.queue_offset}"] if finding.queue_offset is not None else []
+    what += [finding.message_id] if finding.message_id else []
+    return ", ".join([who, " ".join(what)]) if what else who
+
+
+def event_document(
+    summary: RunSummary, found: BrokerStatefulSet, reason: tuple[str, str], message: str, *, namespace: str
+) -> dict[str, Any]:
+    """One Event of v1."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{found.name}.consistency-", "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "name": found.name,
+            "namespace": namespace,
+            "uid": found.uid,
+        },
+        "type": reason[0],
+        "reason": reason[1],
+        "message": message,
+        "source": {"component": _COMPONENT},
+        "reportingComponent": _COMPONENT,
+        "firstTimestamp": summary.finished_at,
+        "lastTimestamp": summary.finished_at,
+        "count": 1,
+    }
+
+
+# The few things a run reads and writes at the API server. Calls block; every one may raise KubernetesUnavailable.
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_GROUP_LABEL: Final = "tandemmq.io/broker-group"
+# Connect and read, in seconds.
+_TIMEOUT_S: Final = (3.0, 10.0)
+_NOT_FOUND: Final = 404
+_FORBIDDEN: Final = (401, 403)
+
+
+class KubernetesUnavailable(Exception):
+    """The API server did not answer, or refused; the text says what was asked. The run itself is done all the same."""
+
+
+class KubernetesObjects(Protocol):
+    """Objects of one namespace."""
+
+    def broker_stateful_sets(self) -> list[BrokerStatefulSet]:
+        """All that carry a broker group's label."""
+
+    def create_event(self, document: Mapping[str, Any]) -> None:
+        """An Event of v1."""
+
+    def config_map_data(self, name: str) -> dict[str, str] | None:
+        """Its data; None if there is no such ConfigMap."""
+
+    def change_config_map(self, name: str, data: Mapping[str, str | None]) -> None:
+        """Sets keys, and removes those that are None; makes the ConfigMap if there is none."""
+
+
+def is_in_pod() -> bool:
+    """Whether this process has a ServiceAccount."""
+    return (SERVICE_ACCOUNT / "token").exists()
+
+
+def own_namespace() -> str:
+    """Of this pod."""
+    return (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+
+
+class ApiServerObjects:
+    """The real ones, by the pod's own ServiceAccount."""
+
+    def __init__(self, namespace: str) -> None:
+        # Here and not above: the client takes a second and 90 MB to load, which only pods should pay.
+        from kubernetes import client, config
+
+        load_configuration: Any = config.load_incluster_config
+        with _Translated("read the ServiceAccount's configuration"):
+            load_configuration()
+        self._namespace = namespace
+        self._core: Any = client.CoreV1Api()
+        self._apps: Any = client.AppsV1Api()
+
+    def broker_stateful_sets(self) -> list[BrokerStatefulSet]:
+        """See `KubernetesObjects`."""
+        with _Translated("list the StatefulSets"):
+            found = self._apps.list_namespaced_stateful_set(
+                self._namespace, label_selector=_GROUP_LABEL, _request_timeout=_TIMEOUT_S, _preload_content=False
+            )
+            return [broker_stateful_set(item) for item in json.loads(found.data)["items"]]
+
+    def create_event(self, document: Mapping[str, Any]) -> None:
+        """See `KubernetesObjects`."""
+        with _Translated(f"create an Event on {document['involvedObject']['name']}"):
+            self._core.create_namespaced_event(
+                self._namespace, document, _request_timeout=_TIMEOUT_S, _preload_content=False
+            )
+
+    def config_map_data(self, name: str) -> dict[str, str] | None:
+        """See `KubernetesObjects`."""
+        from kubernetes.client import ApiException
+
+        with _Translated(f"get the ConfigMap {name}"):
+            try:
+                found = self._core.read_namespaced_config_map(
+                    name, self._namespace, _request_timeout=_TIMEOUT_S, _preload_content=False
+                )
+            except ApiException as error:
+                if error.status == _NOT_FOUND:
+                    return None
+                raise
+            return dict(json.loads(found.data).get("data") or {})
+
+    def change_config_map(self, name: str, data: Mapping[str, str | None]) -> None:
+        """See `KubernetesObjects`."""
+        from kubernetes.client import ApiException
+
+        with _Translated(f"change the ConfigMap {name}"):
+            try:
+                self._core.patch_namespaced_config_map(
+                    name,
+                    self._namespace,
+                    {"data": dict(data)},
+                    # Without it the client says JSON patch, which is a list of operations.
+                    _content_type="application/merge-patch+json",
+                    _request_timeout=_TIMEOUT_S,
+                    _preload_content=False,
+                )
+                return
+            except ApiException as error:
+                if error.status != _NOT_FOUND:
+                    raise
+            made = {"metadata": {"name": name}, "data": {key: text for key, text in data.items() if text is not None}}
+            self._core.create_namespaced_config_map(
+                self._namespace, made, _request_timeout=_TIMEOUT_S, _preload_content=False
+            )
+
+
+class _Translated:
+    """Turns what the Kubernetes client raises into KubernetesUnavailable."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        from kubernetes.client import ApiException
+        from kubernetes.config import ConfigException
+        from urllib3.exceptions import HTTPError
+
+        if isinstance(error, ApiException):
+            hint = "; the ServiceAccount may not" if error.status in _FORBIDDEN else ""
+            raise KubernetesUnavailable(f"cannot {self._what}: {error.status} {error.reason}{hint}") from error
+        if isinstance(error, (HTTPError, ConfigException, OSError, ValueError)):
+            raise KubernetesUnavailable(f"cannot {self._what}: {error}") from error
+
+
+# A run in Prometheus' terms, for a Pushgateway. Names and labels are the admin service's; cluster and tier are the
+# grouping key, so that a quick run leaves the figures of the last deep one.
+
+_JOB: Final = "tandemmq-consistency"
+_LIMIT_S: Final = 10.0
+
+
+_Handler = Callable[[str, str, float | None, list[tuple[str, str]], bytes], Callable[[], None]]
+
+
+def push(summary: RunSummary, url: str, *, handler: _Handler = default_handler) -> None:
+    """Replaces what the gateway has by these names. Raises OSError when the gateway does not answer or refuses."""
+    pushadd_to_gateway(
+        url,
+        job=_JOB,
+        registry=run_registry(summary),
+        grouping_key={"cluster": summary.cluster, "tier": str(summary.tier)},
+        timeout=_LIMIT_S,
+        handler=handler,
+    )
+
+
+def run_registry(summary: RunSummary) -> CollectorRegistry:
+    """The metrics of one run."""
+    registry = CollectorRegistry()
+
+    def gauge(name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(f"tandemmq_consistency_{name}", meaning, labels, registry=registry)
+
+    finished = datetime.fromisoformat(summary.finished_at).timestamp()
+    gauge("last_run_timestamp_seconds", "When the last run of the job ended.").set(finished)
+    if summary.outcome is Outcome.EQUAL:
+        # Left away otherwise: what the gateway has of an earlier run stays.
+        gauge("last_success_timestamp_seconds", "When the last run ended that found all replicas equal.").set(finished)
+    outcome = gauge("outcome", "1 for the outcome of the last run.", "outcome")
+    for each in Outcome:
+        outcome.labels(str(each)).set(summary.outcome is each)
+    gauge("run_duration_seconds", "How long the last run took.").set(summary.duration_seconds)
+    gauge("read_bytes", "Bytes the last run read, over all replicas.").set(summary.bytes_read)
+    findings = gauge(
+        "findings", "Findings that stand; 0 without a kind for a group that has none.", "broker_group", "kind"
+    )
+    for (group, kind), count in _findings_by_group(summary).items():
+        findings.labels(group, kind).set(count)
+    verified = gauge("verified_bytes", "Bytes of the group's log the last run compared.", "broker_group")
+    watermark = gauge("watermark_offset", "Everything below was compared once.", "broker_group")
+    for each_group in summary.groups:
+        verified.labels(each_group.group).set(each_group.new_bytes + each_group.scrubbed_bytes)
+        watermark.labels(each_group.group).set(each_group.watermark)
+    return registry
+
+
+def _findings_by_group(summary: RunSummary) -> Counter[tuple[str, str]]:
+    """Of listed findings; a group with more than are listed has the rest without a kind."""
+    counts: Counter[tuple[str, str]] = Counter((finding.group, str(finding.kind)) for finding in summary.findings)
+    listed = Counter(finding.group for finding in summary.findings)
+    for group in summary.groups:
+        if group.findings > listed[group.group] or not listed[group.group]:
+            counts[group.group, ""] = max(0, group.findings - listed[group.group])
+    return counts
+
+
+# A run's summary, cut to what fits into a ConfigMap.
+#
+# An object of Kubernetes holds 1 MiB, and every reader of the ConfigMap gets all of it. So a summary gives up, in this
+# order, what can be had elsewhere: findings beyond the first fifty, the pictures of sound groups, their replicas, the
+# sound groups themselves, then all groups and findings. Outcome, counts and figures stay; a note tells what went.
+
+FINDINGS_MAX: Final = 50
+RUNS_KEPT: Final = 8
+# Hourly runs of one tier would push the weekly one of another out.
+_KEPT_OF_EACH_TIER: Final = 2
+_SOUND: Final = frozenset({Outcome.EQUAL, Outcome.SKIPPED})
+
+_Cut = Callable[[RunSummary], RunSummary]
+
+
+def short_summary(summary: RunSummary, *, bytes_max: int) -> str:
+    """JSON of at most `bytes_max` bytes as far as the bare figures of a run fit into it."""
+    text = ""
+    for candidate in _candidates(summary):
+        text = json.dumps(candidate.to_json(), separators=(",", ":"))
+        if len(text) <= bytes_max:
+            break
+    return text
+
+
+def shortened(text: str, *, bytes_max: int) -> str | None:
+    """A stored summary cut down further; None if it is none that this version reads."""
+    if len(text.encode()) <= bytes_max:
+        return text
+    try:
+        return short_summary(RunSummary.from_json(json.loads(text)), bytes_max=bytes_max)
+    except (ValueError, AttributeError):
+        return None
+
+
+def kept_runs(tiers: Mapping[str, Tier | None]) -> frozenset[str]:
+    """Of runs by id those to keep: the newest, and the newest of each tier."""
+    newest_first = sorted(tiers, reverse=True)
+    kept = set(newest_first[:RUNS_KEPT])
+    for tier in Tier:
+        kept |= set([run_id for run_id in newest_first if tiers[run_id] is tier][:_KEPT_OF_EACH_TIER])
+    return frozenset(kept)
+
+
+def _candidates(summary: RunSummary) -> Iterator[RunSummary]:
+    cuts: tuple[_Cut, ...] = (_few_findings, _no_sound_maps, _no_sound_replicas, _no_sound_groups, _nothing_but_figures)
+    for cut in cuts:
+        summary = cut(summary)
+        yield summary
+
+
+def _few_findings(summary: RunSummary) -> RunSummary:
+    return replace(summary, findings=summary.findings[:FINDINGS_MAX])
+
+
+def _no_sound_maps(summary: RunSummary) -> RunSummary:
+    return _sound_groups_as(summary, lambda group: replace(group, extent_map=""))
+
+
+def _no_sound_replicas(summary: RunSummary) -> RunSummary:
+    return _sound_groups_as(summary, lambda group: replace(group, replicas=()))
+
+
+def _no_sound_groups(summary: RunSummary) -> RunSummary:
+    kept = tuple(group for group in summary.groups if group.outcome not in _SOUND)
+    left_out = len(summary.groups) - len(kept)
+    return _noted(replace(summary, groups=kept), f"{left_out:,} equal or skipped groups are left out here.")
+
+
+def _nothing_but_figures(summary: RunSummary) -> RunSummary:
+    return _noted(
+        replace(summary, groups=(), findings=()),
+        "Groups and findings are left out here; the report of the run has them.",
+    )
+
+
+def _sound_groups_as(summary: RunSummary, change: Callable[[GroupSummary], GroupSummary]) -> RunSummary:
+    groups = tuple(change(group) if group.outcome in _SOUND else group for group in summary.groups)
+    return replace(summary, groups=groups)
+
+
+def _noted(summary: RunSummary, note: str) -> RunSummary:
+    return replace(summary, notes=(*summary.notes, note))
+
+
+# Of 1 MiB that an object may have; the newest may take more than each of the older ones.
+_NEWEST_BYTES_MAX: Final = 256 << 10
+_OLDER_BYTES_MAX: Final = 20 << 10
+# Beside a run's id: its repair plan. One with more steps is in the results only; many steps are a disk to be replaced.
+_PLAN_SUFFIX: Final = ".plan"
+_PLAN_BYTES_MAX: Final = 64 << 10
+_PLANS_KEPT: Final = 2
+
+
+def announce(summary: RunSummary, settings: ConsistencySettings, plan: RepairPlan | None = None) -> None:
+    """Tells what `settings` ask for. Blocks, a minute at most; raises nothing."""
+    log = get_logger()
+    if settings.kubernetes_events or settings.kubernetes_results:
+        if is_in_pod():
+            _tell_kubernetes(summary, settings, plan, log)
+        else:
+            log.warning("kubernetes_not_told", reason="this process runs in no pod")
+    if settings.pushgateway_url:
+        try:
+            push(summary, settings.pushgateway_url)
+        except (OSError, HTTPException, ssl.SSLError, ValueError) as error:
+            log.warning("pushgateway_not_told", url=settings.pushgateway_url, reason=str(error))
+
+
+def _tell_kubernetes(
+    summary: RunSummary, settings: ConsistencySettings, plan: RepairPlan | None, log: FilteringBoundLogger
+) -> None:
+    try:
+        namespace = settings.kubernetes_namespace or own_namespace()
+        announcement = Announcement(ApiServerObjects(namespace), namespace=namespace, log=log)
+    except (KubernetesUnavailable, OSError) as error:
+        log.warning("kubernetes_not_told", reason=str(error))
+        return
+    if settings.kubernetes_results:
+        announcement.store(summary, settings.kubernetes_results, plan)
+    if settings.kubernetes_events:
+        announcement.tell_events(summary, stateful_set_prefix=settings.stateful_set_prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What a run leaves in one namespace."""
+
+    objects: KubernetesObjects
+    namespace: str
+    log: FilteringBoundLogger
+
+    def store(self, summary: RunSummary, config_map: str, plan: RepairPlan | None = None) -> None:
+        """Puts the summary and the plan into the ConfigMap and removes those that are too old."""
+        try:
+            stored = self.objects.config_map_data(config_map) or {}
+            changes = stored_runs(summary, stored, plan)
+            self.objects.change_config_map(config_map, changes)
+        except KubernetesUnavailable as error:
+            self.log.warning("summary_not_stored", config_map=config_map, reason=str(error))
+
+    def tell_events(self, summary: RunSummary, *, stateful_set_prefix: str) -> None:
+        """Makes the Events; ends at the first that is refused, as the next would be."""
+        told = 0
+        try:
+            sets = [each for each in self.objects.broker_stateful_sets() if each.name.startswith(stateful_set_prefix)]
+            for event in outcome_events(summary, sets, namespace=self.namespace):
+                self.objects.create_event(event)
+                told += 1
+        except KubernetesUnavailable as error:
+            self.log.warning("events_not_told", told=told, reason=str(error))
+
+
+def stored_runs(summary: RunSummary, stored: dict[str, str], plan: RepairPlan | None = None) -> dict[str, str | None]:
+    """Changes to the ConfigMap's data: this run added, older ones shortened, the oldest removed."""
+    changes: dict[str, str | None] = {summary.run_id: short_summary(summary, bytes_max=_NEWEST_BYTES_MAX)}
+    changes |= _stored_plans(summary.run_id, stored, plan)
+    runs = {key: text for key, text in stored.items() if not key.endswith(_PLAN_SUFFIX)}
+    tiers = {run_id: _tier_of(text) for run_id, text in runs.items()} | {summary.run_id: summary.tier}
+    kept = kept_runs(tiers)
+    for run_id, text in runs.items():
+        if run_id == summary.run_id:
+            continue
+        short = shortened(text, bytes_max=_OLDER_BYTES_MAX) if run_id in kept else None
+        if short != text:
+            changes[run_id] = short
+    return changes
+
+
+def _stored_plans(run_id: str, stored: dict[str, str], plan: RepairPlan | None) -> dict[str, str | None]:
+    changes: dict[str, str | None] = {}
+    if plan is not None and plan.steps:
+        text = json.dumps(plan.to_json(), separators=(",", ":"))
+        if len(text) <= _PLAN_BYTES_MAX:
+            changes[run_id + _PLAN_SUFFIX] = text
+    plans = sorted({key for key in stored if key.endswith(_PLAN_SUFFIX)} | set(changes))
+    return changes | dict.fromkeys(plans[:-_PLANS_KEPT])
+
+
+def _tier_of(text: str) -> Tier | None:
+    # Written without spaces by `short_summary`; parsing a quarter megabyte for one word would be much.
+    return next((tier for tier in Tier if f'"tier":"{tier}"' in text), None)

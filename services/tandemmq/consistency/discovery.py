@@ -1,0 +1,128 @@
+"""Finds the replicas: in folders as people lay them out, as the settings list them, or as NameServers know them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from tandemmq.consistency.settings import ConsistencySettings, NothingFound
+from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
+
+__all__ = ["Discovery", "discover", "replicas_in_folders"]
+
+_STORE_MARK: Final = "commitlog"
+_UNNAMED_GROUP: Final = "store"
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What there is to compare."""
+
+    cluster: str
+    replicas: tuple[SourceSpec, ...]
+    notes: tuple[str, ...] = ()
+
+    def by_group(self) -> dict[str, tuple[SourceSpec, ...]]:
+        """Groups by name; of each its replicas by broker id."""
+        ordered = sorted(self.replicas, key=lambda spec: (spec.group, spec.broker_id))
+        groups: dict[str, tuple[SourceSpec, ...]] = {}
+        for spec in ordered:
+            groups[spec.group] = (*groups.get(spec.group, ()), spec)
+        return groups
+
+
+def discover(settings: ConsistencySettings) -> Discovery:
+    """The replicas of this run. Raises NothingFound with what to do about it."""
+    if settings.name_servers:
+        # Here, so that a run over folders loads no gRPC.
+        from tandemmq.consistency.registered_brokers import registered_brokers
+
+        found = registered_brokers(settings.name_servers, cluster=settings.cluster_name)
+    elif settings.paths:
+        found = replicas_in_folders([Path(path) for path in settings.paths])
+    else:
+        found = Discovery(cluster="", replicas=settings.source_specs)
+    wanted = settings.group_names
+    replicas = [
+        replace(spec, read_mode=settings.read_mode, rate_limit=0 if spec.is_broker else settings.rate_limit)
+        for spec in found.replicas
+        if not wanted or spec.group in wanted
+    ]
+    if not replicas:
+        known = ", ".join(sorted({spec.group for spec in found.replicas})) or "none"
+        raise NothingFound(f"no replica of {', '.join(sorted(wanted)) or 'any group'} was found; groups there: {known}")
+    _refuse_doubles(replicas)
+    return Discovery(settings.cluster_name or found.cluster, tuple(replicas), found.notes)
+
+
+def replicas_in_folders(folders: Sequence[Path]) -> Discovery:
+    """The stores below some folders; see the setting `path` for how they may lie. Raises NothingFound."""
+    specs: list[SourceSpec] = []
+    clusters: set[str] = set()
+    single: list[Path] = []
+    for folder in (folder.absolute() for folder in folders):
+        configured = [config for path in sorted(folder.glob("conf/*.properties")) if (config := _broker_config(path))]
+        if (folder / _STORE_MARK).is_dir():
+            single.append(folder)
+        elif configured:
+            clusters |= {config.cluster for config in configured}
+            specs += [_folder_spec(config.group, config.broker_id, folder / config.store) for config in configured]
+        elif found := _stores_by_group(folder):
+            specs += found
+        else:
+            raise NothingFound(
+                f"{folder} holds no store (a folder with {_STORE_MARK}/), no <group>/<brokerId>/ with one, and no "
+                "conf/*.properties of a local cluster"
+            )
+    specs += _named_alike(single)
+    return Discovery(cluster=", ".join(sorted(clusters)), replicas=tuple(specs))
+
+
+@dataclass(frozen=True, slots=True)
+class _BrokerConfig:
+    cluster: str
+    group: str
+    broker_id: int
+    store: str
+
+
+def _broker_config(path: Path) -> _BrokerConfig | None:
+    """What a broker's properties file says of its store; None for a NameServer's."""
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
+    values = {key.strip(): value.strip() for key, _, value in pairs}
+    if "brokerName" not in values:
+        return None
+    broker_id = values.get("brokerId", "0")
+    return _BrokerConfig(
+        cluster=values.get("brokerClusterName", "DefaultCluster"),
+        group=values["brokerName"],
+        broker_id=int(broker_id) if broker_id.isdecimal() else 0,
+        store=values.get("storePathRootDir", "store"),
+    )
+
+
+def _stores_by_group(folder: Path) -> list[SourceSpec]:
+    found = [path.parent for path in sorted(folder.glob(f"*/*/{_STORE_MARK}")) if path.parent.name.isdecimal()]
+    return [_folder_spec(path.parent.name, int(path.name), path) for path in found]
+
+
+def _named_alike(stores: Sequence[Path]) -> list[SourceSpec]:
+    """Stores that were named one by one: by their folders if those are <group>/<brokerId>, else as one group."""
+    if stores and all(path.name.isdecimal() for path in stores):
+        return [_folder_spec(path.parent.name, int(path.name), path) for path in stores]
+    return [_folder_spec(_UNNAMED_GROUP, broker_id, path) for broker_id, path in enumerate(stores)]
+
+
+def _folder_spec(group: str, broker_id: int, folder: Path) -> SourceSpec:
+    return SourceSpec(group=group, broker_id=broker_id, kind=SourceKind.FOLDER, location=str(folder))
+
+
+def _refuse_doubles(specs: Iterable[SourceSpec]) -> None:
+    places: dict[tuple[str, int], str] = {}
+    for spec in specs:
+        known = places.setdefault((spec.group, spec.broker_id), spec.location)
+        if known != spec.location:
+            raise NothingFound(f"{spec.group}:{spec.broker_id} is both {known} and {spec.location}; name each once")

@@ -1,0 +1,612 @@
+"""One group from first question to verdict.
+
+1. Describe: slaves before their master, so that a slave which goes on copying never seems ahead of it.
+2. Digest: the planned ranges in waves, the same pieces of all replicas; what a wave found out is remembered.
+3. Second look: extents that differ, or changed since an earlier run, are read once more, on running brokers after a
+   pause. What is equal by then was read while it was written.
+4. Compare: what still differs, down to the message, by tasks that read all replicas.
+5. Deep tier: every record of every replica by itself.
+6. Metadata.
+
+Whatever one replica does, the others are compared; whatever happens to a group, the others go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from tandemmq.consistency.extent_reading import ExtentReading, Questions, extent_map
+from tandemmq.consistency.group_store import GroupStore
+from tandemmq.consistency.planning import (
+    GroupMemory,
+    RangePlan,
+    ScrubOptions,
+    chunks,
+    differing_to_remember,
+    merged,
+    plan_ranges,
+    total_bytes,
+)
+from tandemmq.consistency.progress import Progress
+from tandemmq.consistency.source_files.posix_files import SourceSpec
+from tandemmq.consistency.spark_session import TaskRunner
+from tandemmq.consistency.tasks import CheckTask, CompareTask, DescribeTask, Replica, TailTask
+from tandemmq.core.audit.comparison import without_repeats
+from tandemmq.core.audit.findings import Finding, FindingKind, Severity, Verdict
+from tandemmq.core.audit.log_walk import common_range
+from tandemmq.core.audit.metadata_comparison import compare_metadata
+from tandemmq.core.audit.queue_check import QueueSpan, seam_gaps
+from tandemmq.core.audit.replica_store import ReplicaFacts
+from tandemmq.core.audit.run_summary import GroupSummary, Outcome, ReplicaSummary, Tier
+from tandemmq.core.metadata.metadata_store import MetadataFile
+from tandemmq.core.replication.log_history import LogRange
+
+__all__ = ["AuditOptions", "GroupAudit", "GroupResult", "by_weight", "collate"]
+
+
+# Makes one list of what several checks found: nothing twice, what all replicas share once, the worst first.
+
+_WEIGHT: Final = {severity: place for place, severity in enumerate(Severity)}
+_IN_PIECES: Final = frozenset(
+    {FindingKind.ZEROED, FindingKind.RECORDS_SHIFTED, FindingKind.SEGMENT_MISSING, FindingKind.SEGMENT_SIZE}
+)
+"""Found in pieces where a task ended, though it is one thing."""
+
+
+def collate(compared: Iterable[Finding], checked: Iterable[Finding], *, broker_ids: frozenset[int]) -> list[Finding]:
+    """Findings of one group.
+
+    `compared` come from looking at several replicas, `checked` from looking at one of them alone. Where both speak of
+    the same bytes of the same replica, the former is kept.
+    """
+    known = _joined(_without_doubles(compared))
+    rest = without_repeats(known, _without_doubles(checked))[len(known) :]
+    return sorted([*known, *_shared_once(_joined(rest), broker_ids)], key=by_weight)
+
+
+def by_weight(finding: Finding) -> tuple[int, str, int, int, str]:
+    """Sort key: the worst first, then by place."""
+    return (
+        _WEIGHT[finding.severity],
+        finding.group,
+        finding.start_offset if finding.start_offset is not None else -1,
+        finding.broker_id if finding.broker_id is not None else -1,
+        finding.kind,
+    )
+
+
+def _without_doubles(findings: Iterable[Finding]) -> list[Finding]:
+    """Two tasks may both see the record that lies where they meet."""
+    return list(dict.fromkeys(findings))
+
+
+def _joined(findings: Sequence[Finding]) -> list[Finding]:
+    """Neighbours of one kind on one replica as one finding."""
+    whole: list[Finding] = []
+    pieces = sorted(
+        filter(_is_piece, findings),
+        key=lambda finding: (finding.kind, finding.broker_id or 0, finding.start_offset or 0),
+    )
+    for piece in pieces:
+        last = whole[-1] if whole else None
+        if (
+            last is not None
+            and (last.kind, last.broker_id, last.verdict, last.source_broker_id)
+            == (piece.kind, piece.broker_id, piece.verdict, piece.source_broker_id)
+            and last.end_offset == piece.start_offset
+        ):
+            whole[-1] = replace(
+                last,
+                end_offset=piece.end_offset,
+                messages=last.messages + piece.messages,
+                last_message_id=piece.last_message_id or piece.message_id or last.last_message_id,
+            )
+        else:
+            whole.append(piece)
+    return [finding for finding in findings if not _is_piece(finding)] + whole
+
+
+def _is_piece(finding: Finding) -> bool:
+    return finding.kind in _IN_PIECES and finding.start_offset is not None
+
+
+def _shared_once(findings: Sequence[Finding], broker_ids: frozenset[int]) -> list[Finding]:
+    """What every replica has alike is one finding that names none of them."""
+    if len(broker_ids) < 2:
+        return list(findings)
+    sharers: dict[Finding, set[int]] = {}
+    for finding in findings:
+        if finding.broker_id is not None:
+            sharers.setdefault(_anonymous(finding), set()).add(finding.broker_id)
+    shared = {finding for finding, found in sharers.items() if found == broker_ids}
+    rest = [finding for finding in findings if finding.broker_id is None or _anonymous(finding) not in shared]
+    return rest + [_on_all(finding, len(broker_ids)) for finding in shared]
+
+
+def _anonymous(finding: Finding) -> Finding:
+    return replace(finding, broker_id=None, source_broker_id=None)
+
+
+def _on_all(finding: Finding, count: int) -> Finding:
+    return replace(finding, detail=f"{finding.detail}; alike on all {count} replicas", verdict=finding.verdict)
+
+
+_MASTER: Final = 0
+_CHECKS_PER_SLOT: Final = 8
+_COMPARED_AT_ONCE_BYTES: Final = 32 << 20
+"""A task that compares holds so much of each replica in memory."""
+_COMPARED_BYTES_MAX: Final = 4 << 30
+"""Of a group. A replica that is another log altogether is not told message by message."""
+
+_TABLES: Final = {
+    FindingKind.TOPIC_MISSING: MetadataFile.TOPICS,
+    FindingKind.TOPIC_DIFFERS: MetadataFile.TOPICS,
+    FindingKind.GROUP_MISSING: MetadataFile.SUBSCRIPTION_GROUPS,
+    FindingKind.GROUP_DIFFERS: MetadataFile.SUBSCRIPTION_GROUPS,
+    FindingKind.CONSUMER_OFFSET_STALE: MetadataFile.CONSUMER_OFFSETS,
+    FindingKind.DELAY_OFFSET_STALE: MetadataFile.DELAY_OFFSETS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """What the settings say about a group's audit."""
+
+    tier: Tier
+    algorithm: str
+    extent_bytes: int
+    chunk_bytes: int
+    max_lag_bytes: int
+    scrub: ScrubOptions
+    second_look_pause_s: float
+    forget_replicas_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """What was found out about one group."""
+
+    summary: GroupSummary
+    findings: tuple[Finding, ...] = ()
+    benign: Mapping[str, int] = field(default_factory=dict)
+    replicas: Mapping[int, Replica] = field(default_factory=dict)
+    """Those that were read, for whoever plans a repair."""
+    records: int = 0
+    cpu_seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A replica, and the texts of its metadata files."""
+
+    replica: Replica
+    metadata: Mapping[MetadataFile, str | None]
+
+
+class GroupAudit:
+    """One group in one run. For one thread."""
+
+    def __init__(
+        self,
+        group: str,
+        specs: Sequence[SourceSpec],
+        options: AuditOptions,
+        *,
+        runner: TaskRunner,
+        store: GroupStore,
+        progress: Progress,
+        run_id: str,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._group = group
+        self._specs = {spec.broker_id: spec for spec in specs}
+        self._options = options
+        self._store = store
+        self._progress = progress
+        self._run_id = run_id
+        self._is_over = is_over
+        self._now = datetime.now(UTC)
+        self._questions = Questions(group, runner, store, progress)
+        self._problems: list[str] = []
+        self._benign: dict[str, int] = {}
+        self._notes: list[str] = []
+        self._records = 0
+        self._common = LogRange(0, 0)
+
+    def run(self) -> GroupResult:
+        """The verdict. Raises TasksFailed when the machinery breaks, not when replicas do."""
+        described = self._describe(self._specs.values())
+        replicas = {broker_id: found.replica for broker_id, found in sorted(described.items())}
+        if not replicas:
+            return self._left_out(Outcome.INCOMPLETE, replicas, "no replica can be read")
+        behind = max(replica.facts.lag_bytes for replica in replicas.values())
+        if behind > self._options.max_lag_bytes:
+            return self._left_out(
+                Outcome.SKIPPED, replicas, f"a slave is {behind} bytes behind its master; maxLagBytes allows fewer"
+            )
+        memory = self._remembered()
+        self._note_who_is_absent(memory, replicas)
+        self._common = common_range(replica.facts for replica in replicas.values())
+        plan = plan_ranges(
+            self._options.tier,
+            self._common,
+            memory,
+            memory.watermark(replicas),
+            scrub=self._options.scrub,
+            now_s=self._now.timestamp(),
+        )
+        self._progress.planned(total_bytes(plan.ranges) * len(replicas) * (2 if self._is_deep else 1))
+        reading = ExtentReading(
+            replicas,
+            memory,
+            self._questions,
+            self._store,
+            chunk_bytes=self._options.chunk_bytes,
+            verified_at=self._now,
+        )
+        if not reading.read(plan.ranges, is_over=self._is_over):
+            self._problems.append("the deadline came first; the next run goes on from here")
+        compared = [*self._tails(replicas, memory), *self._compare(reading, replicas)]
+        checked = self._check_all(replicas, compared) if self._is_deep else []
+        compared += self._compare_metadata(described)
+        findings = collate(compared, checked, broker_ids=frozenset(replicas))
+        if memory.deep_findings and not self._is_deep:
+            self._notes.append(
+                f"{self._group}: the deep run {memory.deep_run_id} had {memory.deep_findings} findings of kinds that "
+                "a quick run does not look for"
+            )
+        return self._conclude(memory, plan, reading, replicas, findings)
+
+    @property
+    def _is_deep(self) -> bool:
+        return self._options.tier is Tier.DEEP
+
+    # What there is
+
+    def _remembered(self) -> GroupMemory:
+        """What earlier runs left, without replicas that were taken away for good."""
+        options = self._options
+        memory = self._store.load_memory(algorithm=options.algorithm, extent_bytes=options.extent_bytes)
+        now_s = self._now.timestamp()
+        seen_at_s = {
+            broker_id: moment_s
+            for broker_id, moment_s in memory.seen_at_s.items()
+            if now_s - moment_s <= options.forget_replicas_after_s
+        } | dict.fromkeys(self._specs, now_s)
+        watermarks = {key: offset for key, offset in memory.replica_watermarks.items() if key in seen_at_s}
+        return replace(memory, replica_watermarks=watermarks, seen_at_s=seen_at_s)
+
+    def _describe(self, specs: Iterable[SourceSpec]) -> dict[int, _Described]:
+        """Those that answer."""
+        described: dict[int, _Described] = {}
+        for is_master in (False, True):
+            turn = [spec for spec in specs if (spec.broker_id == _MASTER) is is_master]
+            for spec, answer in zip(turn, self._questions.ask([DescribeTask(spec) for spec in turn])):
+                if not answer.problem:
+                    facts = ReplicaFacts.from_json(answer.values["facts"])
+                    texts = {MetadataFile(name): text for name, text in answer.values["metadata"].items()}
+                    described[spec.broker_id] = _Described(Replica(spec, facts), texts)
+        return described
+
+    def _note_who_is_absent(self, memory: GroupMemory, replicas: Mapping[int, Replica]) -> None:
+        absent = sorted(set(memory.replica_watermarks) - set(self._specs))
+        if absent:
+            names = ", ".join(f"{self._group}:{broker_id}" for broker_id in absent)
+            self._problems.append(f"{names} took part in earlier runs and cannot be found")
+        if len(replicas) == 1 and len(self._specs) == 1 and not absent:
+            self._notes.append(f"{self._group} has one replica: there was nothing to compare it with")
+
+    def _tails(self, replicas: Mapping[int, Replica], memory: GroupMemory) -> list[Finding]:
+        """What lies beyond the common range and should not, or should and does not. Being behind is neither."""
+        ends = {broker_id: replica.facts.end_offset for broker_id, replica in replicas.items()}
+        lost = [
+            offset for broker_id, offset in memory.replica_watermarks.items() if offset > ends.get(broker_id, offset)
+        ]
+        is_ahead = _MASTER in ends and max(ends.values()) > ends[_MASTER]
+        if not lost and not is_ahead:
+            return []
+        (answer,) = self._questions.ask([TailTask(tuple(replicas.values()), max(lost, default=0))])
+        if answer.problem:
+            self._problems.append(answer.problem)
+        return answer.findings
+
+    # What differs
+
+    def _compare(self, reading: ExtentReading, replicas: Mapping[int, Replica]) -> list[Finding]:
+        """What the digests found, looked at again and then told by message."""
+        if not (reading.differing or reading.changed):
+            return []
+        if any(replica.facts.is_running for replica in replicas.values()):
+            time.sleep(self._options.second_look_pause_s)
+        reading.look_again()
+        if reading.equal_at_second_look:
+            self._benign["equal-at-second-look"] = reading.equal_at_second_look
+        lost = _lost_everywhere(reading)
+        findings = [*self._compare_differing(reading), *self._explain_changed(reading)]
+        if lost:
+            # Alike on all replicas, so that a comparison has nothing to say of it.
+            reading.differing.extend(lost)
+            findings += [] if self._is_deep else self._check_alone(reading, lost)
+        return findings
+
+    def _compare_differing(self, reading: ExtentReading) -> list[Finding]:
+        pieces = chunks(merged(reading.differing), _COMPARED_AT_ONCE_BYTES)
+        shown = pieces[: _COMPARED_BYTES_MAX // _COMPARED_AT_ONCE_BYTES]
+        if len(shown) < len(pieces):
+            self._problems.append(f"{total_bytes(pieces)} bytes differ; the first {total_bytes(shown)} were looked at")
+        readable = tuple(reading.readable)
+        tasks = [
+            CompareTask(readable, piece, reading.earlier_of(piece), self._options.extent_bytes, self._options.algorithm)
+            for piece in shown
+            if len(readable) > 1
+        ]
+        findings = []
+        harmless = []
+        for task, answer in zip(tasks, self._questions.ask(tasks)):
+            if answer.problem:
+                self._problems.append(answer.problem)
+                continue
+            findings += answer.findings
+            for name, count in answer.values["benign"].items():
+                self._benign[name] = self._benign.get(name, 0) + count
+            if not answer.findings:
+                harmless.append(task.log_range)
+        reading.differing[:] = [
+            extent
+            for extent in reading.differing
+            if not any(piece.start_offset <= extent.start_offset < piece.end_offset for piece in harmless)
+        ]
+        return findings
+
+    def _explain_changed(self, reading: ExtentReading) -> list[Finding]:
+        """What all replicas have alike and not as before: the digests say that, the records perhaps what."""
+        ranges = merged(reading.changed)
+        findings = [
+            Finding(
+                kind=FindingKind.CHANGED_EVERYWHERE,
+                group=self._group,
+                verdict=Verdict.STORED_DIGEST,
+                detail="the digest that an earlier run stored is another one; all replicas have the same bytes now",
+                start_offset=log_range.start_offset,
+                end_offset=log_range.end_offset,
+            )
+            for log_range in ranges
+        ]
+        if ranges and not self._is_deep:
+            findings += self._check_alone(reading, ranges)
+        return findings
+
+    def _check_alone(self, reading: ExtentReading, ranges: tuple[LogRange, ...]) -> list[Finding]:
+        """What a deep run would say of some ranges."""
+        tasks = [CheckTask(replica, ranges) for replica in reading.readable]
+        checked = [finding for answer in self._questions.ask(tasks) for finding in answer.findings]
+        return collate([], checked, broker_ids=frozenset(task.broker_ids[0] for task in tasks))
+
+    # What is wrong with one alone
+
+    def _check_all(self, replicas: Mapping[int, Replica], compared: Sequence[Finding]) -> list[Finding]:
+        findings = []
+        spans: dict[int, list[Sequence[QueueSpan]]] = {broker_id: [] for broker_id in replicas}
+        tasks = [
+            CheckTask(replica, (piece,))
+            for replica in replicas.values()
+            for piece in chunks(
+                [LogRange(replica.facts.min_offset, replica.facts.end_offset)], self._options.chunk_bytes
+            )
+        ]
+        at_once = self._questions.slots * _CHECKS_PER_SLOT
+        for first in range(0, len(tasks), at_once):
+            if self._is_over():
+                self._problems.append("the deadline came before all records were checked")
+                break
+            wave = [
+                task for task in tasks[first : first + at_once] if task.broker_ids[0] not in self._questions.problems
+            ]
+            for task, answer in zip(wave, self._questions.ask_once(wave)):
+                if not answer.problem:
+                    findings += answer.findings
+                    self._records += answer.values["records"]
+                    spans[task.broker_ids[0]] += [
+                        [QueueSpan.from_json(span) for span in of_range] for of_range in answer.values["spans"]
+                    ]
+        for broker_id, parts in spans.items():
+            damaged = _ranges_of(broker_id, [*compared, *findings])
+            findings += seam_gaps(self._group, broker_id, parts, damaged=damaged)
+        return findings
+
+    # Metadata
+
+    def _compare_metadata(self, described: Mapping[int, _Described]) -> list[Finding]:
+        """Master against slaves. A running slave copies its master's tables now and then: what it lacks is a finding
+        only if its copy stood still over a pause in which it was not equal before and is not equal after.
+        """
+        findings = self._metadata_findings(described)
+        running = [found.replica.spec for found in described.values() if found.replica.facts.is_running]
+        if not findings or not running:
+            return findings
+        time.sleep(self._options.second_look_pause_s)
+        later = dict(described) | self._describe(running)
+        known = {_table_place(finding) for finding in findings}
+        return [
+            finding
+            for finding in self._metadata_findings(later)
+            if _table_place(finding) in known and _stood_still(finding, described, later)
+        ]
+
+    def _metadata_findings(self, described: Mapping[int, _Described]) -> list[Finding]:
+        master = described.get(_MASTER)
+        if master is None:
+            return []
+        slaves = {broker_id: found.metadata for broker_id, found in described.items() if broker_id != _MASTER}
+        return list(compare_metadata(self._group, master.metadata, slaves, settled=True))
+
+    # The end
+
+    def _conclude(
+        self,
+        memory: GroupMemory,
+        plan: RangePlan,
+        reading: ExtentReading,
+        replicas: Mapping[int, Replica],
+        findings: Sequence[Finding],
+    ) -> GroupResult:
+        done = merged(reading.done)
+        new = [_overlap(piece, part) for piece in done for part in plan.new]
+        new_bytes = total_bytes(part for part in new if part.start_offset < part.end_offset)
+        watermarks = self._watermarks(memory, plan, done, replicas)
+        watermark = min((watermarks.get(broker_id, 0) for broker_id in replicas), default=0)
+        differing = differing_to_remember([*reading.differing, *reading.changed])
+        deep_only = sum(1 for finding in findings if finding.severity is Severity.DERIVED)
+        is_through = not self._problems and not self._questions.problems
+        # A run that has not seen every replica to the end has not seen what differed before become equal.
+        before = [] if is_through else [_overlap(part, self._common) for part in memory.differing]
+        still = differing_to_remember([*differing, *(part for part in before if part.start_offset < part.end_offset)])
+        self._store.save_memory(
+            replace(
+                memory,
+                replica_watermarks=watermarks,
+                min_offset=self._common.start_offset,
+                scrub_cursor=plan.scrub_cursor if is_through else memory.scrub_cursor,
+                scrubbed_at_s=plan.scrubbed_at_s if is_through else memory.scrubbed_at_s,
+                differing=still,
+                run_id=self._run_id,
+                verified_at=self._now.isoformat(timespec="seconds"),
+                deep_findings=deep_only if self._is_deep else memory.deep_findings,
+                deep_run_id=self._run_id if self._is_deep else memory.deep_run_id,
+            ),
+            reading.table.table(),
+            start=memory,
+            keep_answers=not is_through,
+        )
+        outcome = Outcome.EQUAL if is_through else Outcome.INCOMPLETE
+        summary = GroupSummary(
+            group=self._group,
+            outcome=Outcome.DIVERGED if findings else outcome,
+            replicas=self._replica_summaries(replicas, findings),
+            start_offset=self._common.start_offset,
+            end_offset=self._common.end_offset,
+            new_bytes=new_bytes,
+            scrubbed_bytes=total_bytes(done) - new_bytes,
+            watermark=watermark,
+            findings=len(findings),
+            problem=self._problem,
+            extent_map=extent_map(
+                self._common,
+                verified_now=done,
+                differing=[*differing, *_ranges_of(None, findings)],
+                watermark=memory.watermark(replicas),
+            ),
+        )
+        return GroupResult(
+            summary=summary,
+            findings=tuple(findings),
+            benign=self._benign,
+            replicas=replicas,
+            records=self._records,
+            cpu_seconds=self._questions.cpu_seconds,
+            notes=tuple(self._notes),
+        )
+
+    def _watermarks(
+        self, memory: GroupMemory, plan: RangePlan, done: Sequence[LogRange], replicas: Mapping[int, Replica]
+    ) -> dict[int, int]:
+        """By replica: how far it is verified now. A log that became shorter is verified no further than it goes."""
+        watermarks = {
+            broker_id: min(offset, self._common.end_offset) if broker_id in replicas else offset
+            for broker_id, offset in memory.replica_watermarks.items()
+        }
+        reached = plan.new[0].start_offset if plan.new else self._common.end_offset
+        for piece in done:
+            if piece.start_offset <= reached:
+                reached = max(reached, piece.end_offset)
+        taking_part = [broker_id for broker_id in replicas if broker_id not in self._questions.problems]
+        if len(taking_part) > 1 or len(self._specs) == 1:
+            for broker_id in taking_part:
+                watermarks[broker_id] = max(reached, watermarks.get(broker_id, 0))
+        return watermarks
+
+    def _left_out(self, outcome: Outcome, replicas: Mapping[int, Replica], problem: str) -> GroupResult:
+        self._problems.insert(0, problem)
+        return GroupResult(
+            summary=GroupSummary(
+                group=self._group,
+                outcome=outcome,
+                replicas=self._replica_summaries(replicas, ()),
+                problem=self._problem,
+            ),
+            cpu_seconds=self._questions.cpu_seconds,
+        )
+
+    @property
+    def _problem(self) -> str:
+        own = [f"{self._group}:{broker_id}: {text}" for broker_id, text in sorted(self._questions.problems.items())]
+        return "; ".join(dict.fromkeys([*self._problems, *own]))
+
+    def _replica_summaries(
+        self, replicas: Mapping[int, Replica], findings: Sequence[Finding]
+    ) -> tuple[ReplicaSummary, ...]:
+        summaries = []
+        for broker_id, spec in sorted(self._specs.items()):
+            facts = replicas[broker_id].facts if broker_id in replicas else None
+            problem = self._questions.problems.get(broker_id, "")
+            count = sum(1 for finding in findings if finding.broker_id == broker_id)
+            outcome = Outcome.INCOMPLETE if problem else Outcome.EQUAL
+            summaries.append(
+                ReplicaSummary(
+                    broker_id=broker_id,
+                    source=spec.location,
+                    outcome=Outcome.DIVERGED if count else outcome,
+                    min_offset=facts.min_offset if facts else 0,
+                    end_offset=facts.end_offset if facts else 0,
+                    lag_bytes=facts.lag_bytes if facts else 0,
+                    findings=count,
+                    bytes_read=self._questions.bytes_read.get(broker_id, 0),
+                    problem=problem,
+                )
+            )
+        return tuple(summaries)
+
+
+def _table_place(finding: Finding) -> tuple[FindingKind, int | None, str | None, int | None]:
+    return finding.kind, finding.broker_id, finding.topic, finding.queue_id
+
+
+def _stood_still(finding: Finding, before: Mapping[int, _Described], after: Mapping[int, _Described]) -> bool:
+    """Whether the table that a finding is about is the same on that replica as it was."""
+    file = _TABLES.get(finding.kind)
+    if file is None or finding.broker_id is None:
+        return True
+    found = [described.get(finding.broker_id) for described in (before, after)]
+    return None not in found and len({described.metadata.get(file) for described in found if described}) == 1
+
+
+def _lost_everywhere(reading: ExtentReading) -> tuple[LogRange, ...]:
+    """Parts of differing extents of which no replica has a file."""
+    parts = list(reading.differing)
+    for replica in reading.readable:
+        overlaps = [_overlap(part, hole) for part in parts for hole in replica.facts.holes]
+        parts = [part for part in overlaps if part.start_offset < part.end_offset]
+    return merged(parts) if reading.readable else ()
+
+
+def _overlap(first: LogRange, second: LogRange) -> LogRange:
+    return LogRange(
+        max(first.start_offset, second.start_offset),
+        min(first.end_offset, second.end_offset),
+    )
+
+
+def _ranges_of(broker_id: int | None, findings: Iterable[Finding]) -> list[LogRange]:
+    """Where findings of a replica are, or with None those of all."""
+    return [
+        LogRange(finding.start_offset, finding.end_offset)
+        for finding in findings
+        if finding.start_offset is not None
+        and finding.end_offset is not None
+        and (broker_id is None or finding.broker_id in (None, broker_id))
+    ]

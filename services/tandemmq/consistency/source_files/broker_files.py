@@ -1,0 +1,191 @@
+"""A replica read through its running broker: ReplicaReaderService. Here protobuf ends.
+
+Digests and checks are made beside the broker, so that a few bytes travel for each extent; raw bytes travel only where
+replicas differ. The broker limits how fast it reads, and says so when too many ask at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Self, TypeVar
+
+import grpc
+
+from tandemmq.consistency.source_files.posix_files import SourceSpec
+from tandemmq.core.audit.findings import ExtentDigest, Finding
+from tandemmq.core.audit.queue_check import QueueSpan
+from tandemmq.core.audit.record_check import RecordCheck
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaUnreadable, StoreEntry
+from tandemmq.core.replication.log_history import LogRange
+from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
+from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
+from tandemmq.proto.broker.v1.replica_reader_service_pb2_grpc import ReplicaReaderServiceStub
+
+__all__ = ["CHANNEL_OPTIONS", "BrokerSource"]
+
+AnswerT = TypeVar("AnswerT")
+
+CHANNEL_OPTIONS: Final = (
+    ("grpc.enable_http_proxy", 0),
+    # Else a broker whose machine lost its power is waited for until the deadline of a whole range.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_DESCRIBE_TIMEOUT_S: Final = 3.0
+_LIST_TIMEOUT_S: Final = 10.0
+_BASE_TIMEOUT_S: Final = 60.0
+_SLOWEST_BYTES_PER_SECOND: Final = 1 << 20
+"""At which a broker is still waited for, its other callers included. One that is gone is noticed by keepalive."""
+_READ_BYTES_MAX: Final = 256 << 20
+"""That ReadFile gives in one call."""
+_TRIES: Final = 4
+_BUSY_TRIES: Final = 60
+_BUSY_PAUSE_S: Final = 2.0
+_RETRY_PAUSE_S: Final = 0.5
+_ALGORITHMS: Final = {
+    "xxh3_128": reader_pb.DIGEST_ALGORITHM_XXH3_128,
+    "blake3": reader_pb.DIGEST_ALGORITHM_BLAKE3,
+}
+
+
+class BrokerFiles:
+    """`ReplicaFiles` of a running broker."""
+
+    def __init__(self, stub: ReplicaReaderServiceStub, location: str) -> None:
+        self._stub = stub
+        self._location = location
+
+    def list_folder(self, path: str) -> list[StoreEntry]:
+        """See ReplicaFiles."""
+        request = reader_pb.ListFolderRequest(path=path)
+        reply = _ask(self._location, lambda: self._stub.ListFolder(request, timeout=_LIST_TIMEOUT_S))
+        return [StoreEntry(entry.name, entry.size_bytes) for entry in reply.entries]
+
+    def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
+        """See ReplicaFiles."""
+        found = bytearray()
+        while len(found) < length:
+            wanted = min(length - len(found), _READ_BYTES_MAX)
+            request = reader_pb.ReadFileRequest(path=path, offset=offset + len(found), length_bytes=wanted)
+            timeout_s = _timeout_s(wanted)
+            pieces = _ask(self._location, lambda: _all(self._stub.ReadFile(request, timeout=timeout_s)))  # noqa: B023
+            data = b"".join(piece.data for piece in pieces)
+            found += data
+            if len(data) < wanted:
+                break
+        return memoryview(found)
+
+
+class BrokerSource:
+    """`Source` of a running broker."""
+
+    def __init__(self, spec: SourceSpec, stub: ReplicaReaderServiceStub) -> None:
+        self._spec = spec
+        self._stub = stub
+        self.files = BrokerFiles(stub, spec.location)
+
+    @classmethod
+    @contextmanager
+    def connect(cls, spec: SourceSpec) -> Iterator[Self]:
+        """For the length of the block. The first call finds out whether anybody is there."""
+        with grpc.insecure_channel(spec.location, options=CHANNEL_OPTIONS) as channel:
+            yield cls(spec, ReplicaReaderServiceStub(channel))
+
+    def facts(self) -> ReplicaFacts:
+        """See Source. A broker that is called otherwise than expected is another one."""
+        request = reader_pb.DescribeReplicaRequest()
+        reply = _ask(self._spec.location, lambda: self._stub.DescribeReplica(request, timeout=_DESCRIBE_TIMEOUT_S))
+        if (reply.broker_name, reply.broker_id) != (self._spec.group, self._spec.broker_id):
+            raise ReplicaUnreadable(
+                f"{self._spec.location} is {reply.broker_name}:{reply.broker_id} by now, not "
+                f"{self._spec.group}:{self._spec.broker_id}"
+            )
+        if not reply.serving:
+            raise ReplicaUnreadable(f"{self._spec.location} is recovering or does not follow its master")
+        return ReplicaFacts(
+            group=reply.broker_name,
+            broker_id=reply.broker_id,
+            min_offset=reply.min_offset,
+            end_offset=reply.end_offset,
+            segment_bytes=reply.segment_bytes,
+            is_running=True,
+            queues_offset=reply.queues_offset,
+            index_offset=reply.index_offset,
+            lag_bytes=reply.lag_bytes,
+        )
+
+    def digests(
+        self, facts: ReplicaFacts, log_range: LogRange, *, extent_bytes: int, algorithm: str
+    ) -> list[ExtentDigest]:
+        """See Source; made by the broker."""
+        request = reader_pb.DigestExtentsRequest(
+            range=_range(log_range), extent_bytes=extent_bytes, algorithm=_ALGORITHMS[algorithm]
+        )
+        timeout_s = _timeout_s(log_range.end_offset - log_range.start_offset)
+        replies = _ask(self._spec.location, lambda: _all(self._stub.DigestExtents(request, timeout=timeout_s)))
+        return [
+            ExtentDigest(extent.range.start_offset, extent.range.end_offset, extent.digest)
+            for reply in replies
+            for extent in reply.extents
+        ]
+
+    def check(self, facts: ReplicaFacts, log_range: LogRange) -> RecordCheck:
+        """See Source; done by the broker."""
+        request = reader_pb.CheckRecordsRequest(range=_range(log_range), with_queues=True, with_index=True)
+        timeout_s = _timeout_s(log_range.end_offset - log_range.start_offset)
+        replies = _ask(self._spec.location, lambda: _all(self._stub.CheckRecords(request, timeout=timeout_s)))
+        if not replies or not replies[-1].HasField("totals"):
+            raise ReplicaUnreadable(f"{self._spec.location} ended a check without its totals")
+        return RecordCheck(
+            findings=tuple(_finding(reply.finding) for reply in replies if reply.HasField("finding")),
+            queue_spans=tuple(_span(reply.queue_span) for reply in replies if reply.HasField("queue_span")),
+            records=replies[-1].totals.record_count,
+            bytes_read=replies[-1].totals.read_bytes,
+        )
+
+
+def _all(stream: Iterable[AnswerT]) -> list[AnswerT]:
+    return list(stream)
+
+
+def _ask(location: str, call: Callable[[], AnswerT]) -> AnswerT:
+    """The answer, asked for again where the contract says that it helps. Raises ReplicaUnreadable."""
+    tries = busy_tries = 0
+    while True:
+        try:
+            return call()
+        except grpc.RpcError as error:
+            code = error.code()
+            tries += code is grpc.StatusCode.UNAVAILABLE
+            busy_tries += code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            is_hopeless = code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+            if is_hopeless or tries >= _TRIES or busy_tries >= _BUSY_TRIES:
+                raise ReplicaUnreadable(f"{location}: {code.name}: {error.details()}") from error
+            time.sleep(_BUSY_PAUSE_S if code is grpc.StatusCode.RESOURCE_EXHAUSTED else _RETRY_PAUSE_S)
+
+
+def _timeout_s(length: int) -> float:
+    return _BASE_TIMEOUT_S + length / _SLOWEST_BYTES_PER_SECOND
+
+
+def _range(log_range: LogRange) -> replica_pb.LogRange:
+    return replica_pb.LogRange(start_offset=log_range.start_offset, end_offset=log_range.end_offset)
+
+
+def _finding(reply: reader_pb.RecordFinding) -> Finding:
+    values: dict[str, Any] = {field.name: value for field, value in reply.ListFields()}
+    return Finding.from_json({"detail": "", "messages": 1} | values)
+
+
+def _span(reply: reader_pb.QueueSpan) -> QueueSpan:
+    return QueueSpan(
+        topic=reply.topic,
+        queue_id=reply.queue_id,
+        first_queue_offset=reply.first_queue_offset,
+        next_queue_offset=reply.next_queue_offset,
+        first_offset=reply.first_offset,
+        last_offset=reply.last_offset,
+    )

@@ -1,0 +1,402 @@
+"""The work that Spark spreads: each task opens replicas, reads, and answers in a few kilobytes.
+
+A task and its answer are JSON: they pass through the JVM as one string each, a driver may be of another version than
+the one that remembered an answer, and both can be read by people. The CommitLog's bytes never leave the Python process
+that reads them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Protocol, Self
+
+from tandemmq.consistency.digest_algorithms import DIGEST_BYTES, hash_maker
+from tandemmq.consistency.source_files.posix_files import SourceSpec
+from tandemmq.consistency.source_files.sources import Source, open_source
+from tandemmq.core.audit.findings import Finding
+from tandemmq.core.audit.log_walk import extra_tails, missing_tails
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, ReplicaUnreadable
+from tandemmq.core.metadata.metadata_store import MetadataFile
+from tandemmq.core.replication.log_history import LogRange
+
+__all__ = [
+    "CheckTask",
+    "CompareTask",
+    "DescribeTask",
+    "DigestTask",
+    "FingerprintTask",
+    "Replica",
+    "TailTask",
+    "Task",
+    "TaskAnswer",
+    "run_tasks",
+]
+
+_PIECE_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A replica that was described: where it is and what it holds."""
+
+    spec: SourceSpec
+    facts: ReplicaFacts
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return {"spec": self.spec.to_json(), "facts": self.facts.to_json()}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """What `to_json` gave."""
+        return cls(SourceSpec.from_json(values["spec"]), ReplicaFacts.from_json(values["facts"]))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAnswer:
+    """What a task found out. `problem` is why a replica could not be read: the rest is empty then."""
+
+    key: str
+    values: dict[str, Any] = field(default_factory=dict)
+    problem: str = ""
+    bytes_read: int = 0
+    cpu_seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Those among the values."""
+        return [Finding.from_json(values) for values in self.values.get("findings", ())]
+
+
+class Task(Protocol):
+    """Something to do on an executor."""
+
+    kind: ClassVar[str]
+
+    @property
+    def key(self) -> str:
+        """Names the task among those of its group, in this run and in one that takes up where this one was cut off."""
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """Replicas it reads."""
+
+    @property
+    def expected_bytes(self) -> int:
+        """That it will read, about."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+
+    def perform(self) -> tuple[dict[str, Any], int]:
+        """The answer's values and the bytes read. Raises ReplicaUnreadable."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTask:
+    """Facts and metadata of one replica."""
+
+    kind: ClassVar[str] = "describe"
+
+    spec: SourceSpec
+
+    @property
+    def key(self) -> str:
+        """See Task."""
+        return f"describe:{self.spec.broker_id}"
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """See Task."""
+        return (self.spec.broker_id,)
+
+    @property
+    def expected_bytes(self) -> int:
+        """See Task. Of a folder it is the last file, which is not known yet."""
+        return 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return {"spec": self.spec.to_json()}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """What `to_json` gave."""
+        return cls(SourceSpec.from_json(values["spec"]))
+
+    def perform(self) -> tuple[dict[str, Any], int]:
+        """See Task."""
+        with open_source(self.spec) as source:
+            facts = source.facts()
+            store = ReplicaStore(source.files, facts)
+            metadata = {file.value: store.metadata(file) for file in MetadataFile}
+        return {"facts": facts.to_json(), "metadata": metadata}, 0
+
+
+@dataclass(frozen=True, slots=True)
+class _RangesTask:
+    """What tasks about some ranges of one replica have in common."""
+
+    kind: ClassVar[str]
+
+    replica: Replica
+    ranges: tuple[LogRange, ...]
+
+    @property
+    def key(self) -> str:
+        """See Task."""
+        return _range_key(self.kind, self.replica, self.ranges)
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """See Task."""
+        return (self.replica.facts.broker_id,)
+
+    @property
+    def expected_bytes(self) -> int:
+        """See Task."""
+        return _bytes_of(self.ranges)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return {"replica": self.replica.to_json(), "ranges": self.ranges}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """What `to_json` gave."""
+        return cls(Replica.from_json(values["replica"]), _ranges(values["ranges"]))
+
+
+@dataclass(frozen=True, slots=True)
+class DigestTask(_RangesTask):
+    """Digests of all extents of some ranges of one replica."""
+
+    kind: ClassVar[str] = "digest"
+
+    extent_bytes: int
+    algorithm: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return {
+            "replica": self.replica.to_json(),
+            "ranges": self.ranges,
+            "extent_bytes": self.extent_bytes,
+            "algorithm": self.algorithm,
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """What `to_json` gave."""
+        return cls(
+            Replica.from_json(values["replica"]), _ranges(values["ranges"]), values["extent_bytes"], values["algorithm"]
+        )
+
+    def perform(self) -> tuple[dict[str, Any], int]:
+        """See Task. A list for each range: its digests one behind the other in base 64; zeros for an extent that no
+        file holds, whose places `holes` names.
+        """
+        nothing = bytes(DIGEST_BYTES[self.algorithm])
+        answers, bytes_read = [], 0
+        with open_source(self.replica.spec) as source:
+            for log_range in self.ranges:
+                found = source.digests(
+                    self.replica.facts, log_range, extent_bytes=self.extent_bytes, algorithm=self.algorithm
+                )
+                bytes_read += sum(extent.end_offset - extent.start_offset for extent in found if extent.digest)
+                joined = b"".join(extent.digest or nothing for extent in found)
+                holes = [place for place, extent in enumerate(found) if not extent.digest]
+                answers.append({"digests": base64.b64encode(joined).decode(), "holes": holes})
+        return {"ranges": answers}, bytes_read
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTask(_RangesTask):
+    """Every record of some ranges of one replica, by itself and against its ConsumeQueue and index."""
+
+    kind: ClassVar[str] = "check"
+
+    def perform(self) -> tuple[dict[str, Any], int]:
+        """See Task. A list of spans for each range."""
+        with open_source(self.replica.spec) as source:
+            checks = [source.check(self.replica.facts, log_range) for log_range in self.ranges]
+        return {
+            "findings": [finding.to_json() for check in checks for finding in check.findings],
+            "spans": [[span.to_json() for span in check.queue_spans] for check in checks],
+            "records": sum(check.records for check in checks),
+        }, sum(check.bytes_read for check in checks)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareTask:
+    """What differs between the replicas of a group in a range, down to the message."""
+
+    kind: ClassVar[str] = "compare"
+
+    replicas: tuple[Replica, ...]
+    log_range: LogRange
+    earlier: tuple[tuple[int, str], ...]
+    """Start and digest (hex) of extents that an earlier run saw."""
+    extent_bytes: int
+    algorithm: str
+
+    @property
+    def key(self) -> str:
+        """See Task."""
+        return f"compare:{self.log_range.start_offset}-{self.log_range.end_offset}"
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """See Task."""
+        return tuple(replica.facts.broker_id for replica in self.replicas)
+
+    @property
+    def expected_bytes(self) -> int:
+        """See Task."""
+        return len(self.replicas) * _bytes_of([self.log_range])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return {
+            "replicas": [replica.to_json() for replica in self.replicas],
+            "log_range": self.log_range,
+            "earlier": self.earlier,
+            "extent_bytes": self.extent_bytes,
+            "algorithm": self.algorithm,
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """What `to_json` gave."""
+        return cls(
+            tuple(Replica.from_json(replica) for replica in values["replicas"]),
+            LogRange(*values["log_range"]),
+            tuple((start, digest) for start, digest in values["earlier"]),
+            values["extent_bytes"],
+            values["algorithm"],
+        )
+
+    def perform(self) -> tuple[dict[str, Any], int]:
+        """See Task."""
+        from tandemmq.core.audit.comparison import compare_replicas  # It loads numpy; see sources.
+
+        with ExitStack() as opened:
+            comparison = compare_replicas(
+                _stores(self.replicas, opened),
+                self.log_range,
+                earlier={start: bytes.fromhex(digest) for start, digest in self.earlier},
+                extent_bytes=self.extent_bytes,
+                new_hash=hash_maker(self.algorithm),
+            )
+        findings = [finding.to_json() for finding in comparison.findings]
+        return {"findings": findings, "benign": comparison.benign}, self.expected_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TailTask:
+    """The messages of tails that some replicas lack and should not."""
+
+    kind: ClassVar[str] = "tail"
+
+    replicas: tuple[Replica, ...]
+    watermark: int
+    """Up to which an earlier run verified replicas that may be shorter now."""
+
+    @property
+    def key(self) -> str:
+        """See Task."""
+        return f"tail:{self.watermark}"
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """See Task."""
+        return tuple(replica.facts.broker_id for replica in self.replicas)
+
+    @property
+    def expected_bytes(self) -> int:
+        """See Task."""
+        ends = [replica.facts.end_offset for replica in self.replicas]
+        return max(*ends, self.watermark) - min(ends)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return {"replicas": [replica.to_json() for replica in self.replicas], "watermark": self.watermark}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """What `to_json` gave."""
+        return cls(tuple(Replica.from_json(replica) for replica in values["replicas"]), values["watermark"])
+
+    def perform(self) -> tuple[dict[str, Any], int]:
+        """See Task."""
+        with ExitStack() as opened:
+            stores = _stores(self.replicas, opened)
+            findings = [*missing_tails(stores, watermark=self.watermark), *extra_tails(stores)]
+        return {"findings": [finding.to_json() for finding in findings]}, self.expected_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FingerprintTask(_RangesTask):
+    """One digest of each of some ranges, which need not begin or end with an extent: what a repair plan expects."""
+
+    kind: ClassVar[str] = "fingerprint"
+
+    def perform(self) -> tuple[dict[str, Any], int]:
+        """See Task. xxh3_128 in hex, as RepairStep has it."""
+        with open_source(self.replica.spec) as source:
+            digests = [_fingerprint(source, self.replica.facts, log_range) for log_range in self.ranges]
+        return {"digests": digests}, self.expected_bytes
+
+
+_KINDS: Final = {
+    kind.kind: kind.from_json for kind in (DescribeTask, DigestTask, CheckTask, CompareTask, TailTask, FingerprintTask)
+}
+
+
+def run_tasks(texts: Iterable[str]) -> Iterator[str]:
+    """On an executor: a task's JSON in, its answer's JSON out. A replica that cannot be read is an answer."""
+    for text in texts:
+        document = json.loads(text)
+        task = _KINDS[document["kind"]](document["task"])
+        started = time.process_time()
+        try:
+            values, bytes_read = task.perform()
+            answer = TaskAnswer(task.key, values, bytes_read=bytes_read, cpu_seconds=time.process_time() - started)
+        except ReplicaUnreadable as error:
+            answer = TaskAnswer(task.key, problem=str(error), cpu_seconds=time.process_time() - started)
+        yield json.dumps(answer.to_json(), separators=(",", ":"))
+
+
+def _fingerprint(source: Source, facts: ReplicaFacts, log_range: LogRange) -> str:
+    store = ReplicaStore(source.files, facts)
+    digest = hash_maker("xxh3_128")()
+    for start in range(log_range.start_offset, log_range.end_offset, _PIECE_BYTES):
+        digest.update(store.read_log(start, min(start + _PIECE_BYTES, log_range.end_offset)))
+    return digest.digest().hex()
+
+
+def _stores(replicas: Iterable[Replica], opened: ExitStack) -> dict[int, ReplicaStore]:
+    sources = [(replica.facts, opened.enter_context(open_source(replica.spec))) for replica in replicas]
+    return {facts.broker_id: ReplicaStore(source.files, facts) for facts, source in sources}
+
+
+def _ranges(values: Iterable[tuple[int, int]]) -> tuple[LogRange, ...]:
+    return tuple(LogRange(*value) for value in values)
+
+
+def _bytes_of(ranges: Iterable[LogRange]) -> int:
+    return sum(log_range.end_offset - log_range.start_offset for log_range in ranges)
+
+
+def _range_key(kind: str, replica: Replica, ranges: Iterable[LogRange]) -> str:
+    spelled = ",".join(f"{log_range.start_offset}-{log_range.end_offset}" for log_range in ranges)
+    return f"{kind}:{replica.facts.broker_id}:{spelled}"

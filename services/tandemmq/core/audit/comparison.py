@@ -1,0 +1,744 @@
+"""Replicas of a group side by side, where their digests differ: every difference down to the message.
+
+The log is cut into spans, a record or the padding of a file each, by whichever replica has a sound record at a place. A
+replica whose bytes of a span differ is judged: the only one whose record is sound is right, or else what an earlier run
+saw, or the majority, unless the ConsumeQueues and indexes of all of it contradict it and those of another do not; else
+nobody knows. Then what it holds instead is named. Neighbours of the same fate are one finding.
+
+Records that moved are recognised by what they say of themselves: a replica that lost one record and moved up all others
+has one RECORD_MISSING and one RECORDS_SHIFTED, not a thousand fields that differ.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from tandemmq.core.audit.findings import EXTENT_BYTES, Finding, FindingKind, FindingList, Hash, Verdict
+from tandemmq.core.audit.log_walk import LONGEST_RECORD_BYTES, LogPiece, PieceKind, walk_log
+from tandemmq.core.audit.record_check import (
+    DamageReport,
+    changed_places,
+    check_records,
+    own_offset,
+    trailing_zeros_start,
+)
+from tandemmq.core.audit.record_columns import (
+    RecordName,
+    changed_fields,
+    describe,
+    field_differences,
+    has_zero_text,
+    read_name,
+)
+from tandemmq.core.audit.replica_store import MAX_RECORD_BYTES, ReplicaStore
+from tandemmq.core.replication.log_history import LogRange
+
+__all__ = ["PADDING_BENIGN", "Comparison", "compare_replicas", "without_repeats"]
+
+PADDING_BENIGN: Final = "padding"
+
+_WINDOW_BYTES: Final = 16 << 20
+"""Of each replica in memory at a time, and a record more."""
+_BLANK_HEAD_BYTES: Final = 8
+_ZERO_RUN_BYTES: Final = 9
+"""Differing bytes that are all zero, and so many: not written, rather than a field that changed."""
+_CONSISTENCY_CHECKS_MAX: Final = 2000
+"""In one range; some milliseconds each. Nobody reads so many findings."""
+_FIELDS_MAX: Final = 3
+"""Differences in more fields are no flipped bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What differs in one range."""
+
+    findings: tuple[Finding, ...] = ()
+    benign: dict[str, int] = field(default_factory=dict)
+    """Differences that harm nobody, by name."""
+
+
+def compare_replicas(
+    stores: Mapping[int, ReplicaStore],
+    log_range: LogRange,
+    *,
+    earlier: Mapping[int, bytes] | None = None,
+    extent_bytes: int = EXTENT_BYTES,
+    new_hash: Callable[[], Hash] | None = None,
+) -> Comparison:
+    """Compares two or more replicas of a group, by broker id, in a range that all of them should hold.
+
+    `earlier`: digests an earlier run took of whole extents, by the extent's start, with `new_hash`. Reads from the
+    start of the record that the range begins in to the end of the last one. Raises ReplicaUnreadable.
+    """
+    return _Comparer(stores, earlier or {}, extent_bytes, new_hash).compare(log_range)
+
+
+def without_repeats(compared: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
+    """Findings of a comparison, and of `record_check` those that it does not explain: of another replica, or of another
+    range of the log. A record that was changed contradicts its own ConsumeQueue and index entries as well."""
+    ranges: dict[tuple[str, int | None], list[tuple[int, int]]] = {}
+    for finding in compared:
+        if finding.kind in _LOG_KINDS and finding.start_offset is not None and finding.end_offset is not None:
+            ranges.setdefault((finding.group, finding.broker_id), []).append((finding.start_offset, finding.end_offset))
+
+    def is_explained(finding: Finding) -> bool:
+        start, end = finding.start_offset, finding.end_offset
+        if start is None or end is None:
+            return False
+        # A gap in a queue ends where the record begins whose queue offset is too high: that may be what was changed.
+        end += finding.kind is FindingKind.QUEUE_GAP
+        named = (*ranges.get((finding.group, finding.broker_id), ()), *ranges.get((finding.group, None), ()))
+        return any(other_start < end and start < other_end for other_start, other_end in named)
+
+    return [*compared, *(finding for finding in checked if not is_explained(finding))]
+
+
+_LOG_KINDS: Final = frozenset(
+    {
+        FindingKind.BODY_CRC,
+        FindingKind.FIELD_DIFFERS,
+        FindingKind.ZEROED,
+        FindingKind.TORN,
+        FindingKind.RECORD_MISSING,
+        FindingKind.RECORD_EXTRA,
+        FindingKind.RECORDS_SHIFTED,
+        FindingKind.RECORDS_SWAPPED,
+        FindingKind.TAIL_MISSING,
+        FindingKind.TAIL_EXTRA,
+        FindingKind.SEGMENT_MISSING,
+        FindingKind.SEGMENT_SIZE,
+    }
+)
+
+
+_SOUND: Final = (PieceKind.RECORD, PieceKind.PADDING)
+
+
+class _Piece(NamedTuple):
+    """What a walk found at one place."""
+
+    kind: PieceKind
+    end_offset: int
+    piece: LogPiece | None
+    """None: a sound record that was read with many others."""
+
+
+class _Replica:
+    """One replica's bytes and pieces of the window, and what is known of the whole of it."""
+
+    def __init__(self, broker_id: int, store: ReplicaStore) -> None:
+        self.broker_id: Final = broker_id
+        self.store: Final = store
+        self.start = 0
+        self.data = memoryview(b"")
+        self.pieces: dict[int, _Piece] = {}
+        self.sound_starts: list[int] = []
+        """Where sound records and padding begin, ascending."""
+        self._misplaced: list[tuple[int, int]] = []
+        self._shifts: dict[int, list[int]] = {}
+        self.swapped: set[int] = set()
+        """Where records lie that changed places."""
+        self._tail_start: int | None = None
+
+    def load(self, start: int, end: int) -> int:
+        """Takes the pieces that begin in [start, end). Returns where they end."""
+        self.start = start
+        self.pieces = {}
+        misplaced: list[LogPiece] = []
+        offset = start
+        for found in walk_log(self.store, start, end, in_batches=True, from_boundary=True):
+            if isinstance(found, LogPiece):
+                self.pieces[found.start_offset] = _Piece(found.kind, found.end_offset, found)
+                if found.kind is PieceKind.MISPLACED:
+                    misplaced.append(found)
+                offset = found.end_offset
+                continue
+            for place, size in zip(found.offsets.tolist(), found.sizes.tolist()):
+                self.pieces[place] = _Piece(PieceKind.RECORD, place + size, None)
+            offset = found.end_offset
+        self.sound_starts = [place for place, piece in self.pieces.items() if piece.kind in _SOUND]
+        self._misplaced = []
+        self._note_misplaced(misplaced)
+        return offset
+
+    def load_bytes(self, end: int) -> None:
+        """Takes the window's bytes up to `end`."""
+        self.data = memoryview(bytes(self.store.read_log(self.start, end)))
+
+    def content(self, start: int, end: int) -> memoryview:
+        """Bytes of the window."""
+        return self.data[start - self.start : end - self.start]
+
+    def is_sound(self, start: int, end: int) -> bool:
+        """Whether [start, end) is all sound records or padding, whatever they are."""
+        at = bisect_right(self.sound_starts, start) - 1
+        offset = start
+        while at >= 0 and at < len(self.sound_starts) and self.sound_starts[at] <= offset < end:
+            offset = self.pieces[self.sound_starts[at]].end_offset
+            at += 1
+        return offset >= end
+
+    def shifts(self, offset: int) -> list[int]:
+        """By how much records of the file of `offset` lie before the place they were written for; of all windows so
+        far."""
+        return self._shifts.get(self.store.segment_end(offset), [])
+
+    def has_misplaced(self, start: int, end: int) -> bool:
+        """Whether a record lies in [start, end) that was written for another place."""
+        at = bisect_right(self._misplaced, (end, 0)) - 1
+        return at >= 0 and self._misplaced[at][1] > start
+
+    def holds_at(self, offset: int, right: memoryview) -> bool:
+        """Whether these bytes lie at `offset`."""
+        facts = self.store.facts
+        end = offset + len(right)
+        if offset < facts.min_offset or end > facts.end_offset:
+            return False
+        if self.start <= offset and end <= self.start + len(self.data):
+            return self.content(offset, end) == right
+        return bytes(self.store.read_log(offset, end)) == right
+
+    @property
+    def tail_start(self) -> int:
+        """From where on the log is zero up to its end."""
+        if self._tail_start is None:
+            facts = self.store.facts
+            self._tail_start = trailing_zeros_start(self.store, facts.min_offset, facts.end_offset)
+        return self._tail_start
+
+    def _note_misplaced(self, misplaced: list[LogPiece]) -> None:
+        groups: list[list[LogPiece]] = []
+        for piece in misplaced:
+            if groups and groups[-1][-1].end_offset == piece.start_offset:
+                groups[-1].append(piece)
+            else:
+                groups.append([piece])
+        for group in groups:
+            if changed_places(group):
+                self.swapped.update(own_offset(piece) for piece in group)
+                continue
+            if len(group) == 1 and self._is_out_of_place(group[0]):
+                continue
+            self._misplaced += [(piece.start_offset, piece.end_offset) for piece in group]
+            for piece in group:
+                shifts = self._shifts.setdefault(self.store.segment_end(piece.start_offset), [])
+                shift = own_offset(piece) - piece.start_offset
+                # Files are written one by one: what was inserted or removed moves nothing beyond its own.
+                if shift not in shifts and self.store.segment_path(own_offset(piece)) == self.store.segment_path(
+                    piece.start_offset
+                ):
+                    shifts.append(shift)
+
+    def _is_out_of_place(self, piece: LogPiece) -> bool:
+        """Whether a record that is alone in being misplaced changed places with another, or has only lost its own
+        offset: the next one is where it was written for."""
+        place = own_offset(piece)
+        if self._lies_at(place, piece.start_offset):
+            self.swapped.update((place, piece.start_offset))
+            return True
+        behind = self.pieces.get(piece.end_offset)
+        if behind is None:
+            return piece.end_offset >= self.store.facts.end_offset
+        return behind.kind in _SOUND
+
+    def _lies_at(self, place: int, written_for: int) -> bool:
+        facts = self.store.facts
+        if not facts.min_offset <= place <= facts.end_offset - 36:
+            return False
+        return int.from_bytes(self.store.read_log(place, place + 36)[28:36], "big", signed=True) == written_for
+
+
+class _Judgement(NamedTuple):
+    """Who is right about a span."""
+
+    right: _Replica | None
+    """None: nobody knows."""
+    wrong: list[_Replica]
+    verdict: Verdict
+    candidates: tuple[_Replica, ...] = ()
+    """Two or more versions of which one is right."""
+
+
+class _Run(NamedTuple):
+    """Neighbouring records of one replica that are all lost in the same way."""
+
+    kind: FindingKind
+    right: _Replica
+    wrong: _Replica
+    end_offset: int
+
+
+_RUN_KINDS: Final = frozenset(
+    {
+        FindingKind.RECORDS_SHIFTED,
+        FindingKind.SEGMENT_MISSING,
+        FindingKind.TAIL_MISSING,
+    }
+)
+
+
+class _Comparer:
+    """One call of compare_replicas."""
+
+    def __init__(
+        self,
+        stores: Mapping[int, ReplicaStore],
+        earlier: Mapping[int, bytes],
+        extent_bytes: int,
+        new_hash: Callable[[], Hash] | None,
+    ) -> None:
+        assert len(stores) > 1, "one replica is equal to itself"
+        self._replicas = [_Replica(broker_id, store) for broker_id, store in sorted(stores.items())]
+        facts = [store.facts for store in stores.values()]
+        self._group = facts[0].group
+        self._min_offset = max(own.min_offset for own in facts)
+        self._end_offset = min(own.end_offset for own in facts)
+        self._earlier = earlier
+        self._extent_bytes = extent_bytes
+        self._new_hash = new_hash
+        self._digests: dict[tuple[int, int], bytes] = {}
+        self._consistency_checks = 0
+        self._findings = _JoinedFindings()
+        self._run: _Run | None = None
+        self._benign: Counter[str] = Counter()
+
+    def compare(self, log_range: LogRange) -> Comparison:
+        """See compare_replicas."""
+        end = min(log_range.end_offset, self._end_offset)
+        start = max(log_range.start_offset, self._min_offset)
+        if start < end:
+            start = self._boundary_before(start)
+        while start < end:
+            start = self._compare_window(start, min(end, start + _WINDOW_BYTES))
+        return Comparison(self._findings.taken(), dict(self._benign))
+
+    def _boundary_before(self, offset: int) -> int:
+        """Where the record begins that holds the byte at `offset`: as a replica says in which it is sound, if any."""
+        first = self._replicas[0].store
+        lowest = max(self._min_offset, offset - offset % first.facts.segment_bytes)
+        low = lowest
+        for reach in (MAX_RECORD_BYTES, LONGEST_RECORD_BYTES):
+            low = max(lowest, offset - reach)
+            found = [_last_boundary(replica.store, low, offset) for replica in self._replicas]
+            known = [own for own in found if own is not None]
+            if known:
+                best = any(is_sound for _, is_sound in known)
+                return min(place for place, is_sound in known if is_sound is best)
+        return low
+
+    def _compare_window(self, start: int, end: int) -> int:
+        """Judges all spans that begin in [start, end); returns where the last one ends."""
+        spans_end = max(replica.load(start, end) for replica in self._replicas)
+        spans_end = min(max(spans_end, end), max(replica.store.facts.end_offset for replica in self._replicas))
+        for replica in self._replicas:
+            replica.load_bytes(spans_end)
+        offset = start
+        starts = sorted({place for replica in self._replicas for place in replica.sound_starts})
+        next_start = iter([*starts, spans_end])
+        upcoming = next(next_start)
+        while offset < end:
+            while upcoming < offset:
+                upcoming = next(next_start, spans_end)
+            span_end = self._span_end(offset)
+            if span_end is None:
+                piece_end = upcoming if upcoming > offset else next(next_start, spans_end)
+                span_end = max(piece_end, offset + 1)
+                self._compare_ruins(offset, span_end)
+            elif not self._is_equal(offset, min(span_end, self._end_offset)):
+                self._compare_span(offset, span_end)
+            offset = span_end
+        return offset
+
+    def _span_end(self, offset: int) -> int | None:
+        """Where the span at `offset` ends, as most replicas say that have something sound there; None: none has."""
+        ends = Counter(
+            replica.pieces[offset].end_offset
+            for replica in self._replicas
+            if offset in replica.pieces and replica.pieces[offset].kind in _SOUND
+        )
+        return ends.most_common(1)[0][0] if ends else None
+
+    def _is_equal(self, start: int, end: int) -> bool:
+        first = self._replicas[0].content(start, end)
+        return all(replica.content(start, end) == first for replica in self._replicas[1:])
+
+    # One span
+
+    def _compare_span(self, start: int, end: int) -> None:
+        if self._run is not None and self._goes_on(self._run, start, end):
+            self._run = self._run._replace(end_offset=end)
+            self._findings.lengthen(self._run.wrong.broker_id, self._run.right, start, end)
+            return
+        self._run = None
+        if self._is_padding(start, end):
+            self._benign[PADDING_BENIGN] += 1
+            return
+        judgement = self._judge(start, end)
+        if judgement.right is None:
+            self._add_undecided(start, end, *judgement.candidates[:2])
+            for replica in judgement.wrong:
+                self._report_damage(replica, start, end)
+            return
+        right = judgement.right.content(start, end)
+        name = read_name(right, 0, start)
+        for replica in judgement.wrong:
+            for finding in self._differences(replica, start, right, name):
+                found = replace(finding, verdict=judgement.verdict, source_broker_id=judgement.right.broker_id)
+                self._findings.add(found)
+                if len(judgement.wrong) == 1 and found.kind in _RUN_KINDS:
+                    self._run = _Run(found.kind, judgement.right, replica, end)
+
+    def _goes_on(self, run: _Run, start: int, end: int) -> bool:
+        """Whether this record shares the fate of the one before it: quick to see where a whole file is lost."""
+        right, wrong = run.right, run.wrong
+        piece = right.pieces.get(start)
+        if run.end_offset != start or piece is None or piece.kind is not PieceKind.RECORD or piece.end_offset != end:
+            return False
+        content = right.content(start, end)
+        if any(own.content(start, end) != content for own in self._replicas if own is not wrong):
+            return False
+        match run.kind:
+            case FindingKind.RECORDS_SHIFTED:
+                return start not in wrong.swapped and any(
+                    wrong.holds_at(start - shift, content) for shift in wrong.shifts(start)
+                )
+            case FindingKind.SEGMENT_MISSING:
+                return wrong.store.is_in_hole(start) and wrong.store.is_in_hole(end - 1)
+            case _:
+                return not any(wrong.content(start, end)) and not wrong.store.is_in_hole(start)
+
+    def _is_padding(self, start: int, end: int) -> bool:
+        """Whether all replicas close their file here alike, and only what lies behind differs."""
+        return all(
+            start in replica.pieces and replica.pieces[start].kind is PieceKind.PADDING for replica in self._replicas
+        ) and self._is_equal(start, min(end, start + _BLANK_HEAD_BYTES))
+
+    def _judge(self, start: int, end: int) -> _Judgement:
+        groups: list[list[_Replica]] = []
+        for replica in self._replicas:
+            content = self._judged_content(replica, start, end)
+            group = next((own for own in groups if self._judged_content(own[0], start, end) == content), None)
+            if group is None:
+                groups.append([replica])
+            else:
+                group.append(replica)
+        groups.sort(key=len, reverse=True)
+        has_majority = len(groups[0]) > 1 and (len(groups) == 1 or len(groups[0]) > len(groups[1]))
+        sound = [group for group in groups if group[0].is_sound(start, end)]
+        # No length tells of zeros where topic and properties were, but no other text has any.
+        sound = [group for group in sound if not has_zero_text(group[0].content(start, end))] or sound
+        if len(sound) == 1:
+            verdict = Verdict.MAJORITY if has_majority and sound[0] is groups[0] else Verdict.CHECKSUM
+            return self._judgement(sound[0], groups, verdict)
+        is_majority_sound = has_majority and groups[0] in sound
+        # What was verified once counts for more than how many replicas were changed alike since.
+        seen = [group for group in sound if any(self._was_seen(replica, start) for replica in group)]
+        if len(seen) == 1:
+            verdict = Verdict.MAJORITY if is_majority_sound and seen[0] is groups[0] else Verdict.STORED_DIGEST
+            return self._judgement(seen[0], groups, verdict)
+        if is_majority_sound and self._is_consistent(groups[0], start, end):
+            return self._judgement(groups[0], groups, Verdict.MAJORITY)
+        consistent = [group for group in sound if self._is_consistent(group, start, end)]
+        if len(consistent) == 1:
+            return self._judgement(consistent[0], groups, Verdict.OWN_EVIDENCE)
+        if is_majority_sound:
+            return self._judgement(groups[0], groups, Verdict.MAJORITY)
+        fields_right = self._majority_of_fields(groups, sound, start, end)
+        if fields_right is not None:
+            return self._judgement(fields_right, groups, Verdict.MAJORITY)
+        broken = [replica for group in groups if group not in sound for replica in group]
+        return _Judgement(None, broken, Verdict.UNDECIDED, tuple(group[0] for group in sound))
+
+    def _majority_of_fields(
+        self, groups: list[list[_Replica]], sound: list[list[_Replica]], start: int, end: int
+    ) -> list[_Replica] | None:
+        """Of sound versions the one with which most agree, those included that have only lost their body."""
+        broken = [
+            group
+            for group in groups
+            if start in group[0].pieces and group[0].pieces[start].kind is PieceKind.BAD_BODY and group not in sound
+        ]
+        votes = [
+            len(own) + sum(len(group) for group in broken if _differ_in_body(group[0], own[0], start, end))
+            for own in sound
+        ]
+        most = max(votes)
+        return sound[votes.index(most)] if most > 1 and votes.count(most) == 1 else None
+
+    def _is_consistent(self, group: list[_Replica], start: int, end: int) -> bool:
+        """Whether the ConsumeQueue and the index of a replica say of these records what they say themselves.
+
+        Where replicas are different logs altogether nobody is asked for ever.
+        """
+        if self._consistency_checks >= _CONSISTENCY_CHECKS_MAX:
+            return True
+        self._consistency_checks += 1
+        return any(not check_records(replica.store, start, end).findings for replica in group)
+
+    def _judged_content(self, replica: _Replica, start: int, end: int) -> memoryview:
+        """What counts of a span: of padding its head."""
+        if any(start in other.pieces and other.pieces[start].kind is PieceKind.PADDING for other in self._replicas):
+            end = min(end, start + _BLANK_HEAD_BYTES)
+        return replica.content(start, end)
+
+    @staticmethod
+    def _judgement(right: list[_Replica], groups: list[list[_Replica]], verdict: Verdict) -> _Judgement:
+        wrong = [replica for group in groups if group is not right for replica in group]
+        return _Judgement(right[0], wrong, verdict)
+
+    def _was_seen(self, replica: _Replica, offset: int) -> bool:
+        """Whether an earlier run took the digest that this replica's extent has now."""
+        extent_start = offset - offset % self._extent_bytes
+        stored = self._earlier.get(extent_start)
+        extent_end = extent_start + self._extent_bytes
+        if not stored or self._new_hash is None or extent_end > self._end_offset or extent_start < self._min_offset:
+            return False
+        key = replica.broker_id, extent_start
+        if key not in self._digests:
+            hashed = self._new_hash()
+            hashed.update(replica.store.read_log(extent_start, extent_end))
+            self._digests[key] = hashed.digest()
+        return self._digests[key] == stored
+
+    def _new(
+        self, kind: FindingKind, replica: _Replica, start: int, end: int, detail: str, *, messages: int = 1
+    ) -> Finding:
+        """A finding whose verdict is the span's, unless it is replaced."""
+        return Finding(
+            kind=kind,
+            group=self._group,
+            verdict=Verdict.UNDECIDED,
+            detail=detail,
+            broker_id=replica.broker_id,
+            start_offset=start,
+            end_offset=end,
+            messages=messages,
+            file=replica.store.segment_path(start),
+        )
+
+    def _add_undecided(self, start: int, end: int, first: _Replica, second: _Replica) -> None:
+        """Several versions are sound and differ, and nothing tells which is right."""
+        between = f"replicas {first.broker_id} and {second.broker_id}"
+        differences = field_differences(first.content(start, end), second.content(start, end))
+        if differences:
+            detail = f"{between}: {differences}"
+            finding = self._new(FindingKind.FIELD_DIFFERS, first, start, end, detail)
+        else:
+            detail = f"{between} hold different messages from here on"
+            finding = self._new(FindingKind.RECORD_EXTRA, first, start, end, detail)
+        names = (read_name(replica.content(start, end), 0, start) for replica in (first, second))
+        known = sorted((name for name in names if name is not None), key=lambda name: not name.has_unique_key)
+        self._findings.add(replace(describe(finding, known[0] if known else None), broker_id=None, file=None))
+
+    # What a replica has instead
+
+    def _differences(
+        self, replica: _Replica, start: int, right: memoryview, name: RecordName | None
+    ) -> Iterator[Finding]:
+        end = start + len(right)
+        held = replica.content(start, end)
+        messages = int(name is not None)
+        if replica.store.is_in_hole(start) or replica.store.is_in_hole(end - 1):
+            yield describe(self._lost_file(replica, start, end, messages), name)
+            return
+        if start in replica.swapped:
+            detail = "it lies elsewhere, and another record in its place"
+            yield describe(self._new(FindingKind.RECORDS_SWAPPED, replica, start, end, detail), name)
+            return
+        for shift in replica.shifts(start):
+            if name is not None and replica.holds_at(start - shift, right):
+                way = "before" if shift > 0 else "behind"
+                detail = f"it lies {abs(shift)} bytes {way} its place"
+                yield describe(self._new(FindingKind.RECORDS_SHIFTED, replica, start, end, detail), name)
+                return
+        if self._is_rest_of_shift(replica, start, end):
+            if name is None:
+                return
+            yield describe(
+                self._new(FindingKind.RECORD_MISSING, replica, start, end, "other records lie in its place"), name
+            )
+            return
+        piece = replica.pieces.get(start)
+        is_sound = piece is not None and piece.kind is PieceKind.RECORD and not has_zero_text(held)
+        if piece is not None and is_sound and name is not None:
+            yield from self._other_record(replica, start, piece.end_offset, right, name)
+            return
+        if name is not None and replica.is_sound(start, end) and not has_zero_text(held):
+            detail = "other messages lie in its place"
+            yield describe(self._new(FindingKind.RECORD_MISSING, replica, start, end, detail), name)
+            return
+        yield describe(self._damage(replica, start, held, right, piece, messages), name)
+
+    def _lost_file(self, replica: _Replica, start: int, end: int, messages: int) -> Finding:
+        hole = next(hole for hole in replica.store.facts.holes if hole.start_offset < end and start < hole.end_offset)
+        is_whole = hole.start_offset % replica.store.facts.segment_bytes == 0
+        kind = FindingKind.SEGMENT_MISSING if is_whole else FindingKind.SEGMENT_SIZE
+        detail = "there is no file" if is_whole else f"the file ends at {hole.start_offset}"
+        return self._new(kind, replica, start, end, detail, messages=messages)
+
+    def _is_rest_of_shift(self, replica: _Replica, start: int, end: int) -> bool:
+        """Whether records that moved lie in this place, or what they left behind at the end."""
+        if replica.has_misplaced(start, end):
+            return True
+        shifts = replica.shifts(start)
+        piece = replica.pieces.get(start)
+        if not shifts or (piece is not None and piece.kind in (*_SOUND, PieceKind.BAD_BODY)):
+            return False
+        room_end = min(replica.store.segment_end(start), replica.store.facts.end_offset)
+        return end + max(map(abs, shifts)) >= room_end
+
+    def _other_record(
+        self, replica: _Replica, start: int, held_end: int, right: memoryview, name: RecordName
+    ) -> Iterator[Finding]:
+        """A sound record in the place of the right one: with other fields, or another message."""
+        end = start + len(right)
+        window_end = replica.start + len(replica.data)
+        held = replica.content(start, min(held_end, window_end))
+        held_name = read_name(held, 0, start)
+        if held_name is None or held_name.message_id == name.message_id or held_end == end:
+            detail = field_differences(held, right) or "its bytes"
+            yield describe(self._new(FindingKind.FIELD_DIFFERS, replica, start, end, detail), name)
+            return
+        detail = f"message {held_name.message_id} lies in its place"
+        yield describe(self._new(FindingKind.RECORD_MISSING, replica, start, end, detail), name)
+        detail = f"in the place of message {name.message_id}"
+        yield describe(self._new(FindingKind.RECORD_EXTRA, replica, start, held_end, detail), held_name)
+
+    def _damage(
+        self,
+        replica: _Replica,
+        start: int,
+        held: memoryview,
+        right: memoryview,
+        piece: _Piece | None,
+        messages: int,
+    ) -> Finding:
+        """The bytes are no sound record."""
+        end = start + len(right)
+        differing = [place for place, (ours, due) in enumerate(zip(held, right)) if ours != due]
+        is_long = len(differing) >= _ZERO_RUN_BYTES or (bool(messages) and has_zero_text(held))
+        if (is_long and not any(held[place] for place in differing)) or not any(held):
+            if end > replica.tail_start:
+                detail = f"zeros up to the end of the log, which was at {replica.store.facts.end_offset}"
+                return self._new(FindingKind.TAIL_MISSING, replica, start, end, detail, messages=messages)
+            return self._new(FindingKind.ZEROED, replica, start, end, "zeros in its place", messages=messages)
+        if piece is not None and piece.kind is PieceKind.BAD_BODY and piece.end_offset == end:
+            detail = field_differences(held, right)
+            kind = FindingKind.FIELD_DIFFERS if detail.startswith("bodyCRC") else FindingKind.BODY_CRC
+            return self._new(kind, replica, start, end, detail)
+        fields = changed_fields(held, right) if messages else []
+        if 0 < len(fields) <= _FIELDS_MAX and not (len(fields) > 1 and "body" in fields):
+            return self._new(FindingKind.FIELD_DIFFERS, replica, start, end, ", ".join(fields))
+        if messages and 2 * len(differing) > len(right):
+            # In the same words for all of a stretch that was written over: it is one finding then.
+            return self._new(FindingKind.TORN, replica, start, end, "other bytes lie in its place")
+        detail = f"{len(differing)} bytes differ, the first is byte {differing[0] if differing else 0}"
+        return self._new(FindingKind.TORN, replica, start, end, detail, messages=messages)
+
+    # Where no replica has anything sound
+
+    def _compare_ruins(self, start: int, end: int) -> None:
+        """Each replica is left to what its own bytes say."""
+        if self._is_equal(start, min(end, self._end_offset)):
+            return
+        for replica in self._replicas:
+            self._report_damage(replica, start, end)
+
+    def _report_damage(self, replica: _Replica, start: int, end: int) -> None:
+        report = DamageReport(replica.store)
+        for place, piece in sorted(replica.pieces.items()):
+            if start <= place < end and piece.piece is not None:
+                report.add(piece.piece)
+        behind = replica.pieces.get(end)
+        if behind is not None and behind.kind in _SOUND:
+            report.pass_sound()
+        for finding in report.findings():
+            self._findings.add(finding)
+
+
+def _differ_in_body(replica: _Replica, other: _Replica, start: int, end: int) -> bool:
+    """Whether everything but the body is equal."""
+    changes = changed_fields(replica.content(start, end), other.content(start, end))
+    return all(change.partition(" ")[0] in ("body", "bodyCRC") for change in changes)
+
+
+def _last_boundary(store: ReplicaStore, low: int, offset: int) -> tuple[int, bool] | None:
+    """Where the last record in [low, offset] begins, or ought to, and whether it is sound; None: nothing tells."""
+    last = (low, False) if low <= store.facts.min_offset or low % store.facts.segment_bytes == 0 else None
+    for piece in walk_log(store, low, offset + 1, in_batches=True):
+        if not isinstance(piece, LogPiece):
+            last = (int(piece.offsets[-1]), True)
+        elif piece.kind in _SOUND:
+            last = (piece.start_offset, True)
+        elif last is not None:
+            last = (piece.start_offset, False)
+    return last
+
+
+class _JoinedFindings:
+    """Findings in log order, of each replica those that adjoin and are alike as one."""
+
+    def __init__(self) -> None:
+        self._open: dict[int | None, Finding] = {}
+        self._longer: dict[int | None, tuple[_Replica, int, int, int]] = {}
+        """What was added to an open finding and is not in it yet: who has the last record, where, messages."""
+        self._done = FindingList()
+
+    def add(self, finding: Finding) -> None:
+        """The next one of its replica."""
+        last = self._settled(finding.broker_id)
+        if last is None or not _adjoin(last, finding):
+            if last is not None:
+                self._done.extend([last])
+            self._open[finding.broker_id] = finding
+            return
+        self._open[finding.broker_id] = replace(
+            last,
+            end_offset=finding.end_offset,
+            messages=last.messages + finding.messages,
+            last_message_id=finding.last_message_id or finding.message_id or last.last_message_id,
+        )
+
+    def lengthen(self, broker_id: int, right: _Replica, start: int, end: int) -> None:
+        """One more record, right behind, belongs to the replica's last finding."""
+        _, _, _, messages = self._longer.get(broker_id, (right, 0, 0, 0))
+        self._longer[broker_id] = (right, start, end, messages + 1)
+
+    def taken(self) -> tuple[Finding, ...]:
+        """All of them, in the order of the log."""
+        for broker_id in list(self._open):
+            last = self._settled(broker_id)
+            if last is not None:
+                self._done.extend([last])
+        return tuple(sorted(self._done.taken(), key=lambda finding: finding.start_offset or 0))
+
+    def _settled(self, broker_id: int | None) -> Finding | None:
+        """The replica's last finding, complete."""
+        last = self._open.get(broker_id)
+        longer = self._longer.pop(broker_id, None)
+        if last is None or longer is None:
+            return last
+        right, start, end, messages = longer
+        name = read_name(right.store.read_log(start, end), 0, start)
+        last = replace(
+            last,
+            end_offset=end,
+            messages=last.messages + messages,
+            last_message_id=name.message_id if name is not None else last.last_message_id,
+        )
+        self._open[broker_id] = last
+        return last
+
+
+def _adjoin(last: Finding, finding: Finding) -> bool:
+    return (
+        last.kind is finding.kind
+        and last.end_offset == finding.start_offset
+        and last.verdict is finding.verdict
+        and last.source_broker_id == finding.source_broker_id
+        and (last.detail == finding.detail or last.kind is FindingKind.SEGMENT_MISSING)
+    )

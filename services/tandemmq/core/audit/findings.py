@@ -1,0 +1,374 @@
+"""What a comparison of replicas can find: the kinds, what each means for the people who run the cluster, one finding.
+
+A finding names where (group, replica, physical range), whose message (topic, queue, offset, id) and who is right and
+by what evidence. Differences that harm nobody are counted apart: a report that cries wolf is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Protocol, Self
+
+from tandemmq.core.audit.replica_store import ReplicaStore
+from tandemmq.core.replication.log_history import LogRange
+
+__all__ = [
+    "EXTENT_BYTES",
+    "FINDINGS_MAX",
+    "KINDS",
+    "ExtentDigest",
+    "Finding",
+    "FindingKind",
+    "FindingList",
+    "Hash",
+    "KindMeaning",
+    "Severity",
+    "Verdict",
+    "digest_extents",
+    "extents_of",
+]
+
+
+class Severity(StrEnum):
+    """How much a finding matters, worst first."""
+
+    LOSS = "loss"
+    """A message exists on fewer replicas than it should; if this replica becomes the only one, it is gone."""
+    DAMAGE = "damage"
+    """Bytes differ from what was written; whoever reads this replica is refused or gets something else."""
+    DERIVED = "derived"
+    """ConsumeQueue or index: nothing is lost, it is rebuilt from the CommitLog."""
+    METADATA = "metadata"
+    """Topics, groups or offsets: after a switch consumers would start elsewhere."""
+
+
+class Verdict(StrEnum):
+    """By what evidence the wrong replica is named."""
+
+    MAJORITY = "majority"
+    """More replicas hold one content than any other."""
+    CHECKSUM = "checksum"
+    """The body matches its CRC on one side only, or the record's structure is whole on one side only."""
+    STORED_DIGEST = "stored-digest"
+    """An earlier run saw what one side still holds."""
+    OWN_EVIDENCE = "own-evidence"
+    """The replica contradicts itself: its ConsumeQueue, checkpoint or file sizes know more than its log holds."""
+    MASTER_RULE = "master-rule"
+    """By definition: a slave's log is a prefix of its master's, its metadata a copy."""
+    UNDECIDED = "undecided"
+    """They differ and nothing tells who is right."""
+
+
+class FindingKind(StrEnum):
+    """What is wrong."""
+
+    BODY_CRC = "body-crc"
+    FIELD_DIFFERS = "field-differs"
+    ZEROED = "zeroed"
+    TORN = "torn"
+    RECORD_MISSING = "record-missing"
+    RECORD_EXTRA = "record-extra"
+    RECORDS_SHIFTED = "records-shifted"
+    RECORDS_SWAPPED = "records-swapped"
+    TAIL_MISSING = "tail-missing"
+    TAIL_EXTRA = "tail-extra"
+    SEGMENT_MISSING = "segment-missing"
+    SEGMENT_SIZE = "segment-size"
+    CHANGED_EVERYWHERE = "changed-everywhere"
+    QUEUE_ENTRY_WRONG = "queue-entry-wrong"
+    QUEUE_ENTRY_MISSING = "queue-entry-missing"
+    QUEUE_GAP = "queue-gap"
+    INDEX_ENTRY_WRONG = "index-entry-wrong"
+    INDEX_ENTRY_MISSING = "index-entry-missing"
+    TOPIC_MISSING = "topic-missing"
+    TOPIC_DIFFERS = "topic-differs"
+    GROUP_MISSING = "group-missing"
+    GROUP_DIFFERS = "group-differs"
+    CONSUMER_OFFSET_STALE = "consumer-offset-stale"
+    DELAY_OFFSET_STALE = "delay-offset-stale"
+    METADATA_UNREADABLE = "metadata-unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class KindMeaning:
+    """What a kind means, in words for whoever is on duty."""
+
+    severity: Severity
+    title: str
+    why: str
+    """Why it matters."""
+    remedy: str
+    """What to do first."""
+
+
+_COPY: Final = "copy the range from a sound replica: tandemmq repair --plan"
+_REINDEX: Final = (
+    "stop the broker, remove its consumequeue, index and checkpoint, make an empty file called abort, and start it: "
+    "both are built again from the CommitLog"
+)
+_REBUILD: Final = f"rewrite the entries from the CommitLog: tandemmq repair --plan; or {_REINDEX}"
+_RESYNC: Final = "let the slave take its master's table again: restart the slave and verify again"
+
+KINDS: Final[dict[FindingKind, KindMeaning]] = {
+    FindingKind.BODY_CRC: KindMeaning(
+        Severity.DAMAGE,
+        "body does not match its checksum",
+        "bit rot: a consumer that reads this replica is refused the message",
+        _COPY,
+    ),
+    FindingKind.FIELD_DIFFERS: KindMeaning(
+        Severity.DAMAGE,
+        "a field differs between replicas",
+        "after a switch the message has another identity, time or property",
+        _COPY,
+    ),
+    FindingKind.ZEROED: KindMeaning(
+        Severity.LOSS, "zeros where messages were", "a page was never written or was lost by the disk", _COPY
+    ),
+    FindingKind.TORN: KindMeaning(
+        Severity.LOSS, "a record is cut off", "recovery of this replica would end its log here", _COPY
+    ),
+    FindingKind.RECORD_MISSING: KindMeaning(
+        Severity.LOSS, "a record is missing", "an acknowledged message exists on fewer replicas than promised", _COPY
+    ),
+    FindingKind.RECORD_EXTRA: KindMeaning(
+        Severity.DAMAGE, "a record only this replica has", "after a switch consumers would see it", _COPY
+    ),
+    FindingKind.RECORDS_SHIFTED: KindMeaning(
+        Severity.LOSS,
+        "records lie at another place than they were written for",
+        "bytes were inserted or removed before them; none of them can be read here",
+        _COPY,
+    ),
+    FindingKind.RECORDS_SWAPPED: KindMeaning(
+        Severity.DAMAGE, "records lie in each other's place", "neither can be read here", _COPY
+    ),
+    FindingKind.TAIL_MISSING: KindMeaning(
+        Severity.LOSS,
+        "the end of the log was there and is gone",
+        "the replica once held these messages, which is why they were acknowledged",
+        "start the slave: it fetches its tail from the master; for a master see docs/operations/consistency.md",
+    ),
+    FindingKind.TAIL_EXTRA: KindMeaning(
+        Severity.DAMAGE,
+        "the slave's log goes on beyond its master's",
+        "either the master lost acknowledged messages, or the slave kept a tail nobody acknowledged",
+        "do not restart either before their tails are compared: docs/operations/consistency.md",
+    ),
+    FindingKind.SEGMENT_MISSING: KindMeaning(
+        Severity.LOSS, "a CommitLog file is missing", "all its messages exist on fewer replicas than promised", _COPY
+    ),
+    FindingKind.SEGMENT_SIZE: KindMeaning(
+        Severity.LOSS, "a CommitLog file has another length", "the broker refuses to start with it", _COPY
+    ),
+    FindingKind.CHANGED_EVERYWHERE: KindMeaning(
+        Severity.DAMAGE,
+        "all replicas agree, but not with an earlier run",
+        "the log was changed after it was verified, on all replicas alike",
+        "restore the range from a backup taken before this run",
+    ),
+    FindingKind.QUEUE_ENTRY_WRONG: KindMeaning(
+        Severity.DERIVED, "a ConsumeQueue entry is wrong", "consumers skip the message or are refused", _REBUILD
+    ),
+    FindingKind.QUEUE_ENTRY_MISSING: KindMeaning(
+        Severity.DERIVED, "a ConsumeQueue entry is missing", "consumers never see the message", _REBUILD
+    ),
+    FindingKind.QUEUE_GAP: KindMeaning(
+        Severity.LOSS,
+        "queue offsets skip a position",
+        "a message of this queue is in no place of the log",
+        "compare with the producer's record of what was acknowledged",
+    ),
+    FindingKind.INDEX_ENTRY_WRONG: KindMeaning(
+        Severity.DERIVED,
+        "an index entry is wrong",
+        "a search by key misses the message",
+        _REINDEX,
+    ),
+    FindingKind.INDEX_ENTRY_MISSING: KindMeaning(
+        Severity.DERIVED,
+        "a message is not in the index",
+        "a search by key misses it",
+        _REINDEX,
+    ),
+    FindingKind.TOPIC_MISSING: KindMeaning(
+        Severity.METADATA, "the slave does not know a topic", "after a switch sends to it fail", _RESYNC
+    ),
+    FindingKind.TOPIC_DIFFERS: KindMeaning(
+        Severity.METADATA, "a topic's configuration differs", "after a switch its queues or rights change", _RESYNC
+    ),
+    FindingKind.GROUP_MISSING: KindMeaning(
+        Severity.METADATA, "the slave does not know a group", "after a switch its retries behave otherwise", _RESYNC
+    ),
+    FindingKind.GROUP_DIFFERS: KindMeaning(
+        Severity.METADATA, "a group's configuration differs", "after a switch its retries behave otherwise", _RESYNC
+    ),
+    FindingKind.CONSUMER_OFFSET_STALE: KindMeaning(
+        Severity.METADATA,
+        "the slave's consumer offset differs from its master's",
+        "after a switch messages are consumed again or skipped",
+        _RESYNC,
+    ),
+    FindingKind.DELAY_OFFSET_STALE: KindMeaning(
+        Severity.METADATA,
+        "the slave's delay offset differs from its master's",
+        "after a switch delayed messages are delivered again or not at all",
+        _RESYNC,
+    ),
+    FindingKind.METADATA_UNREADABLE: KindMeaning(
+        Severity.METADATA,
+        "a metadata file is unreadable",
+        "the broker falls back to its .bak file, or refuses",
+        _RESYNC,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. Offsets are bytes in the CommitLog, ranges half-open; None: does not apply."""
+
+    kind: FindingKind
+    group: str
+    """Broker name."""
+    verdict: Verdict
+    detail: str
+    """What exactly, with the values on both sides; one sentence."""
+    broker_id: int | None = None
+    """The replica that is wrong; None when undecided, or when all are."""
+    source_broker_id: int | None = None
+    """A replica that holds it right; None if none is known."""
+    start_offset: int | None = None
+    end_offset: int | None = None
+    topic: str | None = None
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    message_id: str | None = None
+    """UNIQ_KEY, or else the offset message id."""
+    store_timestamp_ms: int | None = None
+    messages: int = 1
+    """Messages concerned; the fields above name the first."""
+    last_message_id: str | None = None
+    """Of several messages."""
+    file: str | None = None
+    """Path below the store's root."""
+
+    @property
+    def severity(self) -> Severity:
+        """Of its kind."""
+        return KINDS[self.kind].severity
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name, with `severity`."""
+        return asdict(self) | {"kind": str(self.kind), "verdict": str(self.verdict), "severity": str(self.severity)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """What `to_json` gave; unknown keys are ignored, so that an older reader reads a newer report."""
+        known = {name: values[name] for name in cls.__slots__ if name in values}
+        known["kind"] = FindingKind(known["kind"])
+        known["verdict"] = Verdict(known["verdict"])
+        return cls(**known)
+
+    def of_group(self, group: str) -> Self:
+        """The same in another group's name."""
+        return replace(self, group=group)
+
+
+# Findings of one part of the log, cut where nobody reads on.
+
+FINDINGS_MAX: Final = 1000
+
+
+class FindingList:
+    """Keeps the first FINDINGS_MAX findings, counts the others, and says so in one more."""
+
+    def __init__(self) -> None:
+        self._kept: list[Finding] = []
+        self._first_left_out: Finding | None = None
+        self._left_out = 0
+        self._messages_left_out = 0
+
+    def extend(self, findings: Iterable[Finding]) -> None:
+        """Takes them in order."""
+        for finding in findings:
+            if len(self._kept) < FINDINGS_MAX:
+                self._kept.append(finding)
+                continue
+            self._first_left_out = self._first_left_out or finding
+            self._left_out += 1
+            self._messages_left_out += finding.messages
+
+    def taken(self) -> tuple[Finding, ...]:
+        """Those kept, and the one that stands for the rest."""
+        if self._first_left_out is None:
+            return tuple(self._kept)
+        rest = replace(
+            self._first_left_out,
+            detail=f"and {self._left_out} more findings in this range, the first: {self._first_left_out.detail}",
+            messages=self._messages_left_out,
+        )
+        return (*self._kept, rest)
+
+
+# Digests of a log's extents: what replicas are compared by before a byte of them is looked at.
+#
+# Extents lie at absolute multiples of their length, so that the digests of different replicas, and of different runs,
+# are of the same bytes. The first and the last of a range may be partial.
+
+EXTENT_BYTES: Final = 4 << 20
+
+
+class Hash(Protocol):
+    """What hashlib's objects, xxhash's and blake3's have in common."""
+
+    def update(self, data: memoryview, /) -> object:
+        """Takes bytes."""
+
+    def digest(self) -> bytes:
+        """Of all bytes taken."""
+
+
+class ExtentDigest(NamedTuple):
+    """Of the bytes [start_offset, end_offset) of one replica."""
+
+    start_offset: int
+    end_offset: int
+    digest: bytes
+    """Empty: some of these bytes have no file."""
+
+
+def extents_of(log_range: LogRange, extent_bytes: int) -> Iterator[LogRange]:
+    """The extents of a range, the first and the last cut to it."""
+    start = log_range.start_offset
+    while start < log_range.end_offset:
+        end = min(start - start % extent_bytes + extent_bytes, log_range.end_offset)
+        yield LogRange(start, end)
+        start = end
+
+
+def digest_extents(
+    store: ReplicaStore,
+    log_range: LogRange,
+    *,
+    extent_bytes: int,
+    new_hash: Callable[[], Hash],
+    piece_bytes: int | None = None,
+) -> Iterator[ExtentDigest]:
+    """The digest of each extent of a range, in order. Holes of the log are not read.
+
+    `piece_bytes`: read and hashed at once, an extent if it is not given; it does not change a digest. A piece that fits
+    the processor's cache costs half as much where every read copies; large ones suit reads past the page cache.
+    Bytes within one file are not copied here; where a piece spans two they are joined first.
+    """
+    holes = store.facts.holes
+    for start, end in extents_of(log_range, extent_bytes):
+        if holes and any(hole.start_offset < end and start < hole.end_offset for hole in holes):
+            yield ExtentDigest(start, end, b"")
+            continue
+        hashed = new_hash()
+        for piece in extents_of(LogRange(start, end), piece_bytes or extent_bytes):
+            hashed.update(store.read_log(piece.start_offset, piece.end_offset))
+        yield ExtentDigest(start, end, hashed.digest())

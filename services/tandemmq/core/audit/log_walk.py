@@ -1,0 +1,449 @@
+"""Walks over a log whatever lies in it: records, padding, and pieces that are neither, up to where records go on.
+
+A broker's recovery ends at the first bad record, and so it must. An audit has to know what lies behind it. A record's
+magic code at byte 4 and its own position at byte 28 tell where the next one starts, without any index.
+
+A walk may be split: of two walks over [a, b) and [b, c) the first has everything that begins before b, and the second
+begins with the first record at or behind b. Padding behind a file's last record may hold anything, old records too;
+so it is best to split where files begin, or where an earlier walk ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from tandemmq.core.audit.findings import Finding, FindingKind, FindingList, Verdict
+from tandemmq.core.audit.record_columns import RecordName, describe, read_name
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore
+from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, scan_record
+from tandemmq.core.message.record_layout import SMALLEST_RECORD_BYTES
+from tandemmq.core.replication.log_history import LogRange
+
+if TYPE_CHECKING:
+    from tandemmq.core.storage.record_batch import RecordBatch
+
+__all__ = [
+    "LONGEST_RECORD_BYTES",
+    "LogPiece",
+    "PieceKind",
+    "common_range",
+    "extra_tails",
+    "missing_tails",
+    "next_anchor",
+    "walk_log",
+]
+
+_READ_BYTES: Final = 4 << 20
+"""Columns of so much fit a processor's cache."""
+LONGEST_RECORD_BYTES: Final = 64 << 20
+"""A record that claims to be longer is none: sixteen times RocketMQ's limit."""
+_SHORT_BATCH: Final = 16
+"""Records. A shorter batch cost more than it saved."""
+_PAUSE_BYTES: Final = 256 << 10
+"""Read one by one after a short batch: more of what made it short is likely to follow."""
+_MAGIC_PREFIX: Final = b"\xda\xa3\x20"
+"""V1's and V2's magic code differ in the last byte."""
+_MAGIC_AT: Final = 4
+_OWN_OFFSET_AT: Final = 28
+_SECTOR_BYTES: Final = 512
+_REACHES_BYTES: Final = (8 << 10, 256 << 10, LONGEST_RECORD_BYTES)
+"""So far back a record is looked for from which records lead to a place: a few of them, whatever their size."""
+
+
+class PieceKind(Enum):
+    """What a piece of the log is."""
+
+    RECORD = "record"
+    PADDING = "padding"
+    """The blank that closes a file, and whatever lies behind it."""
+    BAD_BODY = "bad body"
+    """A record whose body does not match its CRC."""
+    MISPLACED = "misplaced"
+    """A whole record that was written for another place."""
+    ZEROED = "zeroed"
+    """No record, and zeros, or with whole sectors of zeros in it."""
+    BROKEN = "broken"
+    """Anything else that is no record."""
+    HOLE = "hole"
+    """There is no file."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """One piece. The next one starts where it ends."""
+
+    kind: PieceKind
+    start_offset: int
+    end_offset: int
+    record: RecordFound | None = None
+    """Of the first three kinds of record; `physical_offset` is what it says itself."""
+    reason: str = ""
+    """What the decoder says of it."""
+
+
+def walk_log(
+    store: ReplicaStore, start: int, end: int, *, in_batches: bool, from_boundary: bool = False
+) -> Iterator[LogPiece | RecordBatch]:
+    """Everything that begins in [start, end), in order; `in_batches`: common records many at once.
+
+    `from_boundary`: a record should start at `start`, whatever lies there now.
+
+    Yields hold no bytes of the log; the store may be used between them. A record the replica holds only in part, since
+    it is still arriving, ends the walk in silence.
+    """
+    end = min(end, store.facts.end_offset)
+    return _Walk(store, end, in_batches=in_batches).pieces(start, from_boundary=from_boundary)
+
+
+class _Walk:
+    """The bytes at hand, and how far they go."""
+
+    def __init__(self, store: ReplicaStore, end: int, *, in_batches: bool) -> None:
+        self._store = store
+        self._end = end
+        self._in_batches = in_batches
+        self._batches_from = 0
+
+    def pieces(self, start: int, *, from_boundary: bool) -> Iterator[LogPiece | RecordBatch]:
+        offset = start if from_boundary else _first_boundary(self._store, start, self._end)
+        length = _READ_BYTES
+        while offset < self._end:
+            if self._store.is_in_hole(offset):
+                piece = self._hole(offset)
+                yield piece
+                offset = piece.end_offset
+                continue
+            file_end = self._store.segment_end(offset)
+            limit = min(file_end, offset + length, self._store.facts.end_offset)
+            # Collected first: what is done between yields may have the buffer used again.
+            found, stopped_at, stop = self._whole_records(offset, limit)
+            yield from found
+            if stopped_at >= self._end:
+                return
+            if stopped_at > offset:
+                offset, length = stopped_at, _READ_BYTES
+                if offset == file_end or stop is ScanStop.INCOMPLETE or stop is None:
+                    continue
+            is_cut = limit < min(file_end, self._store.facts.end_offset)
+            if stop is ScanStop.INCOMPLETE and is_cut and length < LONGEST_RECORD_BYTES:
+                length *= 2
+                continue
+            if stop is ScanStop.INCOMPLETE and self._is_arriving(offset, file_end):
+                return
+            piece = self._damage(offset, file_end, stop)
+            yield piece
+            offset, length = piece.end_offset, _READ_BYTES
+
+    def _whole_records(
+        self, offset: int, limit: int
+    ) -> tuple[list[LogPiece | RecordBatch], int, ScanStop | Corrupt | Blank | None]:
+        """Everything of a known length from `offset` on, where it ends, and what ended it; None: nothing did."""
+        store = self._store
+        file_end = store.segment_end(offset)
+        view = store.read_log(offset, limit)
+        found: list[LogPiece | RecordBatch] = []
+        position = 0
+        while offset + position < self._end and position < len(view):
+            if self._in_batches and offset + position >= self._batches_from:
+                batch = self._batch(view, position, offset)
+                if batch is not None:
+                    found.append(batch)
+                    position = batch.end_offset - offset
+                    continue
+            here = offset + position
+            record = scan_record(view, position, len(view), physical_offset=here)
+            if isinstance(record, RecordFound):
+                found.append(LogPiece(PieceKind.RECORD, here, here + record.size, record))
+                position += record.size
+            elif isinstance(record, Blank) and record.size == file_end - here:
+                found.append(LogPiece(PieceKind.PADDING, here, file_end))
+                return found, file_end, None
+            elif (piece := _odd_record(view, position, here, record)) is not None:
+                found.append(piece)
+                position = piece.end_offset - offset
+            else:
+                return found, here, record
+        return found, offset + position, None
+
+    def _batch(self, view: memoryview, position: int, offset: int) -> RecordBatch | None:
+        from tandemmq.core.storage.record_batch import read_batch
+
+        # A batch goes on to the end of the bytes: those behind the walk's own end are the next walk's.
+        limit = min(len(view), max(position, self._end - offset))
+        batch = read_batch(view, position, limit, physical_offset=offset + position)
+        if batch is None or len(batch) < _SHORT_BATCH:
+            self._batches_from = offset + position + _PAUSE_BYTES
+        return batch
+
+    def _is_arriving(self, offset: int, file_end: int) -> bool:
+        """Whether the record at `offset` goes on behind the replica's end because the rest is not there yet."""
+        facts = self._store.facts
+        if not facts.is_running or facts.end_offset == file_end:
+            return False
+        view = self._store.read_log(offset, min(offset + SMALLEST_RECORD_BYTES, facts.end_offset))
+        if len(view) < _OWN_OFFSET_AT + 8:
+            return True
+        size = int.from_bytes(view[:4], "big")
+        own_offset = int.from_bytes(view[_OWN_OFFSET_AT : _OWN_OFFSET_AT + 8], "big")
+        return own_offset == offset and facts.end_offset < offset + size <= file_end
+
+    def _hole(self, offset: int) -> LogPiece:
+        """The hole, and what is left of the record that it cut off."""
+        store = self._store
+        hole_end = next(hole.end_offset for hole in store.facts.holes if hole.start_offset <= offset < hole.end_offset)
+        hole_end = min(hole_end, self._end)
+        if hole_end < self._end and hole_end % store.facts.segment_bytes:
+            hole_end = next_anchor(store, hole_end, min(store.segment_end(hole_end), self._end)) or self._end
+        return LogPiece(PieceKind.HOLE, offset, hole_end)
+
+    def _damage(self, offset: int, file_end: int, stop: ScanStop | Corrupt | Blank | None) -> LogPiece:
+        """What lies at `offset`, where no sound record starts."""
+        store = self._store
+        room_end = min(file_end, store.facts.end_offset)
+        search_end = min(room_end, max(offset, self._end) + LONGEST_RECORD_BYTES)
+        piece_end = next_anchor(store, offset + 1, search_end)
+        if piece_end is None:
+            piece_end = room_end if room_end <= search_end else self._end
+        kind = PieceKind.ZEROED if _has_zero_sectors(store, offset, piece_end) else PieceKind.BROKEN
+        return LogPiece(kind, offset, piece_end, reason=_reason(stop, file_end - offset))
+
+
+def _odd_record(view: memoryview, position: int, offset: int, stop: ScanStop | Corrupt | Blank) -> LogPiece | None:
+    """The record at `position` if it is whole but for its body, or was written for another place."""
+    if not isinstance(stop, Corrupt) or len(view) - position < SMALLEST_RECORD_BYTES:
+        return None
+    own_offset = int.from_bytes(view[position + _OWN_OFFSET_AT : position + _OWN_OFFSET_AT + 8], "big", signed=True)
+    found = scan_record(view, position, len(view), physical_offset=own_offset, check_crc=own_offset != offset)
+    if not isinstance(found, RecordFound):
+        return None
+    kind = PieceKind.BAD_BODY if own_offset == offset else PieceKind.MISPLACED
+    return LogPiece(kind, offset, offset + found.size, found, stop.reason)
+
+
+def next_anchor(store: ReplicaStore, start: int, end: int) -> int | None:
+    """The first place in [start, end), within one file, where a record starts: one that says so itself, or a whole one
+    that was written for another place."""
+    room_end = min(store.segment_end(start), store.facts.end_offset)
+    offset = start
+    while offset < end:
+        limit = min(room_end, offset + _READ_BYTES)
+        data = bytes(store.read_log(offset, limit))
+        at = data.find(_MAGIC_PREFIX, _MAGIC_AT)
+        while at >= 0 and offset + at - _MAGIC_AT < end:
+            candidate = offset + at - _MAGIC_AT
+            if _record_at(store, candidate, room_end, physical_offset=candidate, check_crc=False) is not None:
+                return candidate
+            if _misplaced_at(store, candidate, room_end) is not None:
+                return candidate
+            at = data.find(_MAGIC_PREFIX, at + 1)
+        if limit == room_end:
+            return None
+        offset = limit - (_MAGIC_AT + len(_MAGIC_PREFIX) - 1)
+    return None
+
+
+def _first_boundary(store: ReplicaStore, start: int, end: int) -> int:
+    """The first place at or behind `start` where a walk may begin: where records lead that begin before it, whatever
+    lies there; or else, of two records that contain one another, the one that another one follows."""
+    facts = store.facts
+    if start >= end or start <= facts.min_offset or start % facts.segment_bytes == 0 or store.is_in_hole(start):
+        return start
+    room_end = min(store.segment_end(start), facts.end_offset)
+    boundary = _chained_boundary(store, start, room_end)
+    if boundary is not None:
+        return boundary
+    search_end = min(room_end, start + LONGEST_RECORD_BYTES)
+    first = candidate = next_anchor(store, start, search_end)
+    while candidate is not None:
+        if _is_followed(store, candidate, room_end):
+            return candidate
+        candidate = next_anchor(store, candidate + 1, search_end)
+    if first is not None:
+        return first
+    # Nothing up to the file's end: a record that began before `start`, or padding. Both are the walk's before this one.
+    return room_end if room_end == search_end else start
+
+
+def _chained_boundary(store: ReplicaStore, start: int, room_end: int) -> int | None:
+    """Where the record or the padding ends that begins before `start` and reaches it; None: damage lies between."""
+    lowest = max(store.facts.min_offset, start - start % store.facts.segment_bytes)
+    for reach in _REACHES_BYTES:
+        low = max(lowest, start - reach)
+        place = low if low == lowest else next_anchor(store, low, start)
+        while place is not None and place < start:
+            record = _record_at(store, place, room_end, physical_offset=place, check_crc=False)
+            if record is not None:
+                place += record.size
+            elif _closes_file(store, place):
+                place = store.segment_end(place)
+            else:
+                place = next_anchor(store, place + 1, start)
+        if place is not None or low == lowest:
+            return place
+    return None
+
+
+def _closes_file(store: ReplicaStore, offset: int) -> bool:
+    """Whether a blank lies here that goes to the end of the file."""
+    file_end = store.segment_end(offset)
+    view = store.read_log(offset, min(offset + 8, file_end))
+    found = scan_record(view, 0, len(view), physical_offset=offset)
+    return isinstance(found, Blank) and found.size == file_end - offset
+
+
+def _is_followed(store: ReplicaStore, offset: int, room_end: int) -> bool:
+    record = _record_at(store, offset, room_end, physical_offset=offset, check_crc=False)
+    if record is None:
+        return False
+    behind = offset + record.size
+    if behind >= store.facts.end_offset:
+        return True
+    if behind < room_end and _closes_file(store, behind):
+        return True
+    return _record_at(store, behind, room_end, physical_offset=behind, check_crc=False) is not None
+
+
+def _record_at(
+    store: ReplicaStore, offset: int, room_end: int, *, physical_offset: int, check_crc: bool
+) -> RecordFound | None:
+    """The record at `offset`, if there is one that was written for `physical_offset`."""
+    head = store.read_log(offset, min(offset + SMALLEST_RECORD_BYTES, room_end))
+    if len(head) < SMALLEST_RECORD_BYTES:
+        return None
+    size = int.from_bytes(head[:4], "big")
+    own_offset = int.from_bytes(head[_OWN_OFFSET_AT : _OWN_OFFSET_AT + 8], "big", signed=True)
+    if own_offset != physical_offset or not SMALLEST_RECORD_BYTES <= size <= room_end - offset:
+        return None
+    view = store.read_log(offset, offset + size)
+    found = scan_record(view, 0, size, physical_offset=physical_offset, check_crc=check_crc)
+    return found if isinstance(found, RecordFound) else None
+
+
+def _misplaced_at(store: ReplicaStore, offset: int, room_end: int) -> RecordFound | None:
+    """The whole record at `offset` that says it lies elsewhere in this log."""
+    head = store.read_log(offset, min(offset + SMALLEST_RECORD_BYTES, room_end))
+    if len(head) < SMALLEST_RECORD_BYTES or bytes(head[_MAGIC_AT : _MAGIC_AT + 3]) != _MAGIC_PREFIX:
+        return None
+    own_offset = int.from_bytes(head[_OWN_OFFSET_AT : _OWN_OFFSET_AT + 8], "big", signed=True)
+    if own_offset == offset:
+        return None
+    return _record_at(store, offset, room_end, physical_offset=own_offset, check_crc=True)
+
+
+def _has_zero_sectors(store: ReplicaStore, start: int, end: int) -> bool:
+    """Whether some whole sector of zeros lies in [start, end), or all of it is zero."""
+    zeros = bytes(_SECTOR_BYTES)
+    offset = start
+    is_all_zero = True
+    while offset < end:
+        limit = min(end, offset + _READ_BYTES)
+        data = bytes(store.read_log(offset, limit))
+        if zeros in data:
+            return True
+        is_all_zero = is_all_zero and not any(data)
+        offset = limit
+    return is_all_zero
+
+
+def _reason(stop: ScanStop | Corrupt | Blank | None, room: int) -> str:
+    if isinstance(stop, Corrupt):
+        return stop.reason
+    if isinstance(stop, Blank):
+        return f"a blank of {stop.size} bytes where {room} are left"
+    if stop is ScanStop.INCOMPLETE:
+        return "the record goes on beyond the end of the file"
+    return "zeros"
+
+
+# Where the logs of a group's replicas begin and end: what they have in common, and tails that some of them lack.
+#
+# A slave that is behind is no finding: a log may end anywhere, as long as it ends where its own other files say.
+
+_LISTED_MAX: Final = 100
+"""Messages of one tail that are named by themselves; one finding more counts the rest."""
+_MASTER_ID: Final = 0
+
+
+def common_range(facts: Iterable[ReplicaFacts]) -> LogRange:
+    """What all replicas should hold; empty (start equal to end) if they have nothing in common."""
+    known = list(facts)
+    start = max((own.min_offset for own in known), default=0)
+    return LogRange(start, max(start, min((own.end_offset for own in known), default=0)))
+
+
+def missing_tails(stores: Mapping[int, ReplicaStore], *, watermark: int = 0) -> list[Finding]:
+    """TAIL_MISSING of each replica whose log ends before `watermark`, up to which an earlier run verified it.
+
+    What a replica's own ConsumeQueues know of is within its `end_offset` already, and is found by comparing.
+    """
+    findings = FindingList()
+    for broker_id, store in stores.items():
+        facts = store.facts
+        if facts.end_offset >= watermark:
+            continue
+        source = _source(stores, broker_id, watermark)
+        template = Finding(
+            kind=FindingKind.TAIL_MISSING,
+            group=facts.group,
+            verdict=Verdict.STORED_DIGEST,
+            detail=f"the log ends at {facts.end_offset}; an earlier run verified it up to {watermark}",
+            broker_id=broker_id,
+            source_broker_id=None if source is None else source.facts.broker_id,
+        )
+        findings.extend(_tail(source or store, LogRange(facts.end_offset, watermark), template))
+    return list(findings.taken())
+
+
+def extra_tails(stores: Mapping[int, ReplicaStore]) -> list[Finding]:
+    """TAIL_EXTRA of each slave whose log goes on beyond its master's end.
+
+    Facts of a running group must be taken of slaves first and of the master last: then no slave only seems ahead.
+    """
+    master = stores.get(_MASTER_ID)
+    findings = FindingList()
+    if master is None:
+        return []
+    end = master.facts.end_offset
+    for broker_id, store in stores.items():
+        if broker_id == _MASTER_ID or store.facts.end_offset <= end:
+            continue
+        template = Finding(
+            kind=FindingKind.TAIL_EXTRA,
+            group=store.facts.group,
+            verdict=Verdict.MASTER_RULE,
+            detail=f"the master's log ends at {end}, the slave's at {store.facts.end_offset}",
+            broker_id=broker_id,
+        )
+        findings.extend(_tail(store, LogRange(max(end, store.facts.min_offset), store.facts.end_offset), template))
+    return list(findings.taken())
+
+
+def _source(stores: Mapping[int, ReplicaStore], broker_id: int, end_offset: int) -> ReplicaStore | None:
+    """A replica that has the tail."""
+    others = (own for other, own in stores.items() if other != broker_id)
+    return next((own for own in others if own.facts.end_offset >= end_offset), None)
+
+
+def _tail(store: ReplicaStore, tail: LogRange, template: Finding) -> Iterator[Finding]:
+    """The messages of a tail, as the replica has them that holds it: the first by name, the rest in one."""
+    names = list(_names(store, tail))
+    for name in names[:_LISTED_MAX]:
+        yield describe(template, name)
+    if len(names) > _LISTED_MAX:
+        first, last = names[_LISTED_MAX], names[-1]
+        rest = replace(template, detail=f"{template.detail}; the rest of this tail", messages=len(names) - _LISTED_MAX)
+        yield describe(rest, first, last=last)
+    if not names:
+        yield replace(template, start_offset=tail.start_offset, end_offset=tail.end_offset, messages=0)
+
+
+def _names(store: ReplicaStore, tail: LogRange) -> Iterator[RecordName]:
+    for piece in walk_log(store, tail.start_offset, tail.end_offset, in_batches=False):
+        assert isinstance(piece, LogPiece), "not in batches"
+        if piece.kind in (PieceKind.RECORD, PieceKind.BAD_BODY):
+            name = read_name(store.read_log(piece.start_offset, piece.end_offset), 0, piece.start_offset)
+            if name is not None:
+                yield name

@@ -1,0 +1,274 @@
+"""What would make the replicas equal again: steps an operator reads, and `tandemmq repair` asks the brokers to do.
+
+A plan is made from findings and changes nothing. Each step says what it expects to find (`target_digest`) and what it
+will put there (`source_digest`), so that a plan from yesterday cannot harm a log that changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Self
+
+from tandemmq.core.audit.findings import KINDS, Finding, FindingKind, Verdict
+from tandemmq.core.replication.log_history import LogRange
+
+__all__ = ["PLAN_SCHEMA_VERSION", "RepairAction", "RepairPlan", "RepairStep", "plan_repair"]
+
+PLAN_SCHEMA_VERSION: Final = 1
+
+
+class RepairAction(StrEnum):
+    """What a step does."""
+
+    COPY_RANGE = "copy-range"
+    """The target broker fetches [start_offset, end_offset) from the source broker of its group, checks both digests,
+    and replaces its own bytes."""
+    REWRITE_QUEUE_ENTRIES = "rewrite-queue-entries"
+    """The target broker writes ConsumeQueue entries again from its own CommitLog."""
+    MANUAL = "manual"
+    """Needs a person; `reason` says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairStep:
+    """One step. Digests are xxh3_128 in hex."""
+
+    number: int
+    action: RepairAction
+    group: str
+    target_broker_id: int
+    reason: str
+    source_broker_id: int | None = None
+    start_offset: int | None = None
+    end_offset: int | None = None
+    target_digest: str | None = None
+    source_digest: str | None = None
+    topic: str | None = None
+    queue_id: int | None = None
+    first_queue_offset: int | None = None
+    end_queue_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """All steps of one run, in the order in which they are to be done."""
+
+    run_id: str
+    cluster: str
+    steps: tuple[RepairStep, ...]
+    schema: int = PLAN_SCHEMA_VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """What `to_json` gave. Raises ValueError for anything else: a plan is not guessed at."""
+        try:
+            if values["schema"] != PLAN_SCHEMA_VERSION:
+                raise ValueError(f"schema {values['schema']}: this version carries out {PLAN_SCHEMA_VERSION}")
+            steps = tuple(RepairStep(**(step | {"action": RepairAction(step["action"])})) for step in values["steps"])
+            return cls(run_id=values["run_id"], cluster=values["cluster"], steps=steps)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no repair plan: {error!r}") from error
+
+
+# Findings turned into steps that make the replicas equal again; see repair_plan for what carries them out.
+#
+# Bytes are only ever copied from a replica that is known to be right. What nobody knows the right version of, and what
+# cannot be mended while a broker runs, is a step for a person.
+
+DigestOf = Callable[[str, int, LogRange], str]
+"""xxh3_128 in hex of a range of a replica: group, broker id, range."""
+
+_COPIED: Final = frozenset(
+    {
+        FindingKind.BODY_CRC,
+        FindingKind.FIELD_DIFFERS,
+        FindingKind.ZEROED,
+        FindingKind.TORN,
+        FindingKind.RECORD_MISSING,
+        FindingKind.RECORD_EXTRA,
+        FindingKind.RECORDS_SHIFTED,
+        FindingKind.RECORDS_SWAPPED,
+    }
+)
+"""Mended by the right bytes, in a file that is there."""
+_REWRITTEN: Final = frozenset({FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING})
+_GAP_BYTES_MAX: Final = 64 << 10
+"""Ranges so close to each other are copied as one: what lies between is equal anyway."""
+_RANGE_BYTES_MAX: Final = 64 << 20
+"""Merged up to it: a broker holds a range in memory while it checks it. One finding is never cut: its range begins and
+ends with a record."""
+
+
+class _Copy(NamedTuple):
+    """A range to copy."""
+
+    group: str
+    target: int
+    source: int
+    start_offset: int
+    end_offset: int
+    reason: str
+
+
+def plan_repair(run_id: str, cluster: str, findings: Iterable[Finding], digest_of: DigestOf) -> RepairPlan:
+    """The steps of a run: first the CommitLog, then ConsumeQueues, which are made from it, then what people have to do.
+
+    `digest_of` may raise ReplicaUnreadable: there is no plan then without that replica's findings.
+    """
+    known = list(findings)
+    steps = [*_copy_steps(known, digest_of), *_queue_steps(known), *_manual_steps(known)]
+    return RepairPlan(
+        run_id=run_id,
+        cluster=cluster,
+        steps=tuple(replace(step, number=number) for number, step in enumerate(steps, start=1)),
+    )
+
+
+def _is_copied(finding: Finding) -> bool:
+    return (
+        finding.kind in _COPIED
+        and finding.verdict is not Verdict.UNDECIDED
+        and finding.broker_id is not None
+        and finding.source_broker_id is not None
+        and finding.start_offset is not None
+        and finding.end_offset is not None
+    )
+
+
+def _is_rewritten(finding: Finding) -> bool:
+    return (
+        finding.kind in _REWRITTEN
+        and finding.broker_id is not None
+        and finding.topic is not None
+        and finding.queue_id is not None
+        and finding.queue_offset is not None
+    )
+
+
+def _copy_steps(findings: list[Finding], digest_of: DigestOf) -> Iterator[RepairStep]:
+    copies = [
+        _Copy(
+            finding.group,
+            finding.broker_id or 0,
+            finding.source_broker_id or 0,
+            finding.start_offset or 0,
+            finding.end_offset or 0,
+            KINDS[finding.kind].title,
+        )
+        for finding in findings
+        if _is_copied(finding)
+    ]
+    for copy in _merged(copies):
+        log_range = LogRange(copy.start_offset, copy.end_offset)
+        yield RepairStep(
+            number=0,
+            action=RepairAction.COPY_RANGE,
+            group=copy.group,
+            target_broker_id=copy.target,
+            reason=copy.reason,
+            source_broker_id=copy.source,
+            start_offset=copy.start_offset,
+            end_offset=copy.end_offset,
+            target_digest=digest_of(copy.group, copy.target, log_range),
+            source_digest=digest_of(copy.group, copy.source, log_range),
+        )
+
+
+def _merged(copies: list[_Copy]) -> list[_Copy]:
+    """Ranges of the same target and source that adjoin or nearly so, as one."""
+    merged: list[_Copy] = []
+    for copy in sorted(copies):
+        last = merged[-1] if merged else None
+        if (
+            last is None
+            or last[:3] != copy[:3]
+            or copy.start_offset > last.end_offset + _GAP_BYTES_MAX
+            or copy.end_offset - last.start_offset > max(_RANGE_BYTES_MAX, last.end_offset - last.start_offset)
+        ):
+            merged.append(copy)
+            continue
+        reasons = [last.reason] if copy.reason in last.reason else [last.reason, copy.reason]
+        merged[-1] = last._replace(end_offset=max(last.end_offset, copy.end_offset), reason="; ".join(reasons))
+    return merged
+
+
+def _queue_steps(findings: list[Finding]) -> Iterator[RepairStep]:
+    entries = sorted(
+        (
+            finding.group,
+            finding.broker_id or 0,
+            finding.topic or "",
+            finding.queue_id or 0,
+            finding.queue_offset or 0,
+            (finding.queue_offset or 0) + finding.messages,
+        )
+        for finding in findings
+        if _is_rewritten(finding)
+    )
+    merged: list[tuple[str, int, str, int, int, int]] = []
+    for entry in entries:
+        if merged and merged[-1][:4] == entry[:4] and entry[4] <= merged[-1][5]:
+            merged[-1] = (*merged[-1][:5], max(entry[5], merged[-1][5]))
+        else:
+            merged.append(entry)
+    for group, broker_id, topic, queue_id, first, end in merged:
+        yield RepairStep(
+            number=0,
+            action=RepairAction.REWRITE_QUEUE_ENTRIES,
+            group=group,
+            target_broker_id=broker_id,
+            reason="ConsumeQueue entries do not lead to their messages",
+            topic=topic,
+            queue_id=queue_id,
+            first_queue_offset=first,
+            end_queue_offset=end,
+        )
+
+
+def _manual_steps(findings: list[Finding]) -> Iterator[RepairStep]:
+    """One step for all findings of a kind in a replica."""
+    grouped: dict[tuple[str, int | None, FindingKind, bool], list[Finding]] = {}
+    for finding in findings:
+        if not _is_copied(finding) and not _is_rewritten(finding):
+            is_undecided = finding.verdict is Verdict.UNDECIDED
+            grouped.setdefault((finding.group, finding.broker_id, finding.kind, is_undecided), []).append(finding)
+    for (group, broker_id, kind, is_undecided), own in grouped.items():
+        first = own[0]
+        advice = (
+            "nothing tells which replica is right: compare the messages with their senders or consumers, "
+            "then copy by hand"
+            if is_undecided
+            else _advice(kind, first)
+        )
+        more = f" and {len(own) - 1} more" if len(own) > 1 else ""
+        yield RepairStep(
+            number=0,
+            action=RepairAction.MANUAL,
+            group=group,
+            target_broker_id=broker_id or 0,
+            reason=f"{KINDS[kind].title} ({first.detail}){more}: {advice}",
+            source_broker_id=first.source_broker_id,
+            start_offset=min((each.start_offset for each in own if each.start_offset is not None), default=None),
+            end_offset=max((each.end_offset for each in own if each.end_offset is not None), default=None),
+            topic=first.topic,
+            queue_id=first.queue_id,
+        )
+
+
+def _advice(kind: FindingKind, finding: Finding) -> str:
+    """What a person does. Kinds whose usual remedy is a copy come here when there is no source, or no file."""
+    if kind in (FindingKind.SEGMENT_MISSING, FindingKind.SEGMENT_SIZE):
+        return (
+            "stop the broker and copy the file from a sound replica"
+            if finding.source_broker_id is not None
+            else "stop the broker; restore the file from a backup"
+        )
+    if kind in _COPIED and finding.source_broker_id is None:
+        return "no replica is known to hold it right: restore the range from a backup"
+    return KINDS[kind].remedy

@@ -1,0 +1,486 @@
+"""One replica's files as a store: the log as bytes, ConsumeQueues, index, metadata; and what a folder says of itself.
+
+A folder does not say where its log ended: files have their full length from the start. `inspect_replica` finds it by
+walking over the last records, and asks the ConsumeQueues whether there was more: they are files of their own, so a log
+that lost its tail is contradicted by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Protocol, Self
+
+from tandemmq.core.message.record_decoder import Blank, RecordFound, ScanStop, scan_record
+from tandemmq.core.message.record_layout import SMALLEST_RECORD_BYTES
+from tandemmq.core.metadata.metadata_store import MetadataFile
+from tandemmq.core.replication.log_history import LogRange
+from tandemmq.core.storage.consume_queue import ENTRY, QueueEntry, first_false
+from tandemmq.core.storage.flush_jobs import StoreCheckpoint
+
+__all__ = [
+    "MAX_RECORD_BYTES",
+    "ReplicaFacts",
+    "ReplicaFiles",
+    "ReplicaStore",
+    "ReplicaUnreadable",
+    "StoreEntry",
+    "inspect_replica",
+]
+
+
+# How a check reads one replica: its files, wherever they are, and what is known of the replica besides.
+#
+# Three things offer `ReplicaFiles`: a folder (a volume, a snapshot), an object store, and a running broker over gRPC.
+# The checks do not know which.
+
+
+class ReplicaUnreadable(Exception):
+    """A file or a broker does not answer. The run is incomplete for this replica; nothing is said about its bytes."""
+
+
+class StoreEntry(NamedTuple):
+    """A file or folder of a store."""
+
+    name: str
+    """Without its folder."""
+    size: int
+    """Bytes; -1 for a folder."""
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is one."""
+        return self.size < 0
+
+
+class ReplicaFiles(Protocol):
+    """Files below one store's root, read-only, by path with slashes: commitlog/00000000000000000000. Calls block."""
+
+    def list_folder(self, path: str) -> list[StoreEntry]:
+        """What lies in it, by name; [] if there is no such folder. Raises ReplicaUnreadable."""
+
+    def read(self, path: str, offset: int, length: int) -> bytes | memoryview:
+        """Bytes from `offset`; fewer at the file's end, none if there is no such file. Raises ReplicaUnreadable."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFacts:
+    """What is known of one replica before its bytes are read."""
+
+    group: str
+    broker_id: int
+    """0 for the master."""
+    min_offset: int
+    """First byte held."""
+    end_offset: int
+    """One past the last byte that was ever whole here, by the best evidence: of a folder the end of the last record
+    that follows without a break, or what its own ConsumeQueues know of, if that is further."""
+    segment_bytes: int
+    """CommitLog file size."""
+    is_running: bool
+    """False: the store was ended in order and all its derived files are complete."""
+    queues_offset: int
+    """Every record that starts below it has its ConsumeQueue entry in the files."""
+    index_offset: int
+    """The same for the index."""
+    lag_bytes: int = 0
+    """Behind its master, as a broker says; 0 for folders."""
+    holes: tuple[LogRange, ...] = ()
+    """Parts of [min_offset, end_offset) without a file, or beyond the end of a short one."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return asdict(self) | {"holes": [list(hole) for hole in self.holes]}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """What `to_json` gave."""
+        return cls(**(values | {"holes": tuple(LogRange(*hole) for hole in values["holes"])}))
+
+
+MAX_RECORD_BYTES: Final = (4 << 20) + (64 << 10) + 128
+"""The largest record of a broker with RocketMQ's `maxMessageSize`: body, its head-room, head."""
+
+ENTRY_BYTES: Final = ENTRY.size
+_NAME_DIGITS: Final = 20
+_DEFAULT_SEGMENT_BYTES: Final = 1 << 30
+_CHECKPOINT_BYTES: Final = 4096
+_MARGIN_MS: Final = 3000
+"""RocketMQ's: so much earlier than its checkpoint says it starts to recover."""
+_PROBE_ENTRIES: Final = 200
+"""Read at once while the end of a ConsumeQueue is looked for: about a page."""
+_WALK_BYTES: Final = 4 << 20
+_HEAD_BYTES: Final = 8
+
+
+class ReplicaStore:
+    """One replica, read-only. Calls block, and raise ReplicaUnreadable when its files do not answer. One thread only:
+    what `read_log` returns may lie in a buffer that the next call of anything here uses again."""
+
+    def __init__(self, files: ReplicaFiles, facts: ReplicaFacts) -> None:
+        self.files: Final = files
+        self.facts: Final = facts
+        self.bytes_read = 0
+        """Of files, so far."""
+        self._queue_files: dict[tuple[str, int], list[StoreEntry]] = {}
+
+    def read_log(self, start_offset: int, end_offset: int) -> memoryview:
+        """The log's bytes [start_offset, end_offset); zeros where there is no file (`facts.holes` says where)."""
+        length = end_offset - start_offset
+        within = start_offset % self.facts.segment_bytes
+        if 0 < length <= self.facts.segment_bytes - within:
+            data = self._read(self.segment_path(start_offset), within, length)
+            if len(data) == length:
+                return memoryview(data)
+        buffer = bytearray(max(0, length))
+        offset = start_offset
+        while offset < end_offset:
+            within = offset % self.facts.segment_bytes
+            count = min(end_offset - offset, self.facts.segment_bytes - within)
+            data = self._read(self.segment_path(offset), within, count)
+            buffer[offset - start_offset : offset - start_offset + len(data)] = data
+            offset += count
+        return memoryview(buffer)
+
+    def segment_path(self, offset: int) -> str:
+        """The CommitLog file that holds the byte at `offset`, below the store's root."""
+        return f"commitlog/{offset - offset % self.facts.segment_bytes:020d}"
+
+    def segment_end(self, offset: int) -> int:
+        """Where the file of the byte at `offset` ends."""
+        return offset - offset % self.facts.segment_bytes + self.facts.segment_bytes
+
+    def is_in_hole(self, offset: int) -> bool:
+        """Whether no file holds this byte."""
+        return any(hole.start_offset <= offset < hole.end_offset for hole in self.facts.holes)
+
+    # Derived files
+
+    def queues(self) -> Iterator[tuple[str, int]]:
+        """Topic and queue id of every ConsumeQueue that has a folder."""
+        for topic in self.files.list_folder("consumequeue"):
+            if topic.is_folder:
+                for queue in self.files.list_folder(f"consumequeue/{topic.name}"):
+                    if queue.is_folder and queue.name.isdecimal():
+                        yield topic.name, int(queue.name)
+
+    def read_queue(self, topic: str, queue_id: int, first: int, count: int) -> bytes:
+        """Entries [first, first + count) of 20 bytes each; shorter where the last file ends, zeros where one is missing
+        before it."""
+        start, end = first * ENTRY_BYTES, (first + count) * ENTRY_BYTES
+        found = self._queue_files_up_to(topic, queue_id, end)
+        if not found:
+            return b""
+        file_bytes = _usual_size(found)
+        end = min(end, int(found[-1].name) + found[-1].size)
+        parts = []
+        while start < end:
+            within = start % file_bytes
+            length = min(end - start, file_bytes - within)
+            path = f"consumequeue/{topic}/{queue_id}/{start - within:020d}"
+            data = bytes(self._read(path, within, length))
+            parts.append(data if len(data) == length else data.ljust(length, b"\0"))
+            start += length
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """The positions [first, end) that the files of a queue have room for; (0, 0) without files."""
+        found = self._queue_files_up_to(topic, queue_id, 0)
+        if not found:
+            return 0, 0
+        return int(found[0].name) // ENTRY_BYTES, (int(found[-1].name) + found[-1].size) // ENTRY_BYTES
+
+    def queue_file(self, topic: str, queue_id: int, queue_offset: int) -> str | None:
+        """The file that holds, or would hold, an entry; None if the queue has no file."""
+        found = self._queue_files_up_to(topic, queue_id, 0)
+        if not found:
+            return None
+        position = queue_offset * ENTRY_BYTES
+        return f"consumequeue/{topic}/{queue_id}/{position - position % _usual_size(found):020d}"
+
+    def index_files(self) -> list[StoreEntry]:
+        """Oldest first."""
+        found = self.files.list_folder("index")
+        return sorted(entry for entry in found if not entry.is_folder and entry.name.isdecimal() and entry.size)
+
+    def metadata(self, file: MetadataFile) -> str | None:
+        """The text of a metadata file, or of its .bak where the broker would take that; None: there is neither."""
+        sizes = {entry.name: entry.size for entry in self.files.list_folder("config") if not entry.is_folder}
+        for name in (file.value, f"{file.value}.bak"):
+            if sizes.get(name, 0) > 0:
+                return bytes(self._read(f"config/{name}", 0, sizes[name])).decode("utf-8", "replace")
+        return None
+
+    def checkpoint(self) -> StoreCheckpoint:
+        """What is said to be durable; all zeros without such a file."""
+        data = bytes(self._read("checkpoint", 0, _CHECKPOINT_BYTES))
+        return StoreCheckpoint.decode(data) if len(data) == _CHECKPOINT_BYTES else StoreCheckpoint()
+
+    def read_file(self, path: str, offset: int, length: int) -> bytes | memoryview:
+        """Bytes of any file; fewer at its end."""
+        return self._read(path, offset, length)
+
+    def _read(self, path: str, offset: int, length: int) -> bytes | memoryview:
+        data = self.files.read(path, offset, length)
+        self.bytes_read += len(data)
+        return data
+
+    def _queue_files_up_to(self, topic: str, queue_id: int, end: int) -> list[StoreEntry]:
+        """Files of a queue; looked up again when more is asked for than there was."""
+        known = self._queue_files.get((topic, queue_id))
+        if known is None or (self.facts.is_running and known and end > int(known[-1].name) + known[-1].size):
+            known = _numbered(self.files.list_folder(f"consumequeue/{topic}/{queue_id}"))
+            self._queue_files[topic, queue_id] = known
+        return known
+
+
+def inspect_replica(
+    files: ReplicaFiles, *, group: str, broker_id: int, segment_bytes: int | None = None
+) -> ReplicaFacts:
+    """What the files of one replica say of it. `segment_bytes`: as the files are long, if it is not given.
+
+    Costs a walk over the records behind the newest that a ConsumeQueue knows of, or over the last file without one, and
+    a page of each ConsumeQueue.
+    """
+    segments = _numbered(files.list_folder("commitlog"))
+    is_running = any(entry.name == "abort" and not entry.is_folder for entry in files.list_folder(""))
+    segment_bytes = segment_bytes or _segment_bytes(segments)
+    min_offset = int(segments[0].name) if segments else 0
+    room_end = int(segments[-1].name) + segment_bytes if segments else 0
+    facts = ReplicaFacts(
+        group=group,
+        broker_id=broker_id,
+        min_offset=min_offset,
+        end_offset=room_end,
+        segment_bytes=segment_bytes,
+        is_running=is_running,
+        queues_offset=min_offset,
+        index_offset=min_offset,
+    )
+    store = ReplicaStore(files, facts)
+    queues = [_QueueTail(store, topic, queue_id) for topic, queue_id in store.queues()]
+    end_offset = _log_end(store, segments, queues)
+    end_offset = _claimed_end(store, end_offset, queues)
+    return ReplicaFacts(
+        group=group,
+        broker_id=broker_id,
+        min_offset=min_offset,
+        end_offset=max(min_offset, end_offset),
+        segment_bytes=segment_bytes,
+        is_running=is_running,
+        queues_offset=_queues_offset(store, segments, end_offset),
+        index_offset=_index_offset(store),
+        holes=_holes(segments, segment_bytes, end_offset),
+    )
+
+
+def _numbered(found: list[StoreEntry]) -> list[StoreEntry]:
+    """Files named by the offset of their first byte, in order; one that was only just made has no length yet."""
+    named = [entry for entry in found if entry.size > 0 and len(entry.name) == _NAME_DIGITS and entry.name.isdecimal()]
+    return sorted(named)
+
+
+def _usual_size(found: list[StoreEntry]) -> int:
+    """The length of most files, the greater of two that are as frequent."""
+    sizes = [entry.size for entry in found]
+    return max(set(sizes), key=lambda size: (sizes.count(size), size))
+
+
+def _segment_bytes(segments: list[StoreEntry]) -> int:
+    if not segments:
+        return _DEFAULT_SEGMENT_BYTES
+    starts = [int(entry.name) for entry in segments]
+    steps = [later - earlier for earlier, later in pairwise(starts)]
+    sizes = [entry.size for entry in segments]
+    # Neighbours are one length apart: better evidence than sizes where there are few.
+    return max({*sizes, *steps}, key=lambda size: (sizes.count(size) + steps.count(size), -size))
+
+
+class _QueueTail:
+    """The newest entries of one ConsumeQueue."""
+
+    __slots__ = ("_end", "_first", "_queue_id", "_store", "_topic")
+
+    def __init__(self, store: ReplicaStore, topic: str, queue_id: int) -> None:
+        self._store = store
+        self._topic = topic
+        self._queue_id = queue_id
+        self._first, room_end = store.queue_bounds(topic, queue_id)
+        blocks = (room_end - self._first) // _PROBE_ENTRIES
+
+        def has_more(block: int) -> bool:
+            return any(self._read(self._first + (block + 1) * _PROBE_ENTRIES, 1))
+
+        block_start = self._first + first_false(0, blocks, has_more) * _PROBE_ENTRIES
+        entries = self._read(block_start, _PROBE_ENTRIES)
+        used = next((number for number in range(len(entries), 0, -1) if entries[number - 1].size > 0), 0)
+        self._end = block_start + used
+
+    def newest(self) -> QueueEntry | None:
+        """The last message's entry."""
+        return next((entry for entry in self.backwards() if not entry.is_filler), None)
+
+    def backwards(self) -> Iterator[QueueEntry]:
+        """Entries, newest first."""
+        end = self._end
+        while end > self._first:
+            start = max(self._first, end - _PROBE_ENTRIES)
+            yield from reversed(self._read(start, end - start))
+            end = start
+
+    def _read(self, first: int, count: int) -> list[QueueEntry]:
+        data = self._store.read_queue(self._topic, self._queue_id, first, count)
+        found = [QueueEntry(*fields) for fields in ENTRY.iter_unpack(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES])]
+        while found and found[-1].size <= 0:
+            found.pop()
+        return found
+
+
+class _Claim(NamedTuple):
+    """What a ConsumeQueue says lies in the log."""
+
+    physical_offset: int
+    size: int
+
+
+def _log_end(store: ReplicaStore, segments: list[StoreEntry], queues: list[_QueueTail]) -> int:
+    """Where the chain of records ends, as the log itself says."""
+    if not segments:
+        return 0
+    used = [int(entry.name) for entry in segments if any(store.read_log(int(entry.name), int(entry.name) + 8))]
+    start = used[-1] if used else int(segments[0].name)
+    newest = (tail.newest() for tail in queues)
+    claims = sorted({_Claim(entry.physical_offset, entry.size) for entry in newest if entry is not None}, reverse=True)
+    for claim in claims:
+        if claim.physical_offset <= start:
+            break
+        if _is_record(store, claim):
+            start = claim.physical_offset + claim.size
+            break
+    return _walk(store, start)
+
+
+def _is_record(store: ReplicaStore, claim: _Claim) -> bool:
+    if not _is_plausible(store, claim):
+        return False
+    view = store.read_log(claim.physical_offset, claim.physical_offset + claim.size)
+    found = scan_record(view, 0, claim.size, physical_offset=claim.physical_offset, check_crc=False)
+    return isinstance(found, RecordFound) and found.size == claim.size
+
+
+def _is_plausible(store: ReplicaStore, claim: _Claim) -> bool:
+    """Whether a record could be so long and lie there. The next file may be lost, but not more than the next."""
+    return (
+        claim.size >= SMALLEST_RECORD_BYTES
+        and store.facts.min_offset <= claim.physical_offset <= store.facts.end_offset + store.facts.segment_bytes
+        and claim.physical_offset + claim.size + _HEAD_BYTES <= store.segment_end(claim.physical_offset)
+    )
+
+
+def _walk(store: ReplicaStore, start: int) -> int:
+    """The end of the chain of records from `start` on.
+
+    After an unclean stop the last records may be torn, and the next start would cut them off: so they are not counted
+    if their bodies are not what they were. Before a record that is whole it is bit rot, and no end.
+    """
+    offset = sound_end = start
+    length = _WALK_BYTES
+    while offset < store.facts.end_offset:
+        file_end = store.segment_end(offset)
+        limit = min(file_end, offset + length)
+        view = store.read_log(offset, limit)
+        position = 0
+        while True:
+            found = scan_record(view, position, len(view), physical_offset=offset + position, check_crc=False)
+            if not isinstance(found, RecordFound):
+                break
+            batch_end = _batch_end(view, offset, position)
+            if batch_end is not None:
+                position = batch_end - offset
+                sound_end = batch_end
+                continue
+            checked = scan_record(view, position, len(view), physical_offset=offset + position)
+            position += found.size
+            if isinstance(checked, RecordFound):
+                sound_end = offset + position
+        offset += position
+        if isinstance(found, Blank) and found.size == file_end - offset:
+            offset = sound_end = file_end
+        elif found is not ScanStop.INCOMPLETE or limit == file_end:
+            break
+        # A record may be longer than what was read.
+        length = _WALK_BYTES if position else 2 * length
+    return sound_end if store.facts.is_running else offset
+
+
+def _batch_end(view: memoryview, offset: int, position: int) -> int | None:
+    """Where common records that begin at a position of the view from `offset` on end; None if the first is none."""
+    # Needs numpy, a third of a second: nothing to walk over is the usual case of a log that was closed in order.
+    from tandemmq.core.storage.record_batch import read_batch
+
+    batch = read_batch(view, position, len(view), physical_offset=offset + position)
+    return None if batch is None else batch.end_offset
+
+
+def _claimed_end(store: ReplicaStore, log_end: int, queues: list[_QueueTail]) -> int:
+    """`log_end`, or how far the ConsumeQueues know of records that follow it without a break."""
+    claims: dict[int, int] = {}
+    for tail in queues:
+        for entry in tail.backwards():
+            if entry.is_filler or entry.physical_offset < log_end:
+                break
+            claim = _Claim(entry.physical_offset, entry.size)
+            if _is_plausible(store, claim):
+                claims[claim.physical_offset] = claim.size
+    end = log_end
+    # Not every record has an entry: where the chain breaks, the rest is believed if there is more than one of it.
+    for offset in sorted(claims):
+        is_next = offset == end or (offset == store.segment_end(end - 1 if end else 0) and offset > end)
+        if is_next or len(claims) > 1:
+            end = max(end, offset + claims[offset])
+    return end
+
+
+def _queues_offset(store: ReplicaStore, segments: list[StoreEntry], end_offset: int) -> int:
+    """Below it every record's entry is in the files."""
+    if not store.facts.is_running:
+        return end_offset
+    checkpoint = store.checkpoint()
+    if checkpoint.logics_physical_offset > 0:
+        return min(end_offset, checkpoint.logics_physical_offset + 1)
+    durable_ms = checkpoint.logics_message_timestamp_ms - _MARGIN_MS
+    found = store.facts.min_offset
+    for entry in segments:
+        start = int(entry.name)
+        view = store.read_log(start, min(start + _WALK_BYTES, start + store.facts.segment_bytes))
+        first = scan_record(view, 0, len(view), physical_offset=start, check_crc=False)
+        if not isinstance(first, RecordFound) or first.store_timestamp_ms > durable_ms:
+            break
+        found = start
+    return min(end_offset, found)
+
+
+def _index_offset(store: ReplicaStore) -> int:
+    """Below it every record's index entries are in the files: the last record may be there in part."""
+    found = store.index_files()
+    if not found:
+        return store.facts.min_offset
+    header = bytes(store.read_file(f"index/{found[-1].name}", 0, 40))
+    end_physical_offset = int.from_bytes(header[24:32], "big", signed=True)
+    return max(store.facts.min_offset, end_physical_offset + (0 if store.facts.is_running else 1))
+
+
+def _holes(segments: list[StoreEntry], segment_bytes: int, end_offset: int) -> tuple[LogRange, ...]:
+    """Parts of the log without bytes."""
+    if not segments:
+        return ()
+    sizes = {int(entry.name): min(entry.size, segment_bytes) for entry in segments}
+    holes: list[LogRange] = []
+    for start in range(int(segments[0].name), end_offset, segment_bytes):
+        hole = LogRange(start + sizes.get(start, 0), min(start + segment_bytes, end_offset))
+        if hole.start_offset < hole.end_offset:
+            if holes and holes[-1].end_offset == hole.start_offset:
+                hole = LogRange(holes.pop().start_offset, hole.end_offset)
+            holes.append(hole)
+    return tuple(holes)

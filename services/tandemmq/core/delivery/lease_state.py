@@ -1,0 +1,380 @@
+"""The state of a lease table and the transitions all its operations share. Each is journalled where it is made.
+
+unopened --open--> queue with a position
+new or ready --start--> leased --finish--> finished
+                        leased --end--> ready
+any, below the store's begin --trim--> finished;  any, beyond the store's end --truncate--> unknown
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from struct import Struct
+from struct import error as StructError  # noqa: N812
+from typing import Final, NamedTuple
+
+from tandemmq.core.delivery.journal import EntryKind, LeaseJournal
+from tandemmq.core.delivery.queue_progress import ENDED, Lease, QueueProgress, QueueReader
+from tandemmq.core.delivery.subscription import Subscription
+
+__all__ = [
+    "MAX_INVISIBLE_MS",
+    "MIN_INVISIBLE_MS",
+    "DeliveryOptions",
+    "LeaseState",
+    "ReceiptHandle",
+    "broker_of_handle",
+    "encode_broker_name",
+    "make_handles",
+    "read_handle",
+    "read_numbers",
+]
+
+
+# Receipt handles: what a client shows to end a lease. Opaque to it, readable by every broker of the cluster.
+#
+# A handle is text of characters that need no escaping in a URL: 29 bytes in hex, a dot, and the name of the broker
+# group in base64url without padding.
+#
+#     offset  size  name
+#     0       1     version        u8, 1
+#     1       4     queue_id       u32
+#     5       8     queue_offset   i64
+#     13      8     nonce          u64, tells one delivery of a message from the next; the lease table compares it
+#     21      8     deadline       i64, lease time in ms: the wall clock, unless that has jumped
+#
+# Big-endian. The broker name lets any node forward the call, also one that never saw the message.
+
+_VERSION: Final = 1
+_NUMBERS: Final = Struct(">BIqQq")
+_BEFORE_OFFSET: Final = Struct(">BI")
+_OFFSET: Final = Struct(">q")
+_AFTER_OFFSET: Final = Struct(">Qq")
+_unpack: Final = _NUMBERS.unpack
+_from_hex: Final = bytes.fromhex
+_NUMBERS_LENGTH: Final = 2 * _NUMBERS.size
+_SEPARATOR: Final = "."
+_HEX: Final = tuple(f"{byte:02x}" for byte in range(256))
+
+
+class ReceiptHandle(NamedTuple):
+    """The numbers in a handle, in their order; they name one delivery on its broker."""
+
+    version: int
+    queue_id: int
+    queue_offset: int
+    nonce: int
+    deadline_ms: int
+    """When the lease was to end as the handle was made; a renewed lease ends later."""
+
+
+def make_handles(
+    queue_offsets: Iterable[int], *, queue_id: int, nonce: int, deadline_ms: int, encoded_broker_name: str
+) -> list[str]:
+    """Handles of the messages of one lease. All parts but the last byte of the offset are put into text once."""
+    head = _BEFORE_OFFSET.pack(_VERSION, queue_id).hex()
+    tail = f"{_AFTER_OFFSET.pack(nonce, deadline_ms).hex()}{_SEPARATOR}{encoded_broker_name}"
+    handles: list[str] = []
+    block = -1
+    head_of_block = ""
+    for queue_offset in queue_offsets:
+        if queue_offset >> 8 != block:
+            block = queue_offset >> 8
+            head_of_block = head + _OFFSET.pack(queue_offset).hex()[:-2]
+        handles.append(f"{head_of_block}{_HEX[queue_offset & 0xFF]}{tail}")
+    return handles
+
+
+def encode_broker_name(broker_name: str) -> str:
+    """The form a broker name has in a handle."""
+    return urlsafe_b64encode(broker_name.encode()).decode().rstrip("=")
+
+
+def read_handle(text: str) -> ReceiptHandle | None:
+    """The delivery a handle names; None for a text that is no handle of ours. Which broker made it is not looked at."""
+    numbers = read_numbers(text)
+    return None if numbers is None else ReceiptHandle._make(numbers)
+
+
+def read_numbers(text: str) -> tuple[int, ...] | None:
+    """The fields of `read_handle` without their names: once per acknowledgement."""
+    try:
+        numbers: tuple[int, ...] = _unpack(_from_hex(text[:_NUMBERS_LENGTH]))
+    except (ValueError, StructError):
+        return None
+    return numbers if numbers[0] == _VERSION else None
+
+
+def broker_of_handle(text: str) -> str | None:
+    """Name of the broker group that made the handle; None for a text that is no handle of ours."""
+    if read_handle(text) is None or text[_NUMBERS_LENGTH : _NUMBERS_LENGTH + 1] != _SEPARATOR:
+        return None
+    encoded = text[_NUMBERS_LENGTH + 1 :]
+    try:
+        return urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode() or None
+    except ValueError:
+        return None
+
+
+# Limits of delivery.
+
+MIN_INVISIBLE_MS: Final = 10_000
+"""Shortest lease a client may ask for; the edge answers ILLEGAL_INVISIBLE_TIME below it."""
+MAX_INVISIBLE_MS: Final = 12 * 3_600_000
+"""Longest lease a client may ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOptions:
+    """What a lease table may be told."""
+
+    consume_from_earliest: bool = False
+    """Where a group begins that never consumed a topic: at the oldest message, or at the end."""
+    max_inflight_per_queue: int = 100_000
+    """Unacknowledged messages of one group in one queue; new ones wait beyond it. About 100 bytes each."""
+    max_scanned_per_receive: int = 4_096
+    """Messages one receive looks at when its filter lets few pass: about a millisecond of the event loop."""
+    renew_interval_ms: int = 60_000
+    """Length of a lease the server renews, and of each renewal. RocketMQ's first lease is as long."""
+    renew_total_ms: int = 3 * 3_600_000
+    """A message held longer than this by one client returns to its group even if the client lives."""
+    client_gone_visible_ms: int = 1_000
+    """Leases of a client that is gone end so much later."""
+    reconnect_grace_ms: int = 120_000
+    """After a restart, how long clients have to come back before they count as gone; as long as a silent session."""
+    compaction_floor_bytes: int = 4 << 20
+    """A shorter journal is not worth a snapshot."""
+
+
+_SKIPPED_MAX: Final = 1_000
+"""Pairs of group and topic."""
+
+
+class LeaseState:
+    """Subscriptions by group and topic, when their leases end, and what became visible. One thread only."""
+
+    def __init__(
+        self,
+        reader: QueueReader,
+        *,
+        options: DeliveryOptions,
+        stored_offset: Callable[[str, str, int], int | None],
+    ) -> None:
+        self.reader = reader
+        self.options = options
+        self.stored_offset = stored_offset
+        self.subscriptions: dict[tuple[str, str], Subscription] = {}
+        self.journal = LeaseJournal()
+        self.visible: set[Subscription] = set()
+        """May have something to deliver which they had not before."""
+        self.renewed: dict[str, set[Lease]] = {}
+        """Leases renewed for each client."""
+        self.moved: list[Subscription] = []
+        """Whose committed offsets may have changed since they were last told; each once, by its `has_moved`."""
+        self.skipped: dict[tuple[str, str], dict[int, int]] = {}
+        """Where groups began at the newest message beside older ones, by queue; the latest such groups."""
+        self.new_skips: set[tuple[str, str]] = set()
+        """Of these the ones nobody was told of."""
+        self._next_number = 1
+        self._wakeups: list[tuple[int, int, Subscription]] = []
+        """Heap of when to look at the ends of a subscription's leases; void unless equal to its wakeup_ms."""
+        self._serial = 0
+
+    # Subscriptions
+
+    def open(self, group: str, topic: str, queue_ids: Sequence[int]) -> Subscription:
+        """The group on the topic, with all of `queue_ids` opened."""
+        subscription = self.subscriptions.get((group, topic))
+        if subscription is None:
+            subscription = Subscription(self._next_number, group, topic)
+            self._next_number += 1
+            self.subscriptions[group, topic] = subscription
+            self.journal.subscription(subscription)
+        queues = subscription.queues
+        if len(queues) < len(queue_ids) or not all(map(queues.__contains__, queue_ids)):
+            self._open_all(subscription, [queue_id for queue_id in queue_ids if queue_id not in queues])
+        return subscription
+
+    def _open_all(self, subscription: Subscription, queue_ids: list[int]) -> None:
+        """Fixes where the group starts. In queues added to a topic it consumes already, it misses nothing."""
+        group, topic = subscription.group, subscription.topic
+        stored = {queue_id: self.stored_offset(group, topic, queue_id) for queue_id in queue_ids}
+        is_known = bool(subscription.queues) or any(offset is not None for offset in stored.values())
+        from_earliest = is_known or self.options.consume_from_earliest
+        for queue_id, offset in stored.items():
+            min_offset = self.reader.min_offset(topic, queue_id)
+            max_offset = self.reader.max_offset(topic, queue_id)
+            if offset is not None:
+                start = min(max(offset, min_offset), max_offset)
+            else:
+                start = min_offset if from_earliest else max_offset
+            self.open_queue(subscription, queue_id, start)
+            if offset is None and start > min_offset:
+                self._note_skip((group, topic), queue_id, start)
+
+    def _note_skip(self, pair: tuple[str, str], queue_id: int, start: int) -> None:
+        if pair not in self.skipped:
+            self.skipped[pair] = {}
+            self.new_skips.add(pair)
+        self.skipped[pair][queue_id] = start
+        if len(self.skipped) > _SKIPPED_MAX:
+            oldest = next(iter(self.skipped))
+            del self.skipped[oldest]
+            self.new_skips.discard(oldest)
+
+    def open_queue(self, subscription: Subscription, queue_id: int, offset: int) -> None:
+        """The group starts in the queue at `offset`, whatever was known of it."""
+        queue = subscription.queues[queue_id] = QueueProgress(subscription, queue_id, offset)
+        self.journal.at(EntryKind.POSITION, queue, offset)
+        self._note_move(subscription)
+
+    def adopt(self, subscriptions: Iterable[Subscription]) -> None:
+        """Takes the subscriptions of an earlier run; the caller resumes their queues."""
+        for subscription in subscriptions:
+            self.subscriptions[subscription.group, subscription.topic] = subscription
+            self._next_number = max(self._next_number, subscription.number + 1)
+            self._note_move(subscription)
+
+    def forget(self, subscription: Subscription) -> None:
+        """The group does not consume the topic any more."""
+        del self.subscriptions[subscription.group, subscription.topic]
+        self.skipped.pop((subscription.group, subscription.topic), None)
+        for queue in subscription.queues.values():
+            self.drop(queue, queue.trim(queue.next_offset))
+        subscription.queues.clear()
+        self.visible.discard(subscription)
+        self.journal.forget(subscription)
+
+    def _note_move(self, subscription: Subscription) -> None:
+        if not subscription.has_moved:
+            subscription.has_moved = True
+            self.moved.append(subscription)
+
+    # Leases
+
+    def start(self, lease: Lease, next_offset: int) -> None:
+        """A lease begins; its messages belong to none or were let go of."""
+        lease.queue.grant(lease, next_offset)
+        self.journal.grant(lease, lease.offsets, next_offset)
+        self._note_move(lease.queue.subscription)
+        self.note_end(lease, is_new=True)
+
+    def note_end(self, lease: Lease, *, is_new: bool) -> None:
+        """The end of a lease is known, for the first time or anew."""
+        subscription = lease.queue.subscription
+        self._serial += 1
+        if is_new:
+            subscription.lease_started(lease, self._serial)
+            if lease.auto_renew:
+                self.renewed.setdefault(lease.client_id, set()).add(lease)
+        else:
+            subscription.lease_moved(lease, self._serial)
+        if subscription.wakeup_ms is None or lease.deadline_ms < subscription.wakeup_ms:
+            self._plan_wakeup(subscription)
+
+    def finish(self, queue: QueueProgress, offset: int) -> None:
+        """A message is done with."""
+        lease = queue.finish(offset)
+        lease.held -= 1
+        if lease.held == 0:
+            self._retire(lease)
+        self.journal.finish(queue, offset)
+        if not queue.subscription.has_moved:
+            self._note_move(queue.subscription)
+        is_free = not queue.leased_count if queue.ordered else queue.refused
+        if is_free:
+            queue.refused = False
+            self.visible.add(queue.subscription)
+
+    def end(self, lease: Lease) -> None:
+        """The messages still under a lease become ready."""
+        self._retire(lease)
+        self.make_ready(lease)
+
+    def make_ready(self, lease: Lease) -> None:
+        """The same for a lease whose end was noticed before."""
+        queue = lease.queue
+        queue.end(lease)
+        queue.subscription.ready_queues.add(queue.queue_id)
+        self.visible.add(queue.subscription)
+
+    def let_go(self, lease: Lease) -> None:
+        """One message is not under the lease any more."""
+        lease.held -= 1
+        if lease.held == 0:
+            self._retire(lease)
+
+    def _retire(self, lease: Lease) -> None:
+        """A running lease is over; for one that ended before, nothing is left to do."""
+        if lease.deadline_ms == ENDED:
+            return
+        lease.queue.subscription.lease_over()
+        if lease.auto_renew:
+            leases = self.renewed.get(lease.client_id)
+            if leases is not None:
+                leases.discard(lease)
+                if not leases:
+                    del self.renewed[lease.client_id]
+
+    # Messages that are not delivered any more
+
+    def skip(self, queue: QueueProgress, offset: int) -> None:
+        """Of what was never delivered below `offset` nothing is wanted."""
+        queue.skip_to(offset)
+        self.journal.at(EntryKind.SKIP, queue, offset)
+        self._note_move(queue.subscription)
+
+    def trim(self, queue: QueueProgress, offset: int) -> None:
+        """Everything below `offset` is finished."""
+        self.drop(queue, queue.trim(offset))
+        self.journal.at(EntryKind.TRIM, queue, offset)
+        self._note_move(queue.subscription)
+
+    def truncate(self, queue: QueueProgress, offset: int) -> None:
+        """The queue ends earlier than it did when the group consumed it."""
+        self.drop(queue, queue.truncate(offset))
+        self.journal.at(EntryKind.TRUNCATE, queue, offset)
+        self._note_move(queue.subscription)
+
+    def drop(self, queue: QueueProgress, leases: Iterable[Lease]) -> None:
+        """Messages were taken out of the queue; `leases` has the lease of each."""
+        for lease in leases:
+            self.let_go(lease)
+        if not queue.ready:
+            queue.subscription.ready_queues.discard(queue.queue_id)
+
+    # Time
+
+    def next_wakeup_ms(self) -> int | None:
+        """When the next lease of any subscription ends."""
+        while self._wakeups and self._wakeups[0][2].wakeup_ms != self._wakeups[0][0]:
+            heappop(self._wakeups)
+        return self._wakeups[0][0] if self._wakeups else None
+
+    def end_due(self, now_ms: int) -> None:
+        """Ends or renews the leases of all subscriptions whose time has come."""
+        while self._wakeups and self._wakeups[0][0] <= now_ms:
+            wakeup_ms, _, subscription = heappop(self._wakeups)
+            if subscription.wakeup_ms == wakeup_ms:
+                subscription.wakeup_ms = None
+                self.end_due_of(subscription, now_ms)
+                self._plan_wakeup(subscription)
+
+    def end_due_of(self, subscription: Subscription, now_ms: int) -> None:
+        """The same for one subscription."""
+        while (lease := subscription.take_ended(now_ms)) is not None:
+            last_ms = lease.granted_ms + self.options.renew_total_ms
+            if lease.auto_renew and now_ms < last_ms:
+                lease.deadline_ms = min(now_ms + self.options.renew_interval_ms, last_ms)
+                self.note_end(lease, is_new=False)
+            else:
+                self.end(lease)
+
+    def _plan_wakeup(self, subscription: Subscription) -> None:
+        subscription.wakeup_ms = subscription.next_end_ms()
+        if subscription.wakeup_ms is not None:
+            self._serial += 1
+            heappush(self._wakeups, (subscription.wakeup_ms, self._serial, subscription))

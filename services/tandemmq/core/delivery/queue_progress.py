@@ -1,0 +1,325 @@
+"""How far one group has come in one queue, and what of it is still in somebody's hands.
+
+    finished | committed ... some finished, the others in `pending` ... next_offset | never delivered
+
+Everything below `committed` is finished; `committed` itself is not, unless it equals `next_offset`. A pending message
+is leased, or it is *ready*: its lease ended and it waits to be delivered again. What is finished between the two bounds
+is only known by not being in `pending`, so memory depends on what is unfinished and not on how far apart they are.
+
+All transitions are here, made by the live table and by the replay of its journal alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from tandemmq.core.message.record import MessageRecord
+from tandemmq.core.message.stored_message import StoredMessage
+from tandemmq.core.storage.consume_queue import QueueEntry
+
+if TYPE_CHECKING:
+    from tandemmq.core.delivery.subscription import Subscription
+
+__all__ = [
+    "ENDED",
+    "Backlog",
+    "Delivery",
+    "Lease",
+    "LeasedRecord",
+    "QueueProgress",
+    "QueueReader",
+    "QueueState",
+    "Received",
+    "RestoreReport",
+    "SkippedBacklog",
+]
+
+ENDED: Final = 0
+"""Deadline of a lease that is over: below every time of a lease."""
+
+
+class Lease:
+    """Messages of one queue given to one client in one delivery. Identity matters, not content.
+
+    One object for all of them keeps a delivery cheap; a message leaves its lease by being put under another one or by
+    being finished, and the lease is forgotten with the last.
+    """
+
+    __slots__ = (
+        "attempt",
+        "auto_renew",
+        "client_id",
+        "deadline_ms",
+        "granted_ms",
+        "held",
+        "nonce",
+        "offsets",
+        "queue",
+    )
+
+    def __init__(
+        self,
+        queue: QueueProgress,
+        offsets: list[int],
+        *,
+        nonce: int,
+        attempt: int,
+        granted_ms: int,
+        deadline_ms: int,
+        client_id: str,
+        auto_renew: bool,
+    ) -> None:
+        self.queue = queue
+        self.offsets = offsets
+        """What was given, ascending; part of it may be finished or under another lease by now."""
+        self.held = len(offsets)
+        """How many of `offsets` are still under this lease."""
+        self.nonce = nonce
+        """64 bits, unsigned; must be shown to finish one of the messages."""
+        self.attempt = attempt
+        """Deliveries of these messages so far, this one included."""
+        self.granted_ms = granted_ms
+        self.deadline_ms = deadline_ms
+        """Lease time of the end; ENDED when it was noticed."""
+        self.client_id = client_id
+        self.auto_renew = auto_renew
+
+
+class QueueProgress:
+    """One group in one queue; see the module's docstring."""
+
+    __slots__ = (
+        "attempt_id",
+        "committed",
+        "next_offset",
+        "ordered",
+        "pending",
+        "queue_id",
+        "ready",
+        "refused",
+        "reported",
+        "subscription",
+    )
+
+    def __init__(self, subscription: Subscription, queue_id: int, offset: int) -> None:
+        self.subscription = subscription
+        self.queue_id = queue_id
+        self.committed = offset
+        self.next_offset = offset
+        self.reported = -1
+        """`committed` as it was told last; see LeaseTable.take_moved_offsets."""
+        self.pending: dict[int, Lease] = {}
+        """Unfinished messages by queue offset, under their last lease."""
+        self.ready: list[int] = []
+        """Heap of the offsets whose lease ended; each is in `pending`."""
+        self.attempt_id = ""
+        """Who got the last batch of an ordered queue."""
+        self.ordered = False
+        self.refused = False
+        """A receive got nothing because too much is unfinished: an acknowledgement makes room."""
+
+    @property
+    def leased_count(self) -> int:
+        """Messages in somebody's hands."""
+        return len(self.pending) - len(self.ready)
+
+    def grant(self, lease: Lease, next_offset: int) -> None:
+        """Puts the messages of `lease` under it. New ones reach up to `next_offset`; between them nothing was wanted.
+
+        Messages that come from another lease have to be let go of there first.
+        """
+        self.pending.update(dict.fromkeys(lease.offsets, lease))
+        if next_offset > self.next_offset:
+            self.next_offset = next_offset
+        self._settle()
+
+    def finish(self, offset: int) -> Lease:
+        """The message is done with. Returns the lease it was under."""
+        lease = self.pending.pop(offset)
+        if offset == self.committed:
+            self._settle()
+        return lease
+
+    def end(self, lease: Lease) -> None:
+        """Everything still under the lease waits to be delivered again."""
+        lease.deadline_ms = ENDED
+        lease.auto_renew = False
+        for offset in lease.offsets:
+            if self.pending.get(offset) is lease:
+                heappush(self.ready, offset)
+
+    def take_ready(self) -> int:
+        """Removes the oldest ready offset; the caller grants or finishes it."""
+        return heappop(self.ready)
+
+    def skip_to(self, offset: int) -> None:
+        """Of the messages below `offset` that were never delivered none is wanted."""
+        if offset > self.next_offset:
+            self.next_offset = offset
+        self._settle()
+
+    def trim(self, offset: int) -> list[Lease]:
+        """Everything below `offset` is finished, because the store does not hold it any more or the group is further.
+
+        Returns the leases of what was pending there, one for each message.
+        """
+        gone = self._drop([pending for pending in self.pending if pending < offset])
+        self.committed = max(self.committed, offset)
+        self.skip_to(offset)
+        return gone
+
+    def truncate(self, offset: int) -> list[Lease]:
+        """The queue ends at `offset` now: what was known beyond it was another message. Moves back where it has to.
+
+        Returns the leases of what was pending there, one for each message.
+        """
+        gone = self._drop([pending for pending in self.pending if pending >= offset])
+        self.next_offset = min(self.next_offset, offset)
+        self.committed = min(self.committed, offset)
+        self._settle()
+        return gone
+
+    def _drop(self, offsets: list[int]) -> list[Lease]:
+        leases = [self.pending.pop(offset) for offset in offsets]
+        self.ready = [offset for offset in self.ready if offset in self.pending]
+        heapify(self.ready)
+        return leases
+
+    def _settle(self) -> None:
+        """Moves `committed` up to the first unfinished message: one step for each offset in the life of the queue."""
+        pending = self.pending
+        if not pending:
+            self.committed = self.next_offset
+            return
+        committed, limit = self.committed, self.next_offset
+        while committed < limit and committed not in pending:
+            committed += 1
+        self.committed = committed
+
+
+# What a lease table gives back.
+
+
+class Delivery:
+    """One message given to a client."""
+
+    __slots__ = ("attempt", "handle", "queue_id", "queue_offset", "record")
+
+    def __init__(self, record: StoredMessage, handle: str, attempt: int, queue_id: int, queue_offset: int) -> None:
+        self.record: Final = record
+        self.handle: Final = handle
+        self.attempt: Final = attempt
+        """1 for the first delivery."""
+        self.queue_id: Final = queue_id
+        self.queue_offset: Final = queue_offset
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedRecord:
+    """A message under a lease with everything that is stored of it, for a copy to another topic."""
+
+    record: MessageRecord
+    handle: str
+    attempt: int
+    """Deliveries so far; for a dead letter of `receive`, the one that would be too many."""
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(slots=True)
+class Received:
+    """What one receive got."""
+
+    deliveries: list[Delivery]
+    dead_letters: list[LeasedRecord]
+    """Messages delivered as often as allowed. The caller copies them to the dead letter topic, then acknowledges."""
+    more: bool = False
+    """The receive stopped at `max_scanned_per_receive`, not at the end: another one may find something at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedBacklog:
+    """A group that began at the newest message beside older ones, which it will not get by itself."""
+
+    group: str
+    topic: str
+    message_count: int
+    """Older ones that are still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """How much of the files could be used."""
+
+    snapshot_valid: bool
+    """False: bad disk. Groups resume at their stored offsets and messages in flight come again."""
+    journal_bytes: int
+    torn_bytes: int
+    """Cut off the journal: what a crash kept from being written, or what follows a damaged frame."""
+
+
+class Backlog(NamedTuple):
+    """Of one group in all queues of a topic, in messages."""
+
+    new_count: int
+    """Never delivered."""
+    inflight_count: int
+    """Leased."""
+    ready_count: int
+    """Their lease ended; they wait to be delivered again."""
+
+    @property
+    def is_empty(self) -> bool:
+        """The group has finished everything."""
+        return not (self.new_count or self.inflight_count or self.ready_count)
+
+
+class QueueState(NamedTuple):
+    """One group in one queue, for an operator."""
+
+    group: str
+    topic: str
+    queue_id: int
+    committed_offset: int
+    next_offset: int
+    """First message never delivered."""
+    inflight_count: int
+    """Leased messages."""
+    ready_count: int
+    """Messages whose lease ended, waiting to be delivered again."""
+
+
+# What delivery reads of the store.
+
+
+class QueueReader(Protocol):
+    """The queues of a broker. Positions are queue offsets; a queue never written has min and max offset 0."""
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """First message still held."""
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """One past the last message that may be delivered."""
+
+    def entries(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[QueueEntry]:
+        """Up to `count` entries from `start`, without gaps; fewer, but not none, within [min_offset, max_offset)."""
+
+    def has_proven_tags(self, topic: str, queue_id: int, start: int) -> bool:
+        """Whether the tags codes of entries from `start` on may be believed without a look at their records."""
+
+    def messages(
+        self, topic: str, queue_id: int, places: Sequence[int], entries: Sequence[QueueEntry]
+    ) -> list[StoredMessage | None]:
+        """The message of each entry, of which `places` are the queue offsets; None when none belongs to it.
+
+        Ends before the first entry that does not lead to its record: it is damaged, and is to be asked for again later.
+        """
+
+    def wrong_tag(self, topic: str, queue_id: int, place: int) -> None:
+        """An entry has another tags code than its record."""
+
+    def record(self, topic: str, queue_id: int, place: int, entry: QueueEntry) -> MessageRecord | None:
+        """The whole record of an entry; None where there is none, or as long as the entry is damaged."""

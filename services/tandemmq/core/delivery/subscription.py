@@ -1,0 +1,151 @@
+"""One consumer group on one topic: its queues and when its leases end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import ClassVar, Final
+
+from tandemmq.core.delivery.queue_progress import Lease, QueueProgress
+from tandemmq.core.message.property_names import PROPERTY_TAGS
+from tandemmq.core.message.record import tags_code
+
+__all__ = ["Subscription", "TagFilter"]
+
+_PRUNE_FLOOR: Final = 64
+"""So many ends of leases that are gone are no reason to rebuild the heap."""
+
+
+class Subscription:
+    """State of a group on a topic. Ends of leases are a heap; what is over early stays in it until it surfaces."""
+
+    __slots__ = (
+        "_ends",
+        "_running",
+        "group",
+        "has_moved",
+        "number",
+        "queues",
+        "ready_queues",
+        "topic",
+        "turn",
+        "wakeup_ms",
+    )
+
+    def __init__(self, number: int, group: str, topic: str) -> None:
+        self.number = number
+        """Names the subscription in the journal."""
+        self.group = group
+        self.topic = topic
+        self.queues: dict[int, QueueProgress] = {}
+        self.ready_queues: set[int] = set()
+        """Queues with ready messages."""
+        self.has_moved = False
+        """A queue may have another committed offset than was told last."""
+        self.turn = 0
+        """Receives so far: each starts at another queue, so that none is served last for ever."""
+        self.wakeup_ms: int | None = None
+        """For when the table has noted to look at the ends of leases; None when it has not."""
+        self._ends: list[tuple[int, int, Lease]] = []
+        self._running = 0
+
+    def in_turn(self, queue_ids: Sequence[int]) -> list[QueueProgress]:
+        """The queues of `queue_ids`, beginning with another one each time."""
+        found = [self.queues[queue_id] for queue_id in queue_ids]
+        if len(found) > 1:
+            first = self.turn % len(found)
+            self.turn += 1
+            found = found[first:] + found[:first]
+        return found
+
+    def lease_started(self, lease: Lease, serial: int) -> None:
+        """Notes the end of a new lease. `serial` orders equal ends and is never used twice."""
+        self._running += 1
+        self.lease_moved(lease, serial)
+
+    def lease_moved(self, lease: Lease, serial: int) -> None:
+        """Notes another end of a running lease; the former one is void."""
+        if len(self._ends) > 2 * self._running + _PRUNE_FLOOR:
+            self._ends = [end for end in self._ends if _is_current(end)]
+            heapify(self._ends)
+        heappush(self._ends, (lease.deadline_ms, serial, lease))
+
+    def lease_over(self) -> None:
+        """A lease ended, or nothing is left under it."""
+        self._running -= 1
+
+    def next_end_ms(self) -> int | None:
+        """When the next running lease ends."""
+        while self._ends and not _is_current(self._ends[0]):
+            heappop(self._ends)
+        return self._ends[0][0] if self._ends else None
+
+    def take_ended(self, now_ms: int) -> Lease | None:
+        """The next lease whose end has come, if there is one; the caller ends or renews it."""
+        end_ms = self.next_end_ms()
+        if end_ms is None or end_ms > now_ms:
+            return None
+        return heappop(self._ends)[2]
+
+
+def _is_current(end: tuple[int, int, Lease]) -> bool:
+    deadline_ms, _, lease = end
+    return lease.held > 0 and lease.deadline_ms == deadline_ms
+
+
+# Which messages of a topic a consumer wants, by tag.
+#
+# Asked twice: first about the tags code in the ConsumeQueue entry, which costs no read of the CommitLog but lets tags
+# with equal hash pass, then about the tag itself.
+
+_SEPARATOR: Final = "||"
+_FIRST_TAG: Final = f"{PROPERTY_TAGS}\x01".encode()
+_LATER_TAG: Final = b"\x02" + _FIRST_TAG
+_PAIR_END: Final = b"\x02"
+_FIRST_PRINTABLE: Final = " "
+_TRIMMED: Final = "".join(map(chr, range(0x21)))
+"""What Java's String.trim takes off."""
+
+
+@dataclass(frozen=True, slots=True)
+class TagFilter:
+    """A set of tags, or all messages."""
+
+    ALL: ClassVar[TagFilter]
+
+    tags: frozenset[bytes] | None
+    """UTF-8; None lets everything pass, messages without tag included."""
+    codes: frozenset[int] | None
+    """Tags codes of `tags`; None lets everything pass."""
+
+    @classmethod
+    def parse(cls, expression: str) -> TagFilter | None:
+        """Reads `*`, an empty text or `a || b`, as RocketMQ's FilterAPI does; None when it is none of them."""
+        text = expression.strip(_TRIMMED)
+        if text in ("", "*"):
+            return cls.ALL
+        tags = [tag for part in text.split(_SEPARATOR) if (tag := part.strip(_TRIMMED))]
+        if not tags or any("|" in tag or min(tag) < _FIRST_PRINTABLE for tag in tags):
+            return None
+        return cls(frozenset(tag.encode("utf-8", "replace") for tag in tags), frozenset(map(tags_code, tags)))
+
+    def matches(self, properties: bytes) -> bool:
+        """Whether a record with this property string is wanted."""
+        return self.tags is None or _tag_of(properties) in self.tags
+
+
+TagFilter.ALL = TagFilter(None, None)
+
+
+def _tag_of(properties: bytes) -> bytes:
+    """The tag in a property string; empty without one. Does not decode the other properties."""
+    if properties.startswith(_FIRST_TAG):
+        begin = len(_FIRST_TAG)
+    else:
+        found = properties.find(_LATER_TAG)
+        if found < 0:
+            return b""
+        begin = found + len(_LATER_TAG)
+    end = properties.find(_PAIR_END, begin)
+    return properties[begin:] if end < 0 else properties[begin:end]

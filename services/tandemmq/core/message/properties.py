@@ -1,0 +1,161 @@
+"""Java's `String.hashCode`: what RocketMQ stores for tags in a ConsumeQueue and for keys in an IndexFile.
+
+h = sum of unit[i] * 31**(n - 1 - i) over the n UTF-16 code units, modulo 2**32, read as a signed i32. It runs for every
+key of every message, and keys count upwards: unique ids and business keys agree in all but their last digits with those
+before them. So the last two characters are looked up, and the hash of what comes before them is remembered.
+
+A text seen for the first time is one sum of products without a loop in Python, and in floats: their products cost half
+of what those of integers beyond 30 bits do. They are exact, as every sum stays below 2**53.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import mul
+from string import ascii_letters, digits
+from struct import unpack
+from typing import Final
+
+from tandemmq.core.message.property_names import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
+from tandemmq.core.message.record_layout import InvalidProperty
+
+__all__ = [
+    "MAX_PROPERTIES_BYTES",
+    "decode_properties",
+    "encode_properties",
+    "extend_hash",
+    "index_terms",
+    "java_hash",
+    "java_map_order",
+]
+
+_MASK: Final = 0xFFFF_FFFF
+_SIGN: Final = 0x8000_0000
+_ASCII_UNITS: Final = 128
+"""Longest ASCII text hashed in one go: 128 * 127 * 2**32 < 2**46."""
+_CHUNK_UNITS: Final = 32
+"""Any other text goes chunk by chunk: 32 * 65535 * 2**32 < 2**53."""
+
+_SHIFT: Final[tuple[int, ...]] = tuple(pow(31, length, 1 << 32) for length in range(_ASCII_UNITS + 1))
+"""_SHIFT[n] moves a hash n units to the left."""
+
+_WEIGHTS: Final[tuple[tuple[float, ...], ...]] = tuple(
+    tuple(map(float, _SHIFT[:length][::-1])) for length in range(_ASCII_UNITS + 1)
+)
+"""_WEIGHTS[n] are those of a text of n units: 31**(n-1) ... 31**0, modulo 2**32."""
+
+_ENDINGS: Final = {
+    first + second: 31 * ord(first) + ord(second)
+    for first in digits + ascii_letters
+    for second in digits + ascii_letters
+}
+"""Hashes of the last two characters of nearly every key."""
+
+_HEADS_MAX: Final = 1024
+"""Beginnings remembered, some 300 bytes each: those of as many clients that send at the same time."""
+_heads: Final[dict[str, tuple[int, int]]] = {}
+"""By the text before an ending: its own share in the hash of the whole text, and by how much it moves what is before.
+It forgets everything when it is full: keys without order then cost an entry each, and no search for the oldest."""
+
+
+def java_hash(text: str) -> int:
+    """`text.hashCode()` as Java computes it: a signed 32-bit integer."""
+    return extend_hash(0, text)
+
+
+def extend_hash(prefix_hash: int, text: str) -> int:
+    """The hash of `prefix + text`, given `java_hash(prefix)`; signed 32 bits.
+
+    Topics repeat and keys do not: an index keeps the hash of "topic#" and extends it by each key.
+    """
+    ending = _ENDINGS.get(text[-2:])
+    head_text = text[:-2]
+    head = _heads.get(head_text)
+    if head is not None and ending is not None:
+        value = (prefix_hash * head[1] + head[0] + ending) & _MASK
+    elif len(text) <= _ASCII_UNITS and text.isascii():
+        shift = _SHIFT[len(text)]
+        own_value = int(sum(map(mul, _WEIGHTS[len(text)], text.encode())))
+        if ending is not None:
+            if len(_heads) >= _HEADS_MAX:
+                _heads.clear()
+            _heads[head_text] = (own_value - ending) & _MASK, shift
+        value = (prefix_hash * shift + own_value) & _MASK
+    else:
+        value = _extend_chunk_by_chunk(prefix_hash, text) & _MASK
+    return value - (_MASK + 1) if value & _SIGN else value
+
+
+def _extend_chunk_by_chunk(value: int, text: str) -> int:
+    units = _utf16_units(text)
+    for start in range(0, len(units), _CHUNK_UNITS):
+        chunk = units[start : start + _CHUNK_UNITS]
+        value = (value * _SHIFT[len(chunk)] + int(sum(map(mul, _WEIGHTS[len(chunk)], chunk)))) & _MASK
+    return value
+
+
+def _utf16_units(text: str) -> tuple[int, ...]:
+    """Java's view of a text: characters beyond the basic plane are two units."""
+    encoded = text.encode("utf-16-be", "surrogatepass")
+    return unpack(f">{len(encoded) // 2}H", encoded)
+
+
+# The property string of a record: name 0x01 value 0x02, pair after pair, in UTF-8.
+#
+# RocketMQ writes the last 0x02 from 5.2.0 on and leaves it out before; both are read here, the newer form is written.
+# The order of pairs means nothing, but a record that is written again keeps the bytes it was read with.
+
+MAX_PROPERTIES_BYTES: Final = 32767
+"""Length is stored as i16. Longer is PROPERTIES_SIZE_EXCEEDED, which the store answers before anything is written."""
+
+_NAME_END: Final = "\x01"
+_PAIR_END: Final = "\x02"
+_SHORTEST_PAIR: Final = 3
+
+
+def encode_properties(pairs: Iterable[tuple[str, str]]) -> bytes:
+    """The stored form of `pairs`, in their order. Raises InvalidProperty if a separator hides in a name or value.
+
+    A hidden separator would let a sender forge properties of the broker's own, such as REAL_TOPIC.
+    """
+    parts = [f"{name}\x01{value}\x02" for name, value in pairs]
+    text = "".join(parts)
+    if text.count(_NAME_END) != len(parts) or text.count(_PAIR_END) != len(parts):
+        raise InvalidProperty("the name or the value of a property contains the byte 0x01 or 0x02")
+    return text.encode("utf-8", "replace")
+
+
+def decode_properties(raw: bytes) -> dict[str, str]:
+    """Names and values in stored order; like RocketMQ's reader it drops a pair without name or without value."""
+    properties: dict[str, str] = {}
+    for pair in raw.decode("utf-8", "replace").split(_PAIR_END):
+        if len(pair) < _SHORTEST_PAIR:
+            continue
+        name, _, value = pair.partition(_NAME_END)
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def index_terms(properties: dict[str, str]) -> tuple[str | None, tuple[str, ...]]:
+    """What a message is found by: its tag, and the keys to index (the unique key, then each word of KEYS)."""
+    unique_key = properties.get(PROPERTY_UNIQUE_KEY)
+    words = properties.get(PROPERTY_KEYS)
+    keys = [unique_key] if unique_key else []
+    if words:
+        keys += [word for word in words.split(" ") if word]
+    return properties.get(PROPERTY_TAGS), tuple(keys)
+
+
+def java_map_order(names: Iterable[str], *, capacity: int) -> list[str]:
+    """`names` in the order in which a Java HashMap of `capacity` buckets (a power of two) walks them.
+
+    RocketMQ 5.x writes properties in this order: 128 buckets where the broker rebuilt the string, 16 for small maps
+    encoded as built. Only needed to reproduce its bytes.
+    """
+    return sorted(names, key=lambda name: _bucket(name, capacity))
+
+
+def _bucket(name: str, capacity: int) -> int:
+    unsigned = java_hash(name) & 0xFFFF_FFFF
+    return (unsigned ^ (unsigned >> 16)) & (capacity - 1)

@@ -1,0 +1,342 @@
+"""Keeps metadata tables in the files RocketMQ keeps them in, below `config/`.
+
+Beside each file lies `<file>.bak` with the content before the last change. `Disk.write_file` is atomic, so that our own
+crashes never need it; it serves stores whose main file a Java broker, an editor or a bad disk left unreadable.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol, TypeAlias
+
+from tandemmq.core.storage.disk import Disk
+
+__all__ = [
+    "DataVersion",
+    "InvalidGroup",
+    "InvalidTopic",
+    "JavaObject",
+    "JavaText",
+    "JavaValue",
+    "LoadedFrom",
+    "MetadataCorrupt",
+    "MetadataError",
+    "MetadataFile",
+    "MetadataStore",
+    "MetadataTable",
+    "read_java_json",
+    "write_java_json",
+]
+
+
+# What can be wrong with metadata.
+
+
+class MetadataError(ValueError):
+    """Root of everything this package raises on purpose."""
+
+
+class MetadataCorrupt(MetadataError):
+    """A table's text is not what RocketMQ or we write: a torn file or a broken peer.
+
+    The loader falls back to the `.bak` file and refuses to start when that is no better: going on with an empty table
+    would let every consumer group start at the tail. A slave keeps its copy.
+    """
+
+
+class InvalidTopic(MetadataError):
+    """A topic cannot be made as asked; the message says why and what is allowed. The operator's or client's fault."""
+
+
+class InvalidGroup(MetadataError):
+    """A subscription group cannot be made as asked; the message says why. The operator's or client's fault."""
+
+
+FOLDER: Final = "config"
+
+
+class MetadataFile(Enum):
+    """The files; each value is RocketMQ's name."""
+
+    TOPICS = "topics.json"
+    SUBSCRIPTION_GROUPS = "subscriptionGroup.json"
+    CONSUMER_OFFSETS = "consumerOffset.json"
+    DELAY_OFFSETS = "delayOffset.json"
+
+
+class LoadedFrom(Enum):
+    """Where a table came from."""
+
+    MAIN = "main"
+    BACKUP = "backup"
+    """The main file was missing, empty or unreadable: an operator should know."""
+    NOWHERE = "nowhere"
+    """There is neither file: the first start of this store."""
+
+
+class MetadataTable(Protocol):
+    """What a table offers to be kept."""
+
+    def load_json(self, text: str) -> None:
+        """Replaces its content; MetadataCorrupt leaves it as it was."""
+
+
+class MetadataStore:
+    """Loads and persists the tables of one broker. Calls block; two of them must not run on one file at once."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._readable: dict[MetadataFile, bytes] = {}
+        """Content of each main file known to be readable: the only one worth a place in the .bak file."""
+        self._damaged: dict[MetadataFile, bytes] = {}
+        """Content of each main file that could not be read, until it is kept elsewhere."""
+
+    def load(self, file: MetadataFile, table: MetadataTable) -> LoadedFrom:
+        """Fills `table` from the main file or else its `.bak`. MetadataCorrupt when neither is readable and one exists.
+
+        An unreadable table is no empty one, nor is a file of no bytes: with no topics and offsets every group would
+        start over at the tail. What is damaged is kept beside the file that takes its place: `<file>.damaged`.
+        """
+        problems: list[str] = []
+        for path, source in ((_path(file), LoadedFrom.MAIN), (_backup_path(file), LoadedFrom.BACKUP)):
+            data = self._disk.read_file(path)
+            if data is None:
+                continue
+            try:
+                if not data:
+                    raise MetadataCorrupt("the file is empty")
+                table.load_json(data.decode())
+            except (MetadataCorrupt, UnicodeDecodeError) as error:
+                problems.append(f"{path}: {error}")
+                if source is LoadedFrom.MAIN and data:
+                    self._damaged[file] = data
+                continue
+            if source is LoadedFrom.MAIN:
+                self._readable[file] = data
+            return source
+        if problems:
+            raise MetadataCorrupt("; ".join(problems))
+        return LoadedFrom.NOWHERE
+
+    def persist(self, file: MetadataFile, text: str) -> bool:
+        """Makes `text`, a table's `to_json()`, durable; the content before goes to `.bak` first. False: no change.
+
+        Takes the text and not the table, so that it may run in a thread while the table goes on changing.
+        """
+        data = text.encode()
+        before = self._readable.get(file)
+        if before == data:
+            return False
+        if (damaged := self._damaged.get(file)) is not None:
+            self._disk.write_file(f"{_path(file)}.damaged", damaged)
+            del self._damaged[file]
+        if before is not None:
+            self._disk.write_file(_backup_path(file), before)
+        self._disk.write_file(_path(file), data)
+        self._readable[file] = data
+        return True
+
+    def keep_aside(self, file: MetadataFile) -> str:
+        """Copies the file as it is now beside itself, before a change that removes much; gives the copy's path."""
+        path = f"{_path(file)}.before-removal"
+        if (before := self._readable.get(file)) is not None:
+            self._disk.write_file(path, before)
+        return path
+
+
+def _path(file: MetadataFile) -> str:
+    return f"{FOLDER}/{file.value}"
+
+
+def _backup_path(file: MetadataFile) -> str:
+    return f"{FOLDER}/{file.value}.bak"
+
+
+# By what a slave sees that its copy of a metadata table is not its master's any more.
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """RocketMQ's DataVersion.
+
+    A slave compares for equality only: another version is looked at, even an older one. A starting master asks which
+    of two copies is newer.
+    """
+
+    state_version: int = 0
+    """Epoch of the master that wrote it; 0 outside controller mode, and absent in files of RocketMQ 4."""
+    timestamp_ms: int = 0
+    """Wall clock of the last change."""
+    counter: int = 0
+    """Changes since the table was made."""
+
+    def next(self, now_ms: int) -> DataVersion:
+        """The version after one more change at wall time `now_ms`; newer than this one, whatever the clock does."""
+        return DataVersion(self.state_version, max(now_ms, self.timestamp_ms), self.counter + 1)
+
+    def is_newer_than(self, other: DataVersion) -> bool:
+        """Within the history of one table: which of two copies was made later."""
+        return (self.state_version, self.timestamp_ms, self.counter) > (
+            other.state_version,
+            other.timestamp_ms,
+            other.counter,
+        )
+
+    def after(self, other: DataVersion) -> DataVersion:
+        """A version that is newer than either: what came of two copies."""
+        return DataVersion(
+            max(self.state_version, other.state_version),
+            max(self.timestamp_ms, other.timestamp_ms),
+            max(self.counter, other.counter) + 1,
+        )
+
+    def to_fields(self) -> dict[str, JavaValue]:
+        """RocketMQ's JSON object, fields in its order."""
+        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}
+
+    @classmethod
+    def from_object(cls, fields: JavaObject) -> DataVersion:
+        """Reads the `dataVersion` object; MetadataCorrupt when a field is no integer."""
+        return cls(fields.integer("stateVersion", 0), fields.integer("timestamp", 0), fields.integer("counter", 0))
+
+
+# JSON as RocketMQ's brokers write it (fastjson 1.2, pretty print) and read it.
+#
+# Differences from plain JSON: maps with integer keys have bare keys (`{0:12,1:7}`), lines are indented with tabs and
+# there is no space after a colon. The order of keys is kept in both directions, so that a file read from a Java broker
+# is written back byte for byte.
+
+JavaValue: TypeAlias = (
+    "JavaText | str | int | float | bool | Mapping[str, JavaValue] | Mapping[int, JavaValue] | Sequence[JavaValue] "
+    "| None"
+)
+
+_STRING_OR_BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
+"""Strings are matched first, so that what looks like a bare key inside one is left alone."""
+
+
+class JavaText:
+    """A value that is text already: what changes seldom is not printed anew with the table it is in."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, value: JavaValue, *, depth: int) -> None:
+        """`depth` counts the objects around it."""
+        self.text: Final = "".join(_pieces(value, "\n" + "\t" * depth))
+
+
+class JavaObject:
+    """A JSON object whose fields are checked as they are read: a wrong type is MetadataCorrupt and names the field."""
+
+    __slots__ = ("_fields", "_path")
+
+    def __init__(self, fields: object, path: str = "") -> None:
+        if not isinstance(fields, dict):
+            raise MetadataCorrupt(f"{path or 'the text'} is no JSON object")
+        self._fields: dict[str, object] = fields
+        self._path = path
+
+    def integer(self, name: str, default: int) -> int:
+        """The integer called `name`."""
+        value = self._fields.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise MetadataCorrupt(f"{self._name(name)} is no integer")
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """The boolean called `name`."""
+        value = self._fields.get(name, default)
+        if not isinstance(value, bool):
+            raise MetadataCorrupt(f"{self._name(name)} is no boolean")
+        return value
+
+    def text(self, name: str, default: str) -> str:
+        """The string called `name`."""
+        value = self._fields.get(name, default)
+        if not isinstance(value, str):
+            raise MetadataCorrupt(f"{self._name(name)} is no string")
+        return value
+
+    def texts(self, name: str) -> dict[str, str]:
+        """The map from string to string called `name`; empty when it is missing."""
+        inner = self.object(name)
+        return {key: inner.text(key, "") for key in inner}
+
+    def object(self, name: str) -> JavaObject:
+        """The object called `name`; empty when it is missing or null."""
+        value = self._fields.get(name)
+        return JavaObject({} if value is None else value, self._name(name))
+
+    def raw(self, name: str) -> dict[str, JavaValue]:
+        """The object called `name` as it is, to be written back unchanged; empty when it is missing."""
+        return dict(self.object(name)._fields)  # type: ignore[arg-type]  # what json.loads gives is a JavaValue
+
+    def offsets(self, name: str) -> dict[int, int]:
+        """The map from integer to integer called `name`; empty when it is missing."""
+        inner = self.object(name)
+        offsets: dict[int, int] = {}
+        for key in inner:
+            try:
+                number = int(key)
+            except ValueError:
+                raise MetadataCorrupt(f"{self._name(name)} has the key {key!r}, which is no integer") from None
+            offsets[number] = inner.integer(key, 0)
+        return offsets
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
+    def _name(self, name: str) -> str:
+        return f"{self._path}.{name}" if self._path else name
+
+
+def read_java_json(text: str) -> JavaObject:
+    """Parses an object; integer keys may be bare or quoted and come out as strings. MetadataCorrupt if it is none."""
+    try:
+        return JavaObject(json.loads(_STRING_OR_BARE_KEY.sub(_quote_bare_key, text)))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise MetadataCorrupt(f"no JSON: {error}") from error
+
+
+def _quote_bare_key(match: re.Match[str]) -> str:
+    before, key, after = match.groups()
+    return match[0] if key is None else f'{before}"{key}"{after}'
+
+
+def write_java_json(value: JavaValue) -> str:
+    """Pretty-prints as fastjson does. Integer keys stay bare, which a Java broker needs to read them as integers."""
+    return "".join(_pieces(value, "\n"))
+
+
+def _pieces(value: JavaValue, line: str) -> Iterator[str]:
+    """The text of `value`; `line` is a line break with the indentation of the line that `value` starts on."""
+    if isinstance(value, JavaText):
+        yield value.text
+    elif isinstance(value, Mapping) and value:
+        inner_line = line + "\t"
+        before = "{"
+        for key, item in value.items():
+            name = str(key) if isinstance(key, int) else json.dumps(key, ensure_ascii=False)
+            yield f"{before}{inner_line}{name}:"
+            yield from _pieces(item, inner_line)
+            before = ","
+        yield line + "}"
+    elif isinstance(value, Mapping):
+        yield "{}"
+    elif isinstance(value, Sequence) and not isinstance(value, str) and value:
+        inner_line = line + "\t"
+        before = "["
+        for item in value:
+            yield before + inner_line
+            yield from _pieces(item, inner_line)
+            before = ","
+        yield line + "]"
+    else:
+        yield json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,418 @@
+"""How far each consumer group has come in each queue (`consumerOffset.json`).
+
+An offset is the first one not yet acknowledged. It never moves back by itself: not by a late commit, and not on a slave
+whose master is behind. RocketMQ merges whatever the master says, so that a master restarted from an old file sets the
+progress back everywhere and everything is consumed again after the next switch. Only an operator moves it back or lets
+it be forgotten, and a slave has to know that it was one: each such act leaves a mark beside the offsets, the wall clock
+in ms and never the same twice. A slave follows a mark that is newer than its own, whatever it holds. The one exception
+is a log that gave up or lost what was consumed: see `cut`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self, TypeVar
+
+from tandemmq.core.metadata.metadata_store import DataVersion, JavaObject, JavaValue, read_java_json, write_java_json
+from tandemmq.core.metadata.replica_merge import MARKS_KEPT_MS, REMOVALS, REMOVALS_MAX, merged_version, read_removals
+from tandemmq.core.offsets import ConsumerOffset, QueueOffset
+
+__all__ = ["ConsumerOffsetTable", "DelayOffsetTable", "GroupOffset", "OffsetKept", "OperatorActs", "OperatorMarks"]
+
+KeyT = TypeVar("KeyT", str, int)
+
+_RESETS: Final = "operatorResets"
+
+
+class GroupOffset(NamedTuple):
+    """Progress of one group in one queue."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    """First offset not acknowledged."""
+
+
+class OperatorMarks(NamedTuple):
+    """Marks of what operators did, by subscription (topic@group): of queues that were set, and of removals."""
+
+    resets: dict[str, dict[int, int]]
+    removals: dict[str, int]
+
+
+class OperatorActs(NamedTuple):
+    """What operators did."""
+
+    resets: list[GroupOffset]
+    """Where groups go on; a subscription removed before is in `removed` as well."""
+    removed: set[tuple[str, str]]
+    """Progress of (group, topic) that is to be forgotten."""
+
+    @property
+    def are_none(self) -> bool:
+        """The usual case: nothing is to be done."""
+        return not self.resets and not self.removed
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetKept:
+    """A commit below the offset already held was refused; nothing changed."""
+
+    subscription: str
+    """topic@group, RocketMQ's key."""
+    queue_id: int
+    held_offset: int
+    refused_offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.subscription} queue {self.queue_id}: kept {self.held_offset}, not set back to {self.refused_offset}"
+        )
+
+
+class ConsumerOffsetTable:
+    """Progress of all groups. The version changes with every call that moved something."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, dict[int, int]] = {}
+        self._pull_offsets: dict[str, JavaValue] = {}
+        """RocketMQ 5.5's pullOffsetTable, kept as read for Java readers; our consumers have no second progress."""
+        self._resets: dict[str, dict[int, int]] = {}
+        """Marks of queues whose progress was set."""
+        self._removals: dict[str, int] = {}
+        """Marks of subscriptions that were removed; oldest first."""
+        self._version = DataVersion()
+
+    @property
+    def version(self) -> DataVersion:
+        """Compared by slaves."""
+        return self._version
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def offset(self, group: str, topic: str, queue_id: int) -> ConsumerOffset | None:
+        """First offset not acknowledged; None when the group never consumed the queue."""
+        queues = self._offsets.get(f"{topic}@{group}")
+        offset = queues.get(queue_id) if queues else None
+        return None if offset is None else ConsumerOffset(offset)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, *, now_ms: int) -> OffsetKept | None:
+        """Moves forward; says so when it was asked to move back instead."""
+        kept = self.commit_all([GroupOffset(group, topic, queue_id, offset)], now_ms=now_ms)
+        return kept[0] if kept else None
+
+    def commit_all(self, offsets: Iterable[GroupOffset], *, now_ms: int) -> list[OffsetKept]:
+        """Many commits, one change of version."""
+        kept: list[OffsetKept] = []
+        moved = False
+        for group, topic, queue_id, offset in offsets:
+            outcome = self._move_forward(f"{topic}@{group}", queue_id, offset)
+            if isinstance(outcome, OffsetKept):
+                kept.append(outcome)
+            else:
+                moved |= outcome
+        if moved:
+            self._version = self._version.next(now_ms)
+        return kept
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int, *, now_ms: int) -> None:
+        """Sets progress to any offset, because an operator said so."""
+        self.reset_all([GroupOffset(group, topic, queue_id, offset)], now_ms=now_ms)
+
+    def reset_all(self, offsets: Sequence[GroupOffset], *, now_ms: int) -> None:
+        """Many queues at once. Old marks are looked for once: there may be a thousand for each group and topic."""
+        if not offsets:
+            return
+        for group, topic, queue_id, offset in offsets:
+            subscription = f"{topic}@{group}"
+            self._offsets.setdefault(subscription, {})[queue_id] = offset
+            marks = self._resets.setdefault(subscription, {})
+            marks[queue_id] = max(now_ms, marks.get(queue_id, 0) + 1)
+        self._let_old_marks_go(now_ms)
+        self._version = self._version.next(now_ms)
+
+    def cut(self, queue_end: Callable[[str, int], int], *, now_ms: int) -> int:
+        """Sets progress beyond a queue's end back to it: the log lost or gave up what was consumed there. In how many
+        queues. It leaves no mark: a replica that knows that a group came further is to be believed."""
+        cut_count = 0
+        for subscription, queues in self._offsets.items():
+            topic = subscription.partition("@")[0]
+            for queue_id, offset in queues.items():
+                if offset > (end := queue_end(topic, queue_id)):
+                    queues[queue_id] = end
+                    cut_count += 1
+        if cut_count:
+            self._version = self._version.next(now_ms)
+        return cut_count
+
+    def remove_topic(self, topic: str, *, now_ms: int) -> None:
+        """Forgets a deleted topic: groups start anew in one made later under its name."""
+        self._remove([one for one in self._offsets if one.startswith(f"{topic}@")], now_ms)
+
+    def remove_group(self, group: str, *, now_ms: int) -> None:
+        """Forgets a removed group: one of its name starts anew."""
+        self._remove([one for one in self._offsets if one.endswith(f"@{group}")], now_ms)
+
+    def _remove(self, subscriptions: list[str], now_ms: int) -> None:
+        for subscription in subscriptions:
+            del self._offsets[subscription]
+            self._resets.pop(subscription, None)
+            # The newest last, so that the first are the oldest.
+            self._removals[subscription] = max(now_ms, self._removals.pop(subscription, 0) + 1)
+        if subscriptions:
+            self._let_old_marks_go(now_ms)
+            self._version = self._version.next(now_ms)
+
+    @property
+    def marks(self) -> OperatorMarks:
+        """For `acts_since`: of this moment."""
+        resets = {subscription: dict(marks) for subscription, marks in self._resets.items()}
+        return OperatorMarks(resets, dict(self._removals))
+
+    def acts_since(self, marks: OperatorMarks) -> OperatorActs:
+        """What this table knows of operators' acts, and a table with these `marks` does not. A group that goes on
+        elsewhere since is given as it stands."""
+        removed = set()
+        for subscription, marked_ms in self._removals.items():
+            if marked_ms > marks.removals.get(subscription, 0):
+                topic, _, group = subscription.partition("@")
+                removed.add((group, topic))
+        resets = []
+        for subscription, ours in self._resets.items():
+            topic, _, group = subscription.partition("@")
+            known, offsets = marks.resets.get(subscription, {}), self._offsets.get(subscription, {})
+            resets += [
+                GroupOffset(group, topic, queue_id, offsets[queue_id])
+                for queue_id, marked_ms in ours.items()
+                if marked_ms > known.get(queue_id, 0) and queue_id in offsets
+            ]
+        return OperatorActs(resets, removed)
+
+    def _let_old_marks_go(self, now_ms: int) -> None:
+        oldest_ms = now_ms - MARKS_KEPT_MS
+        surplus = len(self._removals) - REMOVALS_MAX
+        for number, (subscription, marked_ms) in enumerate(list(self._removals.items())):
+            if number >= surplus and marked_ms >= oldest_ms:
+                break
+            del self._removals[subscription]
+        self._resets = {
+            subscription: kept
+            for subscription, marks in self._resets.items()
+            if (kept := {queue_id: marked_ms for queue_id, marked_ms in marks.items() if marked_ms >= oldest_ms})
+        }
+
+    def __iter__(self) -> Iterator[GroupOffset]:
+        for subscription, queues in self._offsets.items():
+            topic, _, group = subscription.partition("@")
+            for queue_id, offset in queues.items():
+                yield GroupOffset(group, topic, queue_id, offset)
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every group and topic it has progress in."""
+        return [(group, topic) for topic, _, group in (one.partition("@") for one in self._offsets)]
+
+    def offsets_of(self, group: str, topic: str) -> dict[int, int]:
+        """Progress of a group by queue id; empty when it never consumed the topic."""
+        return dict(self._offsets.get(f"{topic}@{group}", {}))
+
+    def to_json(self) -> str:
+        """The text of `consumerOffset.json`. The marks are ours: RocketMQ passes over fields it does not know."""
+        fields: dict[str, JavaValue] = {"dataVersion": self._version.to_fields(), "offsetTable": self._offsets}
+        if self._pull_offsets:
+            fields["pullOffsetTable"] = self._pull_offsets
+        if self._resets:
+            fields[_RESETS] = self._resets
+        if self._removals:
+            fields[REMOVALS] = self._removals
+        return write_java_json(fields)
+
+    def copied(self) -> Self:
+        """The table as it is now, to be printed in a thread."""
+        copy = type(self)()
+        copy._offsets = {subscription: dict(queues) for subscription, queues in self._offsets.items()}
+        copy._resets = {subscription: dict(marks) for subscription, marks in self._resets.items()}
+        copy._pull_offsets, copy._removals, copy._version = self._pull_offsets, dict(self._removals), self._version
+        return copy
+
+    def load_json(self, text: str) -> None:
+        """Replaces everything, version included, by the text. MetadataCorrupt leaves the table as it was."""
+        read = _read(text)
+        self._version, self._offsets, self._pull_offsets = read.version, read.offsets, read.pull_offsets
+        self._resets, self._removals = read.resets, read.removals
+
+    def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
+        """Merges the master's table: only where an operator was at work something is removed or moves back.
+
+        One line for each offset kept.
+        """
+        theirs = _read(text)
+        for subscription, marked_ms in theirs.removals.items():
+            if marked_ms > self._removals.get(subscription, 0):
+                self._offsets.pop(subscription, None)
+                self._resets.pop(subscription, None)
+        notices: list[str] = []
+        for subscription, queues in theirs.offsets.items():
+            marks, held_marks = theirs.resets.get(subscription, {}), self._resets.get(subscription, {})
+            for queue_id, offset in queues.items():
+                if marks.get(queue_id, 0) > held_marks.get(queue_id, 0):
+                    self._offsets.setdefault(subscription, {})[queue_id] = offset
+                    continue
+                outcome = self._move_forward(subscription, queue_id, offset)
+                if isinstance(outcome, OffsetKept):
+                    notices.append(str(outcome))
+        self._removals = _newer(theirs.removals, self._removals)
+        self._resets = {
+            subscription: _newer(marks, self._resets.get(subscription, {}))
+            for subscription, marks in theirs.resets.items()
+        }
+        self._pull_offsets = theirs.pull_offsets
+        self._version = version
+        return notices
+
+    def merge_replica(self, text: str) -> list[str]:
+        """Takes what a replica holds beside ours, before a master serves; one line for each group that came further.
+
+        The higher offset counts, but for what an operator did: of a subscription removed, or a queue set, by one side
+        alone, what that side knows.
+        """
+        theirs = _read(text)
+        ours = _Read(self._version, self._offsets, self._pull_offsets, self._resets, self._removals)
+        offsets: dict[str, dict[int, int]] = {}
+        resets: dict[str, dict[int, int]] = {}
+        for subscription in {**ours.offsets, **theirs.offsets}:
+            our_mark, their_mark = ours.removals.get(subscription, 0), theirs.removals.get(subscription, 0)
+            sides = [ours] if our_mark > their_mark else [theirs] if their_mark > our_mark else [ours, theirs]
+            queues: dict[int, tuple[int, int]] = {}
+            for side in sides:
+                marks = side.resets.get(subscription, {})
+                for queue_id, offset in side.offsets.get(subscription, {}).items():
+                    # The newer mark first, then the higher offset.
+                    known = (marks.get(queue_id, 0), offset)
+                    queues[queue_id] = max(queues.get(queue_id, known), known)
+            if queues:
+                offsets[subscription] = {queue_id: offset for queue_id, (_, offset) in queues.items()}
+            if marked := {queue_id: mark for queue_id, (mark, _) in queues.items() if mark}:
+                resets[subscription] = marked
+        removals = {name: max(ours.removals.get(name, 0), mark) for name, mark in theirs.removals.items()}
+        removals = dict(sorted({**ours.removals, **removals}.items(), key=lambda item: item[1]))
+        newer, older = (theirs, ours) if theirs.version.is_newer_than(ours.version) else (ours, theirs)
+        merged = _Read(ours.version, offsets, {**older.pull_offsets, **newer.pull_offsets}, resets, removals)
+        self._version = merged_version((ours.version, ours[1:]), (theirs.version, theirs[1:]), merged[1:])
+        _, self._offsets, self._pull_offsets, self._resets, self._removals = merged
+        return [f"progress of {name}" for name, queues in offsets.items() if queues != ours.offsets.get(name)]
+
+    def _move_forward(self, subscription: str, queue_id: int, offset: int) -> OffsetKept | bool:
+        """True when it moved, False when it was there already."""
+        queues = self._offsets.setdefault(subscription, {})
+        held = queues.get(queue_id, -1)
+        if offset < held:
+            return OffsetKept(subscription, queue_id, held, offset)
+        queues[queue_id] = offset
+        return offset != held
+
+
+class _Read(NamedTuple):
+    """A table's text."""
+
+    version: DataVersion
+    offsets: dict[str, dict[int, int]]
+    pull_offsets: dict[str, JavaValue]
+    resets: dict[str, dict[int, int]]
+    removals: dict[str, int]
+
+
+def _read(text: str) -> _Read:
+    fields = read_java_json(text)
+    pulls = fields.object("pullOffsetTable")
+    return _Read(
+        version=DataVersion.from_object(fields.object("dataVersion")),
+        offsets=_offsets_by_name(fields.object("offsetTable")),
+        pull_offsets={subscription: pulls.offsets(subscription) for subscription in pulls},
+        resets=_offsets_by_name(fields.object(_RESETS)),
+        removals=read_removals(fields),
+    )
+
+
+def _offsets_by_name(table: JavaObject) -> dict[str, dict[int, int]]:
+    return {subscription: table.offsets(subscription) for subscription in table}
+
+
+def _newer(theirs: dict[KeyT, int], ours: dict[KeyT, int]) -> dict[KeyT, int]:
+    """Their marks, or ours where they are newer. What a master does not mark any more is old."""
+    return {key: max(marked_ms, ours.get(key, 0)) for key, marked_ms in theirs.items()}
+
+
+# How far each delay level has been delivered (`delayOffset.json`).
+
+
+class DelayOffsetTable:
+    """Next offset of each level's queue in the schedule topic; level n, from 1, is queue n - 1.
+
+    A log that lost its tail may end below it: who delivers goes on at the end of the queue then, or what is put there
+    from now on would never come.
+    """
+
+    def __init__(self) -> None:
+        self._offsets: dict[int, int] = {}
+        self._version = DataVersion()
+
+    @property
+    def version(self) -> DataVersion:
+        """Compared by slaves."""
+        return self._version
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def offset(self, level: int) -> QueueOffset:
+        """First offset not delivered yet; 0 for a level never used."""
+        return QueueOffset(self._offsets.get(level, 0))
+
+    def advance(self, level: int, offset: int, *, now_ms: int) -> None:
+        """Everything below `offset` was delivered. Persisted late it is only delivered again: at least once."""
+        if offset > self._offsets.get(level, -1):
+            self._offsets[level] = offset
+            self._version = self._version.next(now_ms)
+
+    def to_json(self) -> str:
+        """The text of `delayOffset.json`."""
+        return write_java_json({"dataVersion": self._version.to_fields(), "offsetTable": self._offsets})
+
+    def copied(self) -> Self:
+        """The table as it is now, to be printed in a thread."""
+        copy = type(self)()
+        copy._offsets, copy._version = dict(self._offsets), self._version
+        return copy
+
+    def load_json(self, text: str) -> None:
+        """Replaces everything, version included, by the text. MetadataCorrupt leaves the table as it was."""
+        self._version, self._offsets = _read_delay_offset_table(text)
+
+    def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
+        """Takes the master's levels as they are; one line for each that it lacks, which stays as it was."""
+        _, levels = _read_delay_offset_table(text)
+        kept = [
+            f"delay level {level}: kept {offset}, the master has none"
+            for level, offset in self._offsets.items()
+            if level not in levels
+        ]
+        self._offsets = {**self._offsets, **levels}
+        self._version = version
+        return kept
+
+    def merge_replica(self, text: str) -> list[str]:
+        """Takes what a replica holds beside ours, before a master serves; one line for each level that came further."""
+        their_version, theirs = _read_delay_offset_table(text)
+        before = self._offsets
+        merged = {level: max(before.get(level, 0), theirs.get(level, 0)) for level in {**before, **theirs}}
+        self._version = merged_version((self._version, before), (their_version, theirs), merged)
+        self._offsets = merged
+        return [f"delay level {level}" for level, offset in merged.items() if offset != before.get(level)]
+
+
+def _read_delay_offset_table(text: str) -> tuple[DataVersion, dict[int, int]]:
+    fields = read_java_json(text)
+    return DataVersion.from_object(fields.object("dataVersion")), fields.offsets("offsetTable")

@@ -1,0 +1,265 @@
+"""Tables of topics and of groups, and what becomes of their entries when another replica's copy is heard.
+
+A copy that lacks an entry says nothing: its disk may be new, or rolled back. Only an operator removes, and each removal
+leaves a mark beside the entries: the wall clock in ms, never the same twice for one name. A mark stays when an entry of
+the name is made again, so that of two copies the one with the newer mark for a name knows what came of it. So no entry
+is lost that any replica held and nobody removed, whoever is older, empty or heard first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from copy import copy as shallow_copy
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, Self, TypeVar
+
+from tandemmq.core.metadata.metadata_store import (
+    DataVersion,
+    JavaObject,
+    JavaText,
+    JavaValue,
+    read_java_json,
+    write_java_json,
+)
+
+__all__ = [
+    "MARKS_KEPT_MS",
+    "REMOVALS",
+    "REMOVALS_MAX",
+    "Entries",
+    "NamedEntry",
+    "NamedTable",
+    "follow_master",
+    "merge_replica",
+    "merged_version",
+    "read_removals",
+    "removed",
+]
+
+EntryT = TypeVar("EntryT")
+ContentT = TypeVar("ContentT")
+NamedT = TypeVar("NamedT", bound="NamedEntry")
+
+MARKS_KEPT_MS: Final = 30 * 24 * 3_600_000
+"""A replica that was away for longer keeps what it had."""
+REMOVALS_MAX: Final = 10_000
+"""Marks of removals, some 60 bytes of the file each; beyond it the oldest go."""
+REMOVALS: Final = "operatorRemovals"
+"""Their field in the files. It is ours: RocketMQ passes over fields it does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entries(Generic[EntryT]):
+    """What one replica holds."""
+
+    held: dict[str, EntryT]
+    removals: dict[str, int]
+    """Marks of names that were removed at some time, held again or not; oldest first."""
+
+
+class NamedEntry(Protocol):
+    """A topic or a group, as its table sees it."""
+
+    @property
+    def name(self) -> str:
+        """Its key in the table."""
+
+    def check(self) -> None:
+        """Raises unless the entry may be made."""
+
+    def to_fields(self) -> dict[str, JavaValue]:
+        """RocketMQ's JSON object, fields in its order."""
+
+    @classmethod
+    def from_object(cls, name: str, fields: JavaObject) -> Self:
+        """Reads one entry."""
+
+
+class NamedTable(Generic[NamedT]):
+    """All entries of this broker by name, with the marks of removals. The version changes with every change."""
+
+    def __init__(self, entry: type[NamedT], *, kind: str, field: str, kept_field: str = "") -> None:
+        """`kind` names an entry to people, `field` the entries in the file; `kept_field` is one more, kept for Java
+        readers as it was read."""
+        self._entry, self._kind, self._field, self._kept_field = entry, kind, field, kept_field
+        self._entries: Entries[NamedT] = Entries({}, {})
+        self._kept: Mapping[str, JavaValue] = {}
+        self._made_by_brokers: frozenset[str] = frozenset()
+        self._texts: dict[str, tuple[NamedT, JavaText]] = {}
+        self._version = DataVersion()
+
+    @property
+    def version(self) -> DataVersion:
+        """Compared by slaves."""
+        return self._version
+
+    def get(self, name: str) -> NamedT | None:
+        """The entry, if this broker has it."""
+        return self._entries.held.get(name)
+
+    def __iter__(self) -> Iterator[NamedT]:
+        return iter(self._entries.held.values())
+
+    def __len__(self) -> int:
+        return len(self._entries.held)
+
+    def put(self, config: NamedT, *, now_ms: int) -> bool:
+        """Adds or changes an entry; False when it was just so already. Raises what its `check` does."""
+        config.check()
+        if self.get(config.name) == config:
+            return False
+        self._entries.held[config.name] = config
+        self._version = self._version.next(now_ms)
+        return True
+
+    def add_system(self, entries: Iterable[NamedT]) -> None:
+        """Adds those of a new broker that are missing. The table looks no newer for it: a new disk's is the oldest."""
+        made = list(entries)
+        self._made_by_brokers = frozenset(entry.name for entry in made)
+        for entry in made:
+            if self.get(entry.name) is None:
+                self.put(entry, now_ms=self._version.timestamp_ms)
+
+    def remove(self, name: str, *, now_ms: int) -> bool:
+        """Removes an entry because somebody said so, and leaves a mark of it; False when there is none."""
+        if self.get(name) is None:
+            return False
+        self._entries = removed(self._entries, name, now_ms=now_ms)
+        self._version = self._version.next(now_ms)
+        return True
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        fields: dict[str, JavaValue] = {"dataVersion": self._version.to_fields()}
+        if self._kept_field:
+            fields[self._kept_field] = self._kept
+        fields[self._field] = {name: self._text_of(entry) for name, entry in self._entries.held.items()}
+        if self._entries.removals:
+            fields[REMOVALS] = self._entries.removals
+        return write_java_json(fields)
+
+    def _text_of(self, entry: NamedT) -> JavaText:
+        known = self._texts.get(entry.name)
+        if known is None or known[0] is not entry:
+            known = self._texts[entry.name] = (entry, JavaText(entry.to_fields(), depth=2))
+        return known[1]
+
+    def copied(self) -> Self:
+        """The table as it is now, to be printed in a thread. What was printed before is shared."""
+        copy = shallow_copy(self)
+        copy._entries = Entries(dict(self._entries.held), self._entries.removals)
+        if len(self._texts) > 2 * len(self):
+            self._texts = {name: self._texts[name] for name in self._entries.held if name in self._texts}
+        copy._texts = self._texts
+        return copy
+
+    def load_json(self, text: str) -> None:
+        """Replaces everything, version included, by the text. MetadataCorrupt leaves the table as it was."""
+        self._version, self._entries, self._kept = self._read(text)
+
+    def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
+        """Takes the master's table, without losing what no operator removed; one line for each entry kept."""
+        _, master, self._kept = self._read(text)
+        self._entries, kept = follow_master(self._entries, master, made_by_brokers=self._made_by_brokers)
+        self._version = version
+        return [f"{self._kind} {name}: kept, since the master lacks it and nobody deleted it" for name in kept]
+
+    def merge_replica(self, text: str) -> list[str]:
+        """Takes what a replica holds beside ours, before a master serves; one line for each entry that came of it."""
+        before, before_kept = self._entries, self._kept
+        their_version, theirs, their_kept = self._read(text)
+        theirs_newer = their_version.is_newer_than(self._version)
+        self._entries = merge_replica(before, theirs, theirs_newer=theirs_newer)
+        older, newer = (before_kept, their_kept) if theirs_newer else (their_kept, before_kept)
+        self._kept = {**older, **newer}
+        self._version = merged_version(
+            (self._version, (before, before_kept)),
+            (their_version, (theirs, their_kept)),
+            (self._entries, self._kept),
+        )
+        return [f"{self._kind} {name}" for name in self._entries.held if name not in before.held]
+
+    def _read(self, text: str) -> tuple[DataVersion, Entries[NamedT], Mapping[str, JavaValue]]:
+        fields = read_java_json(text)
+        entries = fields.object(self._field)
+        held = {name: self._entry.from_object(name, entries.object(name)) for name in entries}
+        return (
+            DataVersion.from_object(fields.object("dataVersion")),
+            Entries(held, read_removals(fields)),
+            fields.raw(self._kept_field) if self._kept_field else {},
+        )
+
+
+def removed(entries: Entries[EntryT], name: str, *, now_ms: int) -> Entries[EntryT]:
+    """Without an entry, and with a mark that an operator took it away."""
+    held = {key: entry for key, entry in entries.held.items() if key != name}
+    removals = dict(entries.removals)
+    removals[name] = max(now_ms, removals.pop(name, 0) + 1)
+    return Entries(held, _without_old(removals))
+
+
+def merge_replica(ours: Entries[EntryT], theirs: Entries[EntryT], *, theirs_newer: bool) -> Entries[EntryT]:
+    """Both together: of a name removed by one side alone what that side knows, else what either side holds.
+
+    Where both hold a name it is as in the newer table.
+    """
+    held: dict[str, EntryT] = {}
+    for name in {**ours.held, **theirs.held}:
+        our_mark, their_mark = ours.removals.get(name, 0), theirs.removals.get(name, 0)
+        if our_mark == their_mark:
+            first, second = (theirs.held, ours.held) if theirs_newer else (ours.held, theirs.held)
+            held[name] = first[name] if name in first else second[name]
+            continue
+        known = ours.held if our_mark > their_mark else theirs.held
+        if name in known:
+            held[name] = known[name]
+    return Entries(held, _newest(ours.removals, theirs.removals))
+
+
+def follow_master(
+    ours: Entries[EntryT], master: Entries[EntryT], *, made_by_brokers: Collection[str]
+) -> tuple[Entries[EntryT], list[str]]:
+    """What a slave holds after its master's table, and the names it kept although its master lacks them.
+
+    What brokers make by themselves is the master's to say.
+    """
+    held, kept = dict(master.held), []
+    for name, entry in ours.held.items():
+        if name in master.held or name in made_by_brokers:
+            continue
+        if master.removals.get(name, 0) <= ours.removals.get(name, 0):
+            held[name] = entry
+            kept.append(name)
+    return Entries(held, _newest(ours.removals, master.removals)), kept
+
+
+def merged_version(
+    ours: tuple[DataVersion, ContentT], theirs: tuple[DataVersion, ContentT], merged: ContentT
+) -> DataVersion:
+    """The version of what came of two copies: another than either's unless the content is just theirs or ours."""
+    newer, older = (theirs, ours) if theirs[0].is_newer_than(ours[0]) else (ours, theirs)
+    if merged == newer[1]:
+        return newer[0]
+    return newer[0].after(older[0])
+
+
+def read_removals(fields: JavaObject) -> dict[str, int]:
+    """The marks in a table's text."""
+    marks = fields.object(REMOVALS)
+    return {name: marks.integer(name, 0) for name in marks}
+
+
+def _newest(ours: Mapping[str, int], theirs: Mapping[str, int]) -> dict[str, int]:
+    marks = {name: max(ours.get(name, 0), theirs.get(name, 0)) for name in {**ours, **theirs}}
+    return _without_old(dict(sorted(marks.items(), key=lambda mark: mark[1])))
+
+
+def _without_old(removals: dict[str, int]) -> dict[str, int]:
+    """Old by the newest of the marks: a clock is not needed for it."""
+    if not removals:
+        return removals
+    oldest_ms = max(removals.values()) - MARKS_KEPT_MS
+    surplus = len(removals) - REMOVALS_MAX
+    return {
+        name: mark for number, (name, mark) in enumerate(removals.items()) if number >= surplus and mark >= oldest_ms
+    }

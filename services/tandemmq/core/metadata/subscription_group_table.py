@@ -1,0 +1,179 @@
+"""Consumer groups of one broker (`subscriptionGroup.json`)."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from tandemmq.core.metadata.metadata_store import InvalidGroup, JavaObject, JavaValue
+from tandemmq.core.metadata.replica_merge import NamedTable
+
+__all__ = ["CreationLimit", "SubscriptionGroupConfig", "SubscriptionGroupTable"]
+
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_MAX_NAME_LENGTH: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionGroupConfig:
+    """One consumer group. RocketMQ's SubscriptionGroupConfig with its defaults."""
+
+    group_name: str
+    consume_enable: bool = True
+    """False: the group receives nothing."""
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    """True: a queue gives nothing more while something of its last batch is unacknowledged (FIFO group)."""
+    retry_queue_count: int = 1
+    retry_max_times: int = 16
+    """Redeliveries before a message goes to the dead letter topic; the first delivery is not counted."""
+    retry_policy: Mapping[str, JavaValue] = field(default_factory=lambda: MappingProxyType({"type": "CUSTOMIZED"}))
+    """As RocketMQ wrote it; kept for Java readers. Not to be changed."""
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minutes: int = 15
+    attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """RocketMQ 5's group attributes. Not to be changed."""
+
+    @property
+    def name(self) -> str:
+        """Its key in the table."""
+        return self.group_name
+
+    @property
+    def max_attempts(self) -> int:
+        """Deliveries in all, the first included."""
+        return self.retry_max_times + 1
+
+    def check(self) -> None:
+        """Raises InvalidGroup unless the group may be made. What is read from a file or a master is not checked."""
+        if not _NAME.fullmatch(self.group_name) or len(self.group_name) > _MAX_NAME_LENGTH:
+            raise InvalidGroup(
+                f"group name {self.group_name[:300]!r}: use 1 to {_MAX_NAME_LENGTH} of the characters "
+                f"a-z A-Z 0-9 _ - % |"
+            )
+        if self.retry_max_times < 0:
+            raise InvalidGroup(f"group {self.group_name}: retryMaxTimes {self.retry_max_times}; use 0 or more")
+
+    def to_fields(self) -> dict[str, JavaValue]:
+        """RocketMQ's JSON object, fields in its order."""
+        return {
+            "attributes": self.attributes,
+            "brokerId": self.broker_id,
+            "consumeBroadcastEnable": self.consume_broadcast_enable,
+            "consumeEnable": self.consume_enable,
+            "consumeFromMinEnable": self.consume_from_min_enable,
+            "consumeMessageOrderly": self.consume_message_orderly,
+            "consumeTimeoutMinute": self.consume_timeout_minutes,
+            "groupName": self.group_name,
+            "groupRetryPolicy": self.retry_policy,
+            "groupSysFlag": self.group_sys_flag,
+            "notifyConsumerIdsChangedEnable": self.notify_consumer_ids_changed_enable,
+            "retryMaxTimes": self.retry_max_times,
+            "retryQueueNums": self.retry_queue_count,
+            "whichBrokerWhenConsumeSlowly": self.which_broker_when_consume_slowly,
+        }
+
+    @classmethod
+    def from_object(cls, name: str, fields: JavaObject) -> SubscriptionGroupConfig:
+        """Reads one group; what is missing, as in files of RocketMQ 4, has the default."""
+        return cls(
+            group_name=fields.text("groupName", name),
+            consume_enable=fields.flag("consumeEnable", default=True),
+            consume_from_min_enable=fields.flag("consumeFromMinEnable", default=True),
+            consume_broadcast_enable=fields.flag("consumeBroadcastEnable", default=True),
+            consume_message_orderly=fields.flag("consumeMessageOrderly", default=False),
+            retry_queue_count=fields.integer("retryQueueNums", 1),
+            retry_max_times=fields.integer("retryMaxTimes", 16),
+            retry_policy=MappingProxyType(fields.raw("groupRetryPolicy") or {"type": "CUSTOMIZED"}),
+            broker_id=fields.integer("brokerId", 0),
+            which_broker_when_consume_slowly=fields.integer("whichBrokerWhenConsumeSlowly", 1),
+            notify_consumer_ids_changed_enable=fields.flag("notifyConsumerIdsChangedEnable", default=True),
+            group_sys_flag=fields.integer("groupSysFlag", 0),
+            consume_timeout_minutes=fields.integer("consumeTimeoutMinute", 15),
+            attributes=MappingProxyType(fields.texts("attributes")),
+        )
+
+
+class SubscriptionGroupTable(NamedTable[SubscriptionGroupConfig]):
+    """All consumer groups of this broker. RocketMQ's forbiddenTable, group to topic to bits, is kept as read."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            SubscriptionGroupConfig, kind="group", field="subscriptionGroupTable", kept_field="forbiddenTable"
+        )
+
+
+# How many consumer groups clients may bring into being by merely naming them.
+#
+# Each is kept for good, in a file that is written whole and copied to every slave. A client that names new ones in a
+# loop, by mistake or not, takes neither the disk nor the sends of the others.
+
+_CLIENTS_MAX: Final = 1_000
+"""Remembered; the one heard of longest ago is forgotten first."""
+
+
+class CreationLimit:
+    """At most so many a second, of one client and of all, and so many there may be. No clock: the caller tells the
+    time, in ms of the monotonic clock. What was not used in one second may be in the next, no later."""
+
+    def __init__(self, *, per_second: int, per_client_per_second: int, count_max: int) -> None:
+        self._per_second = per_second
+        self._per_client = per_client_per_second
+        self._count_max = count_max
+        self._all = _Allowance(per_second)
+        self._clients: OrderedDict[str, _Allowance] = OrderedDict()
+
+    def refusal(self, client_id: str, *, count: int, now_ms: int) -> str | None:
+        """Why not one more besides `count`, and what to do; None: it is made, and counted."""
+        if count >= self._count_max:
+            return (
+                f"the broker has {count} consumer groups, and subscriptionGroupsMax is {self._count_max}: "
+                "delete groups nobody uses, or raise it"
+            )
+        client = self._clients.get(client_id) or _Allowance(self._per_client)
+        self._clients[client_id] = client
+        self._clients.move_to_end(client_id)
+        if len(self._clients) > _CLIENTS_MAX:
+            self._clients.popitem(last=False)
+        if not client.has_one(now_ms):
+            return (
+                f"client {client_id} names new consumer groups faster than newGroupsPerClientPerSecond="
+                f"{self._per_client}: use one group for each application, or create groups beforehand"
+            )
+        if not self._all.has_one(now_ms):
+            return (
+                f"clients name new consumer groups faster than newGroupsPerSecond={self._per_second}: "
+                "try again in a second, or create groups beforehand"
+            )
+        client.take()
+        self._all.take()
+        return None
+
+
+class _Allowance:
+    """A bucket that holds what one second brings."""
+
+    __slots__ = ("_at_ms", "_left_thousandths", "_per_second")
+
+    def __init__(self, per_second: int) -> None:
+        self._per_second = per_second
+        self._left_thousandths = per_second * 1_000
+        self._at_ms: int | None = None
+
+    def has_one(self, now_ms: int) -> bool:
+        if self._at_ms is not None:
+            came = (now_ms - self._at_ms) * self._per_second
+            self._left_thousandths = min(self._left_thousandths + came, self._per_second * 1_000)
+        self._at_ms = now_ms
+        return self._left_thousandths >= 1_000
+
+    def take(self) -> None:
+        self._left_thousandths -= 1_000

@@ -1,0 +1,150 @@
+"""Finds where two replicas' logs part, by comparing digests of ranges: few questions, little data.
+
+Theory of operation. Both logs began as one, so they share a prefix and part at some record. The search looks at blocks
+of 4 MiB from the common tail backwards, in windows that grow fourfold (logs nearly always part close to the end), until
+a window begins with enough equal bytes; then at 64 KiB blocks of the first block that differs; then at the records of
+ours in the first of those that differs. Logs that part in their last 35 MiB take three questions; a TiB back, about
+four thousand of 256 MiB each.
+
+What is enough. Equal bytes prove that everything before them is equal, too, when the header of a record is among them:
+it holds the store timestamp, the queue offset and its own position. A block alone may hold none. The rest of a
+CommitLog file is filler, and a message that was sent again after a failover may have the same body at the same place in
+a log of other history. A range of twice the largest record holds a header wherever it lies: behind a largest record
+comes at most the filler in whose place another one did not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Final
+
+from tandemmq.core.replication.frames import RemoteProtocolError
+from tandemmq.core.replication.log_history import LogExtent, LogRange
+
+__all__ = ["RANGES_MAX", "RANGE_BYTES_MAX", "TAIL_BYTES", "CommonPrefixSearch", "tail_range"]
+
+# Limits of one question, those of ReplicaService.GetRangeDigests.
+RANGES_MAX: Final = 1_024
+RANGE_BYTES_MAX: Final = 256 << 20
+
+# Twice the largest record with the default maxMessageSize of 4 MiB: body, 32 KiB of properties, topic, fixed fields.
+TAIL_BYTES: Final = 9 << 20
+
+BLOCK_BYTES: Final = 4 << 20
+FINE_BLOCK_BYTES: Final = 64 << 10
+_WINDOW_GROWTH: Final = 4
+_WINDOW_BLOCKS_MAX: Final = RANGE_BYTES_MAX // BLOCK_BYTES
+
+
+class _Phase(Enum):
+    BLOCKS = auto()
+    FINE_BLOCKS = auto()
+    RECORDS = auto()
+    DONE = auto()
+
+
+class CommonPrefixSearch:
+    """Asks for digests of ranges of both logs until the end of the common prefix is known.
+
+    `boundaries(start, end)` lists our record boundaries in [start, end], ascending; `boundary_before(offset)` gives the
+    last one at or below `offset`. Both read our log. `tail_bytes` is twice the largest record. Use: while
+    `next_ranges()` is not empty, get both sides' digests and `answer`. `result` is then a record boundary of ours, or
+    None when nothing is common and the slave has to start over from the master's min offset.
+
+    Cost: at most 1,024 ranges and 256 MiB a question.
+    """
+
+    def __init__(
+        self,
+        *,
+        ours: LogExtent,
+        theirs: LogExtent,
+        boundaries: Callable[[int, int], list[int]],
+        boundary_before: Callable[[int], int],
+        tail_bytes: int = TAIL_BYTES,
+    ) -> None:
+        self._low = max(ours.min_offset, theirs.min_offset)
+        self._high = min(ours.end_offset, theirs.end_offset)
+        self._boundaries = boundaries
+        self._boundary_before = boundary_before
+        self._tail_bytes = tail_bytes
+        self._phase = _Phase.BLOCKS
+        self._window_blocks = min(_WINDOW_GROWTH * -(-tail_bytes // BLOCK_BYTES), _WINDOW_BLOCKS_MAX)
+        self._first_different: LogRange | None = None
+        self._ranges: list[LogRange] = []
+        self.result: int | None = None
+        if self._low >= self._high:
+            self._phase = _Phase.DONE
+        else:
+            self._ask_window(self._high)
+
+    def next_ranges(self) -> list[LogRange]:
+        """Ranges whose digests are wanted from both sides; empty when the search is over."""
+        return self._ranges if self._phase is not _Phase.DONE else []
+
+    def answer(self, *, ours: Sequence[bytes], theirs: Sequence[bytes]) -> None:
+        """Digests of the ranges last asked for, in their order. RemoteProtocolError: the peer gave another number."""
+        assert len(ours) == len(self._ranges), "one digest of ours per range"
+        if len(theirs) != len(self._ranges):
+            raise RemoteProtocolError("bad_digests", f"{len(theirs)} digests for {len(self._ranges)} ranges")
+        different = next((item for item, a, b in zip(self._ranges, ours, theirs, strict=True) if a != b), None)
+        match self._phase:
+            case _Phase.BLOCKS:
+                self._judge_window(different)
+            case _Phase.FINE_BLOCKS:
+                self._ask_records(different)
+            case _Phase.RECORDS:
+                self._finish(self._ranges[-1].end_offset if different is None else different.start_offset)
+            case _Phase.DONE:
+                raise AssertionError("the search is over")
+
+    def _judge_window(self, different: LogRange | None) -> None:
+        window_start, window_end = self._ranges[0].start_offset, self._ranges[-1].end_offset
+        equal_bytes = (window_end if different is None else different.start_offset) - window_start
+        if different is not None:
+            self._first_different = different
+        if equal_bytes < self._tail_bytes and window_start > self._low:
+            self._window_blocks = min(_WINDOW_GROWTH * self._window_blocks, _WINDOW_BLOCKS_MAX)
+            self._ask_window(window_start)
+        elif self._first_different is None:
+            self._finish(self._high)
+        else:
+            self._phase = _Phase.FINE_BLOCKS
+            self._ranges = _blocks(*self._first_different, FINE_BLOCK_BYTES)
+
+    def _ask_window(self, window_end: int) -> None:
+        start_offset = max(self._low, window_end - self._window_blocks * BLOCK_BYTES)
+        self._ranges = _blocks(start_offset, window_end, BLOCK_BYTES)
+
+    def _ask_records(self, block: LogRange | None) -> None:
+        """The block starts anywhere; its first range ends with the record that begins before it or with it."""
+        if block is None:
+            # The larger block differed: the peer's log changed meanwhile. Only what lies before is known to be equal.
+            self._finish(self._ranges[0].start_offset)
+            return
+        ends = [end for end in self._boundaries(*block) if end > block.start_offset][:RANGES_MAX]
+        if not ends:
+            self._finish(block.start_offset)
+            return
+        self._phase = _Phase.RECORDS
+        starts = [block.start_offset, *ends[:-1]]
+        self._ranges = [LogRange(start, end) for start, end in zip(starts, ends, strict=True)]
+
+    def _finish(self, common_end_offset: int) -> None:
+        self._phase = _Phase.DONE
+        boundary = self._boundary_before(common_end_offset)
+        self.result = boundary if boundary > self._low else None
+
+
+def tail_range(extent: LogExtent, *, floor_offset: int = 0, length: int = TAIL_BYTES) -> LogRange:
+    """The end of a log: what a slave states to prove that its log is its master's.
+
+    `length` is twice the largest record, so that a record's header is in it; nothing below `floor_offset`, the master's
+    min offset, is included, since the master cannot compare it.
+    """
+    return LogRange(max(extent.min_offset, floor_offset, extent.end_offset - length), extent.end_offset)
+
+
+def _blocks(start_offset: int, end_offset: int, size: int) -> list[LogRange]:
+    return [LogRange(offset, min(offset + size, end_offset)) for offset in range(start_offset, end_offset, size)]

@@ -1,0 +1,409 @@
+"""Whether a starting master may serve with the log it has, must fetch more first, or has to wait (ADR 28).
+
+Theory of operation. The shell tells what NameServers remember of the group and what each replica answers; `next_step`
+says what follows. Nothing is decided by a clock but how long to look for members that nobody ever heard of.
+
+    Wait     for a replica that may hold more, or for an operator who gives it up
+    Fetch    a replica's log and metadata, and then ask again
+    Serve    in a new epoch
+
+Which log is better. Each byte was written in one epoch, by one master. The better log is the one whose last byte is of
+the later epoch; of two that end in the same epoch, the longer one. (Raft compares logs so.) An empty log is the worst
+of all: a disk that is new, or came back with less, never wins.
+
+Who must be heard. Every member that anybody remembers: our own disk, a NameServer, or a replica that answers. A member
+need not be heard when our log is *whole* and *witnessed*. Whole: this very disk stopped in order, or was killed and the
+machine ran on, and recovery cut nothing but a torn record. Then it has all that it ever sent, and no slave can have
+more. Witnessed: somebody else remembers this disk in our last epoch with no more log than it has, so it is no older
+copy of itself; and no other disk is remembered with a better log than ours, so no damage at our log's end looks like
+the end. What is remembered is as old as the last heartbeat, about a second.
+
+Disks that are gone. A member that answers from another disk than the one remembered has lost that one; and so have we,
+when another disk is remembered in our place. Nobody waits for such a disk, unless it held more than the best log.
+
+A new group is one that nobody ever heard of. Members that the settings announce, and nobody heard of, get a while to
+come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final, TypeAlias
+
+from tandemmq.core.replication.log_history import LogExtent, LogHistory, newest_memories
+from tandemmq.core.routing.values import ReplicaMemory
+
+__all__ = ["Fetch", "MasterStart", "OwnReplica", "Relation", "ReplicaAnswer", "Serve", "StartStep", "Wait", "memory_of"]
+
+NEW_GROUP_GRACE_MS: Final = 10_000
+"""How long members that nobody ever heard of are looked for. Slaves that run register within a few seconds."""
+
+_Rank: TypeAlias = tuple[int, int]
+"""Epoch of the last byte, and the end: the greater one is the better log."""
+
+
+class Relation(Enum):
+    """A replica's log beside ours."""
+
+    WITHIN = auto()
+    """Theirs ends where ours does or before, and ours begins with it."""
+    EXTENDS = auto()
+    """Theirs begins with ours and goes on."""
+    PARTED = auto()
+    """They differ below both ends, or theirs begins behind our end."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnReplica:
+    """This broker as its disk has it."""
+
+    broker_id: int
+    disk_id: str
+    extent: LogExtent
+    history: LogHistory
+    is_whole: bool
+    """Stopped in order, or killed on a machine that ran on; and recovery cut nothing but a torn record."""
+
+    @property
+    def rank(self) -> _Rank:
+        return _rank(self.extent, self.history)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAnswer:
+    """Another member as it answered. `disk_id` is empty, and the history too, for a version that has none."""
+
+    broker_id: int
+    endpoint: str
+    disk_id: str
+    extent: LogExtent
+    history: LogHistory
+    relation: Relation
+    serving: bool = False
+    remembers: tuple[ReplicaMemory, ...] = ()
+    promised_epoch: int = 0
+    """The greatest that it knows of, or promised to a master that starts."""
+
+    @property
+    def rank(self) -> _Rank:
+        return _rank(self.extent, self.history)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """`reason` is for people. `missing` are the disks that are waited for, `damaged_tables` the metadata (file and what
+    is wrong) that no replica in reach has; without either no operator can end the wait."""
+
+    reason: str
+    missing: tuple[ReplicaMemory, ...] = ()
+    lost_bytes: int = 0
+    """How much more than the best log in reach the missing disks are known to hold; they may hold more."""
+    end_offset: int = 0
+    """Of the best log in reach."""
+    damaged_tables: tuple[tuple[str, str], ...] = ()
+    needs_operator: bool = False
+    """It does not end by itself, unless what is missing comes back."""
+
+    @property
+    def is_acceptable(self) -> bool:
+        """An operator may give up what is waited for."""
+        return bool(self.missing or self.damaged_tables)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """The answer to fetch from: its log extends ours, or is better than ours from where they part."""
+
+    answer: ReplicaAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """`reason` is for people; `given_up` are disks that an operator gave up."""
+
+    epoch: int
+    reason: str
+    given_up: tuple[ReplicaMemory, ...] = ()
+    lost_bytes: int = 0
+
+
+StartStep: TypeAlias = "Wait | Fetch | Serve"
+
+
+@dataclass(slots=True)
+class MasterStart:
+    """One start of a master. Times are monotonic ms."""
+
+    own: OwnReplica
+    total_replicas: int
+    name_servers: frozenset[str]
+    """All that are configured."""
+    recovery_timeout_ms: int
+    started_ms: int
+    remembered: tuple[ReplicaMemory, ...] = ()
+    """What our own disk remembers of the others."""
+    accepts_loss: bool = False
+    """An operator gave up whatever cannot be reached."""
+    given_up: frozenset[str] = frozenset()
+    """Disks that an operator gave up by their names."""
+    _told: dict[str, tuple[ReplicaMemory, ...]] = field(default_factory=dict)
+    _last_name_server_ms: int = 0
+    _answers: dict[str, ReplicaAnswer] = field(default_factory=dict)
+    _rivals: dict[str, str] = field(default_factory=dict)
+    _copies: tuple[str, ...] = ()
+    _unusable: dict[str, str] = field(default_factory=dict)
+    _heard_epoch: int = 0
+
+    # What the shell hears
+
+    def name_server_told(self, address: str, memories: Iterable[ReplicaMemory], *, now_ms: int) -> None:
+        """What a NameServer remembers of our group; nothing is an answer as well."""
+        if address not in self._told:
+            self._last_name_server_ms = now_ms
+        self._told[address] = tuple(memories)
+
+    def rivals_are(self, rivals: Mapping[str, str], *, copies: Iterable[str] = ()) -> None:
+        """Live brokers registered under our id with another disk: disk id -> metadata endpoint. And `copies`: metadata
+        endpoints of those registered with our very disk, of which only one can be the disk.
+
+        A registration of our own last disk may be alive for a while, at an address that is ours by now: it is left out
+        by whoever asked there and heard himself.
+        """
+        self._copies = tuple(sorted(copies))
+        self._rivals = {disk_id: endpoint for disk_id, endpoint in rivals.items() if disk_id != self.own.disk_id}
+        for disk_id in [disk_id for disk_id, answer in self._answers.items() if self._is_rival(answer)]:
+            if disk_id not in self._rivals:
+                del self._answers[disk_id]
+
+    def hear_anew(self) -> None:
+        """All members are asked again: what they said before may be less than they hold by now."""
+        self._answers.clear()
+
+    def replica_answered(self, answer: ReplicaAnswer) -> None:
+        """A member answered. The newest answer of a disk counts."""
+        if answer.disk_id == self.own.disk_id and answer.disk_id:
+            return
+        self._answers[_key(answer)] = answer
+
+    def log_changed(self, own: OwnReplica) -> None:
+        """Our log is another one now: what was said of it is void."""
+        self._heard_epoch = max(self._heard_epoch, self.own.history.last_epoch)
+        self.own = own
+        self._answers.clear()
+        self._unusable.clear()
+
+    def promise_refused(self, answer: ReplicaAnswer, epoch: int) -> None:
+        """The member knows of `epoch`: a later one has to be begun. What it said of its log may be old news."""
+        self._answers.pop(_key(answer), None)
+        self._heard_epoch = max(self._heard_epoch, epoch)
+
+    def cannot_fetch(self, answer: ReplicaAnswer, reason: str) -> None:
+        """The answer's log is better, and cannot be taken over: somebody has to look."""
+        self._unusable[answer.disk_id] = f"{_who(answer.broker_id, answer.disk_id)} at {answer.endpoint} {reason}"
+
+    @property
+    def answers(self) -> list[ReplicaAnswer]:
+        """Best first."""
+        return sorted(self._answers.values(), key=lambda answer: answer.rank, reverse=True)
+
+    def endpoints_remembered(self) -> list[str]:
+        """Metadata endpoints at which members of the group were, for those who are not registered now."""
+        return sorted({memory.metadata_endpoint for memory in self._memories().values() if memory.metadata_endpoint})
+
+    @property
+    def run_of_us(self) -> int:
+        """The greatest number of starts that others remember of our disk. More than it counts: it was rolled back."""
+        return max((memory.run for memory in self._memories_of_us()), default=0)
+
+    # What follows
+
+    def next_step(self, *, now_ms: int) -> StartStep:
+        """What to do now."""
+        if (rival := self._rival_reason()) is not None:
+            return Wait(rival, needs_operator=True)
+        best = max((answer for answer in self._answers.values()), key=lambda answer: answer.rank, default=None)
+        best_rank = self.own.rank if best is None else max(self.own.rank, best.rank)
+        is_proven = self._is_proven()
+        missing = [] if is_proven else self._missing(best_rank)
+        waits_for = [] if self.accepts_loss else [one for one in missing if one.disk_id not in self.given_up]
+        if waits_for:
+            return self._wait_for(waits_for, best_rank)
+        unusable = {disk_id for disk_id in self._unusable if disk_id not in self.given_up and not self.accepts_loss}
+        if unusable:
+            return Wait(
+                "; ".join(sorted(self._unusable[disk_id] for disk_id in unusable)),
+                missing=tuple(memory_of(answer) for answer in self.answers if answer.disk_id in unusable),
+                end_offset=best_rank[1],
+                needs_operator=True,
+            )
+        if best is not None and best.rank > self.own.rank and best.disk_id not in self._unusable:
+            return Fetch(best)
+        is_accepted = self.accepts_loss or bool(self.given_up)
+        if not is_proven and not is_accepted and (unheard := self._unheard_reason(now_ms)) is not None:
+            return Wait(unheard)
+        given_up = tuple(missing)
+        return Serve(
+            epoch=1 + self._greatest_epoch(),
+            reason=self._why(is_proven, given_up),
+            given_up=given_up,
+            lost_bytes=_bytes_beyond(best_rank, given_up),
+        )
+
+    # Inside
+
+    def _memories(self) -> dict[str, ReplicaMemory]:
+        """Of every disk but ours."""
+        memories = newest_memories(
+            [
+                *self.remembered,
+                *(memory for told in self._told.values() for memory in told),
+                *(memory for answer in self._answers.values() for memory in answer.remembers),
+            ]
+        )
+        return {disk_id: memory for disk_id, memory in memories.items() if disk_id not in ("", self.own.disk_id)}
+
+    def _missing(self, best_rank: _Rank) -> list[ReplicaMemory]:
+        """Disks that may hold more than the best log in reach."""
+        answered_ids = {answer.broker_id for answer in self._answers.values()}
+        missing = []
+        for disk_id, memory in sorted(self._memories().items()):
+            if disk_id in self._answers:
+                continue
+            is_gone = memory.broker_id == self.own.broker_id or memory.broker_id in answered_ids
+            if not (is_gone or memory.left) or self._knew_more(memory, best_rank):
+                missing.append(memory)
+        if self.own.is_whole:
+            # Then this disk was rolled back: the newer copy of it is not here. After a loss of power less is expected.
+            missing += [memory for memory in self._memories_of_us() if self._knew_more(memory, best_rank)][:1]
+        return missing
+
+    def _knew_more(self, memory: ReplicaMemory, best_rank: _Rank) -> bool:
+        """The disk held more than the best log in reach, or some of an epoch that nobody in reach has heard of."""
+        if not memory.end_offset:
+            return False
+        histories = [self.own.history, *(answer.history for answer in self._answers.values())]
+        if memory.epoch > max(history.last_epoch for history in histories):
+            return True
+        return memory.epoch >= best_rank[0] and memory.end_offset > best_rank[1]
+
+    def _memories_of_us(self) -> list[ReplicaMemory]:
+        """What others remember of our own disk."""
+        memories = [memory for told in self._told.values() for memory in told]
+        memories += [memory for answer in self._answers.values() for memory in answer.remembers]
+        return [memory for memory in memories if memory.disk_id == self.own.disk_id]
+
+    def _is_proven(self) -> bool:
+        """Nobody can have more than we do: our log is whole, and witnessed."""
+        if not self.own.is_whole or self.own.extent.is_empty:
+            return False
+        last_epoch, end_offset = self.own.history.last_epoch, self.own.extent.end_offset
+        if self._greatest_epoch() > last_epoch:
+            return False
+        of_us = self._memories_of_us()
+        if any(memory.epoch > last_epoch or memory.end_offset > end_offset for memory in of_us):
+            return False
+        if any(self._knew_more(memory, self.own.rank) for memory in self._memories().values()):
+            # What they have came from here: something is gone, and recovery took the gap for the end of the log.
+            return False
+        return any(memory.epoch == last_epoch for memory in of_us)
+
+    def _greatest_epoch(self) -> int:
+        return max(
+            self.own.history.last_epoch,
+            self._heard_epoch,
+            *(max(answer.history.last_epoch, answer.promised_epoch) for answer in self._answers.values()),
+            *(memory.epoch for memory in self._memories().values()),
+            *(memory.epoch for told in self._told.values() for memory in told),
+            0,
+        )
+
+    def _is_rival(self, answer: ReplicaAnswer) -> bool:
+        return answer.broker_id == self.own.broker_id
+
+    def _rival_reason(self) -> str | None:
+        """Another process has our broker id: of two that start, the one with the worse log waits.
+
+        Of two on copies of one disk both wait, unless one serves: nobody can tell which is the disk.
+        """
+        if self._copies:
+            return (
+                f"another process runs on a copy of this very disk, at {', '.join(self._copies)}; stop one of the two, "
+                "and keep the disk that was used last"
+            )
+        for disk_id, endpoint in sorted(self._rivals.items()):
+            answer = self._answers.get(disk_id)
+            if answer is None or answer.serving or (answer.rank, answer.disk_id) > (self.own.rank, self.own.disk_id):
+                return (
+                    f"another process is broker {self.own.broker_id} of this group, at {endpoint} with disk {disk_id}; "
+                    "stop one of the two, or give it a brokerId of its own"
+                )
+        return None
+
+    def _wait_for(self, missing: list[ReplicaMemory], best_rank: _Rank) -> Wait:
+        whom = ", ".join(
+            f"{_who(memory.broker_id, memory.disk_id)}, last known to hold {memory.end_offset} bytes"
+            + (f", at {memory.metadata_endpoint}" if memory.metadata_endpoint else "")
+            for memory in missing
+        )
+        return Wait(
+            f"a replica may hold more than the {best_rank[1]} bytes in reach: {whom}",
+            missing=tuple(missing),
+            lost_bytes=_bytes_beyond(best_rank, missing),
+            end_offset=best_rank[1],
+            needs_operator=True,
+        )
+
+    def _unheard_reason(self, now_ms: int) -> str | None:
+        """Members that the settings announce, and nobody has heard of; None: they were looked for long enough."""
+        heard = len({answer.broker_id for answer in self._answers.values()} - {self.own.broker_id})
+        heard_all = heard >= self.total_replicas - 1
+        grace_ms = min(NEW_GROUP_GRACE_MS, self.recovery_timeout_ms)
+        silent = sorted(self.name_servers - self._told.keys())
+        if silent:
+            limit_ms = grace_ms if heard and heard_all else self.recovery_timeout_ms
+            has_source = self._told or heard or (self.own.is_whole and not self.own.extent.is_empty)
+            if now_ms - self.started_ms < limit_ms or not has_source:
+                return f"these NameServers have not said yet whether they know this group: {', '.join(silent)}"
+        if heard_all:
+            return None
+        if now_ms - max(self.started_ms, self._last_name_server_ms) >= grace_ms:
+            return None
+        return f"totalReplicas={self.total_replicas}, and {heard} other member(s) have been heard so far"
+
+    def _why(self, is_proven: bool, given_up: tuple[ReplicaMemory, ...]) -> str:
+        if given_up:
+            return "an operator accepted the loss"
+        if is_proven:
+            return "the log is whole, and others remember it so"
+        if self._answers:
+            return "every member that anybody remembers was heard"
+        return "nobody ever heard of another member of this group"
+
+
+def memory_of(answer: ReplicaAnswer) -> ReplicaMemory:
+    """What is worth remembering of an answer."""
+    return ReplicaMemory(
+        broker_id=answer.broker_id,
+        disk_id=answer.disk_id,
+        epoch=answer.history.last_epoch,
+        end_offset=answer.extent.end_offset,
+        metadata_endpoint=answer.endpoint,
+    )
+
+
+def _key(answer: ReplicaAnswer) -> str:
+    return answer.disk_id or f"broker {answer.broker_id}"
+
+
+def _rank(extent: LogExtent, history: LogHistory) -> _Rank:
+    return (0, 0) if extent.is_empty else (history.epoch_of_last_byte(extent.end_offset), extent.end_offset)
+
+
+def _bytes_beyond(best_rank: _Rank, memories: Iterable[ReplicaMemory]) -> int:
+    return max((memory.end_offset - best_rank[1] for memory in memories if memory.end_offset > best_rank[1]), default=0)
+
+
+def _who(broker_id: int, disk_id: str) -> str:
+    return f"broker {broker_id} with disk {disk_id}" if disk_id else f"broker {broker_id}"

@@ -1,0 +1,43 @@
+"""Which queue of a topic a message goes to, as RocketMQ's proxy chooses it (SendMessageActivity, 5.5)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tandemmq.core.message.properties import java_hash
+
+__all__ = ["QueueRotation", "queue_of_message_group"]
+
+_LCG_MULTIPLIER: Final = 2862933555777941757
+_MASK_64: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class QueueRotation:
+    """Deals messages out to a topic's queues in turn; each topic has a turn of its own."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, int] = {}
+
+    def next_queue(self, topic: str, queue_count: int) -> int:
+        """The next queue id, 0 to `queue_count` - 1."""
+        turn = self._turns.get(topic, 0)
+        self._turns[topic] = turn + 1
+        return turn % queue_count
+
+
+def queue_of_message_group(message_group: str, queue_count: int) -> int:
+    """The queue of an ordered message group: the same for every client language, and for RocketMQ's proxy.
+
+    Guava's `Hashing.consistentHash(group.hashCode(), queueCount)` (jump hash): when queues are added, only the groups
+    that move to the new ones move at all.
+    """
+    assert queue_count > 0, "a writable topic has at least one queue"
+    state = java_hash(message_group) & _MASK_64
+    candidate = 0
+    while True:
+        state = (_LCG_MULTIPLIER * state + 1) & _MASK_64
+        fraction = ((state >> 33) + 1) / float(1 << 31)
+        following = int((candidate + 1) / fraction)
+        if following >= queue_count:
+            return candidate
+        candidate = following

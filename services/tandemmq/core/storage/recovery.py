@@ -1,0 +1,413 @@
+"""Recovery: finds the end of the log after a stop, makes it the end for good, and derives what is missing.
+
+The log is the truth; its end is the end of the last valid record. ConsumeQueues and index are derived from it and made
+to agree with it. Steps, in an order that may be interrupted anywhere and begun again:
+
+1. Find an *anchor*: a record boundary up to which log and ConsumeQueues are known to be durable. Our checkpoint names
+   one exactly (logics_physical_offset), and then only what came after it is read. A Java broker's may not; then
+   RocketMQ's own rules choose a file.
+2. Load the ConsumeQueues, without what lies beyond the anchor if the stop was unclean, and the index.
+3. Walk the log from the anchor to the first thing that is no record, and dispatch each record again (idempotent).
+4. Drop ConsumeQueue and index entries beyond that end, durably.
+5. Sync the records that were walked over and their entries, and say so in the checkpoint. Unless the stop was clean
+   they are stored again first: after an fsync that failed, the kernel calls pages clean that never reached the disk,
+   and a sync would vouch for them without writing any. Entries are written anew by the walk.
+6. Cut the log: everything behind the end is cleared, durably; what is more than a torn record is kept aside before.
+   Only then may anything be appended, or a stale record could come back under a torn new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tandemmq.core.message.record_decoder import RecordFound
+from tandemmq.core.storage.commit_log import CommitLog
+from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable, StopKind
+from tandemmq.core.storage.disk import Disk, DiskFull
+from tandemmq.core.storage.dispatch import BatchDone, Dispatcher, LogScan, first_record, record_at, scan_log
+from tandemmq.core.storage.flush_jobs import StoreCheckpoint
+from tandemmq.core.storage.index_table import IndexTable
+from tandemmq.core.storage.kept_tail import KeptTail, LogTail, describe_damage, is_cut_kept, keep_tail, read_log_tail
+
+__all__ = [
+    "Recovered",
+    "RecoveryProgress",
+    "RecoveryReport",
+    "clear_run_marks",
+    "read_stop_kind",
+    "recover",
+    "set_doubtful_run_marks",
+    "set_run_marks",
+]
+
+
+# How far a recovery has come, for those who wait for the broker.
+
+_ALMOST: Final = 0.99
+"""What is left when the log is read: syncing, and clearing what lies behind its end."""
+
+
+class RecoveryProgress:
+    """Written by the thread that recovers, read by any other: single attributes, each of them whole at any time."""
+
+    def __init__(self) -> None:
+        self.started_ms: int | None = None
+        """Monotonic; None before it began."""
+        self.duration_ms: int | None = None
+        """None before it ended."""
+        self.read_bytes = 0
+        """Of the log, by now."""
+        self.bytes_to_read = 0
+        """At most: where the log ends is what recovery finds out."""
+
+    def begin(self, *, now_ms: int) -> None:
+        """Recovery begins."""
+        self.started_ms = now_ms
+        self.duration_ms = None
+        self.read_bytes = self.bytes_to_read = 0
+
+    def end(self, *, now_ms: int) -> None:
+        """The store is recovered."""
+        assert self.started_ms is not None, "a recovery that never began"
+        self.duration_ms = now_ms - self.started_ms
+
+    def elapsed_ms(self, *, now_ms: int) -> int:
+        """How long it took, or has taken by now."""
+        if self.duration_ms is not None:
+            return self.duration_ms
+        return now_ms - self.started_ms if self.started_ms is not None else 0
+
+    @property
+    def ratio(self) -> float:
+        """Share of the work that is done, at least: 1 when the recovery has ended, and not before."""
+        if self.duration_ms is not None:
+            return 1.0
+        return _ALMOST * min(1.0, self.read_bytes / self.bytes_to_read) if self.bytes_to_read else 0.0
+
+
+_INDEX_REBUILD_BYTES_MAX: Final = 2 << 30
+"""How far back the index is entered again after a power loss: some ten seconds of start-up. RocketMQ enters no more
+than what its recovery reads anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What a start found; for the log line and for the decision whether this broker may lead."""
+
+    clean: bool
+    """The last run was ended in order."""
+    same_boot: bool
+    """Unclean, but the machine ran on: every byte the killed process had stored is there."""
+    start_offset: int
+    """Where the walk through the log began."""
+    end_offset: int
+    redispatched_records: int
+    """Records walked over."""
+    truncated_bytes: int
+    """Distance from the end of the log to the end of what was behind it and is gone now."""
+    damage: str
+    """What was lost by something else than the stop, or by it though ConsumeQueues or index still tell of it (see
+    log_tail), in words with offsets; "" if nothing was. A log that ends early together with them is not told: only
+    who knows how far it went can say so."""
+    damaged_queues: tuple[tuple[str, int, int], ...]
+    """ConsumeQueues whose files were damaged: topic, queue id, first entry that was made again from the log."""
+    kept_tail: KeptTail | None
+    """What was cut, if it was more than a torn record."""
+    stop_reason: str
+    """Why the log ends where it does."""
+    duration_ms: int
+
+    @property
+    def may_have_lost(self) -> bool:
+        """Whether records that were appended may be missing: not flushed before a power loss, or damaged."""
+        return bool(self.damage) or (not self.clean and not self.same_boot)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The state the store goes on with."""
+
+    scan: LogScan
+    checkpoint: StoreCheckpoint
+    truncated_bytes: int
+    damage: str
+    kept_tail: KeptTail | None
+
+
+def recover(
+    *,
+    disk: Disk,
+    log: CommitLog,
+    queues: ConsumeQueueTable,
+    index: IndexTable | None,
+    dispatcher: Dispatcher,
+    checkpoint: StoreCheckpoint,
+    stop: StopKind,
+    progress: RecoveryProgress,
+    wall_ms: int,
+    doubt_tail: Callable[[], None],
+) -> Recovered:
+    """Brings log, ConsumeQueues and index, none of which is loaded yet, to one consistent, durable end.
+
+    `doubt_tail` makes every start from now on a doubtful one: called where the log is damaged, before the damage is out
+    of sight. `wall_ms` names what is kept of it.
+    """
+    log.load()
+    if not log.files.file_count:
+        return _start_empty(disk, log, queues, index, checkpoint, stop=stop, doubt_tail=doubt_tail)
+    vouched_offset = checkpoint.logics_physical_offset
+    durable = _durable_record(log, checkpoint)
+    told_end = 0
+
+    def note_told(physical_offset: int, physical_end: int) -> None:
+        """What was derived from the log tells of a record, and may be gone when the next start looks for it."""
+        nonlocal told_end
+        if physical_end > told_end:
+            told_end = physical_end
+            if record_at(log.files, physical_offset, file_bytes=log.file_bytes) is None:
+                doubt_tail()
+
+    damaged_from = queues.load(
+        stop,
+        durable_offset=durable.physical_offset if durable is not None else 0,
+        log_end=log.files.end_offset,
+        farthest=lambda entry: note_told(entry.physical_offset, entry.physical_end),
+    )
+    index_lost_from = None
+    if index is not None:
+        index_lost_from = index.load(stop, durable_timestamp_ms=checkpoint.index_message_timestamp_ms)
+        if checkpoint.index_message_timestamp_ms != index.durable_timestamp_ms:
+            checkpoint = replace(checkpoint, index_message_timestamp_ms=index.durable_timestamp_ms)
+            checkpoint.save(disk)
+    if durable is not None and queues.last_physical_end > durable.physical_offset:
+        start_offset = durable.physical_offset
+        dispatch_from = start_offset + durable.size
+    else:
+        start_offset = dispatch_from = _rocketmq_start(log, checkpoint, stop, queues.last_physical_end)
+        if stop is not StopKind.CLEAN:
+            # Nothing vouches for these entries. All of them are made again by the walk.
+            queues.truncate(start_offset)
+    if damaged_from is not None and damaged_from < dispatch_from:
+        # A file's start is a record's start. What is there already is left alone.
+        start_offset = dispatch_from = max(log.files.first_offset, log.files.file_start(damaged_from))
+    if index is not None and stop is StopKind.KILLED:
+        # Only here: after a power loss a part that was taken back may have come back.
+        note_told(index.last_physical_offset, index.last_physical_offset + 1)
+        # What a killed process was just entering may be there in part. The walk enters it anew.
+        index.truncate(dispatch_from, log.stored_ms)
+    progress.bytes_to_read = log.files.end_offset - start_offset
+    if index_lost_from is not None:
+        _rebuild_index(log, dispatcher, index_lost_from, dispatch_from, progress)
+    read_before = progress.read_bytes
+
+    def dispatch(record: RecordFound) -> None:
+        progress.read_bytes = read_before + record.physical_offset - start_offset
+        if record.physical_offset >= dispatch_from:
+            dispatcher.dispatch(record)
+
+    def dispatch_many(view: memoryview, position: int, limit: int, physical_offset: int) -> BatchDone | None:
+        progress.read_bytes = read_before + physical_offset - start_offset
+        if physical_offset < dispatch_from:
+            return None
+        return _with_room(
+            dispatcher.dispatch_batch(view, position, limit, physical_offset=physical_offset, with_zeros=False)
+        )
+
+    scan = scan_log(
+        log.files,
+        start_offset,
+        file_bytes=log.file_bytes,
+        limit_offset=log.files.end_offset,
+        check_crc=True,
+        on_record=dispatch,
+        on_many=dispatch_many,
+    )
+    tail = read_log_tail(log.files, scan.end_offset, file_bytes=log.file_bytes)
+    if tail.size and is_cut_kept(disk, log, start_offset=tail.start_offset, end_offset=tail.end_offset):
+        tail = LogTail(tail.start_offset, tail.start_offset, is_torn_record=False)
+    damage = describe_damage(
+        tail,
+        stop,
+        reason=scan.stop_reason,
+        vouched_offset=vouched_offset,
+        told_end=told_end,
+    )
+    if damage:
+        doubt_tail()
+    kept_tail = None
+    if tail.size and (damage or not tail.is_torn_record):
+        kept_tail = keep_tail(
+            disk,
+            log,
+            start_offset=tail.start_offset,
+            end_offset=tail.end_offset,
+            wall_ms=wall_ms,
+            reason=damage or scan.stop_reason,
+        )
+    queues.truncate(scan.end_offset)
+    if index is not None:
+        index.truncate(scan.end_offset, log.stored_ms)
+    if stop is not StopKind.CLEAN:
+        log.store_again(scan.start_offset, scan.end_offset)
+    for segment in log.files.segments(scan.start_offset, scan.end_offset):
+        segment.sync()
+    queues.write_out()
+    queue_sync = queues.take_sync()
+    if queue_sync is not None:
+        queue_sync.run()
+    checkpoint = _checkpoint_at(scan, checkpoint)
+    checkpoint.save(disk)
+    truncated_bytes = log.set_end(scan.end_offset)
+    log.flushed_offset = scan.end_offset
+    if log.min_offset:
+        queues.correct_min_offsets(log.min_offset)
+    return Recovered(scan, checkpoint, truncated_bytes, damage, kept_tail)
+
+
+def _checkpoint_at(scan: LogScan, checkpoint: StoreCheckpoint) -> StoreCheckpoint:
+    """Vouches for what was recovered, and for nothing behind its end: other records will lie there."""
+    last = scan.last_record
+    if last is not None:
+        return replace(
+            checkpoint,
+            physic_message_timestamp_ms=max(checkpoint.physic_message_timestamp_ms, last.store_timestamp_ms),
+            logics_message_timestamp_ms=max(checkpoint.logics_message_timestamp_ms, last.store_timestamp_ms),
+            logics_physical_offset=last.physical_offset,
+        )
+    if checkpoint.logics_physical_offset < scan.end_offset:
+        return checkpoint
+    return checkpoint.vouching_for_nothing()
+
+
+def _start_empty(
+    disk: Disk,
+    log: CommitLog,
+    queues: ConsumeQueueTable,
+    index: IndexTable | None,
+    checkpoint: StoreCheckpoint,
+    *,
+    stop: StopKind,
+    doubt_tail: Callable[[], None],
+) -> Recovered:
+    """Without a log, whatever was derived from one is wrong."""
+    scan = LogScan(0, 0, 0, None, "no files")
+    nothing = LogTail(0, 0, is_torn_record=False)
+    damage = describe_damage(nothing, stop, reason=scan.stop_reason, vouched_offset=checkpoint.logics_physical_offset)
+    if damage:
+        doubt_tail()
+    queues.remove_all()
+    if index is not None:
+        index.load(StopKind.CLEAN, durable_timestamp_ms=0)
+        index.remove_all()
+    if checkpoint != StoreCheckpoint():
+        checkpoint = StoreCheckpoint()
+        checkpoint.save(disk)
+    log.set_end(0)
+    return Recovered(scan, checkpoint, 0, damage, None)
+
+
+def _durable_record(log: CommitLog, checkpoint: StoreCheckpoint) -> RecordFound | None:
+    """The record our checkpoint vouches for; None if it names none, or the log has none there (a Java broker ran)."""
+    offset = checkpoint.logics_physical_offset
+    return record_at(log.files, offset, file_bytes=log.file_bytes) if offset > 0 else None
+
+
+def _rocketmq_start(log: CommitLog, checkpoint: StoreCheckpoint, stop: StopKind, queues_end: int) -> int:
+    """Start of the file from which RocketMQ would recover (CommitLog.recoverNormally, recoverAbnormally of 5.3.3)."""
+    files = log.files
+    last_start = files.end_offset - log.file_bytes
+    if stop is StopKind.CLEAN:
+        return max(files.first_offset, min(files.file_start(max(0, queues_end - 1)), last_start))
+    file_start = last_start
+    while file_start > files.first_offset:
+        first = first_record(files, file_start, file_bytes=log.file_bytes)
+        if first is not None and 0 < first.store_timestamp_ms <= checkpoint.min_timestamp_ms:
+            break
+        file_start -= log.file_bytes
+    return file_start
+
+
+def _with_room(done: BatchDone | None) -> BatchDone | None:
+    """DiskFull: a store without room for what is derived does not start, as after a single record."""
+    if done is not None and done.no_room:
+        raise DiskFull("no room for the ConsumeQueues and the index")
+    return done
+
+
+def _rebuild_index(
+    log: CommitLog, dispatcher: Dispatcher, lost_from: int, end_offset: int, progress: RecoveryProgress
+) -> None:
+    """Enters the records of [lost_from, end_offset) into the index again, as far back as is worth the time."""
+    oldest = max(log.files.first_offset, log.files.file_start(max(0, end_offset - _INDEX_REBUILD_BYTES_MAX)))
+    start_offset = max(lost_from, oldest)
+    progress.bytes_to_read += max(0, end_offset - start_offset)
+
+    def enter_many(view: memoryview, position: int, limit: int, physical_offset: int) -> BatchDone | None:
+        progress.read_bytes = physical_offset - start_offset
+        return _with_room(
+            dispatcher.dispatch_batch(
+                view, position, limit, physical_offset=physical_offset, with_zeros=False, index_only=True
+            )
+        )
+
+    scan_log(
+        log.files,
+        start_offset,
+        file_bytes=log.file_bytes,
+        limit_offset=end_offset,
+        check_crc=False,
+        on_record=dispatcher.dispatch_to_index,
+        on_many=enter_many,
+    )
+    progress.read_bytes = max(0, end_offset - start_offset)
+
+
+# The two files that tell the next start how this run ended: RocketMQ's `abort`, and a `boot` of our own.
+#
+# | file  | content                       | written                      | removed                        |
+# |-------|-------------------------------|------------------------------|--------------------------------|
+# | abort | process id, decimal           | when the store begins to run | last step of an orderly stop   |
+# | boot  | Disk.boot_id() of the machine | before `abort`               | before `abort`                 |
+#
+# An `abort` file at start means that the last run was not ended. If `boot` names this very run of the machine, the
+# kernel still has all that the killed process wrote; if it is missing (a Java broker ran) or names another, pages may
+# be lost.
+#
+# A store that may have lost pages stays without `boot` until its owner says that nothing is missing any more: the
+# answer to "was anything lost?" must survive a kill, and an orderly stop, in the middle of fetching what was lost.
+
+_ABORT_PATH: Final = "abort"
+_BOOT_PATH: Final = "boot"
+
+
+def read_stop_kind(disk: Disk) -> StopKind:
+    """How the last run ended."""
+    if disk.read_file(_ABORT_PATH) is None:
+        return StopKind.CLEAN
+    if disk.read_file(_BOOT_PATH) == disk.boot_id().encode():
+        return StopKind.KILLED
+    return StopKind.POWER_LOST
+
+
+def set_run_marks(disk: Disk, *, process_id: int) -> None:
+    """The store runs from now on. Only after a recovery is complete and durable: a crash in it must not look harmless.
+
+    `boot` first. A crash between the two after an orderly stop finds a store nothing was added to; after a crash
+    `abort` is still there, and what `boot` says is true by then.
+    """
+    disk.write_file(_BOOT_PATH, disk.boot_id().encode())
+    disk.write_file(_ABORT_PATH, str(process_id).encode())
+
+
+def set_doubtful_run_marks(disk: Disk, *, process_id: int) -> None:
+    """The store runs, but pages that were lost before may be missing: the next start is to ask the same question."""
+    disk.remove(_BOOT_PATH)
+    disk.write_file(_ABORT_PATH, str(process_id).encode())
+
+
+def clear_run_marks(disk: Disk) -> None:
+    """The store has stopped in order; everything is durable."""
+    disk.remove(_BOOT_PATH)
+    disk.remove(_ABORT_PATH)

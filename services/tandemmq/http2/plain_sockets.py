@@ -1,0 +1,326 @@
+"""The sockets of connections without TLS, read and written without asyncio's transports (ADR 25).
+
+The loop watches one descriptor for all of them, an epoll of their own. When it is readable, one system call names the
+sockets that are ready, and each is read once:
+
+    loop -> epoll.poll -> recv_into -> Connection.receive; at the end of the turn: Connection.take_output -> send
+
+A socket stays with its descriptor until the turn after its end, so that no descriptor is used again while a poll that
+named it is gone through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from time import monotonic
+from typing import Final
+
+from tandemmq.http2.connection import Connection
+from tandemmq.http2.output import PendingOutput
+
+__all__ = ["CLOSE_TIMEOUT_S", "WRITE_BUFFER_BYTES", "PlainSocket", "PlainSockets"]
+
+WRITE_BUFFER_BYTES: Final = 256 << 10
+"""Above it no more DATA is handed to a socket that does not take it."""
+CLOSE_TIMEOUT_S: Final = 1.0
+"""How long a peer may take to read the last words."""
+# Down to it DATA flows again: as in asyncio's transports, a quarter.
+_RESUME_BYTES: Final = WRITE_BUFFER_BYTES // 4
+# Sockets of one turn, some 20 ms of requests; the rest is ready in the next, behind all others of the loop.
+_EVENTS_MAX: Final = 256
+_READABLE: Final = 0x001  # EPOLLIN
+_WRITABLE: Final = 0x004  # EPOLLOUT
+
+
+class PlainSockets:
+    """All of one server's. Event loop only."""
+
+    def __init__(
+        self,
+        memory: memoryview,
+        output: PendingOutput,
+        connect: Callable[[str, float, Callable[[], None], Callable[[], None]], Connection],
+    ) -> None:
+        """Every socket is read into `memory`. `connect` makes a connection: of its peer, the time, and what it calls
+        when it has output, and output that may wait. Raises OSError without a descriptor left."""
+        self.memory: Final = memory
+        self.output: Final = output
+        self.connect: Final = connect
+        self.loop: Final = asyncio.get_running_loop()
+        self._sockets: dict[int, PlainSocket] = {}
+        self._epoll = select.epoll()
+        self.loop.add_reader(self._epoll.fileno(), self._on_ready)
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    def open_now(self) -> list[PlainSocket]:
+        """The sockets themselves."""
+        return list(self._sockets.values())
+
+    def add(self, sock: socket.socket) -> None:
+        """Serves a connected socket that does not block. OSError: the kernel cannot watch it; it is the caller's."""
+        fd = sock.fileno()
+        self._epoll.register(fd, _READABLE)
+        self._sockets[fd] = PlainSocket(self, sock, fd)
+
+    def close(self) -> None:
+        """Serves no more; all sockets are gone."""
+        assert not self._sockets, "abort them first"
+        self.loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+
+    # What sockets ask for
+
+    def watch(self, fd: int, events: int) -> None:
+        """From now on a socket is ready when one of `events` is true of it."""
+        self._epoll.modify(fd, events)
+
+    def unwatch(self, fd: int) -> None:
+        """A socket is never ready again."""
+        self._epoll.unregister(fd)
+
+    def forget(self, fd: int) -> None:
+        """A socket's descriptor is closed."""
+        del self._sockets[fd]
+
+    def _on_ready(self) -> None:
+        sockets = self._sockets
+        if len(sockets) == 1:
+            # It is that one, whatever it is ready for: asking is a system call more for each message that is alone.
+            next(iter(sockets.values())).on_ready(_READABLE | _WRITABLE)
+            return
+        for fd, events in self._epoll.poll(0, _EVENTS_MAX):
+            sockets[fd].on_ready(events)
+
+
+class PlainSocket:
+    """One connection with its socket and timer."""
+
+    def __init__(self, sockets: PlainSockets, sock: socket.socket, fd: int) -> None:
+        self._sockets = sockets
+        self._memory = sockets.memory
+        self._sock = sock
+        self._fd = fd
+        self._watched = _READABLE
+        # Taken from the connection and not yet by the socket; None: the socket takes what comes.
+        self._unsent: bytearray | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+        self._is_closing = False
+        self._is_over = False
+        # The peer does not read, so it is not read: its PINGs would pile up answers.
+        self._is_paused = False
+        self._connection = sockets.connect(_peer_of(sock), monotonic(), self._has_output, self._has_waiting_output)
+        self._arm()
+
+    def on_ready(self, events: int) -> None:
+        """Does what the socket is ready for. Errors and ends are not looked up in `events`: the calls tell."""
+        try:
+            if self._unsent is not None and events != _READABLE:
+                self._send_unsent()
+            if events != _WRITABLE and self._watched & _READABLE:
+                self._read()
+        except Exception as error:
+            self.fail(error)
+
+    def write_out(self) -> None:
+        """See `Writer`."""
+        if self._is_closing:
+            return
+        connection = self._connection
+        while data := connection.take_output():
+            self._send(data)
+            if self._is_over:
+                return
+            if self._is_paused:
+                break
+        connection.output_written(self._unsent_bytes())
+        if connection.is_closed or connection.is_drained:
+            self._close()
+
+    def fail(self, error: Exception) -> None:
+        """See `Writer`."""
+        self._sockets.loop.call_exception_handler(
+            {"message": "a connection ends for an error in its handling", "exception": error}
+        )
+        self._end()
+
+    def drain(self) -> None:
+        """Tells the peer to go elsewhere."""
+        if not self._is_over:
+            self._connection.drain(monotonic())
+            self._arm()
+
+    def abort(self) -> None:
+        """Cuts the connection."""
+        if not self._is_over:
+            self._connection.output_written(self._unsent_bytes())
+            self._end()
+
+    # Input
+
+    def _read(self) -> None:
+        try:
+            size = self._sock.recv_into(self._memory)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._end()
+            return
+        if not size:
+            # No gRPC client stops writing and goes on reading; whoever looks like it is gone.
+            self._close()
+            return
+        connection = self._connection
+        connection.receive(bytes(self._memory[:size]), monotonic())
+        if connection.is_closed:
+            self._has_output()  # its last words, then the end
+        elif connection.next_deadline() < self._timer_at:
+            self._arm()
+
+    # Output
+
+    def _has_output(self) -> None:
+        self._sockets.output.add(self)
+
+    def _has_waiting_output(self) -> None:
+        self._sockets.output.add_waiting(self)
+
+    def _send(self, data: bytes) -> None:
+        unsent = self._unsent
+        if unsent is None:
+            try:
+                sent = self._sock.send(data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError:
+                self._end()
+                return
+            if sent == len(data):
+                return
+            unsent = self._unsent = bytearray(memoryview(data)[sent:])
+            self._watch()
+        else:
+            unsent += data
+        if len(unsent) > WRITE_BUFFER_BYTES and not self._is_paused:
+            self._is_paused = True
+            self._connection.pause_output(monotonic(), len(unsent))
+            self._watch()
+            self._arm()
+
+    def _send_unsent(self) -> None:
+        unsent = self._unsent
+        assert unsent is not None
+        try:
+            sent = self._sock.send(unsent)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._end()
+            return
+        del unsent[:sent]
+        self._connection.output_written(len(unsent))
+        if not unsent:
+            self._unsent = None
+            if self._is_closing:
+                self._end()
+                return
+        if self._is_paused and not self._is_closing and len(unsent) <= _RESUME_BYTES:
+            self._is_paused = False
+            self._connection.resume_output(monotonic())
+            self.write_out()
+            if self._is_closing:
+                return
+            self._arm()
+        self._watch()
+
+    def _unsent_bytes(self) -> int:
+        return 0 if self._unsent is None else len(self._unsent)
+
+    def _watch(self) -> None:
+        """Waits for what there is to do."""
+        events = 0 if self._is_paused or self._is_closing else _READABLE
+        if self._unsent is not None:
+            events |= _WRITABLE
+        if events != self._watched:
+            self._watched = events
+            self._sockets.watch(self._fd, events)
+
+    # Time
+
+    def _arm(self) -> None:
+        deadline = self._connection.next_deadline()
+        if deadline < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = deadline
+            self._timer = self._sockets.loop.call_at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at = inf
+        connection = self._connection
+        try:
+            connection.on_time(monotonic())
+        except Exception as error:
+            self.fail(error)
+            return
+        if connection.is_closed or connection.is_drained:
+            self._has_output()
+        else:
+            self._arm()
+
+    # Ends
+
+    def _close(self) -> None:
+        """Ends the connection behind what was taken of it, for which a peer that does not read has little time."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if self._unsent is None:
+            self._connection.output_written()
+            self._end()
+            return
+        self._watch()
+        self._sockets.loop.call_later(CLOSE_TIMEOUT_S, self.abort)
+
+    def _end(self) -> None:
+        """The socket is not used any more. It is closed a turn later: see the module's docstring."""
+        if self._is_over:
+            return
+        self._is_over = self._is_closing = True
+        self._unsent = None
+        self._watched = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._sockets.unwatch(self._fd)
+        self._sockets.loop.call_soon(self._lost)
+
+    def _lost(self) -> None:
+        self._sockets.forget(self._fd)
+        self._sock.close()
+        # Hooks may have something to say to other calls of this connection; nobody is there to hear it.
+        self._connection.lost()
+
+
+def _peer_of(sock: socket.socket) -> str:
+    """The peer's address the way gRPC writes it."""
+    address: object = None
+    with suppress(OSError):
+        address = sock.getpeername()
+    return peer_text(address)
+
+
+def peer_text(address: object) -> str:
+    """An address of `socket`'s the way gRPC writes it."""
+    if not isinstance(address, tuple) or len(address) < 2:
+        return "unix:"
+    host, port = address[0], address[1]
+    return f"ipv6:[{host}]:{port}" if ":" in str(host) else f"ipv4:{host}:{port}"

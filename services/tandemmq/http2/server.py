@@ -1,0 +1,402 @@
+"""The asyncio part: a listening port, and connections that asyncio's transports serve: with TLS, or accepted
+elsewhere. All others are served by `plain_sockets`.
+
+All answers of one turn of the loop go out in one write per connection. TLS is told from plain HTTP/2 by its first byte,
+as RocketMQ's proxy does, so that one port serves both where the operator allows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from enum import StrEnum
+from functools import partial
+from math import inf
+from typing import Final
+
+from tandemmq.http2.connection import Connection
+from tandemmq.http2.errors import Limits, Usage
+from tandemmq.http2.frames import RequestShape
+from tandemmq.http2.hpack import Header
+from tandemmq.http2.output import PendingOutput
+from tandemmq.http2.plain_sockets import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, PlainSocket, PlainSockets, peer_text
+from tandemmq.http2.stream import Stream
+
+__all__ = ["Server", "TlsMode"]
+
+# One read may hold 100 usual requests, some 1.5 ms of the loop; more at once would make other connections wait. Larger
+# requests fill it: of half the size, batches of 32 KiB take 1.6 times the system calls and 4 % more instructions.
+_READ_BYTES: Final = 128 << 10
+_BACKLOG: Final = 1_024
+_ACCEPTS_PER_TURN: Final = 64
+_TLS_HANDSHAKE: Final = 0x16
+_OUT_OF_FILES_PAUSE_S: Final = 1.0
+
+
+class TlsMode(StrEnum):
+    """Which clients a port takes; RocketMQ's `tls.server.mode`."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
+class Server:
+    """Serves one port. Event loop only.
+
+    `new_stream` makes a call as `Stream` is made. `counters` counts what limits refused, by the names
+    in `Limits`, and "connections_accepted".
+    """
+
+    def __init__(
+        self,
+        new_stream: Callable[[Connection, int, list[Header], RequestShape], Stream],
+        *,
+        limits: Limits | None = None,
+        tls: ssl.SSLContext | None = None,
+        tls_mode: TlsMode = TlsMode.DISABLED,
+        write_soon: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
+        """`tls` must offer ALPN "h2"; needed unless `tls_mode` is DISABLED. `write_soon` calls back when all that this
+        turn of the loop brought was handled; `call_soon` of the loop, unless somebody has better.
+        """
+        assert tls is not None or tls_mode is TlsMode.DISABLED, "TLS needs a context"
+        self.limits: Final = limits or Limits()
+        self.usage: Final = Usage()
+        self.counters: Final[Counter[str]] = Counter()
+        self._new_stream: Final = new_stream
+        self._tls: Final = tls
+        self._tls_mode: Final = tls_mode
+        self._output: Final = PendingOutput(write_soon)
+        self._listeners: list[socket.socket] = []
+        self._plain: PlainSockets | None = None
+        self._protocols: set[_Protocol] = set()
+        self._undecided: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        # One read at a time on one thread: all connections read into the same memory. Not the bytearray itself, since
+        # asyncio's TLS reads record after record into slices of it, which would be copies.
+        self._memory: Final = memoryview(bytearray(_READ_BYTES))
+
+    @property
+    def connection_count(self) -> int:
+        """Connections open now."""
+        return len(self._protocols) + len(self._plain or ()) + len(self._undecided)
+
+    def listen(self, host: str, port: int) -> int:
+        """Listens and gives the port. OSError when the address is taken or not this machine's."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6 and host == "::":
+                # Every address of the machine, IPv4's too.
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.setblocking(False)
+            listener.bind((host, port))
+            listener.listen(_BACKLOG)
+            if self._plain is None:
+                self._plain = PlainSockets(self._memory, self._output, self.new_connection)
+        except OSError:
+            listener.close()
+            raise
+        self._listeners.append(listener)
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+        return int(listener.getsockname()[1])
+
+    def adopt(self, transport: asyncio.Transport, received: bytes) -> None:
+        """Serves a connection that was accepted elsewhere, and of which `received` was read already."""
+        protocol = _Protocol(self)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.received(received)
+
+    async def stop(self, *, limit_s: float) -> None:
+        """Takes no new connections and calls, lets those in progress end within `limit_s`, then cuts them off."""
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            loop.remove_reader(listener)
+            listener.close()
+        self._listeners.clear()
+        for sock in list(self._undecided):
+            self._settle(sock)
+            sock.close()
+        for connected in self._connected():
+            connected.drain()
+        deadline = loop.time() + limit_s
+        while self.connection_count and loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connected in self._connected():
+            connected.abort()
+        for task in list(self._tasks):
+            task.cancel()
+        # They are lost in a later turn of the loop.
+        deadline = loop.time() + CLOSE_TIMEOUT_S
+        while self.connection_count and loop.time() < deadline:
+            await asyncio.sleep(0)
+        if self._plain is not None:
+            self._plain.close()
+            self._plain = None
+
+    def flush(self) -> None:
+        """Writes what every connection has to say, now rather than at the end of this turn of the loop."""
+        self._output.flush()
+
+    def _connected(self) -> list[_Protocol | PlainSocket]:
+        return [*self._protocols, *(self._plain.open_now() if self._plain is not None else ())]
+
+    # Accepting
+
+    def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, _address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    # The connection stays in the backlog; accepting again at once would spin.
+                    self.counters["accept_failed"] += 1
+                    loop.remove_reader(listener)
+                    loop.call_later(_OUT_OF_FILES_PAUSE_S, self._resume_accepting, listener)
+                return
+            if self.connection_count + len(self._tasks) >= self.limits.connections:
+                self.counters["connection_refused"] += 1
+                sock.close()
+                continue
+            self.counters["connections_accepted"] += 1
+            sock.setblocking(False)
+            with suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls_mode is TlsMode.PERMISSIVE:
+                # Its first byte decides.
+                timer = loop.call_later(self.limits.preface_timeout_s, self._give_up_undecided, sock)
+                self._undecided[sock] = timer
+                loop.add_reader(sock, self._decide, sock)
+            else:
+                self._connect(sock, use_tls=self._tls_mode is TlsMode.ENFORCING)
+
+    def _resume_accepting(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _decide(self, sock: socket.socket) -> None:
+        try:
+            first = sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        self._settle(sock)
+        if first:
+            self._connect(sock, use_tls=first[0] == _TLS_HANDSHAKE)
+        else:
+            sock.close()
+
+    def _give_up_undecided(self, sock: socket.socket) -> None:
+        self.counters["preface_timeout"] += 1
+        self._settle(sock)
+        sock.close()
+
+    def _settle(self, sock: socket.socket) -> None:
+        asyncio.get_running_loop().remove_reader(sock)
+        self._undecided.pop(sock).cancel()
+
+    def _connect(self, sock: socket.socket, *, use_tls: bool) -> None:
+        if use_tls:
+            task = asyncio.get_running_loop().create_task(self._handshake(sock))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        assert self._plain is not None, "we listen"
+        try:
+            self._plain.add(sock)
+        except OSError:
+            self.counters["connection_failed"] += 1
+            sock.close()
+
+    async def _handshake(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                partial(_Protocol, self),
+                sock,
+                ssl=self._tls,
+                ssl_handshake_timeout=self.limits.tls_handshake_timeout_s,
+            )
+        except (OSError, TimeoutError):
+            self.counters["tls_handshake_failed"] += 1
+            sock.close()
+
+    # What connections ask for
+
+    def new_connection(
+        self, peer: str, now: float, on_output: Callable[[], None], on_waiting_output: Callable[[], None]
+    ) -> Connection:
+        """The state machine of a connection of this server."""
+        return Connection(
+            self._new_stream,
+            limits=self.limits,
+            now=now,
+            peer=peer,
+            usage=self.usage,
+            counters=self.counters,
+            on_output=on_output,
+            on_waiting_output=on_waiting_output,
+        )
+
+    def made(self, protocol: _Protocol) -> None:
+        """A connection is up."""
+        self._protocols.add(protocol)
+
+    def lost(self, protocol: _Protocol) -> None:
+        """A connection is gone."""
+        self._protocols.discard(protocol)
+
+    @property
+    def output(self) -> PendingOutput:
+        """Who has something to write."""
+        return self._output
+
+    @property
+    def memory(self) -> memoryview:
+        """Where every connection reads; used up before the next read."""
+        return self._memory
+
+
+class _Protocol(asyncio.BufferedProtocol):
+    """One connection's transport and timer."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._memory = server.memory
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+        self._is_closing = False
+        self._is_aborted = False
+        self._is_paused = False
+        self.connection: Connection
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.connection = self._server.new_connection(
+            peer_text(transport.get_extra_info("peername")),
+            self._loop.time(),
+            partial(self._server.output.add, self),
+            partial(self._server.output.add_waiting, self),
+        )
+        self._server.made(self)
+        self._arm()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._memory
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received(bytes(self._memory[:nbytes]))
+
+    def received(self, data: bytes) -> None:
+        """Feeds the state machine."""
+        connection = self.connection
+        connection.receive(data, self._loop.time())
+        if connection.is_closed:
+            self._server.output.add(self)  # its last words, then the end
+        elif connection.next_deadline() < self._timer_at:
+            self._arm()
+
+    def eof_received(self) -> bool:
+        # No gRPC client stops writing and goes on reading; whoever looks like it is gone.
+        return False
+
+    def pause_writing(self) -> None:
+        # A peer that does not read is not read: its PINGs would pile up answers.
+        self._is_paused = True
+        self.connection.pause_output(self._loop.time(), self._transport.get_write_buffer_size())
+        if not self._is_closing:
+            self._transport.pause_reading()
+        self._arm()
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self.connection.resume_output(self._loop.time())
+        if not self._is_closing:
+            self._transport.resume_reading()
+        self.write_out()
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if exc is None and not self._is_aborted:
+            # A transport that is closed writes what it has first.
+            self.connection.output_written()
+        # Hooks may have something to say to other calls of this connection; nobody is there to hear it.
+        self._is_closing = True
+        self.connection.lost()
+        self._server.lost(self)
+
+    def write_out(self) -> None:
+        """Writes the connection's output as far as the socket takes it; closes behind the last words."""
+        if self._is_closing:
+            return
+        connection = self.connection
+        transport = self._transport
+        while data := connection.take_output():
+            transport.write(data)
+            if self._is_paused:
+                break
+        connection.output_written(transport.get_write_buffer_size())
+        if connection.is_closed or connection.is_drained:
+            self._close()
+
+    def fail(self, error: Exception) -> None:
+        """See `Writer`."""
+        self._loop.call_exception_handler(
+            {"message": "a connection ends for an error in its handling", "exception": error}
+        )
+        self.abort()
+
+    def drain(self) -> None:
+        """Tells the peer to go elsewhere."""
+        self.connection.drain(self._loop.time())
+        self._arm()
+
+    def abort(self) -> None:
+        """Cuts the connection."""
+        self._is_closing = True
+        if not self._is_aborted:
+            self._is_aborted = True
+            self.connection.output_written(self._transport.get_write_buffer_size())
+            self._transport.abort()
+
+    def _close(self) -> None:
+        self._is_closing = True
+        # What is in the socket's buffer is still sent, but a peer that does not read must not keep us.
+        self._transport.close()
+        self._loop.call_later(CLOSE_TIMEOUT_S, self.abort)
+
+    def _arm(self) -> None:
+        deadline = self.connection.next_deadline()
+        if deadline < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = deadline
+            self._timer = self._loop.call_at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at = inf
+        connection = self.connection
+        connection.on_time(self._loop.time())
+        if connection.is_closed or connection.is_drained:
+            self._server.output.add(self)
+        else:
+            self._arm()

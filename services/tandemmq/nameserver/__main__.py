@@ -1,0 +1,87 @@
+"""`mqnamesrv`: runs one NameServer until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tandemmq.core.clock import Clock
+from tandemmq.nameserver.metrics import NameServerMetrics
+from tandemmq.nameserver.name_server import serving
+from tandemmq.nameserver.route_registry import RouteRegistry, StoreFolderError
+from tandemmq.nameserver.settings import NameServerSettings
+from tandemmq.service.command_line import VERSION, settings_of_command_line, stop_requested
+from tandemmq.service.grpc_server import ListenError
+from tandemmq.service.logging import configure_logging, get_logger
+from tandemmq.service.loop_meter import LoopMeter, SystemClock
+from tandemmq.service.metrics.metric_exports import MetricExports
+from tandemmq.service.settings import check_ports_free, effective_settings
+from tandemmq.service.telemetry.otlp_sender import resource_attributes
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Reads the settings, serves, stops."""
+    settings = settings_of_command_line(
+        NameServerSettings,
+        program="mqnamesrv",
+        description="NameServer: knows which brokers live and which of them serves which queue.",
+        arguments=sys.argv[1:],
+        environ=os.environ,
+        check=lambda loaded: check_ports_free(loaded.bind_address, loaded.listen_ports),
+    )
+    configure_logging(os.environ, service="nameserver")
+    meter = LoopMeter()
+    problem = ""
+    try:
+        with asyncio.Runner(loop_factory=meter.new_loop) as runner:
+            runner.run(_serve(settings, meter))
+    except* (ListenError, StoreFolderError) as group:
+        # Somebody took the port between the check and now, metrics have an address that is not ours, or the folder is
+        # another's.
+        problem = "\n".join(str(error) for error in group.exceptions)
+    if problem:
+        sys.exit(problem)
+
+
+async def _serve(settings: NameServerSettings, meter: LoopMeter) -> None:
+    log = get_logger()
+    clock = SystemClock()
+    log.info("name_server_starting", version=VERSION, pid=os.getpid(), settings=effective_settings(settings))
+    with stop_requested() as stop:
+        async with (
+            serving(settings, clock=clock, log=log) as (registry, port),
+            _metrics(settings, registry, clock=clock, meter=meter) as metrics_port,
+        ):
+            ports = {"listenPort": port, "metricsPromExporterPort": metrics_port}
+            log.info("name_server_serving", bindAddress=settings.bind_address, **ports)
+            await stop.wait()
+            log.info("name_server_stopping")
+    log.info("name_server_stopped")
+
+
+@asynccontextmanager
+async def _metrics(
+    settings: NameServerSettings, registry: RouteRegistry, *, clock: Clock, meter: LoopMeter
+) -> AsyncIterator[int]:
+    """Gives metrics away while the block runs, as the settings say; gives the port of /metrics, 0 without one."""
+    instance_id = f"{socket.gethostname()}:{settings.listen_port}"
+    exports = MetricExports(
+        settings.metrics_options(),
+        collect=NameServerMetrics(registry, clock=clock, loop_meter=meter).collect,
+        resource=resource_attributes(service="nameserver", instance_id=instance_id),
+    )
+    await exports.start()
+    try:
+        yield exports.port
+    finally:
+        await exports.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""One listening gRPC port with health and reflection, and the transport limits the official clients need."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2 as pb
+from grpc_reflection.v1alpha import reflection
+
+from tandemmq.core.clock import Clock
+from tandemmq.service.grpc_front import generic_handler
+from tandemmq.service.rpc import Call, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
+
+__all__ = [
+    "MESSAGE_BYTES_MAX",
+    "PROBE_LIVE",
+    "PROBE_READY",
+    "PROBE_STARTED",
+    "GrpcServer",
+    "HealthService",
+    "ListenError",
+    "Probes",
+]
+
+# Names under which an orchestrator asks the health service. They mean different things, so that a slow recovery is not
+# killed and a broker whose peer is missing is not restarted.
+PROBE_STARTED: Final = "tandemmq.probe.started"
+PROBE_LIVE: Final = "tandemmq.probe.live"
+PROBE_READY: Final = "tandemmq.probe.ready"
+
+# Each name's condition, asked at every check: nothing has to remember to announce a change.
+Probes: TypeAlias = Mapping[str, Callable[[], bool]]
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+_WATCH_INTERVAL_S: Final = 1.0
+
+# RocketMQ's proxy takes 130 MiB: a batch of 32 messages of 4 MiB with their headers.
+MESSAGE_BYTES_MAX: Final = 130 << 20
+
+_OPTIONS: Final[Sequence[tuple[str, int]]] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    # The C++ client pings every 60 s, the Java client every 300 s, both also when idle. Without these three the pings
+    # would count as abuse and earn a GOAWAY.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    # A peer whose machine vanished closes no connection. Pinging finds out, so that a dead broker's heartbeat stream
+    # ends and a dead client's leases return.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # Otherwise a second process could bind the same port and get half of the connections without an error.
+    ("grpc.so_reuseport", 0),
+)
+
+
+class ListenError(Exception):
+    """The address cannot be listened on: taken, or not this machine's. The operator has to change one of the two."""
+
+    def __init__(self, bind_address: str, port: int, reason: str) -> None:
+        super().__init__(f"cannot listen on {bind_address}:{port}: {reason}")
+        self.bind_address = bind_address
+        self.port = port
+
+
+class GrpcServer:
+    """A `grpc.aio` server on one port. Add services, `start`, declare it `serving`, `stop`.
+
+    Health: the empty service name and each service's own name answer NOT_SERVING until `set_serving(True)`; names in
+    `probes` answer by their condition.
+    """
+
+    def __init__(self, bind_address: str, port: int, *, clock: Clock, probes: Probes = MappingProxyType({})) -> None:
+        self._bind_address = bind_address
+        self._port = port
+        self._clock = clock
+        self._server = grpc.aio.server(options=_OPTIONS)
+        self._health = _Health(probes)
+        self._service_names: list[str] = []
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    @property
+    def aio_server(self) -> grpc.aio.Server:
+        """For the `add_...Servicer_to_server` functions of generated code; name those services to `start`."""
+        return self._server
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """None: the gRPC library does not tell."""
+        return {}
+
+    @property
+    def connection_count(self) -> int:
+        """0: the gRPC library does not tell."""
+        return 0
+
+    def add(self, table: MethodTable) -> None:
+        """Serves the table's methods. Before `start`."""
+        self._server.add_generic_rpc_handlers((generic_handler(table, self._clock),))
+        self._service_names.append(table.service_name)
+
+    async def start(self, *, service_names: Sequence[str] = ()) -> int:
+        """Listens and returns the port, which differs from the one asked for when that was 0.
+
+        `service_names` are the full names of services that were added through `aio_server`. Raises ListenError.
+        """
+        self._service_names += service_names
+        await self.set_serving(False)
+        reflection.enable_server_reflection(
+            (*self._service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+        )
+        host = f"[{self._bind_address}]" if ":" in self._bind_address else self._bind_address
+        try:
+            port = self._server.add_insecure_port(f"{host}:{self._port}")
+        except RuntimeError as error:
+            raise ListenError(self._bind_address, self._port, _reason(str(error))) from error
+        await self._server.start()
+        return port
+
+    async def set_serving(self, is_serving: bool) -> None:
+        """Readiness, as probes and clients see it."""
+        status = health_pb2.HealthCheckResponse
+        for name in ("", *self._service_names):
+            await self._health.set(name, status.SERVING if is_serving else status.NOT_SERVING)
+
+    def flush(self) -> None:
+        """The gRPC library writes when it likes."""
+
+    async def stop(self, *, limit_ms: int) -> None:
+        """Takes no new calls at once, gives those in progress `limit_ms`, then cancels them."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(limit_ms / 1_000)
+
+
+class _Health(health.aio.HealthServicer):  # type: ignore[name-defined,misc]  # grpc-stubs lacks it
+    """gRPC's health service, and the probes beside it. Probes go on being judged while the server stops."""
+
+    def __init__(self, probes: Probes) -> None:
+        super().__init__()
+        self._probes = probes
+
+    async def Check(  # noqa: N802
+        self, request: health_pb2.HealthCheckRequest, context: _Context
+    ) -> health_pb2.HealthCheckResponse:
+        probe = self._probes.get(request.service)
+        if probe is None:
+            answer: health_pb2.HealthCheckResponse = await super().Check(request, context)
+            return answer
+        return _answer(probe())
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: _Context) -> None:  # noqa: N802
+        probe = self._probes.get(request.service)
+        if probe is None:
+            await super().Watch(request, context)
+            return
+        told: bool | None = None
+        while True:
+            is_so = probe()
+            if is_so != told:
+                told = is_so
+                await context.write(_answer(is_so))
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+
+
+def _answer(is_serving: bool) -> health_pb2.HealthCheckResponse:
+    status = health_pb2.HealthCheckResponse
+    return status(status=status.SERVING if is_serving else status.NOT_SERVING)
+
+
+def _reason(detail: str) -> str:
+    # gRPC tells only in words, and not always in the same ones.
+    if "in use" in detail or errno.errorcode[errno.EADDRINUSE] in detail:
+        return "another process has the port; stop it or choose another port"
+    return f"{detail}; is it an address of this machine, and the port free?"
+
+
+# gRPC's health service (grpc.health.v1) as a method table, for fronts that are not grpcio's.
+
+_SERVICE_NAME: Final = "grpc.health.v1.Health"
+_WATCHES_MAX: Final = 1_000
+
+
+class HealthService:
+    """The empty name and each added service answer NOT_SERVING until `set_serving(True)`."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = {""}
+        self._status = pb.HealthCheckResponse.NOT_SERVING
+        self._watches: dict[Call, str] = {}
+
+    def method_table(self) -> MethodTable:
+        """Check and Watch."""
+        return MethodTable(
+            _SERVICE_NAME,
+            {
+                "Check": UnaryMethod(self._check, pb.HealthCheckRequest),
+                "Watch": ServerStreamMethod(self._watch, pb.HealthCheckRequest),
+            },
+        )
+
+    def add(self, service_name: str) -> None:
+        """Another service whose health may be asked for."""
+        self._names.add(service_name)
+
+    def set_serving(self, is_serving: bool) -> None:
+        """Readiness; watchers are told when it changes."""
+        status = pb.HealthCheckResponse.SERVING if is_serving else pb.HealthCheckResponse.NOT_SERVING
+        if status == self._status:
+            return
+        self._status = status
+        for call, name in list(self._watches.items()):
+            if name in self._names:
+                call.send(pb.HealthCheckResponse(status=status))
+
+    def end_watches(self) -> None:
+        """Ends every watch: the server stops."""
+        watches, self._watches = self._watches, {}
+        for call in watches:
+            call.finish(StatusCode.UNAVAILABLE, "the server is stopping")
+
+    def _check(self, request: pb.HealthCheckRequest, call: Call) -> None:
+        if request.service not in self._names:
+            call.finish(StatusCode.NOT_FOUND, f"no service {request.service!r} here")
+            return
+        call.send(pb.HealthCheckResponse(status=self._status))
+        call.finish()
+
+    def _watch(self, request: pb.HealthCheckRequest, call: Call) -> None:
+        if len(self._watches) >= _WATCHES_MAX:
+            call.finish(StatusCode.RESOURCE_EXHAUSTED, f"more than {_WATCHES_MAX} watches")
+            return
+        known = request.service in self._names
+        self._watches[call] = request.service
+        call.on_cancel(lambda: self._forget(call))
+        call.send(pb.HealthCheckResponse(status=self._status if known else pb.HealthCheckResponse.SERVICE_UNKNOWN))
+
+    def _forget(self, call: Call) -> None:
+        self._watches.pop(call, None)

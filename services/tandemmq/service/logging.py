@@ -1,0 +1,227 @@
+"""Structured logs on standard output: readable on a terminal, one JSON object a line anywhere else.
+
+An event is a constant phrase in snake_case; everything else is a key. Standard-library loggers (grpc, asyncio) pass
+through the same formatting, so that a pod's log is JSON without exception. Lines written inside a traced operation have
+its `trace_id` and `span_id`: between `traced_lines`, and within the spans of an application's own OpenTelemetry SDK.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Final
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor
+
+from tandemmq.core.tracing.trace_context import TraceContext
+
+__all__ = ["LEVELS", "EventMemory", "LevelSwitch", "RememberedEvent", "configure_logging", "get_logger", "traced_lines"]
+
+
+# What happened to a process lately: its own log lines, kept for those who ask over the network and not in a pod's log.
+#
+# Bounded in lines and in the length of each, so that a broker in trouble does not fill its memory with it.
+
+_LINES_MAX: Final = 2_000
+_FIELDS_MAX: Final = 24
+_TEXT_MAX: Final = 400
+# Told elsewhere of a remembered event, or the same on each line of the process.
+_LEFT_OUT: Final = frozenset(
+    {"timestamp", "level", "event", "service", "cluster", "broker_name", "broker_id", "role", "settings", "exc_info"}
+)
+_LEVELS: Final = frozenset({"info", "warning", "error", "critical"})
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedEvent:
+    """One line."""
+
+    # From 1, without gaps.
+    sequence: int
+    wall_ms: int
+    # info, warning, error or critical.
+    level: str
+    event: str
+    fields: Mapping[str, str]
+
+
+class EventMemory:
+    """The last lines. Any thread may add one."""
+
+    def __init__(self, *, lines_max: int = _LINES_MAX) -> None:
+        self._events: deque[RememberedEvent] = deque(maxlen=lines_max)
+        self._lock = threading.Lock()
+        self._last_sequence = 0
+
+    @property
+    def last_sequence(self) -> int:
+        """Number of the newest line; 0 without any."""
+        return self._last_sequence
+
+    def note(self, line: EventDict) -> None:
+        """A line as structlog has it, with `timestamp` (ISO 8601), `level` and `event`. Debug lines are left out."""
+        level = str(line.get("level", ""))
+        if level not in _LEVELS:
+            return
+        fields = {
+            str(key): _short(value)
+            for key, value in islice(line.items(), _FIELDS_MAX)
+            if key not in _LEFT_OUT and not str(key).startswith("_")
+        }
+        wall_ms = round(datetime.fromisoformat(str(line["timestamp"])).timestamp() * 1_000)
+        with self._lock:
+            self._last_sequence += 1
+            event = RememberedEvent(self._last_sequence, wall_ms, level, _short(line.get("event", "")), fields)
+            self._events.append(event)
+
+    def events_after(self, sequence: int, limit: int) -> list[RememberedEvent]:
+        """Lines after this number, oldest first; if they are more than `limit`, the newest of them."""
+        with self._lock:
+            newest_first = list(islice(reversed(self._events), max(0, limit)))
+        return [event for event in reversed(newest_first) if event.sequence > sequence]
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
+
+
+LEVELS: Final[Mapping[str, int]] = {
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
+}
+
+_OPENTELEMETRY: Final = "opentelemetry.trace"
+_traced: Final[ContextVar[TraceContext | None]] = ContextVar("traced", default=None)
+
+
+@contextmanager
+def traced_lines(context: TraceContext | None) -> Iterator[None]:
+    """What is logged in this block belongs to a span; None: to none, as without the block."""
+    if context is None:
+        yield
+        return
+    token = _traced.set(context)
+    try:
+        yield
+    finally:
+        _traced.reset(token)
+
+
+def _current_trace() -> tuple[int, int] | None:
+    """Ids of the trace and the span at work."""
+    context = _traced.get()
+    if context is not None:
+        return context.trace_id, context.span_id
+    # A process that makes no spans by that library has not loaded it either; or a thread is just loading it, and the
+    # module is there before what is in it.
+    get_current_span = getattr(sys.modules.get(_OPENTELEMETRY), "get_current_span", None)
+    if get_current_span is None:
+        return None
+    current = get_current_span().get_span_context()
+    return (current.trace_id, current.span_id) if current.is_valid else None
+
+
+def _add_trace(_logger: object, _method: str, event: EventDict) -> EventDict:
+    ids = _current_trace()
+    if ids is not None:
+        event["trace_id"], event["span_id"] = f"{ids[0]:032x}", f"{ids[1]:016x}"
+    return event
+
+
+_SHARED: Final[tuple[Processor, ...]] = (
+    structlog.contextvars.merge_contextvars,
+    _add_trace,
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+)
+
+
+class LevelSwitch:
+    """Below which level the lines of this process are dropped; it may change at any time."""
+
+    def __init__(self, name: str) -> None:
+        """Made with a level of LEVELS, which works at once."""
+        self._started = name
+        self.set(name)
+
+    def set(self, name: str) -> None:
+        """One of LEVELS; empty: the one it was made with."""
+        level = LEVELS[name or self._started]
+        logging.getLogger().setLevel(level)
+        for library in ("grpc", "asyncio"):
+            # gRPC reports every look at the event loop at DEBUG.
+            logging.getLogger(library).setLevel(max(level, logging.INFO))
+
+
+def configure_logging(
+    environ: Mapping[str, str], *, memory: EventMemory | None = None, **context: str | int
+) -> LevelSwitch:
+    """Sets up logging for this process, once, before anything is logged. `memory` is given every line of structlog's.
+
+    The level is LOG_LEVEL of `environ` (one of LEVELS, default INFO; an unknown one counts as INFO and is warned of),
+    until what is returned changes it. `context` appears on every line, for example service, cluster, broker_name.
+    """
+    wanted = environ.get("LOG_LEVEL", "INFO").upper()
+    level = LevelSwitch(wanted if wanted in LEVELS else "INFO")
+    structlog.configure(
+        processors=[*_SHARED, *_into(memory), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        # The standard library's loggers at the end filter: they can be told another level, and what is remembered does
+        # not depend on what is written.
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=_SHARED,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers()],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(**context)
+    if wanted not in LEVELS:
+        get_logger().warning("log_level_unknown", log_level=wanted, known=list(LEVELS), using="INFO")
+    return level
+
+
+def get_logger(**context: str | int) -> FilteringBoundLogger:
+    """A logger that adds `context` to each line."""
+    logger: FilteringBoundLogger = structlog.get_logger(**context)
+    return logger
+
+
+def _into(memory: EventMemory | None) -> list[Processor]:
+    if memory is None:
+        return []
+
+    def note(_logger: object, _method: str, event: EventDict) -> EventDict:
+        memory.note(event)
+        return event
+
+    return [note]
+
+
+def _renderers() -> list[Processor]:
+    if sys.stdout.isatty():
+        return [structlog.dev.ConsoleRenderer()]
+    return [structlog.processors.format_exc_info, _what_people_look_for_first, structlog.processors.JSONRenderer()]
+
+
+def _what_people_look_for_first(_logger: object, _method: str, event: EventDict) -> EventDict:
+    leading = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
+    return {**leading, **event}

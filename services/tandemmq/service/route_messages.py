@@ -1,0 +1,420 @@
+"""Values of `tandemmq.core.routing` as messages of the NameServer plane, and back. NameServer and its callers share
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+
+from tandemmq.core.metadata.metadata_store import DataVersion
+from tandemmq.core.metadata.topic_table import topic_name_problem
+from tandemmq.core.routing.route_table import QueuePermission, QueueRow, RegistrationRefused, queue_rows
+from tandemmq.core.routing.values import (
+    AddressScheme,
+    BrokerData,
+    BrokerEndpoints,
+    BrokerIdentity,
+    GroupMemoryAnswer,
+    QueueData,
+    RegisteredBroker,
+    Registration,
+    ReplicaMemory,
+    RouteSnapshot,
+    TopicQueues,
+    TopicRoute,
+)
+from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
+from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
+from tandemmq.proto.rocketmq.v2 import service_pb2 as service
+from tandemmq.service.rpc import Call
+
+__all__ = [
+    "CLIENT_ID_HEADER",
+    "RouteQueryHandler",
+    "broker_message",
+    "broker_value",
+    "client_id_problem",
+    "identity_message",
+    "identity_value",
+    "memory_message",
+    "memory_value",
+    "message_queue",
+    "refusal_text",
+    "registration_message",
+    "registration_value",
+    "replica_message",
+    "route_message",
+    "route_value",
+    "rows_or_problem",
+    "snapshot_message",
+    "superseded_reason",
+    "version_message",
+    "version_value",
+]
+
+# How the message of a refused registration begins; see the contract of RegisterBroker.
+_SUPERSEDED: Final = "superseded: "
+# What a broker waits for is a sentence.
+_RECOVERING_CHARACTERS_MAX: Final = 400
+_ENDPOINT_CHARACTERS_MAX: Final = 300
+# The end of the year 9999, the last that a Timestamp takes.
+_TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
+
+
+def identity_message(identity: BrokerIdentity) -> pb.BrokerIdentity:
+    """Who a broker is."""
+    return pb.BrokerIdentity(cluster=identity.cluster, broker_name=identity.broker_name, broker_id=identity.broker_id)
+
+
+def identity_value(message: pb.BrokerIdentity) -> BrokerIdentity:
+    """Who a broker is."""
+    return BrokerIdentity(message.cluster, message.broker_name, message.broker_id)
+
+
+def version_message(version: DataVersion) -> pb.DataVersion:
+    """A table's version."""
+    return pb.DataVersion(
+        state_version=version.state_version, timestamp_ms=version.timestamp_ms, counter=version.counter
+    )
+
+
+def version_value(message: pb.DataVersion) -> DataVersion:
+    """A table's version."""
+    return DataVersion(state_version=message.state_version, timestamp_ms=message.timestamp_ms, counter=message.counter)
+
+
+def registration_message(registration: Registration) -> pb.RegisterBrokerRequest:
+    """An announcement to a NameServer."""
+    liveness_timeout = Duration()
+    liveness_timeout.FromMilliseconds(registration.liveness_timeout_ms)
+    return pb.RegisterBrokerRequest(
+        identity=identity_message(registration.identity),
+        endpoints=_endpoints_message(registration.endpoints),
+        incarnation=registration.incarnation,
+        liveness_timeout=liveness_timeout,
+        data_version=version_message(registration.data_version),
+        topics=[
+            pb.TopicQueues(
+                topic=queues.topic,
+                read_queue_count=queues.read_queue_count,
+                write_queue_count=queues.write_queue_count,
+                permission=queues.permission,
+                topic_system_flag=queues.topic_system_flag,
+                message_type=queues.message_type,
+            )
+            for queues in registration.topics
+        ],
+        disk_id=registration.disk_id,
+        run=registration.run,
+        epoch=registration.epoch,
+        end_offset=registration.end_offset,
+        known_replicas=[replica_message(replica) for replica in registration.known_replicas],
+        recovering=registration.recovering[:_RECOVERING_CHARACTERS_MAX],
+    )
+
+
+def registration_value(message: pb.RegisterBrokerRequest) -> Registration:
+    """An announcement as it came; whether it makes sense is the NameServer's to judge."""
+    return Registration(
+        identity=identity_value(message.identity),
+        endpoints=_endpoints_value(message.endpoints),
+        incarnation=message.incarnation,
+        liveness_timeout_ms=message.liveness_timeout.ToMilliseconds(),
+        data_version=version_value(message.data_version),
+        topics=tuple(
+            TopicQueues(
+                topic=queues.topic,
+                read_queue_count=queues.read_queue_count,
+                write_queue_count=queues.write_queue_count,
+                permission=queues.permission,
+                topic_system_flag=queues.topic_system_flag,
+                message_type=queues.message_type,
+            )
+            for queues in message.topics
+        ),
+        disk_id=message.disk_id,
+        run=message.run,
+        epoch=message.epoch,
+        end_offset=message.end_offset,
+        known_replicas=tuple(_replica_value(replica) for replica in message.known_replicas),
+        recovering=message.recovering[:_RECOVERING_CHARACTERS_MAX],
+    )
+
+
+def refusal_text(refused: RegistrationRefused) -> str:
+    """Why a registration is refused, as the message of a status."""
+    return _SUPERSEDED + refused.reason if refused.is_superseded else refused.reason
+
+
+def superseded_reason(text: str | None) -> str | None:
+    """Why a registration was refused, if it was because a later master is known; the other half of `refusal_text`."""
+    return text.removeprefix(_SUPERSEDED) if text is not None and text.startswith(_SUPERSEDED) else None
+
+
+def replica_message(replica: ReplicaMemory) -> pb.ReplicaMemory:
+    """What is remembered of a replica."""
+    message = pb.ReplicaMemory(
+        broker_id=replica.broker_id,
+        disk_id=replica.disk_id,
+        run=replica.run,
+        epoch=replica.epoch,
+        end_offset=replica.end_offset,
+        metadata_endpoint=replica.metadata_endpoint,
+        left=replica.left,
+        live=replica.live,
+    )
+    message.last_seen_time.FromMilliseconds(replica.last_seen_wall_ms)
+    return message
+
+
+def memory_message(answer: GroupMemoryAnswer) -> pb.GetGroupMemoryResponse:
+    """What a NameServer remembers of a group."""
+    message = pb.GetGroupMemoryResponse(replicas=[replica_message(replica) for replica in answer.replicas])
+    message.memory_age.FromMilliseconds(answer.memory_age_ms)
+    return message
+
+
+def memory_value(message: pb.GetGroupMemoryResponse) -> GroupMemoryAnswer:
+    """What a NameServer remembers of a group."""
+    return GroupMemoryAnswer(
+        tuple(_replica_value(replica) for replica in message.replicas), message.memory_age.ToMilliseconds()
+    )
+
+
+def broker_message(broker: RegisteredBroker, *, last_seen_wall_ms: int) -> pb.RegisteredBroker:
+    """A live broker, with the wall clock of its last sign of life."""
+    message = pb.RegisteredBroker(
+        identity=identity_message(broker.identity),
+        endpoints=_endpoints_message(broker.endpoints),
+        incarnation=broker.incarnation,
+        data_version=version_message(broker.data_version),
+        disk_id=broker.disk_id,
+        run=broker.run,
+        epoch=broker.epoch,
+        end_offset=broker.end_offset,
+        recovering=broker.recovering,
+    )
+    message.last_seen_time.FromMilliseconds(last_seen_wall_ms)
+    return message
+
+
+def broker_value(message: pb.RegisteredBroker) -> RegisteredBroker:
+    """A live broker."""
+    return RegisteredBroker(
+        identity_value(message.identity),
+        _endpoints_value(message.endpoints),
+        message.incarnation,
+        version_value(message.data_version),
+        message.disk_id,
+        message.run,
+        message.epoch,
+        message.end_offset,
+        message.recovering,
+    )
+
+
+def route_message(route: TopicRoute) -> pb.TopicRoute:
+    """A topic's route."""
+    return _route_message(route, {})
+
+
+def snapshot_message(snapshot: RouteSnapshot, brokers: Iterable[pb.RegisteredBroker]) -> pb.WatchRoutesResponse:
+    """All a NameServer knows; `brokers` are the snapshot's, as messages."""
+    groups: dict[int, pb.BrokerData] = {}
+    return pb.WatchRoutesResponse(
+        revision=snapshot.revision,
+        routes=[_route_message(route, groups) for route in snapshot.routes.values()],
+        brokers=brokers,
+    )
+
+
+def route_value(message: pb.TopicRoute) -> TopicRoute:
+    """A topic's route."""
+    return TopicRoute(
+        topic=message.topic,
+        queues=tuple(
+            QueueData(
+                broker_name=queues.broker_name,
+                read_queue_count=queues.read_queue_count,
+                write_queue_count=queues.write_queue_count,
+                permission=queues.permission,
+                topic_system_flag=queues.topic_system_flag,
+                message_type=queues.message_type,
+            )
+            for queues in message.queues
+        ),
+        brokers=tuple(
+            BrokerData(
+                group.cluster,
+                group.broker_name,
+                # Maps have no order on the wire.
+                {broker_id: _endpoints_value(group.endpoints[broker_id]) for broker_id in sorted(group.endpoints)},
+            )
+            for group in message.brokers
+        ),
+        order_topic_conf=message.order_topic_conf,
+    )
+
+
+def _route_message(route: TopicRoute, groups: dict[int, pb.BrokerData]) -> pb.TopicRoute:
+    """`groups` holds messages of groups by the value's identity: all topics of a snapshot share a few values."""
+    brokers = []
+    for group in route.brokers:
+        message = groups.get(id(group))
+        if message is None:
+            message = groups[id(group)] = _group_message(group)
+        brokers.append(message)
+    return pb.TopicRoute(
+        topic=route.topic,
+        queues=[
+            pb.QueueData(
+                broker_name=queues.broker_name,
+                read_queue_count=queues.read_queue_count,
+                write_queue_count=queues.write_queue_count,
+                permission=queues.permission,
+                topic_system_flag=queues.topic_system_flag,
+                message_type=queues.message_type,
+            )
+            for queues in route.queues
+        ],
+        brokers=brokers,
+        order_topic_conf=route.order_topic_conf,
+    )
+
+
+def _group_message(group: BrokerData) -> pb.BrokerData:
+    return pb.BrokerData(
+        cluster=group.cluster,
+        broker_name=group.broker_name,
+        endpoints={broker_id: _endpoints_message(where) for broker_id, where in group.endpoints.items()},
+    )
+
+
+def _endpoints_message(endpoints: BrokerEndpoints) -> pb.BrokerEndpoints:
+    return pb.BrokerEndpoints(
+        client=endpoints.client,
+        metadata=endpoints.metadata,
+        ha=endpoints.ha,
+        client_external=endpoints.client_external,
+    )
+
+
+def _replica_value(message: pb.ReplicaMemory) -> ReplicaMemory:
+    return ReplicaMemory(
+        broker_id=message.broker_id,
+        disk_id=message.disk_id,
+        run=message.run,
+        epoch=message.epoch,
+        end_offset=message.end_offset,
+        metadata_endpoint=message.metadata_endpoint[:_ENDPOINT_CHARACTERS_MAX],
+        # Others tell of it: nonsense is not passed on, where it would make an answer that cannot be written.
+        last_seen_wall_ms=min(max(message.last_seen_time.ToMilliseconds(), 0), _TIMESTAMP_MS_MAX),
+        left=message.left,
+        live=message.live,
+    )
+
+
+def _endpoints_value(message: pb.BrokerEndpoints) -> BrokerEndpoints:
+    return BrokerEndpoints(message.client, message.metadata, message.ha, message.client_external)
+
+
+# QueryRoute of RocketMQ's client API, served by NameServer and broker: either may be a client's access point.
+
+CLIENT_ID_HEADER: Final = "x-mq-client-id"
+
+_Code = definition.Code
+
+_PERMISSIONS: Final[Mapping[QueuePermission, definition.Permission]] = MappingProxyType(
+    {
+        QueuePermission.READ: definition.READ,
+        QueuePermission.WRITE: definition.WRITE,
+        QueuePermission.READ_WRITE: definition.READ_WRITE,
+    }
+)
+_SCHEMES: Final[Mapping[AddressScheme, definition.AddressScheme]] = MappingProxyType(
+    {
+        AddressScheme.IPV4: definition.IPv4,
+        AddressScheme.IPV6: definition.IPv6,
+        AddressScheme.DOMAIN_NAME: definition.DOMAIN_NAME,
+    }
+)
+
+
+class RouteQueryHandler:
+    """Serves QueryRoute over whatever knows the routes. Stateless; answers in place."""
+
+    def __init__(self, route: Callable[[str], TopicRoute | None]) -> None:
+        self._route = route
+
+    def query_route(self, request: service.QueryRouteRequest, call: Call) -> None:
+        """One row per queue that can be used now. Never OK without a row: Rust divides by their number."""
+        call.send(self._answer(request, call.metadata))
+        call.finish()
+
+    def _answer(self, request: service.QueryRouteRequest, metadata: Mapping[str, str]) -> service.QueryRouteResponse:
+        rows = (
+            client_id_problem(metadata)
+            or _endpoints_problem(request.endpoints)
+            or rows_or_problem(self._route, request.topic.name)
+        )
+        if isinstance(rows, definition.Status):
+            return service.QueryRouteResponse(status=rows)
+        return service.QueryRouteResponse(
+            status=definition.Status(code=_Code.OK, message="OK"),
+            message_queues=[message_queue(row, request.topic) for row in rows],
+        )
+
+
+def client_id_problem(metadata: Mapping[str, str]) -> definition.Status | None:
+    """Every client names itself; the id is opaque."""
+    if metadata.get(CLIENT_ID_HEADER, "").strip():
+        return None
+    return definition.Status(code=_Code.CLIENT_ID_REQUIRED, message=f"the request has no {CLIENT_ID_HEADER} header")
+
+
+def rows_or_problem(route: Callable[[str], TopicRoute | None], topic: str) -> list[QueueRow] | definition.Status:
+    """Rows of a topic, at least one; or why there are none."""
+    problem = topic_name_problem(topic)
+    if problem is not None:
+        return definition.Status(code=_Code.ILLEGAL_TOPIC, message=problem)
+    found = route(topic)
+    if found is None:
+        return definition.Status(code=_Code.TOPIC_NOT_FOUND, message=f"no live broker has topic {topic}")
+    rows = queue_rows(found)
+    if not rows:
+        # The two causes have different remedies, so the text tells them apart; the code is the same for clients.
+        has_master = any(0 in group.endpoints for group in found.brokers)
+        reason = "permits neither reading nor writing" if has_master else "has no live master"
+        return definition.Status(code=_Code.TOPIC_NOT_FOUND, message=f"topic {topic} {reason}")
+    return rows
+
+
+def message_queue(row: QueueRow, topic: definition.Resource) -> definition.MessageQueue:
+    """A row as clients read it. `topic` is echoed as requested, namespace included: clients match by it."""
+    endpoints = definition.Endpoints(
+        scheme=_SCHEMES[row.address.scheme],
+        addresses=[definition.Address(host=row.address.host, port=row.address.port)],
+    )
+    return definition.MessageQueue(
+        topic=topic,
+        id=row.queue_id,
+        permission=_PERMISSIONS[row.permission],
+        broker=definition.Broker(name=row.broker_name, id=row.broker_id, endpoints=endpoints),
+        accept_message_types=row.accept_types,
+    )
+
+
+def _endpoints_problem(endpoints: definition.Endpoints) -> definition.Status | None:
+    """The access point as the client wrote it. Only its form matters: the answer depends on the topic alone."""
+    if endpoints.scheme not in _SCHEMES.values():
+        reason = "the access point has no address scheme"
+    elif not endpoints.addresses:
+        reason = "the access point has no address"
+    elif any(not address.host.strip() or not 0 < address.port < 65_536 for address in endpoints.addresses):
+        reason = "an address of the access point has no host or no port from 1 to 65535"
+    else:
+        return None
+    return definition.Status(code=_Code.ILLEGAL_ACCESS_POINT, message=reason)

@@ -1,0 +1,236 @@
+"""Metrics leave a process: over HTTP, and to a receiver that takes, refuses or hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gzip
+import http.client
+import socket
+import socketserver
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NoReturn
+
+import pytest
+import structlog
+from prometheus_client import parser
+
+from support.otlp_receiver import Manner, OtlpReceiver
+from tandemmq.service.grpc_server import ListenError
+from tandemmq.service.metrics.exposition import MetricFamily, MetricInfo, MetricKind, MetricSamples
+from tandemmq.service.metrics.metric_exports import ExporterType, MetricExports, MetricsOptions, PrometheusEndpoint
+from tandemmq.service.metrics.process_metrics import LoopSnapshot
+
+SIZE = MetricInfo("size", MetricKind.GAUGE, "By", "A size.", ("topic",))
+# A call that hangs is given up after 5 s: what waited for it would be later than these by far, on any machine.
+TURN_LIMIT_S = 1.5
+END_LIMIT_S = 4.0
+RESOURCE = {"service.name": "tandemmq-broker"}
+
+
+async def collect() -> list[MetricFamily]:
+    samples = MetricSamples((SIZE,))
+    samples.add("size", 7, "orders")
+    return samples.families()
+
+
+@asynccontextmanager
+async def exporting(*types: ExporterType, target: str = "", interval_ms: int = 20) -> AsyncIterator[MetricExports]:
+    options = MetricsOptions(types=frozenset(types), target=target, interval_ms=interval_ms)
+    exports = MetricExports(options, collect=collect, resource=RESOURCE)
+    await exports.start()
+    try:
+        yield exports
+    finally:
+        await exports.close()
+
+
+def get(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        return response.status, response.headers.get("Content-Type", ""), response.read()
+    finally:
+        connection.close()
+
+
+async def test_a_scrape_gets_what_the_loop_tells_and_the_process_too() -> None:
+    async with exporting(ExporterType.PROM) as exports:
+        status, content_type, body = await asyncio.to_thread(get, exports.port)
+    assert (status, content_type) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    metrics = {metric.name: metric for metric in parser.text_string_to_metric_families(body.decode())}
+    assert metrics["size"].samples[0].value == 7
+    assert metrics["process_resident_memory_bytes"].samples[0].value > 1 << 20
+
+
+async def test_open_metrics_and_gzip_are_given_to_who_takes_them() -> None:
+    headers = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5", "Accept-Encoding": "gzip"}
+    async with exporting(ExporterType.PROM) as exports:
+        status, content_type, body = await asyncio.to_thread(get, exports.port, **headers)
+    assert (status, content_type) == (200, "application/openmetrics-text; version=1.0.0; charset=utf-8")
+    assert gzip.decompress(body).endswith(b"# EOF\n")
+
+
+async def test_other_paths_are_told_where_metrics_are() -> None:
+    async with exporting(ExporterType.PROM) as exports:
+        assert (await asyncio.to_thread(get, exports.port, "/"))[0] == 404
+
+
+async def test_a_port_that_is_taken_keeps_the_process_from_starting() -> None:
+    async with exporting(ExporterType.PROM) as exports:
+        options = MetricsOptions(types=frozenset({ExporterType.PROM}), port=exports.port)
+        with pytest.raises(ListenError):
+            await MetricExports(options, collect=collect, resource=RESOURCE).start()
+
+
+async def test_a_loop_that_is_held_up_costs_the_scrape_and_nothing_else() -> None:
+    async def never() -> list[MetricFamily]:
+        await asyncio.sleep(60)
+        return []
+
+    snapshot = LoopSnapshot(never, loop=asyncio.get_running_loop(), limit_s=0.1)
+    endpoint = PrometheusEndpoint("127.0.0.1", 0, read=snapshot.take)
+    try:
+        status, _, body = await asyncio.to_thread(get, endpoint.port)
+    finally:
+        await asyncio.to_thread(endpoint.close)
+    assert (status, body) == (503, b"the event loop did not answer within 0.1 s\n")
+
+
+async def test_the_end_ends_a_scrape_too() -> None:
+    begun, ends = asyncio.Event(), []
+
+    async def long() -> list[MetricFamily]:
+        begun.set()
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+        return []
+
+    options = MetricsOptions(types=frozenset({ExporterType.PROM}))
+    exports = MetricExports(options, collect=long, resource=RESOURCE)
+    await exports.start()
+    scrape = asyncio.create_task(asyncio.to_thread(get, exports.port))
+    await begun.wait()
+    await exports.close()
+    assert ends == ["cancelled"]
+    assert (await scrape)[0] == 503
+
+
+async def test_metrics_that_cannot_be_read_are_an_error_of_the_scrape() -> None:
+    async def broken() -> list[MetricFamily]:
+        raise ValueError("a mistake")
+
+    snapshot = LoopSnapshot(broken, loop=asyncio.get_running_loop(), limit_s=5)
+    endpoint = PrometheusEndpoint("127.0.0.1", 0, read=snapshot.take)
+    try:
+        assert (await asyncio.to_thread(get, endpoint.port))[0] == 500
+    finally:
+        await asyncio.to_thread(endpoint.close)
+
+
+async def test_metrics_that_cannot_be_written_are_one_too() -> None:
+    def wrong() -> list[MetricFamily]:
+        return [MetricFamily(SIZE, [(("orders",), None)])]  # type: ignore[list-item]  # a mistake
+
+    endpoint = PrometheusEndpoint("127.0.0.1", 0, read=wrong)
+    try:
+        with structlog.testing.capture_logs() as lines:
+            assert (await asyncio.to_thread(get, endpoint.port))[0] == 500
+    finally:
+        await asyncio.to_thread(endpoint.close)
+    assert [line["event"] for line in lines] == ["metrics_unreadable"]
+
+
+async def test_without_a_file_descriptor_left_the_thread_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = []
+
+    def accept(_: socketserver.TCPServer) -> NoReturn:
+        attempts.append(time.monotonic())
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socketserver.TCPServer, "get_request", accept)
+    endpoint = PrometheusEndpoint("127.0.0.1", 0, read=list)
+    with socket.create_connection(("127.0.0.1", endpoint.port)):
+        await asyncio.sleep(0.5)
+    await asyncio.to_thread(endpoint.close)
+    assert 1 <= len(attempts) < 20
+
+
+async def test_places_of_scrapes_that_found_no_thread_are_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    endpoint = PrometheusEndpoint("127.0.0.1", 0, read=list)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(socketserver.ThreadingMixIn, "process_request", refuse)
+            for _ in range(10):
+                with pytest.raises((http.client.HTTPException, ConnectionError)):
+                    await asyncio.to_thread(get, endpoint.port)
+        assert (await asyncio.to_thread(get, endpoint.port))[0] == 200
+    finally:
+        await asyncio.to_thread(endpoint.close)
+
+
+async def test_a_receiver_is_sent_the_same_metrics_again_and_again() -> None:
+    with OtlpReceiver() as receiver:
+        async with exporting(ExporterType.OTLP_GRPC, target=receiver.target):
+            await asyncio.to_thread(receiver.wait_until, lambda receiver: len(receiver.metrics("size")) >= 2)
+        (first, *_) = receiver.metrics("size")
+    assert first.metric.gauge.data_points[0].as_int == 7
+    assert first.resource["service.name"] == "tandemmq-broker"
+    assert receiver.metrics("process_resident_memory_bytes")
+
+
+async def test_the_last_figures_are_sent_at_the_end() -> None:
+    with OtlpReceiver() as receiver:
+        async with exporting(ExporterType.OTLP_GRPC, target=receiver.target, interval_ms=60_000):
+            pass
+        assert len(receiver.metrics("size")) == 1
+
+
+@pytest.mark.parametrize("manner", [Manner.HANGS, Manner.REFUSES, Manner.FORBIDS])
+async def test_a_bad_receiver_holds_up_neither_the_loop_nor_the_end(manner: Manner) -> None:
+    with OtlpReceiver(manner=manner) as receiver:
+        async with exporting(ExporterType.OTLP_GRPC, target=receiver.target):
+            await asyncio.to_thread(receiver.wait_until, lambda receiver: receiver.call_count >= 1)
+            longest_s = await longest_turn_s(0.3)
+            ending = time.monotonic()
+        assert time.monotonic() - ending < END_LIMIT_S
+    assert longest_s < TURN_LIMIT_S
+
+
+async def test_a_receiver_that_is_not_there_holds_up_nothing() -> None:
+    async with exporting(ExporterType.OTLP_GRPC, target="127.0.0.1:1"):
+        assert await longest_turn_s(0.3) < TURN_LIMIT_S
+        ending = time.monotonic()
+    assert time.monotonic() - ending < END_LIMIT_S
+
+
+async def test_an_export_that_is_set_up_wrongly_is_told_of_and_keeps_nobody_from_starting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "zip")
+    with OtlpReceiver() as receiver, structlog.testing.capture_logs() as lines:
+        async with exporting(ExporterType.OTLP_GRPC, target=receiver.target):
+            while not lines:
+                await asyncio.sleep(0.01)
+            monkeypatch.delenv("OTEL_EXPORTER_OTLP_COMPRESSION")
+            await asyncio.to_thread(receiver.wait_until, lambda receiver: bool(receiver.metrics("size")))
+    assert lines[0]["event"] == "metrics_export_failing"
+    assert "OTEL_EXPORTER_OTLP_COMPRESSION" in lines[0]["problem"]
+
+
+async def longest_turn_s(duration_s: float) -> float:
+    """How long the loop let a timer wait at most."""
+    longest_s, until = 0.0, time.monotonic() + duration_s
+    while (before := time.monotonic()) < until:
+        await asyncio.sleep(0.001)
+        longest_s = max(longest_s, time.monotonic() - before)
+    return longest_s

@@ -1,0 +1,34 @@
+"""A run of the consistency job on a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from support.audit_summaries import equal_group, finding, run_of
+from tandemmq.cli.commands.verify import run_view
+from tandemmq.core.audit.run_summary import Outcome, RunSummary, Tier
+
+
+def _printed(summary: RunSummary) -> str:
+    console = Console(width=300)
+    with console.capture() as captured:
+        console.print(run_view(summary))
+    return captured.get()
+
+
+def test_thousand_groups_and_findings_are_a_page() -> None:
+    groups = [equal_group(f"broker-{number:04d}") for number in range(999)]
+    groups.append(equal_group("zz", outcome=Outcome.DIVERGED, findings=400))
+    many = [finding(group="zz", detail="[0, 10) is [bold]wrong[/bold]") for _ in range(400)]
+    text = _printed(run_of(groups, many, tier=Tier.DEEP))
+    assert len(text.splitlines()) < 100
+    assert text.index("zz") < text.index("broker-0000")
+    assert "950 more" in text
+    assert "370 more findings" in text
+    assert "[0, 10) is [bold]wrong[/bold]" in text
+
+
+def test_unread_replica_is_named() -> None:
+    lost = equal_group(outcome=Outcome.INCOMPLETE, problem="slave 1 does not answer")
+    assert "slave 1 does not answer" in _printed(run_of([lost]))
+    assert "not everything could be read" in _printed(run_of([lost]))

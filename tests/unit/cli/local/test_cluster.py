@@ -1,0 +1,101 @@
+"""What people and programs see of a recorded state."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+from rich.console import Console, RenderableType
+
+from support.cluster_states import healthy_cluster, master, with_broker
+from tandemmq.admin.cluster_state import diagnose
+from tandemmq.cli.local.cluster import MemberLine, PutRates, connect_lines, up_picture
+from tandemmq.cli.local.folder import ClusterRecord
+from tandemmq.cli.output import status_document, status_tables
+
+_RECORD = ClusterRecord(
+    preset="2m-2s-sync",
+    state="ready",
+    supervisor_pid=1,
+    supervisor_start_mark="",
+    name_servers=("127.0.0.1:9876",),
+    client_endpoints=("127.0.0.1:8081", "127.0.0.1:8082"),
+    members=(),
+)
+_LINE = MemberLine(
+    name="broker-a",
+    role="SYNC_MASTER",
+    pid=4711,
+    state="serving",
+    ports={"grpcServerPort": 8081},
+    restart_count=0,
+    last_exit="",
+    broker_key="broker-a:0",
+)
+
+
+def _text(renderable: RenderableType) -> str:
+    out = io.StringIO()
+    Console(file=out, width=200).print(renderable)
+    return out.getvalue()
+
+
+def test_status_shows_offsets_and_lag_of_a_healthy_cluster() -> None:
+    state = healthy_cluster()
+    lines = _text(status_tables(state, diagnose(state))).splitlines()
+    assert any(line.split()[:2] == ["broker-a:0", "SYNC_MASTER"] and "1,234,567" in line for line in lines)
+    assert any(line.startswith("broker-a:0 -> broker-a:1") and " 67 " in line for line in lines)
+    assert lines[-1] == "healthy"
+
+
+def test_status_says_what_is_wrong_and_what_to_do() -> None:
+    state = with_broker(healthy_cluster(), master(slaves=()))
+    lines = _text(status_tables(state, diagnose(state))).splitlines()
+    assert lines[-2].startswith("degraded: broker-a:0 has 0 of 1 slaves in sync")
+    assert lines[-1] == "  remedy: start the slave of this group"
+
+
+def test_json_holds_health_findings_and_every_field() -> None:
+    state = with_broker(healthy_cluster(), replace(master(), status=None, error="UNAVAILABLE"))
+    document = json.loads(json.dumps(status_document(state, diagnose(state))))
+    assert document["healthy"] is False
+    assert document["findings"][0]["severity"] == "problem"
+    assert document["brokers"][0]["error"] == "UNAVAILABLE"
+    assert document["brokers"][1]["status"]["master_link"]["state"] == "transfer"
+    assert document["name_servers"][0]["revision"] == 7
+
+
+def test_live_picture_shows_members_before_the_first_reading() -> None:
+    text = _text(up_picture(replace(_RECORD, state="starting"), [_LINE], None, {}, [], "/data"))
+    assert "4711" in text
+    assert "endpoints for SDKs" not in text
+
+
+def test_live_picture_says_how_to_connect_once_ready() -> None:
+    text = _text(up_picture(_RECORD, [_LINE], healthy_cluster(), {"broker-a:0": 250.0}, ["12:00 event"], "/data"))
+    assert "127.0.0.1:8081;127.0.0.1:8082" in text
+    assert " 250 " in text
+    assert "12:00 event" in text
+
+
+def test_dead_member_shows_why() -> None:
+    dead = replace(_LINE, state="died", pid=0, last_exit="killed by signal 9")
+    assert "died (killed by signal 9)" in _text(up_picture(_RECORD, [dead], None, {}, [], "/data"))
+
+
+def test_put_rate_is_per_second_and_never_negative() -> None:
+    rates = PutRates()
+    rates.update(with_broker(healthy_cluster(), master(put_counts={"PUT_OK": 100})), now_s=10.0)
+    rates.update(with_broker(healthy_cluster(), master(put_counts={"PUT_OK": 300})), now_s=12.0)
+    assert rates.per_second["broker-a:0"] == 100.0
+    rates.update(with_broker(healthy_cluster(), master(put_counts={"PUT_OK": 5})), now_s=13.0)
+    assert rates.per_second["broker-a:0"] == 0.0
+
+
+def test_cluster_with_a_console_says_where_it_is() -> None:
+    record = replace(_RECORD, admin_url="http://127.0.0.1:8080/")
+    lines = connect_lines(record, "/data")
+    assert "console              http://127.0.0.1:8080/" in lines
+    assert "metrics              prometheus --config.file=/data/prometheus.yml" in lines
+    assert len(connect_lines(_RECORD, "/data")) == len(lines) - 2

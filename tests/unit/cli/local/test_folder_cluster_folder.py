@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tandemmq.admin.cluster_state import ExpectedBroker
+from tandemmq.cli.failure import CommandError
+from tandemmq.cli.local.folder import ClusterFolder, ClusterRecord, MemberRecord, start_mark
+
+_BROKER = ExpectedBroker(
+    cluster="DefaultCluster",
+    broker_name="broker-a",
+    broker_id=0,
+    client_endpoint="127.0.0.1:8081",
+    metadata_endpoint="127.0.0.1:10911",
+    ha_endpoint="127.0.0.1:10912",
+)
+
+
+def _record(*, pid: int, mark: str) -> ClusterRecord:
+    member = MemberRecord(
+        name="broker-a",
+        kind="broker",
+        role="SYNC_MASTER",
+        pid=pid,
+        start_mark=mark,
+        ports={"listenPort": 10911},
+        config="conf/broker-a.properties",
+        log="logs/broker-a.log",
+        store="store/broker-a",
+        broker=_BROKER,
+    )
+    return ClusterRecord(
+        preset="2m-2s-sync",
+        state="ready",
+        supervisor_pid=pid,
+        supervisor_start_mark=mark,
+        name_servers=("127.0.0.1:9876",),
+        client_endpoints=("127.0.0.1:8081",),
+        members=(member,),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ClusterFolder:
+    folder = ClusterFolder(tmp_path)
+    folder.prepare()
+    return folder
+
+
+def test_record_reads_back_as_written(folder: ClusterFolder) -> None:
+    record = _record(pid=os.getpid(), mark=start_mark(os.getpid()) or "")
+    folder.write_record(record)
+    assert folder.read_record() == record
+    assert record.supervised
+    assert record.expected_brokers == (_BROKER,)
+
+
+def test_reused_pid_is_not_taken_for_the_member(folder: ClusterFolder) -> None:
+    record = _record(pid=os.getpid(), mark="started at another time")
+    assert not record.supervised
+    assert not record.members[0].running
+
+
+def test_no_record_means_nothing_runs(folder: ClusterFolder) -> None:
+    assert folder.read_record() is None
+
+
+def test_second_lock_is_refused_and_names_the_owner(folder: ClusterFolder) -> None:
+    folder.lock()
+    with pytest.raises(CommandError) as refused:
+        ClusterFolder(folder.root).lock()
+    assert f"process {os.getpid()} holds" in refused.value.cause
+    assert "tandemmq down" in refused.value.remedy
+
+
+def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CommandError, match="cannot be used"):
+        ClusterFolder(tmp_path / "file" / "data").prepare()
+
+
+def test_log_tail_begins_where_this_start_began(folder: ClusterFolder) -> None:
+    folder.log_path("broker-a").write_text("old\nnew 1\nnew 2\n")
+    assert folder.log_tail("broker-a", lines=5, since=4) == ["new 1", "new 2"]
+    assert folder.log_tail("broker-a", lines=1) == ["new 2"]
+    assert folder.log_tail("broker-b", lines=5) == []

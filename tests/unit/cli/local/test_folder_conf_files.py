@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tandemmq.cli.failure import CommandError
+from tandemmq.cli.local.folder import (
+    ClusterFolder,
+    free_ports,
+    lay_out,
+    member_problems,
+    port_count,
+    read_members,
+    renumber,
+    split_overrides,
+)
+
+_NAMES = ["namesrv-0", "broker-a"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ClusterFolder:
+    folder = ClusterFolder(tmp_path / "cluster")
+    folder.prepare()
+    return folder
+
+
+def test_changed_file_wins_over_the_preset(folder: ClusterFolder) -> None:
+    preset = lay_out(folder, None)
+    changed = folder.conf / "broker-a.properties"
+    changed.write_text(changed.read_text().replace("flushDiskType=ASYNC_FLUSH", "flushDiskType=SYNC_FLUSH"))
+    assert lay_out(folder, None) == preset == "2m-2s-sync"
+    members = {member.name: member for member in read_members(folder, preset, {})}
+    assert members["broker-a"].settings["flushDiskType"] == "SYNC_FLUSH"
+    assert members["broker-b"].settings["flushDiskType"] == "ASYNC_FLUSH"
+
+
+def test_folder_keeps_its_preset(folder: ClusterFolder) -> None:
+    lay_out(folder, "2m-noslave")
+    assert lay_out(folder, None) == "2m-noslave"
+    with pytest.raises(CommandError, match="holds a cluster of preset 2m-noslave"):
+        lay_out(folder, "2m-2s-sync")
+
+
+def test_renumbered_members_find_their_name_servers(folder: ClusterFolder) -> None:
+    preset = lay_out(folder, None)
+    renumber(folder, preset, range(21_000, 21_000 + port_count(preset)))
+    members = read_members(folder, preset, {})
+    assert member_problems(members) == []
+    assert sorted(port for member in members for port in member.ports.values()) == list(range(21_000, 21_014))
+    assert members[2].settings["namesrvAddr"] == "127.0.0.1:21000;127.0.0.1:21001"
+
+
+def test_overrides_reach_all_brokers_or_the_named_member(folder: ClusterFolder) -> None:
+    preset = lay_out(folder, None)
+    overrides = split_overrides(["slaveTimeout=5000", "broker-a:namesrvAddr=h:1;h:2"], ["broker-a", "broker-b"])
+    members = {member.name: member for member in read_members(folder, preset, overrides)}
+    assert members["namesrv-0"].overrides == ()
+    assert members["broker-b"].overrides == ("slaveTimeout=5000",)
+    assert members["broker-a"].settings["namesrvAddr"] == "h:1;h:2"
+    assert members["broker-a"].command()[-4:] == ["--set", "slaveTimeout=5000", "--set", "namesrvAddr=h:1;h:2"]
+
+
+@pytest.mark.parametrize("value", ["slaveTimeout", "broker-x:slaveTimeout=1", "broker-a:slaveTimeout"])
+def test_override_that_cannot_be_understood_is_refused(value: str) -> None:
+    with pytest.raises(CommandError, match="cannot be understood"):
+        split_overrides([value], _NAMES)
+
+
+def test_value_with_a_colon_is_no_member() -> None:
+    assert split_overrides(["namesrvAddr=127.0.0.1:9876"], _NAMES) == {"": ["namesrvAddr=127.0.0.1:9876"]}
+
+
+def test_free_ports_are_distinct_and_below_outgoing_ones() -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    assert max(ports) < 32_768

@@ -1,0 +1,61 @@
+"""The preset files are complete, agree with each other, and do what RocketMQ's presets of these names do."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandemmq.cli.local.folder import (
+    PORT_KEYS,
+    PRESETS,
+    Member,
+    MemberKind,
+    member_problems,
+    parse_properties,
+    preset_files,
+)
+
+_ROLES = {
+    "2m-2s-sync": ("SYNC_MASTER", "SYNC_MASTER", "SLAVE", "SLAVE"),
+    "2m-2s-async": ("ASYNC_MASTER", "ASYNC_MASTER", "SLAVE", "SLAVE"),
+    "2m-noslave": ("ASYNC_MASTER", "ASYNC_MASTER"),
+}
+
+
+def _members(preset: str) -> list[Member]:
+    return [Member(name=name, settings=parse_properties(text)) for name, text in preset_files(preset).items()]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_members_come_in_start_order_with_rocketmqs_roles(preset: str) -> None:
+    members = _members(preset)
+    assert [member.name for member in members[:2]] == ["namesrv-0", "namesrv-1"]
+    assert tuple(member.role for member in members[2:]) == _ROLES[preset]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_members_do_not_get_in_each_others_way(preset: str) -> None:
+    assert member_problems(_members(preset)) == []
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_name_server_has_a_folder_to_remember_in(preset: str) -> None:
+    name_servers = [member for member in _members(preset) if member.kind is MemberKind.NAME_SERVER]
+    assert [member.settings["storePathRootDir"] for member in name_servers] == ["store/namesrv-0", "store/namesrv-1"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_port_is_explicit(preset: str) -> None:
+    for member in _members(preset):
+        assert tuple(member.ports) == PORT_KEYS[member.kind], member.name
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_groups_share_what_a_group_must_share(preset: str) -> None:
+    brokers = [member for member in _members(preset) if member.kind is MemberKind.BROKER]
+    for key in ("mappedFileSizeCommitLog", "brokerClusterName", "totalReplicas", "flushDiskType"):
+        assert len({member.settings[key] for member in brokers}) == 1, key
+
+
+def test_sync_preset_states_how_many_copies_a_send_waits_for() -> None:
+    masters = [member for member in _members("2m-2s-sync") if member.role == "SYNC_MASTER"]
+    assert [member.settings["inSyncReplicas"] for member in masters] == ["2", "2"]

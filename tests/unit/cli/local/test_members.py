@@ -1,0 +1,91 @@
+"""The admin service beside a local cluster, what `tandemmq up --tracing` adds, and what both leave alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tandemmq.cli.local.folder import (
+    ClusterFolder,
+    Member,
+    lay_out,
+    member_problems,
+    preset_files,
+    read_members,
+    renumber,
+    split_overrides,
+)
+from tandemmq.cli.local.members import Tracing, admin_member, scrape_configuration, traced_members
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ClusterFolder:
+    folder = ClusterFolder(tmp_path / "cluster")
+    folder.prepare()
+    return folder
+
+
+def _traced(folder: ClusterFolder, *overrides: str, target: str = "") -> dict[str, Member]:
+    preset = lay_out(folder, None)
+    renumber(folder, preset, range(21_000, 21_014))
+    by_member = split_overrides(overrides, [*preset_files(preset), "admin"])
+    members = read_members(folder, preset, by_member)
+    members.append(admin_member(folder, members, by_member, near=True))
+    found = traced_members(members, Tracing(target=target), near=True)
+    assert member_problems(found) == []
+    return {member.name: member for member in found}
+
+
+def test_every_broker_traces_every_message_and_every_member_tells_metrics_on_a_port_of_its_own(
+    folder: ClusterFolder,
+) -> None:
+    members = _traced(folder, target="127.0.0.1:4317")
+    assert list(members)[-1] == "admin"
+    admin = members.pop("admin")
+    assert admin.settings["namesrvAddr"] == "127.0.0.1:21000;127.0.0.1:21001"
+    assert admin.health_address == f"127.0.0.1:{admin.settings['httpPort']}"
+    assert len({member.ports["metricsPromExporterPort"] for member in members.values()}) == 6
+    for name, member in members.items():
+        assert member.tells_metrics
+        traced = {key: value for key, value in member.settings.items() if key.startswith("trace")}
+        assert traced == (
+            {}
+            if name.startswith("namesrv-")
+            else {"traceEnable": "true", "traceSampleRate": "1.0", "traceExporterTarget": "127.0.0.1:4317"}
+        )
+    assert "--set" in members["broker-a"].command()
+    assert "traceExporterTarget" not in _traced(folder)["broker-a"].settings
+
+
+def test_what_is_stated_stays(folder: ClusterFolder) -> None:
+    members = _traced(
+        folder, "traceSampleRate=0.5", "broker-a:metricsPromExporterPort=21500", "admin:refreshInterval=500"
+    )
+    assert members["broker-a"].settings["metricsPromExporterPort"] == "21500"
+    assert members["broker-b-s"].settings["traceSampleRate"] == "0.5"
+    assert members["admin"].settings["refreshInterval"] == "500"
+
+
+def test_files_are_not_changed(folder: ClusterFolder) -> None:
+    _traced(folder)
+    for path in folder.conf.glob("*.properties"):
+        text = path.read_text(encoding="utf-8")
+        assert "metricsExporterType" not in text
+        assert "traceEnable" not in text
+
+
+def test_prometheus_scrapes_all_of_them(folder: ClusterFolder) -> None:
+    members = _traced(folder)
+    document = yaml.safe_load(scrape_configuration(list(members.values()), folder))
+    jobs = {job["job_name"]: job["static_configs"][0]["targets"] for job in document["scrape_configs"]}
+    assert {name: len(targets) for name, targets in jobs.items()} == {"nameserver": 2, "broker": 4, "admin": 1}
+    assert jobs["admin"] == [members["admin"].address("httpPort")]
+    port = members["broker-b-s"].ports["metricsPromExporterPort"]
+    assert f"127.0.0.1:{port}" in jobs["broker"]
+
+
+def test_cluster_without_metrics_is_not_scraped(folder: ClusterFolder) -> None:
+    preset = lay_out(folder, None)
+    assert scrape_configuration(read_members(folder, preset, {}), folder) == ""

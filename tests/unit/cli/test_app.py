@@ -1,0 +1,67 @@
+"""Wrong arguments are refused before anything is asked of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tandemmq.cli.app import app
+from tandemmq.cli.cluster_address import find_address
+from tandemmq.cli.failure import EXIT_REFUSED, CommandError, command_error_in
+
+
+def _refusal(*arguments: str) -> CommandError:
+    error = CliRunner().invoke(app, arguments).exception
+    assert isinstance(error, CommandError), error
+    assert error.exit_code == EXIT_REFUSED
+    assert error.remedy
+    return error
+
+
+def test_unknown_preset_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    refusal = _refusal("up", "--preset", "3m", "--data", str(tmp_path))
+    assert refusal.problem == "there is no preset 3m"
+    assert "2m-2s-async" in refusal.remedy
+
+
+def test_two_ways_to_choose_ports_exclude_each_other(tmp_path: Path) -> None:
+    _refusal("up", "--free-ports", "--port-base", "20000", "--data", str(tmp_path))
+
+
+def test_folder_without_cluster_is_refused(tmp_path: Path) -> None:
+    assert "tandemmq up" in _refusal("status", "--data", str(tmp_path)).remedy
+
+
+@pytest.mark.parametrize("address", ["localhost", "host:port", "a:1,b:2", ";"])
+def test_malformed_name_server_address_is_refused(address: str) -> None:
+    assert "names no NameServer" in _refusal("status", "--namesrv", address).problem
+
+
+def test_unknown_topic_type_is_refused() -> None:
+    assert "FIFO" in _refusal("topic", "create", "orders", "--type", "fifo").remedy
+
+
+def test_named_name_servers_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "elsewhere:9876")
+    assert find_address("here:9876;there:9876", None, None).name_servers == ("here:9876", "there:9876")
+    assert find_address(None, None, None).name_servers == ("elsewhere:9876",)
+
+
+def test_every_command_explains_itself() -> None:
+    for command in (["up"], ["down"], ["status"], ["topic", "create"], ["group", "list"], ["produce"], ["consume"]):
+        shown = CliRunner().invoke(app, [*command, "--help"])
+        assert shown.exit_code == 0
+        assert "Usage" in shown.output
+
+
+def test_failure_reads_as_problem_cause_remedy() -> None:
+    error = CommandError("it broke", cause="first\nsecond", remedy="mend it")
+    assert error.lines() == ["problem: it broke", "cause:   first", "         second", "remedy:  mend it"]
+
+
+def test_failure_is_found_inside_nested_groups() -> None:
+    error = CommandError("it broke")
+    assert command_error_in(ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError("bug"), error])])) is error
+    assert command_error_in(ExceptionGroup("outer", [ValueError("bug")])) is None

@@ -1,0 +1,117 @@
+"""Every example, in help or in the documentation, is one that its command takes; every command is documented."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from tandemmq.cli.app import app
+from tandemmq.cli.mqadmin import MQADMIN_COMMANDS
+
+_ROOT = get_command(app)
+_DOCUMENT = Path(__file__).parents[3] / "docs" / "operations" / "cli.md"
+_HIDDEN = {("help",)}
+
+
+def _commands(group: TyperGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from _commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+assert isinstance(_ROOT, TyperGroup)
+_ALL = dict(_commands(_ROOT))
+_OURS = [path for path in _ALL if path[0] not in MQADMIN_COMMANDS and path not in _HIDDEN]
+
+
+def _calls(text: str) -> Iterator[list[str]]:
+    """Words of each call of ours in lines of shell, without what the shell itself makes of them."""
+    for line in text.splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|<>;&")
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*_words(lexer), "|"]:
+            if set(word) <= set("|<>;&"):
+                starts = [place for place, each in enumerate(words) if each in ("tandemmq", "mqadmin")]
+                if starts:
+                    yield words[starts[-1] + 1 :]
+                # What follows < and > is a file.
+                words = ["a-file"] if word in ("<", ">") else []
+            else:
+                words.append(word)
+
+
+def _words(lexer: shlex.shlex) -> Iterator[str]:
+    try:
+        yield from lexer
+    except ValueError as error:
+        raise AssertionError(f"{lexer.instream}: {error}") from error
+
+
+def _take(words: list[str]) -> None:
+    """Has the command parse its arguments, and does not run it."""
+    command: Any = _ROOT
+    context = type(_ROOT).context_class(_ROOT, info_name="tandemmq")
+    rest = list(words)
+    while isinstance(command, TyperGroup):
+        if not rest or rest[0].startswith("--"):
+            return
+        name = rest.pop(0)
+        assert name in command.commands, f"there is no command {' '.join(words)}"
+        command = command.commands[name]
+        if isinstance(command, TyperGroup):
+            context = type(context)(command, info_name=name, parent=context)
+    command.make_context(words[0], rest, parent=context)
+
+
+@pytest.mark.parametrize("path", _ALL, ids=" ".join)
+def test_examples_in_help_are_taken(path: tuple[str, ...]) -> None:
+    documentation = inspect.cleandoc(_ALL[path].callback.__doc__ or "")
+    _, found, examples = re.split(r"(Examples?:)", documentation, maxsplit=1)
+    assert found
+    calls = list(_calls(examples.replace("\\[", "[")))
+    assert calls
+    for words in calls:
+        _take(words)
+    assert any(tuple(words[: len(path)]) == path for words in calls)
+
+
+def test_examples_in_the_document_are_taken() -> None:
+    blocks = re.findall(r"^```sh\n(.*?)^```", _DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    calls = [words for block in blocks for words in _calls(block)]
+    assert len(calls) > 8
+    for words in calls:
+        _take(words)
+
+
+@pytest.mark.parametrize("path", _OURS, ids=" ".join)
+def test_command_is_in_the_document(path: tuple[str, ...]) -> None:
+    assert f"`tandemmq {' '.join(path)}`" in _DOCUMENT.read_text(encoding="utf-8")
+
+
+def test_commands_the_document_names_are_there() -> None:
+    for words in re.findall(r"`tandemmq ([a-z][^`]*)`", _DOCUMENT.read_text(encoding="utf-8")):
+        path = []
+        command: Any = _ROOT
+        for word in words.split():
+            below = getattr(command, "commands", {}).get(word)
+            if below is None:
+                break
+            command = below
+            path.append(word)
+        assert path, words
+
+
+def test_table_of_rocketmqs_commands_is_whole() -> None:
+    table = re.findall(r"^\| `([a-zA-Z]+)` \| ", _DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [name for name in table if name in MQADMIN_COMMANDS] == list(MQADMIN_COMMANDS)

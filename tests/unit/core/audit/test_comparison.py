@@ -1,0 +1,93 @@
+"""Who is right, and what is wrong with the other: cases beside the catalogue of damages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.audit_stores import AUDIT_OPTIONS, append_messages, copy_group, open_group, open_store
+from support.folder_audit import audit_folders
+from support.stores import ManualClock
+from tandemmq.core.audit.comparison import compare_replicas
+from tandemmq.core.audit.findings import FINDINGS_MAX, Finding, FindingKind, FindingList, Verdict
+from tandemmq.core.audit.log_walk import common_range
+from tandemmq.core.replication.log_history import LogRange
+
+SEGMENT_BYTES = AUDIT_OPTIONS.commit_log_file_bytes
+
+
+def flip(folder: Path, offset: int) -> None:
+    """One bit of the log."""
+    path = folder / "commitlog" / f"{offset - offset % SEGMENT_BYTES:020d}"
+    data = bytearray(path.read_bytes())
+    data[offset % SEGMENT_BYTES] ^= 1
+    path.write_bytes(data)
+
+
+def test_range_may_begin_and_end_within_a_record(equal_group: list[Path], tmp_path: Path) -> None:
+    folders = copy_group(equal_group, tmp_path)
+    flip(folders[1], 300_500)
+    stores = open_group(folders)
+    whole = compare_replicas(stores, common_range(store.facts for store in stores.values())).findings
+    assert len(whole) == 1
+    assert compare_replicas(stores, LogRange(300_500, 300_501)).findings == whole
+    assert not compare_replicas(stores, LogRange(0, whole[0].start_offset or 0)).findings
+    assert not compare_replicas(stores, LogRange(whole[0].end_offset or 0, 400_000)).findings
+
+
+def test_majority_with_a_broken_body_is_not_right(equal_group: list[Path], tmp_path: Path) -> None:
+    folders = copy_group(equal_group, tmp_path)
+    stores = open_group(folders)
+    flip(folders[0], 300_500)
+    (found,) = compare_replicas(stores, LogRange(300_500, 300_501)).findings
+    flip(folders[2], 300_500)
+    findings = compare_replicas(stores, LogRange(300_500, 300_501)).findings
+    if found.kind is FindingKind.BODY_CRC:
+        assert {(finding.broker_id, finding.source_broker_id) for finding in findings} == {(0, 1), (2, 1)}
+        assert {finding.verdict for finding in findings} == {Verdict.CHECKSUM}
+
+
+def test_two_replicas_are_damaged_in_different_places(equal_group: list[Path], tmp_path: Path) -> None:
+    folders = copy_group(equal_group[:2], tmp_path)
+    flip(folders[0], 100_500)
+    flip(folders[1], 200_500)
+    audit = audit_folders(folders)
+    assert {finding.broker_id for finding in audit.findings} == {0, 1}
+    assert {finding.source_broker_id for finding in audit.findings} == {0, 1}
+
+
+def test_same_record_is_broken_on_both(equal_group: list[Path], tmp_path: Path) -> None:
+    folders = copy_group(equal_group[:2], tmp_path)
+    stores = open_group(folders)
+    flip(folders[0], 300_500)
+    flip(folders[1], 300_501)
+    findings = compare_replicas(stores, LogRange(300_500, 300_502)).findings
+    assert {finding.broker_id for finding in findings} == {0, 1}
+    assert {finding.source_broker_id for finding in findings} == {None}
+
+
+def test_logs_that_went_different_ways_are_undecided(equal_group: list[Path], tmp_path: Path) -> None:
+    """Two masters at a time: both tails are sound, and nobody knows which was acknowledged."""
+    folders = copy_group(equal_group[:2], tmp_path)
+    forked_at = open_group(folders)[0].facts.end_offset
+    for seed, folder in enumerate(folders):
+        clock = ManualClock(now_ms=1_700_000_100_000)
+        store = open_store(folder, clock)
+        append_messages(store, clock, 2000, 30, seed=seed)
+        store.close()
+    findings = [finding for finding in audit_folders(folders).findings if finding.kind is not FindingKind.TAIL_EXTRA]
+    assert findings
+    assert all((finding.start_offset or 0) >= forked_at for finding in findings)
+    assert {finding.verdict for finding in findings} == {Verdict.UNDECIDED}
+    assert sum(finding.messages for finding in findings) >= 25
+
+
+def test_findings_are_cut_where_nobody_reads_on() -> None:
+    found = FindingList()
+    found.extend(
+        Finding(FindingKind.TORN, "broker-a", Verdict.CHECKSUM, f"number {number}", messages=2)
+        for number in range(FINDINGS_MAX + 5)
+    )
+    taken = found.taken()
+    assert len(taken) == FINDINGS_MAX + 1
+    assert taken[-1].messages == 10
+    assert "5 more" in taken[-1].detail

@@ -1,0 +1,92 @@
+"""Steps that make replicas equal: only what is known to be right is copied."""
+
+from __future__ import annotations
+
+from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, plan_repair
+from tandemmq.core.replication.log_history import LogRange
+
+
+def digest_of(group: str, broker_id: int, log_range: LogRange) -> str:
+    """Says what it was asked for."""
+    return f"{group}/{broker_id}/{log_range.start_offset}-{log_range.end_offset}"
+
+
+def damaged(start: int, end: int, *, target: int = 1, source: int | None = 0, **changes: object) -> Finding:
+    """A broken body."""
+    values: dict[str, object] = {
+        "kind": FindingKind.BODY_CRC,
+        "group": "broker-a",
+        "verdict": Verdict.CHECKSUM,
+        "detail": "detail",
+        "broker_id": target,
+        "source_broker_id": source,
+        "start_offset": start,
+        "end_offset": end,
+    }
+    return Finding(**(values | changes))  # type: ignore[arg-type]  # fields by name
+
+
+def plan(*findings: Finding) -> RepairPlan:
+    """Of these findings."""
+    return plan_repair("run-1", "cluster", findings, digest_of)
+
+
+def test_range_is_copied_with_both_digests() -> None:
+    (step,) = plan(damaged(100, 300)).steps
+    assert step.number == 1
+    assert step.action is RepairAction.COPY_RANGE
+    assert (step.target_broker_id, step.source_broker_id) == (1, 0)
+    assert (step.target_digest, step.source_digest) == ("broker-a/1/100-300", "broker-a/0/100-300")
+
+
+def test_neighbours_are_one_step() -> None:
+    steps = plan(damaged(300, 500), damaged(100, 300), damaged(10_000_000, 10_000_100)).steps
+    assert [(step.start_offset, step.end_offset) for step in steps] == [(100, 500), (10_000_000, 10_000_100)]
+
+
+def test_other_replicas_and_sources_are_other_steps() -> None:
+    steps = plan(damaged(100, 300), damaged(300, 400, target=2), damaged(400, 500, source=2)).steps
+    assert [(step.target_broker_id, step.source_broker_id) for step in steps] == [(1, 0), (1, 2), (2, 0)]
+
+
+def test_what_nobody_knows_the_right_version_of_is_left_to_people() -> None:
+    undecided = damaged(100, 300, verdict=Verdict.UNDECIDED, broker_id=None, source_broker_id=None)
+    everywhere = damaged(500, 600, source=None)
+    steps = plan(undecided, everywhere).steps
+    assert {step.action for step in steps} == {RepairAction.MANUAL}
+    assert "nothing tells which replica is right" in steps[0].reason
+    assert "backup" in steps[1].reason
+
+
+def test_lost_file_is_copied_while_the_broker_is_stopped() -> None:
+    (step,) = plan(damaged(0, 4096, kind=FindingKind.SEGMENT_MISSING)).steps
+    assert step.action is RepairAction.MANUAL
+    assert "stop the broker" in step.reason
+
+
+def test_queue_entries_are_rewritten_in_runs_after_the_log_is_mended() -> None:
+    def wrong(queue_offset: int, messages: int = 1) -> Finding:
+        return damaged(
+            0,
+            10,
+            kind=FindingKind.QUEUE_ENTRY_WRONG,
+            topic="orders",
+            queue_id=2,
+            queue_offset=queue_offset,
+            messages=messages,
+            source_broker_id=None,
+        )
+
+    steps = plan(wrong(7), wrong(5, 2), wrong(20), damaged(100, 300)).steps
+    assert [step.action for step in steps] == [
+        RepairAction.COPY_RANGE,
+        RepairAction.REWRITE_QUEUE_ENTRIES,
+        RepairAction.REWRITE_QUEUE_ENTRIES,
+    ]
+    assert [(step.first_queue_offset, step.end_queue_offset) for step in steps[1:]] == [(5, 8), (20, 21)]
+
+
+def test_plan_goes_through_json() -> None:
+    made = plan(damaged(100, 300), damaged(500, 600, source=None))
+    assert RepairPlan.from_json(made.to_json()) == made

@@ -1,0 +1,98 @@
+"""Log lines of a process, as a pod writes them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import structlog
+from opentelemetry.sdk.trace import TracerProvider
+
+from tandemmq.core.tracing.trace_context import TraceContext
+from tandemmq.service.logging import EventMemory, configure_logging, get_logger, traced_lines
+
+CONTEXT = TraceContext(0xA1, 0xB2, True)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_lines_of_a_traced_operation_have_its_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging({}, broker_name="broker-a")
+    with traced_lines(CONTEXT):
+        get_logger().info("inside")
+    get_logger().info("outside")
+
+    inside, outside = lines(capsys)
+    assert inside["trace_id"] == f"{0xA1:032x}"
+    assert inside["span_id"] == f"{0xB2:016x}"
+    assert inside["broker_name"] == "broker-a"
+    assert "trace_id" not in outside
+
+
+def test_no_context_leaves_the_one_around_it(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging({})
+    with traced_lines(CONTEXT), traced_lines(None):
+        get_logger().info("inside")
+
+    assert lines(capsys)[0]["span_id"] == f"{0xB2:016x}"
+
+
+def test_libraries_lines_have_them_too(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging({})
+    with traced_lines(CONTEXT):
+        logging.getLogger("grpc").warning("of a library")
+
+    assert lines(capsys)[0]["trace_id"] == f"{0xA1:032x}"
+
+
+def test_lines_within_an_opentelemetry_span_have_its_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging({})
+    with TracerProvider().get_tracer("test").start_as_current_span("work") as span:
+        get_logger().info("inside")
+
+    assert lines(capsys)[0]["trace_id"] == f"{span.get_span_context().trace_id:032x}"
+
+
+def test_lines_written_while_a_thread_loads_that_library_have_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure_logging({})
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", ModuleType("opentelemetry.trace"))
+    get_logger().info("inside")
+
+    assert "trace_id" not in lines(capsys)[0]
+
+
+def test_the_level_changes_for_loggers_that_exist_and_what_is_remembered_stays_whole(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    memory = EventMemory()
+    level = configure_logging({"LOG_LEVEL": "WARNING"}, memory=memory)
+    log = get_logger()
+    log.info("first")
+    level.set("DEBUG")
+    log.debug("second")
+    logging.getLogger("grpc").debug("of a library")
+    level.set("")
+    log.info("third")
+    log.error("fourth")
+
+    assert [line["event"] for line in lines(capsys)] == ["second", "fourth"]
+    assert [event.event for event in memory.events_after(0, 10)] == ["first", "third", "fourth"]
