@@ -1,0 +1,92 @@
+"""What the documents point at is there: files, headings and modules."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_PACKAGE: Final = _ROOT / "services" / "tandemmq"
+
+_FOLDERS: Final = ("benchmarks", "charts", "demo", "deploy", "docs", "fuzz", "proto", "services", "tests", "tools")
+_DOCUMENTS: Final = sorted(
+    [
+        *_ROOT.glob("*.md"),
+        *(file for folder in _FOLDERS for file in (_ROOT / folder).rglob("*.md")),
+    ]
+)
+_FENCE: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
+_QUOTED: Final = re.compile(r"`([^`\n]+)`")
+_PATH: Final = re.compile(r"[\w.{},*/-]+")
+_DOTTED: Final = re.compile(r"\btandemmq(?:\.\w+)+")
+
+
+def _prose(document: Path) -> str:
+    """Its text without blocks of code."""
+    return _FENCE.sub("", document.read_text(encoding="utf-8"))
+
+
+def _anchors(document: Path) -> set[str]:
+    """Its headings, as links call them."""
+    headings = re.findall(r"^#+ (.+)$", _prose(document), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.replace("`", "")).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def _is_missing(path: str) -> bool:
+    """Whether no file is at `path`, which may have `{a,b}` and `*`."""
+    if match := re.search(r"\{([^}]*)\}", path):
+        return any(_is_missing(path.replace(match[0], each)) for each in match[1].split(","))
+    return not any(_ROOT.glob(path.rstrip("/")))
+
+
+def _is_unknown_module(name: str) -> bool:
+    """Whether `name` begins with a room of ours, and what follows is neither a module nor a name in one."""
+    _, room, *rest = name.split(".")
+    place = _PACKAGE / room
+    if not place.is_dir() or rest[:1] == ["v1"]:
+        return False
+    while rest and (place / rest[0]).is_dir():
+        place /= rest.pop(0)
+    if not rest:
+        return False
+    module = place / f"{rest[0]}.py"
+    if not module.exists():
+        return True
+    defined = rf"^(class |def |async def )?{rest[1]}\b" if len(rest) > 1 else ""
+    return re.search(defined, module.read_text(encoding="utf-8"), re.MULTILINE) is None
+
+
+@pytest.mark.parametrize("document", _DOCUMENTS, ids=lambda path: str(path.relative_to(_ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    dead = []
+    for link in _LINK.findall(_prose(document)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = document.parent / path if path else document
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in _anchors(target)):
+            dead.append(link)
+    assert not dead
+
+
+@pytest.mark.parametrize("document", _DOCUMENTS, ids=lambda path: str(path.relative_to(_ROOT)))
+def test_files_and_modules_that_are_named_are_there(document: Path) -> None:
+    text = _prose(document)
+    files = {file.name for folder in _FOLDERS for file in (_ROOT / folder).rglob("*.py")}
+    gone = []
+    for quoted in _QUOTED.findall(text):
+        if not _PATH.fullmatch(quoted):
+            continue
+        if re.match(r"tandemmq/\w+/.", quoted):
+            quoted = f"services/{quoted}"
+        if quoted.partition("/")[0] in _FOLDERS and "/" in quoted:
+            if _is_missing(quoted):
+                gone.append(quoted)
+        elif re.fullmatch(r"[a-z_0-9]+\.py", quoted) and quoted not in files:
+            gone.append(quoted)
+    gone += [name for name in _DOTTED.findall(text) if _is_unknown_module(name)]
+    assert not gone
