@@ -1,4 +1,4 @@
-"""What the documents point at is there: files, headings and modules."""
+"""What the documents point at is there: files, headings and modules; and every decision is in the index."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGE: Final = _ROOT / "services" / "tandemmq"
+_ADRS: Final = _ROOT / "docs" / "adr"
 
 _FOLDERS: Final = ("benchmarks", "charts", "demo", "deploy", "docs", "fuzz", "proto", "services", "tests", "tools")
 _DOCUMENTS: Final = sorted(
@@ -90,3 +91,9 @@ def test_files_and_modules_that_are_named_are_there(document: Path) -> None:
             gone.append(quoted)
     gone += [name for name in _DOTTED.findall(text) if _is_unknown_module(name)]
     assert not gone
+
+
+def test_every_decision_is_in_the_index() -> None:
+    index = (_ADRS / "README.md").read_text(encoding="utf-8")
+    decisions = sorted(file.name for file in _ADRS.glob("[0-9]*.md"))
+    assert sorted(set(re.findall(r"\((\d{4}-[\w-]+\.md)\)", index))) == decisions
