@@ -1,8 +1,14 @@
-"""What the documents point at is there: files, headings and modules; and every decision is in the index."""
+"""What the documents point at is there: files, headings, modules, and each line of the tour.
+
+When lines have moved, `python tests/unit/test_documents.py --fix` writes the tour's line numbers anew.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +17,7 @@ import pytest
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGE: Final = _ROOT / "services" / "tandemmq"
 _ADRS: Final = _ROOT / "docs" / "adr"
+_TOUR: Final = _ROOT / "docs" / "tour.md"
 
 _FOLDERS: Final = ("benchmarks", "charts", "demo", "deploy", "docs", "fuzz", "proto", "services", "tests", "tools")
 _DOCUMENTS: Final = sorted(
@@ -24,6 +31,11 @@ _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 _QUOTED: Final = re.compile(r"`([^`\n]+)`")
 _PATH: Final = re.compile(r"[\w.{},*/-]+")
 _DOTTED: Final = re.compile(r"\btandemmq(?:\.\w+)+")
+
+_LINES_OFF_MAX: Final = 3
+"""A link of the tour may be so far from what it names: a reader still sees it."""
+# [`Class.method`](../services/tandemmq/room/module.py#L12)
+_TOUR_LINK: Final = re.compile(r"\[`([\w.]+)`\]\(\.\./([\w./-]+\.py)#L(\d+)\)")
 
 
 def _prose(document: Path) -> str:
@@ -97,3 +109,59 @@ def test_every_decision_is_in_the_index() -> None:
     index = (_ADRS / "README.md").read_text(encoding="utf-8")
     decisions = sorted(file.name for file in _ADRS.glob("[0-9]*.md"))
     assert sorted(set(re.findall(r"\((\d{4}-[\w-]+\.md)\)", index))) == decisions
+
+
+def _places(file: Path) -> dict[str, list[int]]:
+    """Where each class and function of a module begins, by its qualified name and by every end of that."""
+    places: dict[str, list[int]] = {}
+
+    def visit(node: ast.AST, names: tuple[str, ...]) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                inner = (*names, child.name)
+                for first in range(len(inner)):
+                    places.setdefault(".".join(inner[first:]), []).append(child.lineno)
+                visit(child, inner)
+            else:
+                visit(child, names)
+
+    visit(ast.parse(file.read_text(encoding="utf-8")), ())
+    return places
+
+
+def _misled(text: str) -> Iterator[tuple[re.Match[str], int | None]]:
+    """Links of the tour that are off, with the right line; None if the name is not in that file, or there twice."""
+    for link in _TOUR_LINK.finditer(text):
+        name, path, line = link[1], link[2], int(link[3])
+        file = _ROOT / path
+        found = _places(file).get(name, []) if file.exists() else []
+        if len(found) != 1:
+            yield link, None
+        elif abs(found[0] - line) > _LINES_OFF_MAX:
+            yield link, found[0]
+
+
+def test_every_step_of_the_tour_is_at_its_line() -> None:
+    text = _TOUR.read_text(encoding="utf-8")
+    assert len(_TOUR_LINK.findall(text)) > 30
+    assert len(_TOUR_LINK.findall(text)) == text.count(".py#L"), "a link of another form is not checked"
+    wrong = [f"{link[1]} in {link[2]}: {line or 'not found'}" for link, line in _misled(text)]
+    assert not wrong, "repair with: python tests/unit/test_documents.py --fix"
+
+
+def _fix() -> int:
+    """Writes the tour's line numbers anew; names that have left their file are for people."""
+    text = _TOUR.read_text(encoding="utf-8")
+    left = 0
+    for link, line in reversed(list(_misled(text))):
+        if line is None:
+            print(f"not found, or twice: {link[1]} in {link[2]}")  # noqa: T201
+            left += 1
+        else:
+            text = text[: link.start(3)] + str(line) + text[link.end(3) :]
+    _TOUR.write_text(text, encoding="utf-8")
+    return min(left, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(_fix() if sys.argv[1:] == ["--fix"] else "usage: python tests/unit/test_documents.py --fix")
