@@ -198,7 +198,6 @@ class ConnectionPool:
         self._connections: dict[str, Connection] = {}
 
     def get(self, endpoint: str) -> Connection:
-        """The connection to `endpoint`."""
         connection = self._connections.get(endpoint)
         if connection is None:
             target = self._dial(endpoint) if self._dial is not None else endpoint
@@ -207,7 +206,6 @@ class ConnectionPool:
         return connection
 
     async def close(self) -> None:
-        """Closes all."""
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             await connection.close()

@@ -74,6 +74,5 @@ class MessageIdSource:
         self._counter = itertools.count(int.from_bytes(os.urandom(3), "big"))
 
     def next_id(self) -> str:
-        """A new id."""
         counter = next(self._counter) & 0xFFFFFFFF
         return _LAYOUT.pack(1, self._mac, self._pid, self._seconds, counter).hex().upper()

@@ -101,7 +101,6 @@ _GOAWAY_HEAD: Final = Struct(">II")
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
-    """One frame."""
     return FRAME_HEAD.pack(len(payload) << 8 | kind, flags, stream_id) + payload
 
 
@@ -111,7 +110,6 @@ def headers(stream_id: int, block: bytes, *, end_stream: bool) -> bytes:
 
 
 def rst_stream(stream_id: int, code: int) -> bytes:
-    """RST_STREAM."""
     return frame(RST_STREAM, 0, stream_id, U32.pack(code))
 
 

@@ -33,7 +33,6 @@ class Output:
         self._taken_bytes = 0
 
     def put(self, data: bytes | memoryview) -> None:
-        """The next bytes."""
         self.announce()
         self.pieces.append(data)
 

@@ -130,7 +130,6 @@ class PlainSocket:
             self.fail(error)
 
     def write_out(self) -> None:
-        """See `Writer`."""
         if self._is_closing:
             return
         connection = self._connection
@@ -145,7 +144,6 @@ class PlainSocket:
             self._close()
 
     def fail(self, error: Exception) -> None:
-        """See `Writer`."""
         self._sockets.loop.call_exception_handler(
             {"message": "a connection ends for an error in its handling", "exception": error}
         )
@@ -158,7 +156,6 @@ class PlainSocket:
             self._arm()
 
     def abort(self) -> None:
-        """Cuts the connection."""
         if not self._is_over:
             self._connection.output_written(self._unsent_bytes())
             self._end()

@@ -358,7 +358,6 @@ class _Protocol(asyncio.BufferedProtocol):
             self._close()
 
     def fail(self, error: Exception) -> None:
-        """See `Writer`."""
         self._loop.call_exception_handler(
             {"message": "a connection ends for an error in its handling", "exception": error}
         )
@@ -370,7 +369,6 @@ class _Protocol(asyncio.BufferedProtocol):
         self._arm()
 
     def abort(self) -> None:
-        """Cuts the connection."""
         self._is_closing = True
         if not self._is_aborted:
             self._is_aborted = True

@@ -141,7 +141,6 @@ class StreamMaker:
         raise NotImplementedError
 
     def __call__(self, connection: Connection, stream_id: int, headers: list[Header], shape: RequestShape) -> Stream:
-        """The same."""
         return self.new_stream(connection, stream_id, headers, shape)
 
 

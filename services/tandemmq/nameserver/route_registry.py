@@ -196,7 +196,6 @@ class RouteRegistry:
         self._is_closed = False
 
     def register(self, registration: Registration) -> Registered | RegistrationRefused:
-        """A broker announces itself."""
         answer = self.table.register(registration, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.wall_ms())
         log = self._log.bind(**_identity_keys(registration.identity), incarnation=registration.incarnation)
         if isinstance(answer, RegistrationRefused):
@@ -231,7 +230,6 @@ class RouteRegistry:
         epoch: int = 0,
         end_offset: int | None = None,
     ) -> HeartbeatAnswer:
-        """A broker's sign of life."""
         self.activity.heartbeats += 1
         answer = self.table.heartbeat(
             identity,
@@ -247,7 +245,6 @@ class RouteRegistry:
         return answer
 
     def connection_lost(self, connection: int) -> None:
-        """A heartbeat stream ended."""
         # When this process ends it breaks the streams itself; nobody is lost.
         if not self._is_closed:
             self._brokers_lost(self.table.connection_lost(connection), cause="heartbeat_stream_ended")
@@ -288,13 +285,11 @@ class RouteRegistry:
         )
 
     def put_kv(self, namespace: str, key: str, value: str) -> None:
-        """Sets one key."""
         self.table.put_kv(namespace, key, value)
         self._log.info("kv_config_put", namespace=namespace, key=key)
         self._tell_watchers(is_change=True)
 
     def delete_kv(self, namespace: str, key: str) -> None:
-        """Removes one key."""
         self.table.delete_kv(namespace, key)
         self._log.info("kv_config_deleted", namespace=namespace, key=key)
         self._tell_watchers(is_change=True)

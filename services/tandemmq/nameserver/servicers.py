@@ -52,7 +52,6 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
     async def RegisterBroker(  # noqa: N802
         self, request: pb.RegisterBrokerRequest, context: _Context
     ) -> pb.RegisterBrokerResponse:
-        """Takes a broker in."""
         registration = registration_value(request)
         problems = _registration_problems(registration)
         if problems:
@@ -65,7 +64,6 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
     async def UnregisterBroker(  # noqa: N802
         self, request: pb.UnregisterBrokerRequest, _context: _Context
     ) -> pb.UnregisterBrokerResponse:
-        """Lets a broker go."""
         self._registry.unregister(
             identity_value(request.identity),
             incarnation=request.incarnation,
@@ -103,7 +101,6 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
     async def GetTopicRoute(  # noqa: N802
         self, request: pb.GetTopicRouteRequest, context: _Context
     ) -> pb.GetTopicRouteResponse:
-        """One route."""
         route = self._registry.route(request.topic)
         if route is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no live broker has topic {request.topic}")
@@ -129,7 +126,6 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
     async def ListBrokers(  # noqa: N802
         self, _request: pb.ListBrokersRequest, _context: _Context
     ) -> pb.ListBrokersResponse:
-        """All live brokers."""
         return pb.ListBrokersResponse(brokers=[self._broker(broker) for broker in self._registry.table.brokers()])
 
     async def WipeWritePermission(  # noqa: N802
@@ -147,14 +143,12 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
     async def PutKvConfig(  # noqa: N802
         self, request: pb.PutKvConfigRequest, _context: _Context
     ) -> pb.PutKvConfigResponse:
-        """Sets one key."""
         self._registry.put_kv(request.namespace, request.key, request.value)
         return pb.PutKvConfigResponse()
 
     async def GetKvConfig(  # noqa: N802
         self, request: pb.GetKvConfigRequest, context: _Context
     ) -> pb.GetKvConfigResponse:
-        """Reads one key."""
         value = self._registry.table.get_kv(request.namespace, request.key)
         if value is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"{request.key} is not set in {request.namespace}")
@@ -163,14 +157,12 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
     async def DeleteKvConfig(  # noqa: N802
         self, request: pb.DeleteKvConfigRequest, _context: _Context
     ) -> pb.DeleteKvConfigResponse:
-        """Removes one key."""
         self._registry.delete_kv(request.namespace, request.key)
         return pb.DeleteKvConfigResponse()
 
     async def ListKvConfigs(  # noqa: N802
         self, request: pb.ListKvConfigsRequest, _context: _Context
     ) -> pb.ListKvConfigsResponse:
-        """All keys of a namespace."""
         return pb.ListKvConfigsResponse(entries=self._registry.table.list_kv(request.namespace))
 
     async def GetGroupMemory(  # noqa: N802
@@ -182,7 +174,6 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
     async def ForgetReplicas(  # noqa: N802
         self, request: pb.ForgetReplicasRequest, context: _Context
     ) -> pb.ForgetReplicasResponse:
-        """An operator gives replicas up."""
         if not request.cluster or not request.broker_name:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,

@@ -93,7 +93,6 @@ class NameServerSettings(ServiceSettings):
         return ports
 
     def metrics_options(self) -> MetricsOptions:
-        """How metrics leave the process."""
         return MetricsOptions(
             types=parse_exporter_types(self.metrics_exporter_type),
             host=self.metrics_prom_exporter_host or self.bind_address,

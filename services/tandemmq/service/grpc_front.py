@@ -88,12 +88,10 @@ class GrpcCall:
         return self._metadata
 
     def header(self, name: str) -> str:
-        """See `Call.header`."""
         return self.metadata.get(name, "")
 
     @property
     def peer(self) -> str:
-        """Address of the caller."""
         return self._peer
 
     @property
@@ -113,7 +111,6 @@ class GrpcCall:
             self.send_encoded(message.SerializeToString())
 
     def send_encoded(self, data: bytes) -> None:
-        """See `Call.send_encoded`."""
         if self.is_over:
             return
         is_full = len(self._outbox) >= OUTBOX_MESSAGES_MAX or self._outbox_bytes + len(data) > OUTBOX_BYTES_MAX
@@ -126,12 +123,10 @@ class GrpcCall:
         self._wake()
 
     def send_all_encoded(self, messages: list[bytes]) -> None:
-        """See `Call.send_all_encoded`."""
         for data in messages:
             self.send_encoded(data)
 
     def respond(self, data: bytes) -> None:
-        """See `Call.respond`."""
         self.send_encoded(data)
         self.finish()
 
@@ -144,14 +139,12 @@ class GrpcCall:
             self._wake()
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """See `Call.on_cancel`."""
         if self._over and self._code is None:
             callback()
         elif self._code is None:
             self._callback = callback
 
     def on_undelivered(self, callback: Callable[[], None]) -> None:
-        """See `Call.on_undelivered`."""
         if self._over:
             callback()
         else:

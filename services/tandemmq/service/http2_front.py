@@ -68,14 +68,12 @@ class MethodIndex(StreamMaker):
         self._otherwise: dict[str, str] = {}
 
     def add(self, table: MethodTable) -> None:
-        """Another service."""
         for name, method in table.methods.items():
             self.by_path[f"/{table.service_name}/{name}"] = _Route(method)
         if table.otherwise:
             self._otherwise[table.service_name] = table.otherwise
 
     def new_stream(self, connection: Connection, stream_id: int, headers: list[Header], shape: RequestShape) -> Stream:
-        """A call."""
         return Http2Call(self, connection, stream_id, headers, shape)
 
     def missing(self, path: str) -> str:
@@ -124,12 +122,10 @@ class Http2Call(Stream):
         return int(self.connection.now * _NS_PER_S)
 
     def send(self, message: Message) -> None:
-        """See `Call.send`."""
         if not self.is_finished:
             self.send_encoded(message.SerializeToString())
 
     def send_encoded(self, data: bytes) -> None:
-        """See `Call.send_encoded`."""
         if self.is_finished:
             return
         if self._route is not None and self._route.is_unary:
@@ -142,7 +138,6 @@ class Http2Call(Stream):
         self.send_bytes(data)
 
     def send_all_encoded(self, messages: list[bytes]) -> None:
-        """See `Call.send_all_encoded`."""
         if self.queued_bytes + sum([len(data) for data in messages]) > OUTBOX_BYTES_MAX:
             for data in messages:
                 self.send_encoded(data)
@@ -150,12 +145,10 @@ class Http2Call(Stream):
             self.send_all_bytes(messages)
 
     def respond(self, data: bytes) -> None:
-        """See `Call.respond`."""
         self._on_cancel = None
         super().respond(data)
 
     def finish(self, code: StatusCode = StatusCode.OK, detail: str = "") -> None:
-        """See `Call.finish`."""
         if self.is_finished:
             return
         self._on_cancel = None
@@ -168,14 +161,12 @@ class Http2Call(Stream):
             self.end(code.value[0], detail)
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """See `Call.on_cancel`."""
         if not self.is_finished:
             self._on_cancel = callback
         elif self._is_gone:
             callback()
 
     def on_undelivered(self, callback: Callable[[], None]) -> None:
-        """See `Call.on_undelivered`."""
         if self._is_gone:
             callback()
         else:
@@ -244,7 +235,6 @@ class Http2Call(Stream):
             self._handler_failed()
 
     def cancelled(self) -> None:
-        """Tells the handler."""
         self._is_gone = True
         callback, self._on_cancel = self._on_cancel, None
         if callback is not None:
@@ -254,7 +244,6 @@ class Http2Call(Stream):
         self._tell_undelivered()
 
     def undelivered(self) -> None:
-        """Tells the handler."""
         self._is_gone = True
         self._tell_undelivered()
 

@@ -65,29 +65,24 @@ _TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 
 
 def identity_message(identity: BrokerIdentity) -> pb.BrokerIdentity:
-    """Who a broker is."""
     return pb.BrokerIdentity(cluster=identity.cluster, broker_name=identity.broker_name, broker_id=identity.broker_id)
 
 
 def identity_value(message: pb.BrokerIdentity) -> BrokerIdentity:
-    """Who a broker is."""
     return BrokerIdentity(message.cluster, message.broker_name, message.broker_id)
 
 
 def version_message(version: DataVersion) -> pb.DataVersion:
-    """A table's version."""
     return pb.DataVersion(
         state_version=version.state_version, timestamp_ms=version.timestamp_ms, counter=version.counter
     )
 
 
 def version_value(message: pb.DataVersion) -> DataVersion:
-    """A table's version."""
     return DataVersion(state_version=message.state_version, timestamp_ms=message.timestamp_ms, counter=message.counter)
 
 
 def registration_message(registration: Registration) -> pb.RegisterBrokerRequest:
-    """An announcement to a NameServer."""
     liveness_timeout = Duration()
     liveness_timeout.FromMilliseconds(registration.liveness_timeout_ms)
     return pb.RegisterBrokerRequest(
@@ -202,7 +197,6 @@ def broker_message(broker: RegisteredBroker, *, last_seen_wall_ms: int) -> pb.Re
 
 
 def broker_value(message: pb.RegisteredBroker) -> RegisteredBroker:
-    """A live broker."""
     return RegisteredBroker(
         identity_value(message.identity),
         _endpoints_value(message.endpoints),
@@ -217,7 +211,6 @@ def broker_value(message: pb.RegisteredBroker) -> RegisteredBroker:
 
 
 def route_message(route: TopicRoute) -> pb.TopicRoute:
-    """A topic's route."""
     return _route_message(route, {})
 
 
@@ -232,7 +225,6 @@ def snapshot_message(snapshot: RouteSnapshot, brokers: Iterable[pb.RegisteredBro
 
 
 def route_value(message: pb.TopicRoute) -> TopicRoute:
-    """A topic's route."""
     return TopicRoute(
         topic=message.topic,
         queues=tuple(

@@ -307,7 +307,6 @@ class _Comparer:
         self._benign: Counter[str] = Counter()
 
     def compare(self, log_range: LogRange) -> Comparison:
-        """See compare_replicas."""
         end = min(log_range.end_offset, self._end_offset)
         start = max(log_range.start_offset, self._min_offset)
         if start < end:

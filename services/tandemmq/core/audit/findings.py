@@ -257,7 +257,6 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """Of its kind."""
         return KINDS[self.kind].severity
 
     def to_json(self) -> dict[str, Any]:
@@ -292,7 +291,6 @@ class FindingList:
         self._messages_left_out = 0
 
     def extend(self, findings: Iterable[Finding]) -> None:
-        """Takes them in order."""
         for finding in findings:
             if len(self._kept) < FINDINGS_MAX:
                 self._kept.append(finding)
@@ -324,11 +322,9 @@ EXTENT_BYTES: Final = 4 << 20
 class Hash(Protocol):
     """What hashlib's objects, xxhash's and blake3's have in common."""
 
-    def update(self, data: memoryview, /) -> object:
-        """Takes bytes."""
+    def update(self, data: memoryview, /) -> object: ...
 
-    def digest(self) -> bytes:
-        """Of all bytes taken."""
+    def digest(self) -> bytes: ...
 
 
 class ExtentDigest(NamedTuple):

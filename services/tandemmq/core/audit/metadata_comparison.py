@@ -58,7 +58,6 @@ class _Comparer:
         self._settled = settled
 
     def compare(self, slaves: Mapping[int, MetadataTexts]) -> Iterator[Finding]:
-        """See compare_metadata."""
         readable = []
         for file in MetadataFile:
             problem = _problem(file, self._master.get(file))

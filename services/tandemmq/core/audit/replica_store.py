@@ -50,7 +50,6 @@ class StoreEntry(NamedTuple):
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is one."""
         return self.size < 0
 
 

@@ -89,8 +89,6 @@ class GroupSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run."""
-
     run_id: str
     """Sortable: 20261121T220000Z-1f3a."""
     tier: Tier

@@ -96,8 +96,6 @@ class QueueEntryAt(NamedTuple):
 
 
 class GrantEntry(NamedTuple):
-    """GRANT."""
-
     number: int
     queue_id: int
     nonce: int

@@ -276,7 +276,6 @@ class LeaseState:
             self._plan_wakeup(subscription)
 
     def finish(self, queue: QueueProgress, offset: int) -> None:
-        """A message is done with."""
         lease = queue.finish(offset)
         lease.held -= 1
         if lease.held == 0:

@@ -241,21 +241,18 @@ class JavaObject:
         self._path = path
 
     def integer(self, name: str, default: int) -> int:
-        """The integer called `name`."""
         value = self._fields.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise MetadataCorrupt(f"{self._name(name)} is no integer")
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """The boolean called `name`."""
         value = self._fields.get(name, default)
         if not isinstance(value, bool):
             raise MetadataCorrupt(f"{self._name(name)} is no boolean")
         return value
 
     def text(self, name: str, default: str) -> str:
-        """The string called `name`."""
         value = self._fields.get(name, default)
         if not isinstance(value, str):
             raise MetadataCorrupt(f"{self._name(name)} is no string")

@@ -135,7 +135,6 @@ class GroupMemory:
         return max((each for each in others if each.epoch > epoch), key=lambda each: each.epoch, default=None)
 
     def image(self) -> GroupMemoryImage:
-        """All of it."""
         return GroupMemoryImage(self.made_wall_ms, tuple(self._all()))
 
     # News

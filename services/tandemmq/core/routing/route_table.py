@@ -443,14 +443,12 @@ class RouteTable:
     # Key-value configuration
 
     def put_kv(self, namespace: str, key: str, value: str) -> None:
-        """Sets one key."""
         entries = self._kv.setdefault(namespace, {})
         if entries.get(key) != value:
             entries[key] = value
             self._kv_changed(namespace)
 
     def get_kv(self, namespace: str, key: str) -> str | None:
-        """Reads one key."""
         return self._kv.get(namespace, {}).get(key)
 
     def delete_kv(self, namespace: str, key: str) -> None:

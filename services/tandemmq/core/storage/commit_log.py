@@ -59,12 +59,10 @@ class MappedFileQueue:
 
     @property
     def folder(self) -> str:
-        """Where the files are."""
         return self._folder
 
     @property
     def file_count(self) -> int:
-        """How many files there are."""
         return len(self._segments)
 
     @property
@@ -191,7 +189,6 @@ class CommitLog:
 
     @property
     def file_bytes(self) -> int:
-        """Length of each file."""
         return self._file_bytes
 
     @property

@@ -375,7 +375,6 @@ class ConsumeQueue:
 
     @property
     def folder(self) -> str:
-        """Where the files are."""
         return queue_folder(self.topic, self.queue_id)
 
     @property

@@ -215,7 +215,6 @@ class IndexFile:
 
     @property
     def path(self) -> str:
-        """Where it is."""
         return self._segment.path
 
     @property
@@ -235,7 +234,6 @@ class IndexFile:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no entry."""
         return self.next_entry <= 1
 
     @property
@@ -299,7 +297,6 @@ class IndexFile:
 
     @property
     def room(self) -> int:
-        """Entries that still fit."""
         return self.entry_count - self.next_entry
 
     def add_columns(self, columns: IndexColumns) -> None:

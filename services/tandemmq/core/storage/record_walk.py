@@ -100,7 +100,6 @@ class _Topic:
         self.tags: Final[dict[bytes, _Tag]] = {}
 
     def new_tag(self, raw: bytes) -> _Tag:
-        """Remembers one."""
         if len(self.tags) >= _TAGS_MAX:
             self.tags.clear()
         tag = _Tag(self.name, raw)

@@ -63,13 +63,11 @@ class RecoveryProgress:
         """At most: where the log ends is what recovery finds out."""
 
     def begin(self, *, now_ms: int) -> None:
-        """Recovery begins."""
         self.started_ms = now_ms
         self.duration_ms = None
         self.read_bytes = self.bytes_to_read = 0
 
     def end(self, *, now_ms: int) -> None:
-        """The store is recovered."""
         assert self.started_ms is not None, "a recovery that never began"
         self.duration_ms = now_ms - self.started_ms
 

@@ -21,8 +21,6 @@ _NONE: Final[Mapping[str, AttributeValue]] = MappingProxyType({})
 
 
 class SpanKind(Enum):
-    """OpenTelemetry's span kinds."""
-
     INTERNAL = "INTERNAL"
     SERVER = "SERVER"
     CLIENT = "CLIENT"

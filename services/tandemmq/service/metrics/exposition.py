@@ -47,8 +47,6 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MetricInfo:
-    """One metric."""
-
     # As in a query: a counter's with `_total`.
     name: str
     kind: MetricKind

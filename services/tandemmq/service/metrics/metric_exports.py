@@ -33,8 +33,6 @@ __all__ = ["ExporterType", "MetricExports", "MetricsOptions", "PrometheusEndpoin
 
 
 class ExporterType(StrEnum):
-    """One way out."""
-
     PROM = "PROM"
     """Prometheus asks at /metrics."""
     OTLP_GRPC = "OTLP_GRPC"
@@ -43,8 +41,6 @@ class ExporterType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
-    """Of one process."""
-
     types: frozenset[ExporterType] = frozenset()
     # Of /metrics; port 0 takes any.
     host: str = "127.0.0.1"

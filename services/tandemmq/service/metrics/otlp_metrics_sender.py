@@ -133,7 +133,6 @@ class OtlpMetricsSender:
         self._exporter = _Exporter(endpoint=endpoint_of(target), timeout=timeout_s)
 
     def send(self, families: Sequence[MetricFamily]) -> str:
-        """`MetricsSender`'s."""
         requests = metrics_requests(families, resource=self._resource, start_ns=self._start_ns, now_ns=time_ns())
         with EXPORTER_LINES.of_this_thread() as causes:
             for request in requests:
@@ -142,7 +141,6 @@ class OtlpMetricsSender:
         return ""
 
     def abort(self) -> None:
-        """`MetricsSender`'s."""
         self._exporter.shutdown()
 
 

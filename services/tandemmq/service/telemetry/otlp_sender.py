@@ -125,7 +125,6 @@ class OtlpSpanSender:
         self._exporter = _Exporter(endpoint=endpoint_of(target), timeout=timeout_s)
 
     def send(self, batch: Sequence[Exported]) -> str:
-        """`SpanSender`'s."""
         for request in _requests(batch, self._resource):
             with EXPORTER_LINES.of_this_thread() as lines:
                 result = self._exporter.export_request(request)
@@ -134,7 +133,6 @@ class OtlpSpanSender:
         return ""
 
     def abort(self) -> None:
-        """`SpanSender`'s."""
         self._exporter.shutdown()
 
 

@@ -119,7 +119,6 @@ class SpanExport:
         self._wake_if_full()
 
     def add_sends(self, sends: Sequence[ResolvedSend]) -> None:
-        """`SpanSink`'s."""
         room = self._room()
         taken: list[ResolvedSend] = []
         taken_count = 0
@@ -135,7 +134,6 @@ class SpanExport:
         self._wake_if_full()
 
     def _room(self) -> int:
-        """For so many spans."""
         return 0 if self._closing else self._queue_spans - self.waiting_count
 
     def _wake_if_full(self) -> None:
@@ -232,11 +230,9 @@ class SpanFan:
         self._sinks = tuple(sinks)
 
     def add(self, spans: Sequence[SpanData]) -> None:
-        """`SpanSink`'s."""
         for sink in self._sinks:
             sink.add(spans)
 
     def add_sends(self, sends: Sequence[ResolvedSend]) -> None:
-        """`SpanSink`'s."""
         for sink in self._sinks:
             sink.add_sends(sends)
