@@ -1,11 +1,16 @@
-"""Replicas of a group side by side, where their digests differ: every difference down to the message.
+"""Compares the replicas of a group where their digests differ, and names every difference down to the message.
 
-The log is cut into spans, a record or the padding of a file each, by whichever replica has a sound record at a place. A
-replica whose bytes of a span differ is judged: the only one whose record is sound is right, or else what an earlier run
-saw, or the majority, unless the ConsumeQueues and indexes of all of it contradict it and those of another do not; else
-nobody knows. Then what it holds instead is named. Neighbours of the same fate are one finding.
+Theory of operation. The log is cut into spans. A span is one record, or the padding of one file; any replica with a
+sound record at a place may define it. Where replicas differ in a span, the right one is found in this order:
 
-Records that moved are recognised by what they say of themselves: a replica that lost one record and moved up all others
+1. the only replica whose record is sound;
+2. the one that an earlier run saw;
+3. the majority, unless its ConsumeQueues and indexes contradict it and those of another replica do not;
+4. else nobody knows.
+
+Then the comparison names what each other replica holds instead. Neighbours with the same fate become one finding.
+
+Records that moved are recognised by what they say of themselves. A replica that lost one record and moved up all others
 has one RECORD_MISSING and one RECORDS_SHIFTED, not a thousand fields that differ.
 """
 

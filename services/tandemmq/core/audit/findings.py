@@ -1,7 +1,8 @@
-"""What a comparison of replicas can find: the kinds, what each means for the people who run the cluster, one finding.
+"""What a comparison of replicas can find: the kinds, what each means to operators, and one finding.
 
-A finding names where (group, replica, physical range), whose message (topic, queue, offset, id) and who is right and
-by what evidence. Differences that harm nobody are counted apart: a report that cries wolf is not read.
+A finding names where (group, replica, physical range), whose message (topic, queue, offset, id), who is right and why.
+Differences that harm nobody are counted apart: a report that cries wolf is not read. The digests by which replicas are
+compared first are here as well.
 """
 
 from __future__ import annotations
@@ -311,10 +312,8 @@ class FindingList:
         return (*self._kept, rest)
 
 
-# Digests of a log's extents: what replicas are compared by before a byte of them is looked at.
-#
-# Extents lie at absolute multiples of their length, so that the digests of different replicas, and of different runs,
-# are of the same bytes. The first and the last of a range may be partial.
+# Digests of a log's extents. Replicas are compared by these before anybody reads a byte. Extents start at multiples of
+# their length, so digests of different replicas and runs cover the same bytes. The first and the last may be partial.
 
 EXTENT_BYTES: Final = 4 << 20
 

@@ -1,8 +1,9 @@
-"""What an IndexFile says of itself, held against its first and its last entry and against the records they lead to.
+"""Checks IndexFiles: what a file says of itself, and whether each record is found by its keys. Imports numpy.
 
-A search looks at the header first: a file whose times do not reach is passed over, and all times count from its begin.
+A search looks at the header first and skips a file whose times do not match, so the header is checked against the first
+and last entry and the records they lead to. All times of a file count from its begin.
 
-The length of a file does not tell how many of its bytes are slots. RocketMQ has four entries a slot; any other number
+The length of a file does not tell how many of its bytes are slots. RocketMQ has four entries a slot. Any other number
 is found by looking for the first entry, which leads to where the header says.
 """
 
@@ -236,11 +237,9 @@ def _slot_count(store: ReplicaStore, entry: StoreEntry, begin_offset: int) -> in
     return usual if rest == 0 else None
 
 
-# Records against the IndexFiles: is each found by its keys. Imports numpy.
-#
-# An IndexFile says from which record to which it goes; only that is held against it. Java deletes files after a crash
-# and builds some of them again, and a broker may keep no index at all. Entries for tags are written by RocketMQ 5.5
-# and by us, not before: they may be missing. An entry twice does no harm either.
+# Records against the IndexFiles. A file says which records it covers, and only those are asked for: Java deletes files
+# after a crash and rebuilds some, and a broker may keep no index. Entries for tags may be missing (RocketMQ writes them
+# since 5.5), and an entry that is there twice does no harm.
 
 _CHAIN_BLOCK: Final = 1 << 18
 

@@ -1,11 +1,12 @@
-"""Walks over a log whatever lies in it: records, padding, and pieces that are neither, up to where records go on.
+"""Walks over a log whatever lies in it, and compares where the logs of a group begin and end.
 
-A broker's recovery ends at the first bad record, and so it must. An audit has to know what lies behind it. A record's
-magic code at byte 4 and its own position at byte 28 tell where the next one starts, without any index.
+A broker's recovery ends at the first bad record, and so it must. An audit has to know what lies behind it: records,
+padding, or pieces that are neither. A record's magic code at byte 4 and its own position at byte 28 tell where the next
+one starts, without any index.
 
-A walk may be split: of two walks over [a, b) and [b, c) the first has everything that begins before b, and the second
-begins with the first record at or behind b. Padding behind a file's last record may hold anything, old records too;
-so it is best to split where files begin, or where an earlier walk ended.
+A walk may be split. Of two walks over [a, b) and [b, c) the first takes everything that begins before b, and the second
+begins with the first record at or behind b. Padding behind a file's last record may hold anything, old records too. So
+it is best to split where files begin, or where an earlier walk ended.
 """
 
 from __future__ import annotations
@@ -358,9 +359,8 @@ def _reason(stop: ScanStop | Corrupt | Blank | None, room: int) -> str:
     return "zeros"
 
 
-# Where the logs of a group's replicas begin and end: what they have in common, and tails that some of them lack.
-#
-# A slave that is behind is no finding: a log may end anywhere, as long as it ends where its own other files say.
+# Bounds of a group's logs, and tails that some replicas lack. A slave that is behind is no finding: a log may end
+# anywhere, as long as it ends where its own other files say.
 
 _LISTED_MAX: Final = 100
 """Messages of one tail that are named by themselves; one finding more counts the rest."""

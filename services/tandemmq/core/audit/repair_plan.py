@@ -1,7 +1,10 @@
-"""What would make the replicas equal again: steps an operator reads, and `tandemmq repair` asks the brokers to do.
+"""What would make the replicas equal again: steps that an operator reads, and `tandemmq repair` asks the brokers to do.
 
-A plan is made from findings and changes nothing. Each step says what it expects to find (`target_digest`) and what it
-will put there (`source_digest`), so that a plan from yesterday cannot harm a log that changed since.
+A plan is made from findings and changes nothing. Bytes are only copied from a replica that is known to be right. Where
+nobody knows the right version, or a running broker cannot mend it, the step is for a person.
+
+Each step says what it expects to find (`target_digest`) and what it will put there (`source_digest`). So a plan from
+yesterday cannot harm a log that has changed since.
 """
 
 from __future__ import annotations
@@ -76,10 +79,7 @@ class RepairPlan:
             raise ValueError(f"no repair plan: {error!r}") from error
 
 
-# Findings turned into steps that make the replicas equal again; see repair_plan for what carries them out.
-#
-# Bytes are only ever copied from a replica that is known to be right. What nobody knows the right version of, and what
-# cannot be mended while a broker runs, is a step for a person.
+# Findings become steps.
 
 DigestOf = Callable[[str, int, LogRange], str]
 """xxh3_128 in hex of a range of a replica: group, broker id, range."""

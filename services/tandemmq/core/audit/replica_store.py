@@ -1,8 +1,11 @@
-"""One replica's files as a store: the log as bytes, ConsumeQueues, index, metadata; and what a folder says of itself.
+"""One replica's files as a store: the log as bytes, ConsumeQueues, index, metadata, and what a folder says of itself.
 
-A folder does not say where its log ended: files have their full length from the start. `inspect_replica` finds it by
-walking over the last records, and asks the ConsumeQueues whether there was more: they are files of their own, so a log
-that lost its tail is contradicted by them.
+A check sees files only as `ReplicaFiles`. A folder (a volume, a snapshot), an object store and a running broker over
+gRPC all offer that; the checks do not know which they read.
+
+A folder does not say where its log ended: files have their full length from the start. `inspect_replica` finds the end
+by walking over the last records. Then it asks the ConsumeQueues whether there was more: they are files of their own, so
+they contradict a log that lost its tail.
 """
 
 from __future__ import annotations
@@ -30,10 +33,7 @@ __all__ = [
 ]
 
 
-# How a check reads one replica: its files, wherever they are, and what is known of the replica besides.
-#
-# Three things offer `ReplicaFiles`: a folder (a volume, a snapshot), an object store, and a running broker over gRPC.
-# The checks do not know which.
+# How a check reads a replica, and what is known of it besides.
 
 
 class ReplicaUnreadable(Exception):

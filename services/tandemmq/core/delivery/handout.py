@@ -1,7 +1,7 @@
 """One receive under way: which messages it gets, queue by queue, and under which leases.
 
 Redeliveries come first, oldest first, then new messages. An ordered queue gives nothing while something of its last
-batch is leased, except that batch again to the request that got it: its answer was lost.
+batch is leased. The one exception is the same batch for the request that got it, whose answer was lost.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""The state of a lease table and the transitions all its operations share. Each is journalled where it is made.
+"""The state of a lease table: its options, its receipt handles, and the transitions all operations share.
 
-unopened --open--> queue with a position
-new or ready --start--> leased --finish--> finished
-                        leased --end--> ready
-any, below the store's begin --trim--> finished;  any, beyond the store's end --truncate--> unknown
+    unopened --open--> queue with a position
+    new or ready --start--> leased --finish--> finished
+                            leased --end--> ready
+    any, below the store's begin --trim--> finished;  any, beyond the store's end --truncate--> unknown
+
+Each transition is journalled where it is made.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ __all__ = [
 ]
 
 
-# Receipt handles: what a client shows to end a lease. Opaque to it, readable by every broker of the cluster.
-#
-# A handle is text of characters that need no escaping in a URL: 29 bytes in hex, a dot, and the name of the broker
-# group in base64url without padding.
+# Receipt handles: what a client shows to end a lease. A client need not understand one, and every broker of the cluster
+# can read it. A handle is text that needs no escaping in a URL: 29 bytes in hex, a dot, and the name of the broker
+# group in base64url without padding. Any node can forward the call by that name, even if it never saw the message.
+# Big-endian:
 #
 #     offset  size  name
 #     0       1     version        u8, 1
@@ -45,8 +47,6 @@ __all__ = [
 #     5       8     queue_offset   i64
 #     13      8     nonce          u64, tells one delivery of a message from the next; the lease table compares it
 #     21      8     deadline       i64, lease time in ms: the wall clock, unless that has jumped
-#
-# Big-endian. The broker name lets any node forward the call, also one that never saw the message.
 
 _VERSION: Final = 1
 _NUMBERS: Final = Struct(">BIqQq")

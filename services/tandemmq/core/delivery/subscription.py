@@ -1,4 +1,8 @@
-"""One consumer group on one topic: its queues and when its leases end."""
+"""One consumer group on one topic: its queues, when its leases end, and which messages it wants by tag.
+
+The tag is asked about twice. The tags code in the ConsumeQueue entry comes first: it costs no read of the CommitLog,
+but tags with equal hash pass. Then the tag itself is compared.
+"""
 
 from __future__ import annotations
 
@@ -94,10 +98,7 @@ def _is_current(end: tuple[int, int, Lease]) -> bool:
     return lease.held > 0 and lease.deadline_ms == deadline_ms
 
 
-# Which messages of a topic a consumer wants, by tag.
-#
-# Asked twice: first about the tags code in the ConsumeQueue entry, which costs no read of the CommitLog but lets tags
-# with equal hash pass, then about the tag itself.
+# Filters by tag.
 
 _SEPARATOR: Final = "||"
 _FIRST_TAG: Final = f"{PROPERTY_TAGS}\x01".encode()

@@ -1,11 +1,15 @@
-"""Java's `String.hashCode`: what RocketMQ stores for tags in a ConsumeQueue and for keys in an IndexFile.
+"""The property string of a record, and Java's `String.hashCode` for its tags and keys.
 
-h = sum of unit[i] * 31**(n - 1 - i) over the n UTF-16 code units, modulo 2**32, read as a signed i32. It runs for every
-key of every message, and keys count upwards: unique ids and business keys agree in all but their last digits with those
-before them. So the last two characters are looked up, and the hash of what comes before them is remembered.
+A property string is `name 0x01 value 0x02`, pair after pair, in UTF-8. RocketMQ writes the last 0x02 from 5.2.0 on and
+leaves it out before. Both are read here, and the newer form is written. The order of pairs means nothing, but a record
+that is written again keeps the bytes it was read with.
 
-A text seen for the first time is one sum of products without a loop in Python, and in floats: their products cost half
-of what those of integers beyond 30 bits do. They are exact, as every sum stays below 2**53.
+The hash goes into ConsumeQueues (tags) and IndexFiles (keys): h = sum of unit[i] * 31**(n - 1 - i) over the n UTF-16
+code units, modulo 2**32, read as a signed i32. It runs for every key of every message. Keys mostly count upwards, so a
+key differs from the one before in its last digits only. Therefore the last two characters are looked up, and the hash
+of what comes before them is remembered. A text seen for the first time is one sum of products, without a loop in Python
+and in floats: a product of floats costs half of what integers beyond 30 bits do. Every sum stays below 2**53, so the
+floats are exact.
 """
 
 from __future__ import annotations
@@ -100,10 +104,7 @@ def _utf16_units(text: str) -> tuple[int, ...]:
     return unpack(f">{len(encoded) // 2}H", encoded)
 
 
-# The property string of a record: name 0x01 value 0x02, pair after pair, in UTF-8.
-#
-# RocketMQ writes the last 0x02 from 5.2.0 on and leaves it out before; both are read here, the newer form is written.
-# The order of pairs means nothing, but a record that is written again keeps the bytes it was read with.
+# Property strings.
 
 MAX_PROPERTIES_BYTES: Final = 32767
 """Length is stored as i16. Longer is PROPERTIES_SIZE_EXCEEDED, which the store answers before anything is written."""

@@ -1,4 +1,4 @@
-"""An IP address and port, packed as a record stores them."""
+"""A message as the store takes it and as a record holds it, and the message id that leads to a record."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class MessageRecord:
 # | 4      | port, i32      |
 # | 8      | physicalOffset |
 #
-# 32 characters for IPv4, 56 for IPv6 (RocketMQ's MessageDecoder.createMessageId). A client's unique id may be as long:
+# 32 characters for IPv4, 56 for IPv6 (RocketMQ's MessageDecoder.createMessageId). A client's unique id may be as long;
 # only the context tells them apart.
 
 _PORT_AND_OFFSET: Final = Struct(">iq")

@@ -11,7 +11,7 @@ Big-endian, signed unless noted. Offsets hold for two IPv4 hosts; each IPv6 host
 | 16     | 4      | flag                      | the application's, opaque                                            |
 | 20     | 8      | queueOffset               | entry number in the ConsumeQueue                                     |
 | 28     | 8      | physicalOffset            | CommitLog position of this record's first byte                       |
-| 36     | 4      | sysFlag                   | see sys_flag.py; bits 0x10 and 0x20 say that a host is IPv6          |
+| 36     | 4      | sysFlag                   | bits: see below; 0x10 and 0x20 say that a host is IPv6               |
 | 40     | 8      | bornTimestamp             | the client's wall clock, ms                                          |
 | 48     | 4 / 16 | bornHost address          |                                                                      |
 | 52     | 4      | bornHost port             |                                                                      |

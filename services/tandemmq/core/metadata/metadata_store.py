@@ -1,7 +1,7 @@
-"""Keeps metadata tables in the files RocketMQ keeps them in, below `config/`.
+"""Keeps metadata tables in the files where RocketMQ keeps them, below `config/`, with RocketMQ's versions and JSON.
 
-Beside each file lies `<file>.bak` with the content before the last change. `Disk.write_file` is atomic, so that our own
-crashes never need it; it serves stores whose main file a Java broker, an editor or a bad disk left unreadable.
+Beside each file lies `<file>.bak` with the content before the last change. Our own crashes never need it, because
+`Disk.write_file` is atomic. It serves a store whose main file a Java broker, an editor or a bad disk left unreadable.
 """
 
 from __future__ import annotations
@@ -204,11 +204,9 @@ class DataVersion:
         return cls(fields.integer("stateVersion", 0), fields.integer("timestamp", 0), fields.integer("counter", 0))
 
 
-# JSON as RocketMQ's brokers write it (fastjson 1.2, pretty print) and read it.
-#
-# Differences from plain JSON: maps with integer keys have bare keys (`{0:12,1:7}`), lines are indented with tabs and
-# there is no space after a colon. The order of keys is kept in both directions, so that a file read from a Java broker
-# is written back byte for byte.
+# JSON as RocketMQ's brokers write it (fastjson 1.2, pretty print). Maps with integer keys have bare keys
+# (`{0:12,1:7}`), lines are indented with tabs, and no space follows a colon. Keys keep their order in both directions,
+# so a file read from a Java broker is written back byte for byte.
 
 JavaValue: TypeAlias = (
     "JavaText | str | int | float | bool | Mapping[str, JavaValue] | Mapping[int, JavaValue] | Sequence[JavaValue] "

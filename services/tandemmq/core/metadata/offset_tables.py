@@ -1,11 +1,12 @@
-"""How far each consumer group has come in each queue (`consumerOffset.json`).
+"""How far each consumer group has come in each queue (`consumerOffset.json`), and the delayed topics' offsets.
 
 An offset is the first one not yet acknowledged. It never moves back by itself: not by a late commit, and not on a slave
-whose master is behind. RocketMQ merges whatever the master says, so that a master restarted from an old file sets the
-progress back everywhere and everything is consumed again after the next switch. Only an operator moves it back or lets
-it be forgotten, and a slave has to know that it was one: each such act leaves a mark beside the offsets, the wall clock
-in ms and never the same twice. A slave follows a mark that is newer than its own, whatever it holds. The one exception
-is a log that gave up or lost what was consumed: see `cut`.
+whose master is behind. RocketMQ merges whatever the master says; a master restarted from an old file then sets the
+progress back everywhere, and everything is consumed again after the next switch.
+
+Only an operator moves an offset back or lets it be forgotten, and a slave has to know that it was an operator. So each
+such act leaves a mark beside the offsets: the wall clock in ms, never the same twice. A slave follows a mark that is
+newer than its own, whatever it holds. The one exception is a log that gave up or lost what was consumed: see `cut`.
 """
 
 from __future__ import annotations

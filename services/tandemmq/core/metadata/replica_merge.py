@@ -1,9 +1,9 @@
 """Tables of topics and of groups, and what becomes of their entries when another replica's copy is heard.
 
-A copy that lacks an entry says nothing: its disk may be new, or rolled back. Only an operator removes, and each removal
-leaves a mark beside the entries: the wall clock in ms, never the same twice for one name. A mark stays when an entry of
-the name is made again, so that of two copies the one with the newer mark for a name knows what came of it. So no entry
-is lost that any replica held and nobody removed, whoever is older, empty or heard first.
+A copy that lacks an entry says nothing: its disk may be new, or rolled back. Only an operator removes an entry, and
+each removal leaves a mark: the wall clock in ms, never the same twice for one name. A mark stays when an entry of the
+name is made again. Of two copies, the one with the newer mark for a name knows what became of it. So no entry is lost
+that any replica held and nobody removed, whoever is older, empty or heard first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Consumer groups of one broker (`subscriptionGroup.json`)."""
+"""Consumer groups of one broker (`subscriptionGroup.json`), and how many of them clients may make by naming them.
+
+A group is kept for good, in a file that is written whole and copied to every slave. So a client that names new groups
+in a loop, by mistake or not, is stopped before it takes the disk or the sends of the others.
+"""
 
 from __future__ import annotations
 
@@ -111,10 +115,7 @@ class SubscriptionGroupTable(NamedTable[SubscriptionGroupConfig]):
         )
 
 
-# How many consumer groups clients may bring into being by merely naming them.
-#
-# Each is kept for good, in a file that is written whole and copied to every slave. A client that names new ones in a
-# loop, by mistake or not, takes neither the disk nor the sends of the others.
+# The limit on new groups.
 
 _CLIENTS_MAX: Final = 1_000
 """Remembered; the one heard of longest ago is forgotten first."""

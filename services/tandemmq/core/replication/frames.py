@@ -1,4 +1,22 @@
-"""What can go wrong with a replication session."""
+"""What the two ends of a replication connection exchange: the bytes of the raw plane, events, options and errors.
+
+The layout of the bytes is here and nowhere else. Big-endian, signed; mirrors DefaultHAConnection and DefaultHAClient of
+RocketMQ 5.5.
+
+Slave to master, a report, 8 bytes:
+
+| offset | size | name | meaning |
+|---|---|---|---|
+| 0 | 8 | reported_offset | end of the slave's CommitLog; request, acknowledgement and heartbeat in one |
+
+Master to slave, a transfer, 12 + size bytes:
+
+| offset | size | name | meaning |
+|---|---|---|---|
+| 0 | 8 | start_offset | absolute position of the body's first byte; of the next byte in a heartbeat |
+| 8 | 4 | body_bytes | 0 = heartbeat |
+| 12 | body_bytes | body | CommitLog bytes of one file; may begin and end inside a record |
+"""
 
 from __future__ import annotations
 
@@ -48,23 +66,7 @@ class RemoteProtocolError(ReplicationError):
         self.counter = counter
 
 
-# The bytes of the raw replication plane, in this module and nowhere else.
-#
-# Slave to master, a report, 8 bytes:
-#
-# | offset | size | name | meaning |
-# |---|---|---|---|
-# | 0 | 8 | reported_offset | end of the slave's CommitLog; request, acknowledgement and heartbeat in one |
-#
-# Master to slave, a transfer, 12 + size bytes:
-#
-# | offset | size | name | meaning |
-# |---|---|---|---|
-# | 0 | 8 | start_offset | absolute position of the body's first byte; of the next byte in a heartbeat |
-# | 8 | 4 | body_bytes | 0 = heartbeat |
-# | 12 | body_bytes | body | CommitLog bytes of one file; may begin and end inside a record |
-#
-# Big-endian, signed. Mirrors DefaultHAConnection and DefaultHAClient of RocketMQ 5.5.
+# The wire, as the head has it.
 
 REPORT: Final = Struct(">q")
 REPORT_BYTES: Final = REPORT.size

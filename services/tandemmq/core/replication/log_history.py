@@ -1,11 +1,17 @@
-"""Which master wrote which part of a CommitLog: its epochs, in the file that RocketMQ's controller mode keeps.
+"""Which master wrote which part of a CommitLog, and what a replica knows of itself and its group beside the log.
 
-An epoch counts the masters of a group: each that begins to serve raises it, and writes down where its own bytes start.
-Two logs hold the same bytes as far as their histories agree, because an epoch has one writer. So a history tells what
-bytes alone cannot: whether a log that differs is newer, or a shorter one only lost something.
+Theory of operation. An epoch counts the masters of a group. Each master that begins to serve raises it and writes down
+where its own bytes start. An epoch has one writer, so two logs hold the same bytes as far as their histories agree. A
+history therefore tells what bytes alone cannot: whether a log that differs is newer, or a shorter one only lost
+something.
 
-`epochFileCheckpoint` is text: the number of entries, the CRC-32 of the entry lines without its highest bit (0: not to
-be checked), then `epoch-startOffset` lines, ascending in both.
+A disk has an id of its own, given at its first start, and counts its starts (*runs*). So a replaced disk has another
+id. A disk that was rolled back to an older copy has a smaller run, or less log, than others remember of it. Every
+replica remembers the others it ever had to do with, because a master that starts must know whom to ask.
+
+Two files. `epochFileCheckpoint` is text that RocketMQ's controller mode reads: the number of entries, the CRC-32 of the
+entry lines without its highest bit (0: not to be checked), then `epoch-startOffset` lines, ascending in both.
+`replica.json` in the store's folder is ours.
 """
 
 from __future__ import annotations
@@ -170,11 +176,7 @@ class ReplicatedLog(Protocol):
         """CommitLog file size."""
 
 
-# What a replica knows of itself and of its group beside the log: `replica.json` in the store's folder.
-#
-# A disk has an id of its own, given at its first start, and counts its starts (*runs*). So a disk that was replaced
-# has another id, and one that was rolled back to an older copy has a smaller run, or less log, than others remember of
-# it. Every replica remembers the others it ever had to do with: a master that starts must know whom to ask.
+# `replica.json`:
 #
 # | key        | what                                                                                      |
 # |------------|-------------------------------------------------------------------------------------------|

@@ -140,11 +140,9 @@ class SlaveSession:
             self._is_empty = False
 
 
-# When a slave dispatches what it has appended: often and little, or seldom and much.
-#
-# While a slave dispatches it reports nothing, so every send in flight waits. Up to some hundred records are walked one
-# by one, for twice of what each costs in a batch of many; so a log that grows at a moderate rate is dispatched in
-# turns of some 0.3 milliseconds, and one that grows fast in batches (docs/adr/0023).
+# When a slave dispatches what it has appended. While it dispatches it reports nothing, so every send in flight waits. A
+# log that grows at a moderate rate is dispatched often, some hundred records in 0.3 ms. One that grows fast is
+# dispatched in batches, in which a record costs half as much (docs/adr/0023).
 
 GATHERED_BYTES: Final = 2 << 20
 """A batch that waits for no more: half of a full read, each record of which costs a tenth of what it would alone."""

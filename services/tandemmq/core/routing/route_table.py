@@ -1,8 +1,29 @@
-"""A topic's route as the official clients need it: one row per queue of each group that can serve it now.
+"""All decisions of one NameServer: who is alive, which broker group serves which queue, and what a client is told.
 
-Mirrors RocketMQ 5's RouteActivity, with two differences that the clients' own mistakes call for. Only the master's
-rows are listed: Go and Rust choose among all rows without looking at the broker id, and a slave's row would get their
-sends. And only what the topic really permits is listed, as the same clients do not look at the permission either.
+Theory of operation. Mirrors RocketMQ's RouteInfoManager, but a dead process never wins over a live one:
+
+- A member is one process: identity, disk and run of the disk. A later run replaces an earlier one of its disk at any
+  address; an earlier one cannot push out a live later one, so two masters with one id do not take turns. A process on
+  another disk is another replica and waits until the live one has gone. Wall clocks decide nothing, except between
+  brokers of an older version, which know no disk: there the later incarnation counts.
+- A master is superseded when its epoch is lower than one that its id had on another disk. It is refused, and its
+  heartbeats say so, because it may not have noticed (`GroupMemory` outlives the members).
+- A member that recovers is listed and is in no route: its topic table is not the group's, and it has no HA address.
+- A member lives until it leaves, its heartbeat stream breaks, or it is silent for its liveness timeout. Only the stream
+  that carried its last heartbeat counts, so the end of a stream that it has replaced is no loss.
+- The topic table is the master's. The smallest slave's stands in only while a group has had no master at all. When the
+  master goes the table stays, for reads; clients get no rows, as nothing can be sent. The last member's departure
+  removes it.
+- A new topic table is taken when its data version changed or the process is new, not at every registration. So what an
+  operator changed here (`wipe_write_permission`) outlives the renewals, but not the next change by the broker.
+
+There is no I/O and no clock: every deadline is in ms of the caller's monotonic clock. Everything but the memory is soft
+state.
+
+Clients get one row for each queue of each group that can serve it now, as in RocketMQ 5's RouteActivity, with two
+differences that their own mistakes call for. Only the master's rows are listed: Go and Rust choose among all rows
+without looking at the broker id, and would send to a slave. And only what the topic really permits is listed, because
+the same clients do not look at the permission.
 """
 
 from __future__ import annotations
@@ -144,28 +165,7 @@ def _permissions(queues: QueueData) -> Iterator[QueuePermission]:
         yield QueuePermission.READ_WRITE
 
 
-# Who is alive and which broker group serves which queue: all decisions of one NameServer.
-#
-# Mirrors RocketMQ's RouteInfoManager, and differs where its rules let a dead process win over a live one:
-#
-# - A member is one process: identity, disk and run of the disk. A later run replaces an earlier one of its disk at any
-#   address; an earlier one cannot push out a live later one, so two masters with one id do not take turns. A process
-#     on
-#   another disk is another replica: it waits until the live one has gone. Wall clocks decide nothing, except between
-#   brokers of an older version, which know no disk: there the later incarnation counts.
-# - A master whose epoch is lower than one that its id had on another disk is superseded: it is refused, and its
-#   heartbeats say so, for it may not have noticed (`GroupMemory` outlives the members).
-# - A member that recovers is listed and is in no route: its topic table is not the group's, and it has no HA address.
-# - A member lives until it leaves, its heartbeat stream breaks, or it is silent for its liveness timeout. Only the
-#   stream that carried its last heartbeat counts, so the end of a stream it has already replaced is no loss.
-# - The topic table is the master's. The smallest slave's stands in only while a group has had no master at all. When
-#   the master goes the table stays, for reads; clients get no rows, as nothing can be sent. The last member's
-#   departure removes it.
-# - A new topic table is taken when its data version changed or the process is new, not at every registration: what an
-#   operator changed here (`wipe_write_permission`) outlives the renewals, but not the next change by the broker.
-#
-# No I/O and no clock: every deadline is in ms of the caller's monotonic clock. Everything but the memory is soft
-# state.
+# The table.
 
 # Key-value namespace that maps a topic to its order configuration, "broker-a:4;broker-b:4".
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
@@ -663,11 +663,10 @@ def _drop_former_role(group: _Group, broker: RegisteredBroker) -> list[Registere
     return former
 
 
-# One view out of what several NameServers know. They never talk to each other, so each may miss a broker.
-#
-# A broker is alive if any of them says so: a NameServer that has just started, or that a broker cannot reach, must not
-# take the broker from everybody's routes. The price is that a dead broker stays for as long as the slowest of them
-# takes to notice, which is the broken connection's milliseconds or at worst the liveness timeout.
+# One view from several NameServers. They never talk to each other, so each may miss a broker. A broker is alive if any
+# of them says so, or one that has just started would take brokers from everybody's routes. The price: a dead broker
+# stays as long as the slowest of them takes to notice, from the broken connection's milliseconds up to the liveness
+# timeout.
 
 
 def merge_snapshots(snapshots: Sequence[RouteSnapshot], *, revision: int) -> RouteSnapshot:

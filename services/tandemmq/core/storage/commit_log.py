@@ -11,8 +11,9 @@ Invariants:
   written over it.
 - A record lies in one file. One of L bytes fits if L + 8 <= what is left; else the file is closed with a blank.
 - [min_offset, flushed_offset) is on the platter. `end_offset` is volatile: a start finds it by scanning.
-- What was appended is in its file, and outlives the process, after `write_gathered`; whoever reads or flushes sees to
-  that. Appends of a turn are one system call so, where stores into the map fault for each 4 KiB (docs/adr/0027).
+- `append` keeps a record, and `write_gathered` puts all that was kept into the file by one system call; from then on
+  it outlives the process. Whoever reads or flushes writes first. Stores into the map would cost a fault for each
+  4 KiB (docs/adr/0027).
 
 One thread writes (the event loop's), or has a thread write what comes next (`raw_write`). Flush jobs run beside it.
 """
@@ -31,9 +32,8 @@ from tandemmq.core.storage.disk import Disk, LogGap, MappedSegment, RawWrite
 __all__ = ["COMMIT_LOG_FOLDER", "CommitLog", "MappedFileQueue", "file_name"]
 
 
-# Files of one length in one folder, each named by the offset of its first byte: one long range of bytes.
-#
-# Mirrors RocketMQ's MappedFileQueue. No write position is stored anywhere; recovery finds it by scanning.
+# Files of one length in one folder make one long range of bytes; each is named by the offset of its first byte
+# (RocketMQ's MappedFileQueue). No write position is stored anywhere. Recovery finds it by scanning.
 
 NAME_DIGITS: Final = 20
 

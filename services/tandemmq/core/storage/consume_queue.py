@@ -47,10 +47,8 @@ __all__ = [
 ]
 
 
-# The files of all ConsumeQueues: names, a few open handles, and which of them still have to be synced.
-#
-# 80,000 queues share this one object. None of them keeps a file open: a handle is opened for a read or a write and
-# lives on in a small least-recently-used table.
+# The files of all ConsumeQueues. 80,000 queues share this one object and none keeps a file open: a handle is opened for
+# a read or a write, and lives on in a small least-recently-used table.
 
 CONSUME_QUEUE_FOLDER: Final = "consumequeue"
 _OPEN_FILES_MAX: Final = 256

@@ -1,4 +1,18 @@
-"""All ConsumeQueues of a store."""
+"""All ConsumeQueues of a store, and where the entries of each end after a stop.
+
+Theory of operation. The files have their full length from the start, so the end has to be searched for. How to search
+depends on the stop:
+
+- *clean*: everything was synced, entries are followed by zeros. The end is bisected for.
+- *killed*: every write is there, one after the other.
+- *power lost*: of what was not synced anything may be there: sectors missing or kept, in any order.
+
+Damage looks like an end, too. Where durable entries follow, or a file is missing or has another length than the rest,
+the queue ends before the damage, and the CommitLog gives the rest again.
+
+Entries up to the checkpoint's `logics_physical_offset` were synced before the checkpoint said so. After a kill or a
+power loss, entries of later records are dropped, the rest of the file is erased, and the CommitLog gives them again.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +40,7 @@ from tandemmq.core.storage.disk import Disk, SegmentSizeMismatch
 __all__ = ["ConsumeQueueTable", "LoadedQueue", "StopKind", "load_consume_queue"]
 
 
-# Finds where the entries of a ConsumeQueue end after a stop, and removes what may not be believed.
-#
-# The files have their full length from the start, so the end has to be searched for. How depends on the stop:
-#
-# - *clean*: everything was synced, entries are followed by zeros. The end is bisected for.
-# - *killed*: every write is there, one after the other.
-# - *power lost*: of what was not synced anything may be there: sectors missing or kept, in any order.
-#
-# What is damaged looks like an end, too. Where durable entries follow, or a file is missing or has another length than
-# the rest, the queue ends before the damage, and the CommitLog gives the rest again.
-#
-# After either of the latter, entries of records beyond the checkpoint's logics_physical_offset are dropped, the rest
-# of the file is erased, and the CommitLog gives them again. Those up to it were synced before the checkpoint said so.
+# The search for a queue's end.
 
 _BLOCK_BYTES: Final = 200 * ENTRY_BYTES
 """Read at once: about a page."""
@@ -330,7 +332,7 @@ class ConsumeQueueTable:
         log_end: int = sys.maxsize,
         farthest: Callable[[QueueEntry], None] = lambda _entry: None,
     ) -> int | None:
-        """Finds every queue on disk; see consume_queue_loading for what is dropped after an unclean stop.
+        """Finds every queue on disk; the head says what is dropped after an unclean stop.
 
         What it changes in the files is durable when it returns. `durable_offset` is the checkpoint's
         logics_physical_offset; no record ends beyond `log_end`. `farthest` is told an entry of each queue, after an

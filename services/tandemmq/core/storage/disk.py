@@ -1,8 +1,8 @@
 """The disk as an argument: what the store asks of a file system, and what it may rely on after a crash.
 
-Paths are relative to the store's root and "/"-separated. The real disk is `broker.files.PosixDisk`; the tests have an
-in-memory twin that can tear a write, forget what was not synced and fill up. `tests/contract/test_disk.py` holds both
-to what is written here.
+Paths are relative to the store's root and "/"-separated. The real disk is `tandemmq.broker.posix_disk.PosixDisk`. The
+tests have an in-memory twin that can tear a write, forget what was not synced and fill up.
+`tests/contract/test_disk.py` holds both to what is written here.
 
 Two kinds of crash are told apart everywhere:
 

@@ -1,7 +1,9 @@
 """Blocking work of the store, cut so that it can run in a thread: made on the event loop, run there, finished here.
 
-A job is a snapshot: it names what to sync and what may be said once that is durable. It touches nothing that the event
-loop changes. A DiskError from `run` ends the store's writing life: see MessageStore.
+A job is a snapshot. It names what to sync and what may be said once that is durable, and it touches nothing that the
+event loop changes. A DiskError from `run` ends the store's writing life: see MessageStore.
+
+The `checkpoint` file says how far the derived files are durable. Jobs that sync ConsumeQueues write it last.
 """
 
 from __future__ import annotations
@@ -31,28 +33,19 @@ __all__ = [
 ]
 
 
-# The `checkpoint` file: how far the derived files are durable (RocketMQ's StoreCheckpoint, 5.5).
+# The `checkpoint` file (RocketMQ's StoreCheckpoint, 5.5). Big-endian; 4096 bytes, because Java maps exactly one page
+# and would extend a shorter file.
 #
-# Big-endian; 4096 bytes, because Java maps exactly one page and would extend a shorter file.
-#
-# | offset | size | name                 | meaning
-#   |
-# |--------|------|----------------------|-----------------------------------------------------------------------------
-#   -|
-# | 0      | 8    | physicMsgTimestamp   | store timestamp, ms, up to which the CommitLog is durable
-#   |
-# | 8      | 8    | logicsMsgTimestamp   | the same for the ConsumeQueues
-#   |
-# | 16     | 8    | indexMsgTimestamp    | the same for full IndexFiles
-#   |
-# | 24     | 8    | masterFlushedOffset  | what a slave knows of its master
-#   |
-# | 32     | 8    | confirmPhyOffset     | end of what every in-sync replica has
-#   |
-# | 40     | 8    | logicsPhysicalOffset | first byte of the last record whose ConsumeQueue entry is durable; 0:
-#   unknown |
-# | 48     | 4048 |                      | zero
-#   |
+# | offset | size | name                 | meaning                                                              |
+# |--------|------|----------------------|----------------------------------------------------------------------|
+# | 0      | 8    | physicMsgTimestamp   | store timestamp, ms, up to which the CommitLog is durable            |
+# | 8      | 8    | logicsMsgTimestamp   | the same for the ConsumeQueues                                       |
+# | 16     | 8    | indexMsgTimestamp    | the same for full IndexFiles                                         |
+# | 24     | 8    | masterFlushedOffset  | what a slave knows of its master                                     |
+# | 32     | 8    | confirmPhyOffset     | end of what every in-sync replica has                                |
+# | 40     | 8    | logicsPhysicalOffset | first byte of the last record whose ConsumeQueue entry is durable; 0 |
+# |        |      |                      | if unknown                                                           |
+# | 48     | 4048 |                      | zero                                                                 |
 
 _FIELDS: Final = Struct(">qqqqqq")
 _FILE_BYTES: Final = 4096
@@ -205,11 +198,9 @@ class NextSegmentJob:
             self.segment = None
 
 
-# What makes ConsumeQueues durable and then says so in the checkpoint: when that is due, and in which jobs.
-#
-# One pass over all queues that have something to write is a round of several jobs. Each writes the new entries of some
-# queues to the page cache where it is made, on the event loop, and syncs them in its `run`, in a thread, which gives
-# the loop a pause; the last one syncs CommitLog and full IndexFiles as well and saves the checkpoint.
+# Rounds that make ConsumeQueues durable. A round is one pass over all queues that have something to write, in several
+# jobs. Each job writes the new entries of some queues to the page cache on the event loop, and syncs them in its `run`,
+# in a thread, which gives the loop a pause. The last one syncs CommitLog and full IndexFiles and saves the checkpoint.
 
 _PROMPT_QUEUES: Final = 100
 """So many queues are flushed whenever there is something to flush."""

@@ -423,9 +423,8 @@ class IndexFile:
         )
 
 
-# Index entries of many records as columns, and how they are written into an IndexFile all at once.
-#
-# The result is, byte for byte, what entering them one after the other leaves. Imports numpy: see record_batch.
+# Many records at once, as columns. The bytes are those of entering the records one by one. Imports numpy: see
+# record_batch.
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 

@@ -1,4 +1,12 @@
-"""Keeps aside what a truncation takes from the log, and finds the records in it again.
+"""What lies behind the end of a log: how it is judged after a stop, kept aside when it is cut off, and read again.
+
+A log is written from its end on, into files of zeros. So a process that is killed leaves a *prefix* of what it wrote:
+whole records, a part of one, zeros. Anything else behind the last valid record was valid once, and damage hides it: a
+flipped bit, or a page of zeros with bytes behind it. (A power loss may leave anything of what was not flushed.) A part
+of a record looks like a whole record whose last bytes have become zeros; only who knows how far the log went can tell.
+The checkpoint knows it as of its last writing. ConsumeQueues and index know more: their entries are made once their
+records are in the log, so an entry beyond the log's end says that the log was longer. After a power loss such an entry
+may have reached the disk where its record did not.
 
 `kept-tails/<20 digits of the start offset>-<wall-clock ms>.log` holds the bytes as they stood in the log, one file's
 after the other's; `….json` beside it says why they were cut. A name appears only when all of its bytes are durable, the
@@ -323,17 +331,7 @@ def _whose(data: bytes, at: int) -> str:
     return f": message {message_id} of topic {record.topic}"
 
 
-# What lies behind the end of a log after a stop: nothing, the record a killed process was just writing, or damage.
-#
-# A log is written from its end on, into files of zeros. So whatever kills the process leaves a *prefix* of what it
-# wrote: whole records, a part of one, zeros. Anything else behind the last valid record was valid once, and damage
-# hides it: a flipped bit, a page of zeros with bytes behind it. (A power loss may leave anything of what was not
-# flushed.)
-#
-# A part of a record, and a whole record whose last bytes have become zeros, look the same: only who knows how far the
-# log went can tell. The checkpoint knows, as of its last writing, and what was derived from the log since: entries of
-# ConsumeQueues and index are made once their records are in the log, so that one beyond its end says that it was
-# longer. After a power loss such an entry may have reached the disk where its record did not.
+# How the bytes behind a log's end are judged.
 
 _MAGICS_LOG_TAIL: Final = tuple(magic.to_bytes(4, "big") for magic in (V1_MAGIC, V2_MAGIC, BLANK_MAGIC))
 _SIZE_BYTES: Final = 4

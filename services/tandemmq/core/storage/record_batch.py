@@ -566,9 +566,7 @@ def _without_sign(hashes: npt.NDArray[np.uint32]) -> Integers:
     return np.abs(hashes.view(np.int32).astype(np.int64)) & 0x7FFF_FFFF
 
 
-# Dispatch of many records at once: their ConsumeQueue entries and index entries, a column at a time.
-#
-# Leaves what dispatching them one by one would leave, byte for byte. Imports numpy: see record_batch.
+# Dispatch of a batch. It leaves what dispatching its records one by one would leave, byte for byte.
 
 _Run: TypeAlias = tuple[str, int, Integers | slice]
 """Topic, queue id and rows, in log order."""

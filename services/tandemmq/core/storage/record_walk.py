@@ -327,10 +327,8 @@ _NO_TOPIC: Final = _Topic(b"\0")
 """Before the first record."""
 
 
-# Finds where records begin, for comparing two replicas record by record.
-#
-# Every CommitLog file begins with a record, so boundaries are found by walking from the file's start: a few
-# microseconds a record, once in a resynchronisation.
+# Where records begin, for comparing two replicas record by record. Every CommitLog file begins with a record, so the
+# walk starts there: a few microseconds a record, once in a resynchronisation.
 
 
 class LogBytes(Protocol):

@@ -107,7 +107,7 @@ class RecoveryReport:
     """Distance from the end of the log to the end of what was behind it and is gone now."""
     damage: str
     """What was lost by something else than the stop, or by it though ConsumeQueues or index still tell of it (see
-    log_tail), in words with offsets; "" if nothing was. A log that ends early together with them is not told: only
+    kept_tail), in words with offsets; "" if nothing was. A log that ends early together with them is not told: only
     who knows how far it went can say so."""
     damaged_queues: tuple[tuple[str, int, int], ...]
     """ConsumeQueues whose files were damaged: topic, queue id, first entry that was made again from the log."""
@@ -362,19 +362,19 @@ def _rebuild_index(
     progress.read_bytes = max(0, end_offset - start_offset)
 
 
-# The two files that tell the next start how this run ended: RocketMQ's `abort`, and a `boot` of our own.
+# How the last run ended. Two files tell: RocketMQ's `abort`, and our `boot`.
 #
 # | file  | content                       | written                      | removed                        |
 # |-------|-------------------------------|------------------------------|--------------------------------|
 # | abort | process id, decimal           | when the store begins to run | last step of an orderly stop   |
 # | boot  | Disk.boot_id() of the machine | before `abort`               | before `abort`                 |
 #
-# An `abort` file at start means that the last run was not ended. If `boot` names this very run of the machine, the
-# kernel still has all that the killed process wrote; if it is missing (a Java broker ran) or names another, pages may
-# be lost.
+# An `abort` file at start means that the last run was not ended in order. If `boot` names this very run of the machine,
+# the kernel still has all that the killed process wrote. If it is missing (a Java broker ran) or names another run,
+# pages may be lost.
 #
-# A store that may have lost pages stays without `boot` until its owner says that nothing is missing any more: the
-# answer to "was anything lost?" must survive a kill, and an orderly stop, in the middle of fetching what was lost.
+# A store that may have lost pages stays without `boot` until its owner says that nothing is missing any more. The
+# answer to "was anything lost?" must survive a kill, and an orderly stop, while what was lost is being fetched.
 
 _ABORT_PATH: Final = "abort"
 _BOOT_PATH: Final = "boot"

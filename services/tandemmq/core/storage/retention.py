@@ -44,19 +44,17 @@ __all__ = [
 ]
 
 
-# The time by which files grow old: the wall clock, as long as it can be believed.
+# Believed time: the clock by which files grow old. A wall clock that is four days ahead would make every file old
+# enough to go. So believed time follows the wall clock only while that is near. When it is not, believed time goes on
+# with the monotonic clock, as if nothing had jumped, until the clock agrees again or an operator says that it is right
+# (a larger `jump_max_ms`). It is saved, and goes on across runs of the broker within one run of the machine.
 #
-# A wall clock that is four days ahead would make every file old enough to go. So believed time goes on with the
-# monotonic clock from what was believed last, within a run of the machine and, from what was saved, across runs of the
-# broker. As long as the wall clock is near it, believed time follows the wall clock. When it is not, it goes on as if
-# nothing had jumped, until the clock agrees again or an operator says that it is right (a larger `jump_max_ms`).
+# Across a reboot nobody counted the time in between. The wall clock must then be near the time that was saved, or near
+# the time at which the newest file was written. Only the operator can tell a machine that was off for longer than
+# `jump_max_ms` from a wrong clock; until then files are kept for as much longer.
 #
-# Across a reboot nobody counted the time in between. The wall clock must then be near the time that was saved, or that
-# the newest file was written: a machine that was off for longer than `jump_max_ms` is told apart from a wrong clock by
-# the operator alone, and files are kept for as much longer.
-#
-# A file's age is counted from when it was seen to be complete. What the file system says of it, by whichever wall
-# clock there was, is asked only for files of before this run, and where it was wrong the next run is told.
+# A file's age counts from when it was seen complete. What the file system says, by whichever wall clock there was, is
+# asked only for files from before this run; where it was wrong, the next run is told.
 
 _HOUR_MS: Final = 3_600_000
 

@@ -1,8 +1,8 @@
-"""The spans a process kept lately, found by trace and by message: what `tandemmq trace` looks into. Sends stay notes
-(`ResolvedSend`) until somebody looks.
+"""The spans that a process kept lately, found by trace and by message: what `tandemmq trace` looks into.
 
-Two shares of one bound: what was slow or failed is worth more than what chance picked, and must not be driven out by it
-when every send is traced. Each share forgets whole traces, the oldest first.
+Sends stay notes (`ResolvedSend`) until somebody looks. The memory is bounded and has two shares: what was slow or
+failed is worth more than what chance picked, and must not be driven out by it when every send is traced. Each share
+forgets whole traces, the oldest first.
 """
 
 from __future__ import annotations

@@ -44,10 +44,9 @@ __all__ = [
 ]
 
 
-# When something had come how far in the CommitLog: a bounded memory of (offset, time), searched by either.
-#
-# What a send waits for (a flush, a slave's report) is told by offsets, and offsets only grow. So the moment at which a
-# put's wait ended needs no note of its own: it is the first entry at or above the put's end.
+# A bounded memory of (offset, time), searched by either: when something had come how far in the CommitLog. What a send
+# waits for is told by offsets, and offsets only grow. So the end of a put's wait needs no note of its own: it is the
+# first entry at or above the put's end.
 
 # At 4,000 entries a second, which is a slave's reports at one send at a time, the last 4 s: longer than a send waits.
 _ENTRIES_MAX: Final = 16_384
@@ -242,11 +241,9 @@ class TracedSend:
         return self.end_offset >= 0
 
 
-# A send and what the timelines told of it: all that its spans say, before anybody has made spans.
-#
-# Most traces are looked at by nobody. So a send that is kept stays one note, which is remembered and waits to be
-# exported as it is: `send_spans` makes spans of it when somebody asks, and an exporter writes their bytes without
-# making them.
+# A send with what the timelines told of it. Most traces are looked at by nobody, so a kept send stays one note: it is
+# remembered and exported as it is. `send_spans` makes spans of it when somebody asks; an exporter writes their bytes
+# without making them.
 
 # What may happen between the master and a slave.
 SENT: Final = "sent"
