@@ -1,6 +1,6 @@
 """One gRPC channel to one broker, and the calls of RocketMQ's client API over it.
 
-The edge to gRPC: its errors become `EndpointUnreachable` here, RocketMQ's status codes `BrokerRefused`.
+The edge to gRPC. Its errors become `EndpointUnreachable` here, and RocketMQ's status codes become `BrokerRefused`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""HTTP/2's error codes (RFC 9113, section 7) and the exceptions that carry them inside this package."""
+"""HTTP/2's error codes (RFC 9113, section 7), the exceptions that carry them, and the limits of the front."""
 
 from __future__ import annotations
 
@@ -49,10 +49,8 @@ class HeaderBlockError(Exception):
     """A header block that cannot be decoded; the shared table is out of step, so the connection is lost."""
 
 
-# Every bound of the front, and what all connections of a server use together.
-#
-# The defaults leave the official clients alone and stop each known attack. Each violation raises the counter named
-# behind it, in `Connection.counters`.
+# Every bound of the front, and what all connections of a server use together. The defaults leave the official clients
+# alone and stop each known attack. A violation raises the counter named behind its limit, in `Connection.counters`.
 
 
 @dataclass(frozen=True, slots=True)

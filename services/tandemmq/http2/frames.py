@@ -1,4 +1,9 @@
-"""HTTP/2 frames (RFC 9113, section 6): numbers, and the frames a server sends."""
+"""HTTP/2 frames (RFC 9113, section 6), and what the headers of a request must be.
+
+A request's headers follow HTTP/2's rules (RFC 9113, section 8) and gRPC's on top. Much of that shows in the names
+alone, and a client sends the same few sequences of names for ever. So each sequence is judged once, and the result is
+kept as a `RequestShape`.
+"""
 
 from __future__ import annotations
 
@@ -128,10 +133,7 @@ def goaway(last_stream_id: int, code: int, detail: str = "") -> bytes:
     return frame(GOAWAY, 0, 0, _GOAWAY_HEAD.pack(last_stream_id, code) + detail.encode("utf-8"))
 
 
-# What a request's headers must be: HTTP/2's rules (RFC 9113, section 8) and gRPC's on top.
-#
-# Much of it can be told from the names alone, and a client sends the same few sequences of names for ever: each
-# sequence is judged once, and what was found is kept as a `RequestShape`.
+# The headers of requests.
 
 _PSEUDO_HEADERS: Final = frozenset((":method", ":scheme", ":path", ":authority"))
 _OF_ONE_CONNECTION: Final = frozenset(("connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"))

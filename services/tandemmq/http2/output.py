@@ -1,4 +1,9 @@
-"""What a connection has to say: bytes for the socket, in order, and whom to tell if they never got there."""
+"""What connections have to say: the bytes of one for its socket, in order, and whose turn it is to write.
+
+`Output` holds a connection's bytes, and knows whom to tell if they never got there. `PendingOutput` notes which
+connections have some and writes them at the end of the turn, so that all answers of a turn go out in one write each.
+`IdleBudget` bounds what a peer may ask for with frames that bring nothing; answers refill it.
+"""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ sockets that are ready, and each is read once:
 
     loop -> epoll.poll -> recv_into -> Connection.receive; at the end of the turn: Connection.take_output -> send
 
-A socket stays with its descriptor until the turn after its end, so that no descriptor is used again while a poll that
-named it is gone through.
+A socket keeps its descriptor until the turn after its end. So no descriptor is used again before every socket of a poll
+that named it has been handled.
 """
 
 from __future__ import annotations

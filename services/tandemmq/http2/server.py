@@ -1,8 +1,8 @@
-"""The asyncio part: a listening port, and connections that asyncio's transports serve: with TLS, or accepted
-elsewhere. All others are served by `plain_sockets`.
+"""The asyncio part: a listening port, and the connections that asyncio's transports serve.
 
-All answers of one turn of the loop go out in one write per connection. TLS is told from plain HTTP/2 by its first byte,
-as RocketMQ's proxy does, so that one port serves both where the operator allows it.
+Those are connections with TLS, and ones accepted elsewhere; `plain_sockets` serves all others. TLS is told from plain
+HTTP/2 by its first byte, as RocketMQ's proxy does it, so that one port serves both where the operator allows it. All
+answers of one turn of the loop go out in one write per connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""One gRPC call as the server sees it. The owner subclasses `Stream` and overrides its hooks."""
+"""One gRPC call as the server sees it, with its message under way; and a connection's memory and timers.
+
+The owner subclasses `Stream` and overrides its hooks.
+"""
 
 from __future__ import annotations
 

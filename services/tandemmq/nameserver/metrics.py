@@ -1,4 +1,9 @@
-"""A NameServer's metrics, read when somebody asks."""
+"""Every metric a NameServer tells of itself, read when somebody asks. docs/operations/metrics.md is made from this
+table.
+
+The admin service compares all NameServers and has metrics for that (`rocketmq_nameserver_up`, `_brokers`, `_agrees`).
+Here is what each one sees and does.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +19,7 @@ from tandemmq.service.metrics.exposition import MetricFamily, MetricInfo, Metric
 __all__ = ["NAME_SERVER_METRICS", "NameServerMetrics"]
 
 
-# Every metric a NameServer tells of itself. docs/operations/metrics.md is made from this table.
-#
-# What the admin service tells of NameServers (`rocketmq_nameserver_up`, `_brokers`, `_agrees`) is a comparison of all
-# of them; this is what each one sees and does.
+# The catalogue.
 
 _COUNTER: Final = MetricKind.COUNTER
 _GAUGE: Final = MetricKind.GAUGE

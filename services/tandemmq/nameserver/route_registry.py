@@ -1,4 +1,8 @@
-"""The route table of this process: with its clock, its log and its watchers."""
+"""The route table of this process, with its clock, its log and its watchers; and the file that keeps its group memory.
+
+The memory is evidence for brokers, and no broker waits for it. A change is on disk within about a second, the mere
+growth of logs within five. What a power cut takes from it is asked of other NameServers and of the replicas.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +33,11 @@ from tandemmq.core.routing.values import (
 __all__ = ["Activity", "GroupMemoryFile", "RouteRegistry", "StoreFolderError"]
 
 
-# The file that a NameServer's group memory outlives its process in.
+# The file of the group memory, which outlives the process:
 #
-# DIR/groupMemory.json               the memory, replaced as a whole; a reader sees the old or the new one
-# DIR/groupMemory.json.damaged-<ms>  one that could not be read, kept for people
-# DIR/lock                           locked while a NameServer runs there
-#
-# The memory is evidence for brokers, and no broker waits for it: a change is on disk within about a second, the mere
-# growth of logs within five. What a power cut takes from it is asked of other NameServers and of the replicas.
+#     DIR/groupMemory.json               the memory, replaced as a whole; a reader sees the old or the new one
+#     DIR/groupMemory.json.damaged-<ms>  one that could not be read, kept for people
+#     DIR/lock                           locked while a NameServer runs there
 
 FILE_NAME: Final = "groupMemory.json"
 _WRITE_INTERVAL_S: Final = 1.0

@@ -1,4 +1,9 @@
-"""NameServerService: brokers announce themselves, everyone asks for routes. The edge: protobuf stops here."""
+"""What a NameServer answers. The edge: protobuf stops here.
+
+NameServerService is for brokers, which announce themselves, and for everyone who asks for routes. An official client
+may also take a NameServer for its access point; it is told where a topic is, and asks everything else of the brokers
+that the answer names.
+"""
 
 from __future__ import annotations
 
@@ -241,9 +246,7 @@ def _registration_problems(registration: Registration) -> list[str]:
     return problems
 
 
-# What an official client asks of its access point when that is a NameServer: where a topic is.
-#
-# Everything else it asks of the brokers that the answer names.
+# For official clients.
 
 _Code = definition.Code
 

@@ -1,8 +1,9 @@
-"""Structured logs on standard output: readable on a terminal, one JSON object a line anywhere else.
+"""Structured logs on standard output, and the memory of a process's own newest lines.
 
-An event is a constant phrase in snake_case; everything else is a key. Standard-library loggers (grpc, asyncio) pass
-through the same formatting, so that a pod's log is JSON without exception. Lines written inside a traced operation have
-its `trace_id` and `span_id`: between `traced_lines`, and within the spans of an application's own OpenTelemetry SDK.
+On a terminal a line is readable; anywhere else it is one JSON object. An event is a constant phrase in snake_case, and
+everything else is a key. Standard-library loggers (grpc, asyncio) pass through the same formatting, so that a pod's log
+is JSON without exception. Lines written inside a traced operation have its `trace_id` and `span_id`: between
+`traced_lines`, and within the spans of an application's own OpenTelemetry SDK.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ from tandemmq.core.tracing.trace_context import TraceContext
 __all__ = ["LEVELS", "EventMemory", "LevelSwitch", "RememberedEvent", "configure_logging", "get_logger", "traced_lines"]
 
 
-# What happened to a process lately: its own log lines, kept for those who ask over the network and not in a pod's log.
-#
-# Bounded in lines and in the length of each, so that a broker in trouble does not fill its memory with it.
+# The newest lines of a process, for those who ask over the network and not in a pod's log. Their number and the length
+# of each are bounded, so that a broker in trouble does not fill its memory with them.
 
 _LINES_MAX: Final = 2_000
 _FIELDS_MAX: Final = 24

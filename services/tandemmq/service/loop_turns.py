@@ -1,9 +1,9 @@
-"""What is done once for all that a turn of the event loop brought, at the end of that very turn.
+"""What is done once for everything that a turn of the event loop brought, at the end of that very turn.
 
     select -> the reader of each socket that is ready -> what they left for the end -> what is to be written -> select
 
-`loop.call_soon` would do it a turn later: for a message that is alone in flight that is a wait for nothing, with a
-system call of its own, before its bytes go to the slave.
+`loop.call_soon` would do it a turn later. A message that is alone in flight would then wait for nothing, with a system
+call of its own, before its bytes go to the slave.
 """
 
 from __future__ import annotations

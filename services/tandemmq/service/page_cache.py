@@ -1,7 +1,7 @@
 """Asks the kernel which pages of a file it holds, so that a reader can take away what it alone brought.
 
-By mincore on a map that cannot be read: RWF_NOWAIT, which tells the same, starts since Linux 5.10 to read ahead what it
-does not find.
+It asks by mincore on a map that cannot be read. RWF_NOWAIT would tell the same, but since Linux 5.10 it starts to read
+ahead what it does not find.
 """
 
 from __future__ import annotations

@@ -159,11 +159,9 @@ class MethodTable:
     otherwise: str = ""
 
 
-# What makes a task that was told to stop do so, although a gRPC call was in its way.
-#
-# A cancellation reaches a task through what it waits for. A call of grpc.aio that is just failing takes it for the end
-# of the call and raises `AioRpcError` in its place: the task survives, takes the failure for one to be tried again,
-# and who waits for its end waits for ever.
+# Cancellation that a gRPC call cannot swallow. A cancellation reaches a task through what the task waits for. A call of
+# grpc.aio that is just failing takes it for the end of the call and raises `AioRpcError` instead. The task then
+# survives and tries again, and whoever waits for its end waits for ever.
 
 
 @contextmanager

@@ -1,4 +1,8 @@
-"""OTLP over gRPC by the OpenTelemetry SDK's exporter, with an encoding of our own, as spans are sent.
+"""Sends metrics over gRPC by the OpenTelemetry SDK's exporter, with an encoding of our own, as spans are sent.
+
+Requests are made from our samples, without the SDK's objects in between. Names are those of the catalogue, and units
+stay behind. A receiver that writes Prometheus' names would append them (`rocketmq_storage_size_bytes`); dashboards
+would then find a metric under one name when it was scraped and under another when it was sent.
 
 Imported only where metrics are sent: the SDK takes half a second to load.
 """
@@ -31,11 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["OtlpMetricsSender", "metrics_requests"]
 
 
-# Metrics as OTLP sends them, made from our samples without the SDK's objects in between.
-#
-# Names are those of the catalogue and units stay behind: a receiver that writes Prometheus' names would append them
-# (`rocketmq_storage_size_bytes`), and dashboards would find a metric under one name when it was scraped and under
-# another when it was sent. Imported only where metrics are sent.
+# The encoding.
 
 _POINTS_MAX: Final = 500
 """Of a request: some 100 KiB, where receivers take 4 MiB; and its encoding keeps the event loop from the interpreter
