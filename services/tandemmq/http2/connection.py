@@ -7,7 +7,7 @@ many calls go out in one write. What may wait a little for others to go with cal
 Requests reach the owner through the hooks of `Stream`, from inside `receive` or `on_time`; answers may come at once or
 later. Nothing here waits, and everything kept is bounded by `Limits`.
 
-Of the connection there are these parts; each is a module, and uses only those above it:
+A connection has these parts; each uses only those above it:
 
     Timers          its clock, what it waits for and since when
     KeptBytes       memory it takes for its peer

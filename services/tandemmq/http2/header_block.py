@@ -18,7 +18,7 @@ class HeaderBlock:
         self.is_open = False
         """A block has begun and is not whole."""
         self.stream_id = 0
-        """Of the block that began last, as are the flags: those of its HEADERS frame."""
+        """The stream of the block that began last. The flags are those of its HEADERS frame."""
         self.flags = 0
         self._limits = limits
         self._data = bytearray()

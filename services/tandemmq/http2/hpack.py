@@ -84,7 +84,7 @@ class HeaderDecoder:
         # The list that the last block gave. Shared with its request, so it is never changed.
         self._last: list[Header] = _NO_HEADERS
         self._last_bytes: i64 = 0
-        # Of the last block. True when it had a name or value that no header may have.
+        # True when the last block had a name or value that no header may have.
         self.malformed = False
         # True when it had names, and they were those of the block before it.
         self.same_names = False
@@ -248,7 +248,7 @@ def _integer(data: bytes, pos: i64, end: i64, start: i64) -> tuple[i64, i64]:
 
 
 def _bounds(data: bytes, pos: i64, end: i64) -> tuple[bool, i64, i64]:
-    """Of a string literal: whether it is Huffman-coded, where its bytes begin and where they end."""
+    """Whether a string literal is Huffman-coded, where its bytes begin and where they end."""
     if pos >= end:
         raise HeaderBlockError(_ENDS_TOO_EARLY)
     first: i64 = data[pos]

@@ -93,7 +93,7 @@ _STATES: Final = _TABLES[0]
 _NOTES: Final = _TABLES[1]
 _FINAL: Final = _final_states(_tree())
 
-# Short texts come again and again: names, versions, and timeouts, of which a client uses some hundred.
+# Short texts come again and again: names, versions, and timeouts (a client uses some hundred).
 _known: Final[dict[bytes, str]] = {}
 _KNOWN_MAX: Final = 1_024
 _KNOWN_BYTES_MAX: Final = 16

@@ -175,7 +175,7 @@ class KeptBytes:
 
 # Request messages out of DATA that is cut anywhere.
 
-# Of an unfinished message a piece smaller than this takes in the next one.
+# A piece of an unfinished message that is smaller than this takes in the next one.
 _PIECE_BYTES_MIN: Final = 1_024
 
 
@@ -188,7 +188,7 @@ class MessageAssembly:
 
     def __init__(self) -> None:
         self.kept_bytes: i64 = 0
-        """Of the unfinished message and its prefix."""
+        """Bytes of the unfinished message and its prefix."""
         self.since = 0.0
         """When its first byte came; set by the owner, who has the clock."""
         self.is_compressed = False
@@ -236,7 +236,7 @@ class MessageAssembly:
         return end - at
 
     def finish(self) -> bytes:
-        """The message, of which nothing is missing; the next one may begin."""
+        """The message, which is complete; the next one may begin."""
         pieces = self._pieces
         message = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self.clear()

@@ -300,7 +300,7 @@ class RouteRegistry:
         memory = self.table.memory
         age_ms = self._clock.monotonic_ms() - self._started_ms
         if self._is_memory_restored:
-            # Of an earlier process: only a wall clock outlives one.
+            # An earlier process wrote it, and only a wall clock outlives a process.
             age_ms = max(age_ms, self._clock.wall_ms() - memory.made_wall_ms)
         return GroupMemoryAnswer(memory.replicas((cluster, broker_name)), age_ms)
 

@@ -47,7 +47,7 @@ __all__ = ["PADDING_BENIGN", "Comparison", "compare_replicas", "without_repeats"
 PADDING_BENIGN: Final = "padding"
 
 _WINDOW_BYTES: Final = 16 << 20
-"""Of each replica in memory at a time, and a record more."""
+"""Bytes of each replica in memory at a time; a record more may be there."""
 _BLANK_HEAD_BYTES: Final = 8
 _ZERO_RUN_BYTES: Final = 9
 """Differing bytes that are all zero, and so many: not written, rather than a field that changed."""
@@ -460,7 +460,7 @@ class _Comparer:
     def _majority_of_fields(
         self, groups: list[list[_Replica]], sound: list[list[_Replica]], start: int, end: int
     ) -> list[_Replica] | None:
-        """Of sound versions the one with which most agree, those included that have only lost their body."""
+        """The sound version that most agree with; those that have only lost their body count."""
         broken = [
             group
             for group in groups

@@ -252,7 +252,7 @@ class Finding:
     messages: int = 1
     """Messages concerned; the fields above name the first."""
     last_message_id: str | None = None
-    """Of several messages."""
+    """Set when several messages are concerned."""
     file: str | None = None
     """Path below the store's root."""
 
@@ -327,7 +327,7 @@ class Hash(Protocol):
 
 
 class ExtentDigest(NamedTuple):
-    """Of the bytes [start_offset, end_offset) of one replica."""
+    """The digest of the bytes [start_offset, end_offset) of one replica."""
 
     start_offset: int
     end_offset: int

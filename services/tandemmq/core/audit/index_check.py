@@ -69,7 +69,7 @@ class IndexFile:
         return f"index/{self.name}"
 
     def entry_position(self, number: int) -> int:
-        """Of an entry in the file."""
+        """Where an entry lies in the file."""
         return HEADER_BYTES + self.slot_count * SLOT_BYTES + number * ENTRY_BYTES
 
     def entries(self, first: int, end: int) -> Entries:
@@ -245,7 +245,7 @@ _CHAIN_BLOCK: Final = 1 << 18
 
 
 class IndexCheck:
-    """Of one part [start, end) of a replica's log. Rows come in log order; `damaged` grows beside it."""
+    """Checks one part [start, end) of a replica's log. Rows come in log order; `damaged` grows meanwhile."""
 
     def __init__(self, store: ReplicaStore, damaged: list[LogRange], *, start: int, end: int) -> None:
         self._store = store

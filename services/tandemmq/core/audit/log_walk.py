@@ -80,7 +80,7 @@ class LogPiece:
     start_offset: int
     end_offset: int
     record: RecordFound | None = None
-    """Of the first three kinds of record; `physical_offset` is what it says itself."""
+    """For the first three kinds; its `physical_offset` is what the record says itself."""
     reason: str = ""
     """What the decoder says of it."""
 

@@ -27,7 +27,7 @@ __all__ = ["QueueCheck", "QueueSpan", "queue_gap", "seam_gaps"]
 
 @dataclass(frozen=True, slots=True)
 class QueueSpan:
-    """Of one queue: its first record and its last one in a part of the log."""
+    """The first and the last record of one queue in a part of the log."""
 
     topic: str
     queue_id: int
@@ -132,7 +132,7 @@ class _QueueBegin(NamedTuple):
 
 
 class QueueCheck:
-    """Of one part of a replica's log. Rows come in log order; `damaged` grows beside it."""
+    """Checks one part of a replica's log. Rows come in log order; `damaged` grows meanwhile."""
 
     def __init__(self, store: ReplicaStore, damaged: Sequence[LogRange], *, with_entries: bool) -> None:
         self._store = store
@@ -145,7 +145,7 @@ class QueueCheck:
 
     @property
     def spans(self) -> tuple[QueueSpan, ...]:
-        """Of all rows so far."""
+        """The spans of all rows so far."""
         return tuple(self._spans.values())
 
     def check(self, columns: RecordColumns) -> Iterator[Finding]:
@@ -201,7 +201,7 @@ class QueueCheck:
         )
 
     def _wrong_queue_offset(self, offset: int, found: int, due: int) -> Finding:
-        """Of a record behind which the queue goes on as if it had the right one."""
+        """A finding for a record behind which the queue goes on as if the record had the right offset."""
         facts = self._store.facts
         finding = Finding(
             kind=FindingKind.FIELD_DIFFERS,

@@ -69,7 +69,7 @@ class DamageReport:
             self._close_misplaced(followed_by=LogPiece(PieceKind.RECORD, last, last))
 
     def findings(self) -> list[Finding]:
-        """Of all pieces; the walk is over."""
+        """The findings of all pieces, when the walk is over."""
         self._close_misplaced(followed_by=None)
         return self._findings
 
@@ -231,10 +231,10 @@ class RecordCheck:
 
     findings: tuple[Finding, ...] = ()
     queue_spans: tuple[QueueSpan, ...] = ()
-    """Of each queue, for the seams to the parts before and behind: see queue_spans.seam_gaps."""
+    """One for each queue, for the seams to the parts before and behind: see `seam_gaps`."""
     records: int = 0
     bytes_read: int = 0
-    """Of all files."""
+    """Bytes of all files."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by field name."""

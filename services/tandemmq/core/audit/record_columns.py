@@ -65,7 +65,7 @@ class RecordColumns:
     enters_queue: Flags
     store_timestamps_ms: Integers
     index_records: Integers
-    """Of each index entry the row; ascending."""
+    """The row of each index entry; ascending."""
     index_hashes: Integers
     index_is_tag: Flags
     """Entered by some versions only."""
@@ -210,7 +210,7 @@ class RecordName(NamedTuple):
 
 
 def name_of_record(record: MessageRecord, *, physical_offset: int | None = None) -> RecordName:
-    """Of a record that was read whole; `physical_offset` is where it lies, if that is not what it says itself."""
+    """Names a record that was read whole; `physical_offset` is where it lies, if it says something else itself."""
     start = record.physical_offset if physical_offset is None else physical_offset
     unique_key = decode_properties(record.properties).get(PROPERTY_UNIQUE_KEY)
     return RecordName(
@@ -226,7 +226,7 @@ def name_of_record(record: MessageRecord, *, physical_offset: int | None = None)
 
 
 def read_name(data: bytes | memoryview, position: int, physical_offset: int) -> RecordName | None:
-    """Of the record at `position` of some bytes, whatever its body; None if there is no record."""
+    """Names the record at `position` of `data`, whatever its body is; None if there is no record."""
     try:
         return name_of_record(decode_record(data, position, check_crc=False), physical_offset=physical_offset)
     except MalformedRecord:
@@ -234,7 +234,7 @@ def read_name(data: bytes | memoryview, position: int, physical_offset: int) -> 
 
 
 def read_damaged_name(data: bytes | memoryview, physical_offset: int) -> RecordName | None:
-    """Of a record that starts with `data` and has lost its size or its magic code, if the rest of it can be read."""
+    """Names a record that starts `data` and lost its size or magic code; None if the rest cannot be read."""
     for magic in (V1_MAGIC, V2_MAGIC):
         mended = bytearray(data)
         if len(mended) < BLANK.size:

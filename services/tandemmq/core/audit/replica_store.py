@@ -121,7 +121,7 @@ class ReplicaStore:
         self.files: Final = files
         self.facts: Final = facts
         self.bytes_read = 0
-        """Of files, so far."""
+        """Bytes of files, so far."""
         self._queue_files: dict[tuple[str, int], list[StoreEntry]] = {}
 
     def read_log(self, start_offset: int, end_offset: int) -> memoryview:

@@ -28,7 +28,7 @@ class Tier(StrEnum):
 
 
 class Outcome(StrEnum):
-    """Of a run, a group or a replica."""
+    """What came of a run, a group or a replica."""
 
     EQUAL = "equal"
     DIVERGED = "diverged"
@@ -39,7 +39,7 @@ class Outcome(StrEnum):
 
 
 class ExitCode(IntEnum):
-    """Of the job; 1 and above 3 mean that it broke."""
+    """What the job's process ends with; 1 and above 3 mean that it broke."""
 
     EQUAL = 0
     DIVERGED = 2
@@ -109,7 +109,7 @@ class RunSummary:
     records_checked: int = 0
     duration_seconds: float = 0.0
     cpu_seconds: float = 0.0
-    """Of the driver and its executors' Python, as far as known."""
+    """CPU of the driver and of its executors' Python, as far as known."""
     spark_application_id: str = ""
     notes: tuple[str, ...] = ()
     """What a reader of the report should know, a sentence each."""

@@ -20,7 +20,7 @@ __all__ = ["Handout"]
 _FILTERED_CHUNK: Final = 256
 """Entries read at once when a filter lets few pass."""
 _UNPROVEN_COST: Final = 8
-"""Of the scan budget, where the records have to be read as well."""
+"""What an entry costs of the scan budget where its record has to be read as well."""
 
 
 @dataclass(slots=True)

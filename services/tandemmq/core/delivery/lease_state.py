@@ -177,7 +177,7 @@ class LeaseState:
         self.skipped: dict[tuple[str, str], dict[int, int]] = {}
         """Where groups began at the newest message beside older ones, by queue; the latest such groups."""
         self.new_skips: set[tuple[str, str]] = set()
-        """Of these the ones nobody was told of."""
+        """Those that nobody has been told of yet."""
         self._next_number = 1
         self._wakeups: list[tuple[int, int, Subscription]] = []
         """Heap of when to look at the ends of a subscription's leases; void unless equal to its wakeup_ms."""
@@ -321,7 +321,7 @@ class LeaseState:
     # Messages that are not delivered any more
 
     def skip(self, queue: QueueProgress, offset: int) -> None:
-        """Of what was never delivered below `offset` nothing is wanted."""
+        """Nothing below `offset` that was never delivered is wanted."""
         queue.skip_to(offset)
         self.journal.at(EntryKind.SKIP, queue, offset)
         self._note_move(queue.subscription)

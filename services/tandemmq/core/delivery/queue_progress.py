@@ -156,7 +156,7 @@ class QueueProgress:
         return heappop(self.ready)
 
     def skip_to(self, offset: int) -> None:
-        """Of the messages below `offset` that were never delivered none is wanted."""
+        """No message below `offset` that was never delivered is wanted."""
         if offset > self.next_offset:
             self.next_offset = offset
         self._settle()
@@ -262,7 +262,7 @@ class RestoreReport:
 
 
 class Backlog(NamedTuple):
-    """Of one group in all queues of a topic, in messages."""
+    """What one group has to do in all queues of a topic, in messages."""
 
     new_count: int
     """Never delivered."""
@@ -313,7 +313,7 @@ class QueueReader(Protocol):
     def messages(
         self, topic: str, queue_id: int, places: Sequence[int], entries: Sequence[QueueEntry]
     ) -> list[StoredMessage | None]:
-        """The message of each entry, of which `places` are the queue offsets; None when none belongs to it.
+        """The message of each entry, None where none belongs to it; `places` are the entries' queue offsets.
 
         Ends before the first entry that does not lead to its record: it is damaged, and is to be asked for again later.
         """

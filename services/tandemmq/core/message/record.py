@@ -76,7 +76,7 @@ class OutgoingMessage:
     properties: bytes
     """The stored property string, see encode_properties; at most MAX_PROPERTIES_BYTES."""
     tags_code: int
-    """Of the tag; the store computes the due time itself for the schedule topic."""
+    """The tag's code; the store itself computes the due time for the schedule topic."""
     index_keys: tuple[str, ...]
     """UNIQ_KEY and then each word of KEYS, without the topic."""
     tag: str | None

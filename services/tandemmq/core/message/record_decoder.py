@@ -87,7 +87,7 @@ ScanResult: TypeAlias = RecordFound | Blank | Corrupt | ScanStop
 def scan_record(
     buffer: Buffer, position: int, limit: int, *, physical_offset: int, check_crc: bool = True
 ) -> ScanResult:
-    """Looks at the record at `position`, of which bytes up to `limit` may be read.
+    """Looks at the record at `position`. Bytes up to `limit` may be read.
 
     `physical_offset` is where in the CommitLog `position` is. A record that says otherwise is Corrupt: it was copied
     here by accident, or is left over from before a truncation.

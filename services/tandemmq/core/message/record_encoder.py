@@ -36,12 +36,12 @@ _pack_port: Final = Struct(">i").pack
 _pack_magic: Final = Struct(">I").pack
 _LENGTH_COUNT: Final = 2_048
 _LENGTHS: Final = tuple(_pack_length(length) for length in range(_LENGTH_COUNT))
-"""Of nearly all property strings."""
+"""The lengths of nearly all property strings."""
 _TOPICS_MAX: Final = 16_384
 _V1_MAGIC: Final = _pack_magic(V1_MAGIC)
 _V2_MAGIC: Final = _pack_magic(V2_MAGIC)
 _topic_parts: Final[dict[str, tuple[bytes, bytes]]] = {}
-"""Of the topics of late. It forgets everything when it is full."""
+"""Recent topics as they stand in a record. The memory forgets everything when it is full."""
 
 assert WHOLE_HEADS[0].size == _V4_HEAD_BYTES, "an IPv4 head is what the format says"
 

@@ -101,7 +101,7 @@ class Wait:
     lost_bytes: int = 0
     """How much more than the best log in reach the missing disks are known to hold; they may hold more."""
     end_offset: int = 0
-    """Of the best log in reach."""
+    """The end of the best log in reach."""
     damaged_tables: tuple[tuple[str, str], ...] = ()
     needs_operator: bool = False
     """It does not end by itself, unless what is missing comes back."""
@@ -166,7 +166,7 @@ class MasterStart:
 
     def rivals_are(self, rivals: Mapping[str, str], *, copies: Iterable[str] = ()) -> None:
         """Live brokers registered under our id with another disk: disk id -> metadata endpoint. And `copies`: metadata
-        endpoints of those registered with our very disk, of which only one can be the disk.
+        endpoints of those registered with our very disk. Only one of them can have the disk itself.
 
         A registration of our own last disk may be alive for a while, at an address that is ours by now: it is left out
         by whoever asked there and heard himself.
@@ -254,7 +254,7 @@ class MasterStart:
     # Inside
 
     def _memories(self) -> dict[str, ReplicaMemory]:
-        """Of every disk but ours."""
+        """What is remembered of every disk but ours."""
         memories = newest_memories(
             [
                 *self.remembered,

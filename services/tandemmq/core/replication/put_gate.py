@@ -27,7 +27,7 @@ from tandemmq.core.storage.put_result import PutStatus
 __all__ = ["ProvenAck", "PutGate", "WaitingPut"]
 
 _NOTHING: Final = -1
-# Of a queue's front, which is then cut off: more than a read brings, so that mostly a queue runs empty before.
+# A queue's front is cut off when so many are done. It is more than a read brings, so a queue mostly empties first.
 _GONE_MAX: Final = 512
 
 # Looked up for every put: a module's global is cheaper than an attribute of the enum.

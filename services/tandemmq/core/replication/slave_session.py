@@ -152,7 +152,7 @@ _NS_PER_S: Final = 1_000_000_000
 
 
 class DispatchPace:
-    """Of one slave. `walk_bytes_max`: up to so much log is walked; 0: nothing is, and few records are no cheaper."""
+    """One slave's pace. Up to `walk_bytes_max` of log is walked; 0: nothing is, and few records are no cheaper."""
 
     def __init__(self, *, walk_bytes_max: int) -> None:
         self._walk_bytes_max = walk_bytes_max

@@ -257,7 +257,7 @@ def _least_missed(entries: Iterable[tuple[_Key, Iterable[ReplicaMemory]]]) -> _K
 
 
 def _progress(replica: ReplicaMemory) -> tuple[int, int, bool]:
-    """Of two reports of one disk the greater is the later."""
+    """Orders two reports of one disk: the greater one is the later one."""
     return replica.run, replica.end_offset, replica.left
 
 

@@ -126,7 +126,7 @@ class Registration:
     liveness_timeout_ms: int
     data_version: DataVersion
     topics: tuple[TopicQueues, ...]
-    # Empty from a broker of an older version, of which nothing is remembered.
+    # Empty from a broker of an older version; nothing is remembered of such a broker.
     disk_id: str = ""
     # Starts of this disk, this one included.
     run: int = 0
@@ -150,7 +150,7 @@ class RegisteredBroker:
     disk_id: str = ""
     run: int = 0
     epoch: int = 0
-    # Of its last sign of life; a log that grows makes nobody another broker.
+    # The log's end at the last sign of life. It may grow; the broker stays the same.
     end_offset: int = field(default=0, compare=False)
     # What it waits for before it serves; it is in no route until then.
     recovering: str = ""

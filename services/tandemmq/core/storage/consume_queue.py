@@ -465,7 +465,7 @@ class ConsumeQueue:
             high = QueueOffset(start - 1)
 
     def remove_expired_files(self, log_min_offset: int) -> int:
-        """Deletes files all of whose records are gone, never the last file. Returns how many."""
+        """Deletes each file whose records are all gone, but never the last file. Returns how many."""
         removed = 0
         while True:
             next_start = self._first_file_start + self._files.file_bytes

@@ -242,8 +242,8 @@ def _file_starts(folder: str, files: ConsumeQueueFiles, stop: StopKind) -> tuple
 def _bisected_end(reader: _EntryReader, starts: list[int], is_sound: Callable[[QueueEntry], bool]) -> _QueueEnd:
     """The end of the run of sound entries.
 
-    An entry across the border of two sectors, of which the first was lost, has lost the upper half of its physical
-    offset or all of it, and may look sound because it seems to be old. It is told by the entry before it: that one
+    An entry may lie across the border of two sectors. If the first was lost, the entry has lost the upper half of its
+    physical offset, or all of it, and may look sound because it seems to be old. The entry before it tells: that one
     was lost as well, or ends beyond where this one claims to start.
     """
 
@@ -381,7 +381,7 @@ class ConsumeQueueTable:
             return damaged_from
         stopped_at, ends = json.loads(data)
         if stopped_at != durable_offset:
-            return damaged_from  # Of another stop: a Java broker ran since.
+            return damaged_from  # It belongs to another stop: a Java broker ran since.
         for topic, queue_id, first_file_start, max_offset in ends:
             queue = self.get(topic, queue_id)
             if queue is not None and (queue.first_file_start, queue.max_offset) == (first_file_start, max_offset):

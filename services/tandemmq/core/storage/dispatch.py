@@ -24,7 +24,7 @@ from tandemmq.core.storage.record_walk import IS_COMPILED, RecordWalk
 __all__ = ["BatchDone", "Dispatcher", "LogScan", "first_record", "record_at", "scan_log"]
 
 _BATCH_BYTES_MAX: Final = 4 << 20
-"""Of one batch: a few milliseconds, and columns that fit a processor's cache."""
+"""The size of one batch: a few milliseconds, and columns that fit a processor's cache."""
 _SHORT_BATCH: Final = 16
 """Records. A shorter batch cost more than it saved."""
 _WALK_BYTES_MAX: Final = 192 << 10
@@ -71,7 +71,7 @@ class Dispatcher:
         """Up to so much log is walked record by record."""
         self._walk: Final = RecordWalk(queues, index)
         self.batch_bytes_min: Final[int] = 1 if self.walk_bytes_max else batch_bytes_min
-        """Of less there is never a batch."""
+        """Fewer bytes are never made a batch."""
 
     def checked_up_to(self, offset: int) -> None:
         """Records below `offset` were found sound: that may be spared where it is cheap to know."""

@@ -75,7 +75,7 @@ class StoreCheckpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> StoreCheckpoint:
-        """From the bytes of the file, of which the first 48 count."""
+        """Reads the bytes of the file. Only the first 48 count."""
         return cls(*_FIELDS.unpack_from(data))
 
     def encode(self) -> bytes:

@@ -60,14 +60,14 @@ __all__ = [
 # What an index holds for a message: a hash for each key, and one for its tag. Made for every message stored.
 
 HASH_BYTES: Final = 8
-"""Of a hash among those that `add_term_hashes` has added."""
+"""Size of one hash that `add_term_hashes` has added."""
 _TOPICS_MAX: Final = 16_384
 _TAGS_MAX: Final = 1_024
 _BITS: Final = 0xFFFF_FFFF
 
 
 class _TopicTerms:
-    """Of one topic: what the hash of "topic#key" starts from, and the hashes of tags, which repeat."""
+    """What is kept of one topic: where the hash of "topic#key" starts from, and the hashes of tags, which repeat."""
 
     __slots__ = ("start", "tags")
 
@@ -120,7 +120,7 @@ def without_sign(bits: i64) -> i64:
 
 
 def ascii_extended(start: i64, data: bytes) -> i64:
-    """The 32 bits of the hash of a text that goes on with `data`, of whose beginning `start` is the hash."""
+    """The 32 bits of a text's hash; `start` is the hash of its beginning, and `data` is the rest."""
     value = start
     for index in range(len(data)):
         value = (value * 31 + data[index]) & 0xFFFF_FFFF

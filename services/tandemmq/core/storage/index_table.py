@@ -104,8 +104,8 @@ class IndexTable:
         self._pages: Final = PagesAhead()
         self._prepared: MappedSegment | None = None
         """The next file, made ahead; named later than every other."""
-        # Of records that wait to be entered: all their hashes, and a `_WAITING` of each. As bytes, which are no objects
-        # and which numpy takes as they are.
+        # Records that wait to be entered: all their hashes, and a `_WAITING` for each. They are kept as bytes: these
+        # need no objects, and numpy takes them as they are.
         self._waiting_hashes = BytesWriter()
         self._waiting_records = BytesWriter()
         self._columns: type[IndexColumns] | None = None
@@ -207,7 +207,7 @@ class IndexTable:
         self._note_count(added, physical_offset, store_timestamp_ms)
 
     def _note_count(self, added: i64, physical_offset: i64, store_timestamp_ms: i64) -> None:
-        """Of a record whose hashes have been added to those that wait."""
+        """Notes how many hashes of a record were added to those that wait."""
         if added:
             write_i64_le(self._waiting_records, added)
             write_i64_le(self._waiting_records, physical_offset)

@@ -107,7 +107,7 @@ def keep_tail(
         document = {"reason": reason[:_REASON_CHARACTERS_MAX], "startOffset": start_offset, "endOffset": end_offset}
         disk.write_file(reason_path(path), json.dumps(document, indent=2).encode())
     unfinished = f"{path}.unfinished"
-    disk.remove(unfinished)  # Of a crash in the same millisecond's attempt: it would be appended to.
+    disk.remove(unfinished)  # A crash in the same millisecond may have left it; it would be appended to.
     file = disk.open_append_file(unfinished)
     try:
         offset = start_offset

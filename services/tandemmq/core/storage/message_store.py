@@ -96,7 +96,7 @@ _PUT_OK: Final = PutStatus.PUT_OK
 
 
 _CHECKED_BYTES_MAX: Final = 1 << 20
-"""Of a slave's log in front of one acknowledgement: some 200 us. Who is farther behind than that is read in batches."""
+"""Checked of a slave's log before one acknowledgement: some 200 us. What is farther behind is read in batches."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # the simulator watches a store from a subclass
@@ -248,7 +248,7 @@ class MessageStore:
     def _make_durable(self) -> None:
         assert not self._queue_flush.is_out, "a flush job is still out"
         self._cut_half_record()
-        # Of queues as many as there are: nobody waits for this thread any more.
+        # All queues at once: nobody waits for this thread any more.
         for next_job in (self.log_flush_job, lambda: self._next_queue_flush_job(cost_max=sys.maxsize)):
             while (job := next_job()) is not None:
                 job.run()

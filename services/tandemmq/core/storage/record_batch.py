@@ -99,9 +99,9 @@ class RecordBatch:
     """Index into `topics`."""
     tags_codes: Integers
     index_records: Integers
-    """Of each index entry, the row it belongs to; ascending. A row has its keys first and its tag last."""
+    """The row of each index entry; ascending. A row has its keys first and its tag last."""
     index_hashes: Integers
-    """Of each index entry, what the index holds for it."""
+    """What the index holds for each entry."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -413,7 +413,7 @@ class _Terms:
         self._limit = limit
         self._topic_of = topic_of
         self._topics = topics
-        # Of a topic that occurs in no row before the batch's end the hash is never used.
+        # The hash of a topic that occurs in no row before the batch's end is never used.
         self._topic_hashes = np.array([java_hash(f"{topic}#") & 0xFFFF_FFFF for topic in topics], dtype=np.uint32)
         self.tags_codes = np.zeros(len(topic_of), dtype=np.int64)
         self._entries: list[tuple[Integers, int, Integers]] = []

@@ -44,7 +44,7 @@ _PIECE_BYTES: Final = 64 << 10
 """Copied at once: it stays in a processor's cache, and malloc has it at hand (it maps what is twice as large)."""
 _HEAD_BYTES: Final = 88
 _LENGTHS_BYTES: Final = 3
-"""Of the lengths of topic and properties, behind the body."""
+"""Bytes of the two lengths behind the body, the topic's and the properties'."""
 _SMALLEST_BYTES: Final = 91
 _MAGIC: Final = 0xDAA3_20A7
 _CRC_MASK: Final = 0x7FFF_FFFF
@@ -56,7 +56,7 @@ assert _UNCOMMON_FLAGS == INNER_BATCH | TRANSACTION_MASK | HOST_FLAGS
 _V1_TOPIC_BYTES_MAX: Final = 127
 _TOPICS_MAX: Final = 16_384
 _TAGS_MAX: Final = 1024
-"""Of a topic. What is remembered is forgotten as a whole when it is full."""
+"""Tags remembered of one topic. All are forgotten at once when the memory is full."""
 _UNIQUE_KEY: Final = PROPERTY_UNIQUE_KEY.encode() + b"\x01"
 _KEYS: Final = PROPERTY_KEYS.encode() + b"\x01"
 _TAGS: Final = PROPERTY_TAGS.encode() + b"\x01"
@@ -169,7 +169,7 @@ class RecordWalk:
         self._topics: Final[dict[bytes, _Topic]] = {}
         self._count = 0
         self._tags_code = 0
-        """Of the record whose terms were read last."""
+        """The tags code of the record whose terms were read last."""
         self.checked_offset = 0
         """Bodies of records below were compared with their CRC already."""
         self.end_offset = 0

@@ -58,7 +58,7 @@ class RecoveryProgress:
         self.duration_ms: int | None = None
         """None before it ended."""
         self.read_bytes = 0
-        """Of the log, by now."""
+        """Bytes of the log read by now."""
         self.bytes_to_read = 0
         """At most: where the log ends is what recovery finds out."""
 

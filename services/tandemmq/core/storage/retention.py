@@ -191,9 +191,9 @@ class RetentionFloor:
     """Who needs how much of the log; of each kind the one that needs most. None: nobody of that kind needs anything."""
 
     master: Hold | None = None
-    """Of a slave alone: what its master has not deleted it keeps, whatever its own disk and clock say."""
+    """Set on a slave only. It keeps what its master has not deleted, whatever its own disk and clock say."""
     replica: Hold | None = None
-    """Of a master alone: a slave."""
+    """Set on a master only: the slave that needs most."""
     reader: Hold | None = None
     """A consumer group that has read a part."""
     unread: Hold | None = None
@@ -206,7 +206,7 @@ class ExpiryWish:
 
     usage: DiskUsage
     start_offset: int
-    """Of the log: an end there is no file at all."""
+    """The log's start; an end at it means that no file goes."""
     expired_end: int
     unread_end: int
     """Old enough to go though a group has not read them."""

@@ -25,7 +25,7 @@ class TracedPut(NamedTuple):
 
     # Counts up in one run of the master.
     sequence: int
-    # Of the master's span that waited for slaves.
+    # The master's span that waited for slaves.
     context: TraceContext
     topic: str
     queue_id: int

@@ -154,14 +154,14 @@ class LinkTimeline:
 class TracedSend:
     """One request whose spans are wanted. Times are monotonic ns, 0 for what did not come to pass."""
 
-    # Of the server's span.
+    # The server's span.
     context: TraceContext
     parent: TraceContext | None
     # Contexts of the messages of a batch whose senders do not agree on one.
     linked: tuple[TraceContext, ...]
     retained_for: RetainedFor
     topic: str
-    # Of the first messages, if there are many.
+    # The first ones only, if there are many messages.
     message_ids: tuple[str, ...]
     message_count: int
     body_bytes: int
@@ -297,7 +297,7 @@ class ResolvedSend:
     # Slaves, and not connections: one that connected anew is still one.
     acks_received: int
     slaves_connected: int
-    # Of the slave on which it hung, at the append; -1: not known.
+    # How far the slave was behind at the append, if the send waited for one; -1: not known.
     lag_bytes: int
     # In the order of their times.
     marks: list[TransferMark]
@@ -459,7 +459,7 @@ def send_spans(send: ResolvedSend) -> list[SpanData]:
 
 
 def sender_attributes(send: ResolvedSend) -> dict[str, AttributeValue]:
-    """Of the server's span those that are the same in most sends of a client. They come first."""
+    """Attributes of the server's span that are the same in most sends of a client. They come first."""
     note, source = send.send, send.source
     said: dict[str, AttributeValue] = {
         names.RPC_SYSTEM_NAME: "grpc",

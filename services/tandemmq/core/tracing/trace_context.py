@@ -103,7 +103,7 @@ class HeadSampler:
         return made
 
     def new_span_id(self) -> int:
-        """Of one more span in a trace."""
+        """A new id for one more span of a trace."""
         return self._bits(64) or 1
 
     def _drawn(self) -> int:

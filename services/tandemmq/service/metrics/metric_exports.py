@@ -51,7 +51,7 @@ class MetricsOptions:
 
 
 def parse_exporter_types(text: str) -> frozenset[ExporterType]:
-    """Of metricsExporterType: DISABLE, or types separated by ';'. ValueError says what else there is."""
+    """Reads metricsExporterType: DISABLE, or types separated by ';'. ValueError says what else there is."""
     names = [name.strip() for name in text.split(";") if name.strip()]
     if names == ["DISABLE"]:
         return frozenset()
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version = "TandemMQ"
     sys_version = ""
-    # Of the connection's socket.
+    # The connection's socket has it.
     timeout = _SILENCE_LIMIT_S
 
     def do_GET(self) -> None:

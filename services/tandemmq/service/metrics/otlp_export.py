@@ -21,7 +21,7 @@ __all__ = ["MetricsSender", "OtlpExport", "open_otlp_export"]
 log = structlog.get_logger(__name__)
 
 _CALL_LIMIT_S: Final = 5.0
-"""Of one request, with its retries; then the rest of the export is given up."""
+"""A request and its retries may take so long; then the rest of the export is given up."""
 _LAST_EXPORT_LIMIT_S: Final = 1.5
 _ABORT_LIMIT_S: Final = 0.5
 

@@ -40,7 +40,7 @@ _ATTRIBUTE: Final = b"\x4a"
 _EVENT_ATTRIBUTE: Final = b"\x1a"
 _pack_times: Final = Struct("<cQcQ").pack
 _pack_time: Final = Struct("<cQ").pack
-# Of a span: its two ids, its times and its flags, all with their tags; and its parent's id.
+# Parts of a span: its two ids, its times and its flags, all with their tags; and its parent's id.
 _ALWAYS_BYTES: Final = 18 + 10 + 18 + 6
 _PARENT_BYTES: Final = 10
 _FLUSHED: Final = b"\x12\x07flushed"

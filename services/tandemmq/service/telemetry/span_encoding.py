@@ -182,7 +182,7 @@ def _new_key(name: str) -> _Key:
 
 
 def encoded_key(name: str) -> bytes:
-    """Of a KeyValue, with the tag of the value that follows."""
+    """The key of a KeyValue, with the tag of the value that follows."""
     encoded = name.encode()
     return b"".join((b"\x0a", varint(len(encoded)), encoded, b"\x12"))
 

@@ -33,7 +33,7 @@ _PAUSE_S: Final = 2.0
 """How late a receiver hears of a span; of one that a full batch had no room for, up to twice as late. The SDK's own
 exporters leave it at 5 s."""
 _CALL_LIMIT_S: Final = 5.0
-"""Of one batch, with its retries; then it is given up."""
+"""A batch and its retries may take so long; then it is given up."""
 _FLUSH_LIMIT_S: Final = 1.5
 _ABORT_LIMIT_S: Final = 0.5
 
@@ -220,7 +220,7 @@ class SpanSink(Protocol):
         """
 
     def add_sends(self, sends: Sequence[ResolvedSend]) -> None:
-        """The same of sends, of whose spans nobody has made any yet."""
+        """The same for sends whose spans have not been made yet."""
 
 
 class SpanFan:
