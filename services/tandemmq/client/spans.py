@@ -63,7 +63,7 @@ class ClientSpans:
             "send",
             "send",
             topic,
-            # Who only sends what another span has created is no producer.
+            # A span that only sends what another span created is no producer.
             SpanKind.CLIENT if has_own else SpanKind.PRODUCER,
             links=[Link(creation)] if creation is not None else [],
             said=said,

@@ -21,7 +21,7 @@ class Calls:
     """Which calls are in progress, which of them wait and for what, and how a call ends without an answer.
 
     A call is in `open` from its head on, until `Stream.local_closed` is set. Its hooks may end it, or any other call of
-    the connection: who has called one looks at that again.
+    the connection, so whoever calls a hook checks that again afterwards.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ _EOS: Final = 256
 _PADDING_BITS_MAX: Final = 7
 
 # What a step says beside the next state: how many characters ended in it (a byte ends at most two), and whether one of
-# them is none of gRPC's 0x20 to 0x7E, or the end-of-string symbol, which no text may have.
+# them is outside gRPC's 0x20 to 0x7E, or is the end-of-string symbol, which no text may have.
 _COUNT: Final = 0x03
 _UNPRINTABLE: Final = 0x04
 _FORBIDDEN: Final = 0x08

@@ -27,7 +27,7 @@ class Output:
 
     def __init__(self, on_output: Callable[[], None], on_waiting_output: Callable[[], None]) -> None:
         self.pieces: list[bytes | memoryview] = []
-        """In order. Whoever adds to it without `put` says so with `announce`."""
+        """In order. A caller that adds to it without `put` calls `announce`."""
         self._on_output = on_output
         self._on_waiting_output = on_waiting_output
         # Nobody but `on_waiting_output` has been told of what is in it.
@@ -91,7 +91,7 @@ class Output:
         return unconfirmed
 
 
-# Which connections of a server have something to write, and when: once for each, at the end of a turn of the loop.
+# Connections that have something to write. Each writes once, at the end of a turn of the loop.
 
 # What may wait for an answer to go with, waits no longer. A client that estimates its bandwidth asks by PING with every
 # request, and its round trip is mostly over by then.

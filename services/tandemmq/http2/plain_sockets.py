@@ -171,7 +171,7 @@ class PlainSocket:
             self._end()
             return
         if not size:
-            # No gRPC client stops writing and goes on reading; whoever looks like it is gone.
+            # No gRPC client stops writing and goes on reading: this one is gone.
             self._close()
             return
         connection = self._connection

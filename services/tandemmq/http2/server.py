@@ -260,7 +260,7 @@ class Server:
 
     @property
     def output(self) -> PendingOutput:
-        """Who has something to write."""
+        """The connections that have something to write."""
         return self._output
 
     @property
@@ -313,7 +313,7 @@ class _Protocol(asyncio.BufferedProtocol):
             self._arm()
 
     def eof_received(self) -> bool:
-        # No gRPC client stops writing and goes on reading; whoever looks like it is gone.
+        # No gRPC client stops writing and goes on reading: this one is gone.
         return False
 
     def pause_writing(self) -> None:

@@ -153,7 +153,7 @@ class StreamMaker:
 class KeptBytes:
     """Bytes of unfinished requests, large headers and unsent answers; counted among all connections' as well.
 
-    Nothing is refused here: whoever keeps more asks `is_over` and ends the call that asked for too much.
+    Nothing is refused here. The caller asks `is_over` when it keeps more, and ends the call that asked for too much.
     """
 
     def __init__(self, limits: Limits, usage: Usage) -> None:

@@ -81,7 +81,7 @@ class NameServerServicer(name_server_service_pb2_grpc.NameServerServiceServicer)
     async def Heartbeat(  # noqa: N802
         self, requests: AsyncIterator[pb.HeartbeatRequest], context: _Context
     ) -> AsyncIterator[pb.HeartbeatResponse]:
-        """Reads signs of life; however the stream ends, who was alive on it no longer is."""
+        """Reads signs of life. However the stream ends, members that were alive on it no longer are."""
         connection = self._registry.open_connection()
         try:
             async for request in requests:

@@ -40,7 +40,7 @@ __all__ = [
 _READ_BYTES: Final = 4 << 20
 """Columns of so much fit a processor's cache."""
 LONGEST_RECORD_BYTES: Final = 64 << 20
-"""A record that claims to be longer is none: sixteen times RocketMQ's limit."""
+"""What claims to be longer is no record: sixteen times RocketMQ's limit."""
 _SHORT_BATCH: Final = 16
 """Records. A shorter batch cost more than it saved."""
 _PAUSE_BYTES: Final = 256 << 10

@@ -48,7 +48,7 @@ class Subscription:
         self.has_moved = False
         """A queue may have another committed offset than was told last."""
         self.turn = 0
-        """Receives so far: each starts at another queue, so that none is served last for ever."""
+        """Receives so far. Each starts at another queue, so that no queue is always served last."""
         self.wakeup_ms: int | None = None
         """For when the table has noted to look at the ends of leases; None when it has not."""
         self._ends: list[tuple[int, int, Lease]] = []
@@ -122,7 +122,7 @@ class TagFilter:
 
     @classmethod
     def parse(cls, expression: str) -> TagFilter | None:
-        """Reads `*`, an empty text or `a || b`, as RocketMQ's FilterAPI does; None when it is none of them."""
+        """Reads `*`, an empty text or `a || b`, as RocketMQ's FilterAPI does; None for anything else."""
         text = expression.strip(_TRIMMED)
         if text in ("", "*"):
             return cls.ALL

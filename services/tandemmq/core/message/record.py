@@ -178,7 +178,7 @@ def parse_offset_message_id(text: str) -> tuple[Host, PhysicalOffset]:
     return Host(raw[:address_bytes], port), PhysicalOffset(physical_offset)
 
 
-# The third field of a ConsumeQueue entry: by what a consumer's broker filters, or when a delayed message is due.
+# The third field of a ConsumeQueue entry: what a broker filters by, or when a delayed message is due.
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """Internal topic of messages waiting for their delay level; queue id = level - 1."""

@@ -231,7 +231,7 @@ def _check_body(buffer: Buffer, position: int, body_start: int, body_bytes: int,
         raise MalformedRecord(position, "the body does not match its CRC")
 
 
-# All of a record but its body, read in place: for lists of messages, whose bodies nobody may want to see.
+# All of a record but its body, read in place: for lists of messages, where nobody may want the bodies.
 
 RECORD_HEAD_BYTES_MAX: Final = WHOLE_HEADS[-1].size
 """The body begins no later."""

@@ -156,7 +156,7 @@ def _backup_path(file: MetadataFile) -> str:
     return f"{FOLDER}/{file.value}.bak"
 
 
-# By what a slave sees that its copy of a metadata table is not its master's any more.
+# How a slave sees that its copy of a metadata table is no longer its master's.
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ _STRING_OR_BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*
 
 
 class JavaText:
-    """A value that is text already: what changes seldom is not printed anew with the table it is in."""
+    """A value that is text already. What changes seldom is not printed again with its table."""
 
     __slots__ = ("text",)
 

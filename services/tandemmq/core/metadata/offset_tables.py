@@ -150,11 +150,11 @@ class ConsumerOffsetTable:
         return cut_count
 
     def remove_topic(self, topic: str, *, now_ms: int) -> None:
-        """Forgets a deleted topic: groups start anew in one made later under its name."""
+        """Forgets a deleted topic. If one of its name is made later, groups start anew in it."""
         self._remove([one for one in self._offsets if one.startswith(f"{topic}@")], now_ms)
 
     def remove_group(self, group: str, *, now_ms: int) -> None:
-        """Forgets a removed group: one of its name starts anew."""
+        """Forgets a removed group. A later group of its name starts anew."""
         self._remove([one for one in self._offsets if one.endswith(f"@{group}")], now_ms)
 
     def _remove(self, subscriptions: list[str], now_ms: int) -> None:

@@ -121,7 +121,7 @@ class NamedTable(Generic[NamedT]):
                 self.put(entry, now_ms=self._version.timestamp_ms)
 
     def remove(self, name: str, *, now_ms: int) -> bool:
-        """Removes an entry because somebody said so, and leaves a mark of it; False when there is none."""
+        """Removes an entry on an operator's word and leaves a mark; False when there is no such entry."""
         if self.get(name) is None:
             return False
         self._entries = removed(self._entries, name, now_ms=now_ms)

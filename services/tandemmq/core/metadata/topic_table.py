@@ -1,4 +1,7 @@
-"""Topics of one broker: how many queues each has and what may be done with them (`topics.json`)."""
+"""Topics of one broker: how many queues each has and what may be done with them (`topics.json`).
+
+The topics and groups that every broker has from its first boot are here as well, and the rules for names.
+"""
 
 from __future__ import annotations
 

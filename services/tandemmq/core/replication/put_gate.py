@@ -37,7 +37,7 @@ _PUT_OK: Final = PutStatus.PUT_OK
 class WaitingPut:
     """A stored message, or batch, that waits: CommitLog bytes [start_offset, end_offset).
 
-    Whoever lets one wait makes a class of it that has what is needed to answer: the same object comes back.
+    The caller subclasses it and adds what it needs to answer; the same object comes back.
     """
 
     __slots__ = ("end_offset", "first_outcome", "needs_flush", "needs_slaves", "since_ms", "start_offset", "status")
@@ -80,7 +80,7 @@ class _Waits:
         self._puts.append(put)
 
     def front(self) -> WaitingPut | None:
-        """The one that came first; None: there is none."""
+        """The put that came first; None if no put waits."""
         return self._puts[self._gone] if self._gone < len(self._puts) else None
 
     def remove_front(self) -> None:

@@ -246,7 +246,7 @@ class _Group:
 
     cluster: str
     members: dict[int, _Member] = field(default_factory=dict)
-    # By topic. As rows of routes from the start: snapshots then share them instead of making them anew.
+    # By topic, as rows of routes from the start: snapshots share them instead of making new ones.
     topics: dict[str, QueueData] = field(default_factory=dict)
     origin: _TableOrigin | None = None
 
@@ -382,7 +382,7 @@ class RouteTable:
         return self._remove_all(m.broker for _, m in self._members() if m.connection == connection)
 
     def expire(self, *, now_ms: int) -> list[RegisteredBroker]:
-        """Takes out who was silent for its liveness timeout."""
+        """Removes members that were silent for their liveness timeout."""
         return self._remove_all(m.broker for _, m in self._members() if m.deadline_ms <= now_ms)
 
     # What is known
@@ -624,7 +624,7 @@ def _contradiction(broker: RegisteredBroker, group: _Group, current: _Member | N
         return None
     live = current.broker
     if live.recovering and not broker.recovering:
-        # Who only waits keeps nobody out who serves, and learns by this that it is there.
+        # A member that only waits keeps out nobody who serves. By the refusal it learns that somebody does.
         return None
     alive = f"{identity.broker_name} id {identity.broker_id} is alive at {live.endpoints.client or 'no address yet'}"
     if _on_different_disks(live, broker):

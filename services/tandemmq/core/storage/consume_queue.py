@@ -545,7 +545,7 @@ class QueueRun:
     __slots__ = ("_entries", "_physical_end", "_physical_offset", "next_offset", "queue")
 
     def __init__(self, queue: ConsumeQueue, next_offset: int) -> None:
-        """`next_offset`: the queue's end, or that of a run of its which is entered before this one."""
+        """`next_offset`: the queue's end, or the end of a run that is entered before this one."""
         self.queue: Final = queue
         self.next_offset = next_offset
         """The next message's number."""

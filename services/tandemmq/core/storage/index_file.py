@@ -328,7 +328,7 @@ class IndexFile:
                 yield physical_offset
 
     def chain(self, hashed: int, *, begin_ms: int, end_ms: int) -> Iterator[PhysicalOffset | None]:
-        """The same, with None for every entry on the way that is none of them: who walks far may stop at each step.
+        """The same, with None for each entry on the way that does not match, so that a long walk may stop anywhere.
 
         What is entered meanwhile does not disturb the walk; after a `truncate` it ends sooner or later by itself.
         """

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["IndexTable", "PagesAhead", "PagesAheadJob"]
 
 
-# Which pages of a mapped file are brought before its writer comes to them (docs/adr/0022).
+# Pages of a mapped file, brought before its writer comes to them (docs/adr/0022).
 
 _AHEAD_BYTES: Final = 16 << 20
 _LEFT_BYTES_MIN: Final = _AHEAD_BYTES // 2
@@ -234,7 +234,10 @@ class IndexTable:
             raise
 
     def forget_waiting(self) -> None:
-        """Gives up what waits: it is not found by its keys. For who goes on without room, lest it gather for ever."""
+        """Gives up what waits, so it is not found by its keys.
+
+        For a store that goes on without room, in which entries must not gather for ever.
+        """
         self._waiting_hashes, self._waiting_records = BytesWriter(), BytesWriter()
 
     def _put_records(self, hashes: list[int], records: bytes) -> None:

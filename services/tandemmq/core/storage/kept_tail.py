@@ -144,7 +144,7 @@ def kept_tail_named(disk: Disk, name: str) -> KeptTail | None:
 
 
 def kept_tail_of(path: str, size: int, reason_document: bytes | None) -> KeptTail | None:
-    """What a file of that path and size keeps; None: its name is none of a tail's."""
+    """What a file of that path and size keeps; None if the path is not a tail's."""
     match = _NAME.fullmatch(path.rpartition("/")[2])
     if match is None:
         return None

@@ -574,7 +574,7 @@ _Run: TypeAlias = tuple[str, int, Integers | slice]
 _ENTRIES: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert _ENTRIES.itemsize == ENTRY.size
 _RUN_ROWS_MIN: Final = 24
-"""Records a queue from which on their entries are made as columns: some ten calls of numpy, 6 µs, are spread over them.
+"""With so many records of a queue their entries are made as columns: they share some ten calls of numpy, 6 µs.
 One by one they cost 0.3 µs each."""
 
 

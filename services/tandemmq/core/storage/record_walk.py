@@ -160,7 +160,7 @@ def _sound_bytes(data: bytes, physical_offset: int, stop: int) -> int:
 class RecordWalk:
     """Enters records into their ConsumeQueues and has the index take them later.
 
-    What it tells is of the last `enter`, which begins anew.
+    What it tells belongs to the last `enter`; each `enter` starts over.
     """
 
     def __init__(self, queues: ConsumeQueueTable, index: IndexTable | None) -> None:

@@ -142,7 +142,7 @@ class BelievedTime:
             else:
                 # Files are written one after the other: one that seems older than that before it is not.
                 believed_ms = max(latest_ms, file.modified_ms + behind_ms)
-            # What comes from the future is of now: it shall grow old, too.
+            # A time in the future counts as now: that file must grow old, too.
             believed_ms = min(believed_ms, self.now_ms)
             latest_ms = max(latest_ms, believed_ms)
             changed[file.name] = file.modified_ms, believed_ms

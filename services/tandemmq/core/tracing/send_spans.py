@@ -72,7 +72,7 @@ class OffsetTimeline:
         self._forgotten_below = -1
 
     def note(self, offset: int, at_ns: int) -> None:
-        """All below `offset` is reached. The same again adds nothing; a lower one begins anew, as the log did."""
+        """Everything below `offset` is reached. The same offset adds nothing; a lower one starts over, as the log."""
         offsets = self._offsets
         if offsets and offset <= offsets[-1]:
             if offset == offsets[-1]:
@@ -294,7 +294,7 @@ class ResolvedSend:
     flushed_ns: int
     flush_wait_end_ns: int
     replicate_wait_end_ns: int
-    # Slaves, and not connections: one that connected anew is still one.
+    # Slaves, not connections: a slave that reconnected is still one.
     acks_received: int
     slaves_connected: int
     # How far the slave was behind at the append, if the send waited for one; -1: not known.

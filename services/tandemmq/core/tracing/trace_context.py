@@ -116,7 +116,7 @@ class HeadSampler:
 
 
 def _log_passed(sample_rate: float) -> float:
-    """Logarithm of the share that is let pass; 0.0 where none or all are."""
+    """Logarithm of the share of traces that is kept; 0.0 where none or all are kept."""
     return math.log1p(-sample_rate) if 0 < sample_rate < 1 else 0.0
 
 
@@ -127,7 +127,7 @@ def _log_passed(sample_rate: float) -> float:
 class TraceOptions:
     """When a trace is kept. A caller's own decision in its `traceparent` goes before `sample_rate`.
 
-    Both may change while traces are made; who keeps a copy of them is told by whoever changes them.
+    Both may change while traces are made. The one who changes them tells those who keep a copy.
     """
 
     # Share of operations without a context, 0 to 1.

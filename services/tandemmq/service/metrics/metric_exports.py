@@ -134,7 +134,7 @@ class _Server(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # There is no thread to be had; the base class closes the connection.
+        except RuntimeError:  # No thread can be made; the base class closes the connection.
             self._places.release()
             raise
 

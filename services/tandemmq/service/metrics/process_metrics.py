@@ -58,7 +58,7 @@ def process_families() -> list[MetricFamily]:
     return samples.families()
 
 
-# Metrics belong to the event loop; who wants them is on a thread. Between the two: one snapshot at a time, in time.
+# Metrics belong to the event loop, and who asks for them is on a thread. Between them: one snapshot at a time, in time.
 
 Collect: TypeAlias = Callable[[], Awaitable[list[MetricFamily]]]
 """Reads all metrics, on the event loop; lets it go on meanwhile where that takes long."""

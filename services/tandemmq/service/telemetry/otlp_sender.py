@@ -147,7 +147,7 @@ class _Exporter(OTLPSpanExporter):
     """The SDK's exporter, given whole requests."""
 
     def _initialize_channel_and_stub(self) -> None:
-        # Now, and whenever it connects anew.
+        # Now, and whenever it reconnects.
         self._stub: Any = _RawStub
         super()._initialize_channel_and_stub()  # type: ignore[no-untyped-call]
 

@@ -96,7 +96,7 @@ _FLUSH_WAIT: Final = encoded_name("flush wait") + KIND_INTERNAL
 _REPLICATE_WAIT: Final = encoded_name("replicate wait") + KIND_INTERNAL
 _REPLY: Final = encoded_name("reply") + KIND_INTERNAL
 
-# Beyond so many of one kind all of it is forgotten, and remembered anew. Of senders some 800 bytes each.
+# Beyond so many pieces of one kind all of them are forgotten. A sender takes some 800 bytes.
 _REMEMBERED_MAX: Final = 1_024
 _senders: Final[dict[tuple[SendSource, str, str, str, str, bool, bool], bytes]] = {}
 _waits: Final[dict[tuple[SendSource, int, int], bytes]] = {}

@@ -166,7 +166,7 @@ class _Key:
         self.texts: dict[str, bytes] = {}
 
 
-# Beyond so many of one kind all of it is forgotten, and remembered anew. 40 keys of 256 pairs of 300 bytes: 3 MB.
+# Beyond so many pieces of one kind all of them are forgotten. 40 keys of 256 pairs of 300 bytes: 3 MB.
 _REMEMBERED_MAX: Final = 256
 _REMEMBERED_TEXT_MAX: Final = 128
 _names: Final[dict[str, bytes]] = {}
