@@ -28,6 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from support.group_faults import FAULTS, play_round
 from support.group_under_fault import BrokerGroup, Verdict
+from support.process_template import share_imports
 
 REPORT: Final = ROOT / "build" / "loss-rounds.json"
 
@@ -56,6 +57,11 @@ class Played:
 
 def play(number_in_table: int, root: Path, *, rounds: int, messages: int, seed: int) -> Played:
     """Rounds of one fault; a group that lost something is put aside for whoever looks into it, and a new one begins."""
+    with share_imports():
+        return _play(number_in_table, root, rounds=rounds, messages=messages, seed=seed)
+
+
+def _play(number_in_table: int, root: Path, *, rounds: int, messages: int, seed: int) -> Played:
     fault, folder = FAULTS[number_in_table], root / f"{number_in_table:02d}"
     played = Played(fault.name)
     group: BrokerGroup | None = None

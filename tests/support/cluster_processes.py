@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from support.process_template import ForkedProcess, shared_template
+
 START_LIMIT_S: Final = 90.0
 STOP_LIMIT_S: Final = 30.0
 
@@ -40,15 +42,25 @@ BROKER_PORTS: Final = ("listenPort", "haListenPort", "grpcServerPort", "metricsP
 LASTING_PORTS: Final = range(12_000, 32_000)
 
 
+_reserved: Final[list[socket.socket]] = []
+
+
 def lasting_port() -> int:
-    """A port that is free, and stays so for a process that is started again: nobody gets it by chance."""
+    """A port that is free, and stays so for a process that is started again: nobody gets it by chance.
+
+    Who takes one holds an abstract Unix socket of its name until this test process ends, so that tests side by side
+    never take the port of a member that is down.
+    """
     for _ in range(1_000):
         port = random.choice(LASTING_PORTS)
+        claim = socket.socket(socket.AF_UNIX)
         try:
+            claim.bind(f"\0tandemmq-test-port-{port}")
             with socket.create_server(("127.0.0.1", port)):
+                _reserved.append(claim)
                 return port
         except OSError:
-            continue
+            claim.close()
     raise AssertionError("no port is free")
 
 
@@ -71,7 +83,7 @@ class ServiceProcess:
     log_path: Path
     port_keys: tuple[str, ...]
     ports: dict[str, int] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | ForkedProcess | None = None
     start_limit_s: float = START_LIMIT_S
     _log_start: int = 0
 
@@ -84,13 +96,16 @@ class ServiceProcess:
     def start(self, *, wait: bool = True) -> None:
         """Starts the process; with `wait`, returns once it serves and its ports are known."""
         settings = self.settings | {key: str(self.ports.get(key, 0)) for key in self.port_keys}
-        command = [sys.executable, "-m", self.module]
-        for key, value in settings.items():
-            command += ["--set", f"{key}={value}"]
+        arguments = [text for key, value in settings.items() for text in ("--set", f"{key}={value}")]
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
-        with self.log_path.open("ab") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+        template = shared_template()
+        if template is not None:
+            self.process = template.start(self.module, arguments, self.log_path)
+        else:
+            command = [sys.executable, "-m", self.module, *arguments]
+            with self.log_path.open("ab") as output:
+                self.process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
         if wait:
             self.wait_serving()
 
@@ -150,7 +165,9 @@ class ServiceProcess:
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise AssertionError(f"{self.name} did not stop:\n{self.log_text()}") from None
-        return int(self.process.returncode)
+        code = self.process.poll()
+        assert code is not None
+        return code
 
 
 class ProcessCluster:
