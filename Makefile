@@ -33,7 +33,8 @@ lint: setup ## ruff, mypy --strict, import-linter, buf
 format: setup ## format and fix what a tool can fix
 	@$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q . ; cd proto && ../$(BIN)/buf format -w
 
-test: setup lint compiled ## everything CI runs: linters, unit, contract, simulation, integration, chart; then as compiled
+test: setup ## everything CI runs: linters, unit, contract, simulation, integration, chart; then as compiled
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint compiled
 	@$(BIN)/python tools/run_tests.py
 
 compiled: setup ## the busiest modules as C extensions, in build/compiled (gets a compiler if there is none)
