@@ -14,7 +14,6 @@ from support.fake_operations import FakeOperations
 from support.manual_time import ManualTime
 from support.trace_samples import FakeTraces
 from tandemmq.admin.api.access import Access, AccessRules
-from tandemmq.admin.api.acting_operations import OperationsDesk
 from tandemmq.admin.api.actors import SessionTable
 from tandemmq.admin.audit_log import AuditLog
 from tandemmq.admin.consistency_runs import ConsistencyRuns
@@ -22,6 +21,7 @@ from tandemmq.admin.console.answers import AddPages
 from tandemmq.admin.console.frame import PageTemplates
 from tandemmq.admin.http_api import http_app
 from tandemmq.admin.metrics import ClusterMetrics
+from tandemmq.admin.operations.operations import OperationsDesk
 from tandemmq.admin.settings import AdminSettings
 from tandemmq.service.settings import load_settings
 

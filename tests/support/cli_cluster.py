@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from support.cluster_states import healthy_cluster
 from support.fake_operations import FakeOperations
 from tandemmq.admin.cluster_state import ClusterState
-from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.rpc import Channels
 from tandemmq.cli.app import app
 from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget

@@ -15,9 +15,7 @@ from support.admin_readings import cached, consistency_of
 from support.manual_time import ManualTime
 from support.operations_samples import NOW_MS
 from tandemmq.admin.api.access import Access, AccessRules
-from tandemmq.admin.api.acting_operations import OperationsDesk
-from tandemmq.admin.api.actors import Role
-from tandemmq.admin.audit_log import AuditLog
+from tandemmq.admin.audit_log import AuditLog, Role
 from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.admin.consistency_runs import ConsistencyRuns
 from tandemmq.admin.console.answers import AddPages
@@ -25,7 +23,7 @@ from tandemmq.admin.console.frame import PageTemplates
 from tandemmq.admin.history import ClusterHistory
 from tandemmq.admin.http_api import http_app
 from tandemmq.admin.metrics import ClusterMetrics
-from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.traces.reader import TraceFindings, TraceList
 
 __all__ = ["ConsoleClient", "console_client"]

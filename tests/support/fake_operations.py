@@ -1,4 +1,4 @@
-"""A cluster in memory behind the `Operations` protocol, for tests of pages, API and command line."""
+"""A cluster in memory that does all `Operations`, for tests of pages, API and command line."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from support.operations_samples import (
     MASTERS,
     NOW_MS,
 )
+from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.topics import DEAD_LETTER_PREFIX
 from tandemmq.admin.operations.values import (
@@ -64,7 +65,7 @@ _ItemT = TypeVar("_ItemT")
 _NAME_SERVERS = ("10.0.0.1:9876", "10.0.0.2:9876")
 
 
-class FakeOperations:
+class FakeOperations(Operations):
     """Changes take effect in memory, so a page can be asked for their result.
 
     `unseen` is added to what answers can carry it. `failures` maps a method's name to what it raises; `down` is raised

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from structlog.typing import FilteringBoundLogger
 
 from tandemmq.admin.api.access import Access, AccessRules
-from tandemmq.admin.api.acting_operations import OperationsDesk
 from tandemmq.admin.api.actors import SessionTable
 from tandemmq.admin.api.cluster_grpc import ClusterServicer
 from tandemmq.admin.api.consistency_grpc import ConsistencyServicer
@@ -25,7 +24,7 @@ from tandemmq.admin.console.pages import CONSOLE_PAGES
 from tandemmq.admin.history import ClusterHistory
 from tandemmq.admin.http_api import http_app
 from tandemmq.admin.metrics import ClusterMetrics
-from tandemmq.admin.operations.cluster_operations import ClusterOperations
+from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.role_labels import KubernetesPods, RoleLabels
 from tandemmq.admin.rpc import Channels
 from tandemmq.admin.settings import AdminSettings
@@ -91,7 +90,7 @@ async def _serving(settings: AdminSettings, *, clock: Clock, log: FilteringBound
     history = ClusterHistory()
     cluster.on_reading(history.observe)
     access = Access(settings.admin_token, AccessRules.of(settings), SessionTable(clock=clock))
-    operations = ClusterOperations(
+    operations = Operations(
         channels,
         members=lambda: cluster.latest.state if cluster.latest is not None else None,
         send_client=lambda access_points: Producer(ClientOptions(access_points=access_points), clock),

@@ -1,4 +1,4 @@
-"""What operators changed and tried to change: a line of the log each, and the newest kept to be shown.
+"""Who may change a cluster, and what they changed and tried to: a line of the log each, the newest kept to be shown.
 
 Message bodies, property values and secrets are never in it: who writes an entry says what it is of, not all it holds.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
@@ -14,11 +16,34 @@ from structlog.typing import FilteringBoundLogger
 from tandemmq.admin.operations.values import EventLine
 from tandemmq.core.clock import Clock
 
-__all__ = ["AuditLog"]
+__all__ = ["Actor", "AuditLog", "Role"]
 
 _REMEMBERED: Final = 500
 # A line is for people; what is longer than this was no name.
 _FIELD_LENGTH_MAX: Final = 300
+
+
+class Role(StrEnum):
+    """What somebody may do; every role may do what those before it may."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who asks."""
+
+    # As the audit log has it: `local`, `adminToken`, `viewerToken`, or the name a proxy has checked.
+    name: str
+    role: Role
+    # Where from: an address without its port.
+    address: str = ""
+
+    @property
+    def may_change(self) -> bool:
+        """True for operators."""
+        return self.role is Role.OPERATOR
 
 
 class AuditLog:

@@ -17,7 +17,6 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from tandemmq.admin.api.access import Access
-from tandemmq.admin.api.acting_operations import NotPermitted, OperationsDesk
 from tandemmq.admin.api.guard import App, Guard
 from tandemmq.admin.api.problems import Problem, plain_problem, problem_of, problem_response
 from tandemmq.admin.api.rest import add_rest, add_traces
@@ -29,6 +28,7 @@ from tandemmq.admin.console.frame import PageTemplates, StaticFile
 from tandemmq.admin.console.login import add_login
 from tandemmq.admin.history import ClusterHistory
 from tandemmq.admin.metrics import CONTENT_TYPE, ClusterMetrics
+from tandemmq.admin.operations.operations import NotPermitted, OperationsDesk
 from tandemmq.admin.operations.questions import OperationFailed
 from tandemmq.admin.texts import iso_text
 from tandemmq.admin.traces.reader import TraceSource

@@ -16,8 +16,7 @@ import typer
 
 from tandemmq.admin.cluster_reader import ClusterReader
 from tandemmq.admin.cluster_state import ClusterState
-from tandemmq.admin.operations.cluster_operations import ClusterOperations
-from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.rpc import Channels
 from tandemmq.cli.cluster_address import ClusterAddress, ClusterTarget, find_address, find_target
@@ -85,7 +84,7 @@ class _Connection:
         self._way = way
         self._channels = channels
         self._state: ClusterState | None = None
-        self._operations = ClusterOperations(
+        self._operations = Operations(
             channels, members=lambda: self._state, send_client=self._producer, clock=SystemClock()
         )
 

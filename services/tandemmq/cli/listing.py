@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import typer
 
-from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.values import ChangeResult, GroupDetail, Page, PageRequest
 from tandemmq.cli.connection import ClusterChoice
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError

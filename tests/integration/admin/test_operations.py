@@ -1,4 +1,4 @@
-"""What an operator asks of and does to a live cluster, through `ClusterOperations`: two groups, one with a slave."""
+"""What an operator asks of and does to a live cluster, through `Operations`: two groups, one with a slave."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.acknowledged_sends import METADATA
 from support.cluster_processes import ProcessCluster
 from tandemmq.admin.cluster_reader import ClusterReader
 from tandemmq.admin.cluster_state import ClusterState
-from tandemmq.admin.operations.cluster_operations import ClusterOperations
+from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import (
     GroupChange,
@@ -43,7 +43,7 @@ LIMIT_S = 20.0
 class Operator:
     """Operations on a cluster, and the reading they go by."""
 
-    operations: ClusterOperations
+    operations: Operations
     reader: ClusterReader
     state: ClusterState
 
@@ -71,7 +71,7 @@ async def operator(cluster: ProcessCluster) -> AsyncIterator[Operator]:
     reader = ClusterReader(channels, cluster.namesrv_addr.split(";"))
     found: list[Operator] = []
     try:
-        operations = ClusterOperations(
+        operations = Operations(
             channels,
             members=lambda: found[0].state,
             send_client=lambda points: Producer(ClientOptions(access_points=points), clock),

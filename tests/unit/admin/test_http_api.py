@@ -16,7 +16,6 @@ from support.manual_time import ManualTime
 from support.span_samples import MESSAGE_ID, TRACE_ID
 from support.trace_samples import FakeTraces
 from tandemmq.admin.api.access import Access
-from tandemmq.admin.api.acting_operations import OperationsDesk
 from tandemmq.admin.audit_log import AuditLog
 from tandemmq.admin.cluster_reader import CachedCluster
 from tandemmq.admin.consistency_runs import ConsistencyRuns
@@ -24,6 +23,7 @@ from tandemmq.admin.console.frame import PageTemplates
 from tandemmq.admin.console.pages import CONSOLE_PAGES
 from tandemmq.admin.http_api import http_app
 from tandemmq.admin.metrics import ClusterMetrics
+from tandemmq.admin.operations.operations import OperationsDesk
 from tandemmq.core.audit.run_summary import RunSummary
 
 # Compiled once for all tests of a process.

@@ -18,7 +18,8 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from tandemmq.admin.api.actors import Actor, Role, SessionTable
+from tandemmq.admin.api.actors import SessionTable
+from tandemmq.admin.audit_log import Actor, Role
 from tandemmq.admin.settings import AdminSettings, IPNetwork
 from tandemmq.service.rpc import Call
 

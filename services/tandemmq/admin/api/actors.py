@@ -5,40 +5,15 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
-from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi import Depends, HTTPException, Request
 
-from tandemmq.admin.audit_log import AuditLog
+from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.core.clock import Clock
 
-__all__ = ["OPERATOR_ONLY", "SESSION_LIFE_S", "Actor", "Role", "SessionTable", "current_actor", "operator_only"]
-
-
-class Role(StrEnum):
-    """What somebody may do; every role may do what those before it may."""
-
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-
-
-@dataclass(frozen=True, slots=True)
-class Actor:
-    """Who asks."""
-
-    # As the audit log has it: `local`, `adminToken`, `viewerToken`, or the name a proxy has checked.
-    name: str
-    role: Role
-    # Where from: an address without its port.
-    address: str = ""
-
-    @property
-    def may_change(self) -> bool:
-        """True for operators."""
-        return self.role is Role.OPERATOR
+__all__ = ["OPERATOR_ONLY", "SESSION_LIFE_S", "SessionTable", "current_actor", "operator_only"]
 
 
 def current_actor(request: Request) -> Actor:

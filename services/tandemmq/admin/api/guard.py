@@ -19,9 +19,8 @@ from fastapi.responses import RedirectResponse
 from starlette.requests import cookie_parser
 
 from tandemmq.admin.api.access import SESSION_COOKIE, Access, Refusal, Request
-from tandemmq.admin.api.actors import Actor
 from tandemmq.admin.api.problems import plain_problem, problem_response
-from tandemmq.admin.audit_log import AuditLog
+from tandemmq.admin.audit_log import Actor, AuditLog
 
 __all__ = ["BODY_LIMIT_S", "App", "Guard", "Receive", "Scope", "Send"]
 

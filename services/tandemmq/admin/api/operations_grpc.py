@@ -15,9 +15,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from tandemmq.admin.api import operations_answers as answers
 from tandemmq.admin.api.access import Access, Refusal, request_of
-from tandemmq.admin.api.acting_operations import NotPermitted, OperationsDesk
-from tandemmq.admin.operations.interface import Operations
 from tandemmq.admin.operations.messages import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
+from tandemmq.admin.operations.operations import NotPermitted, Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import (
     GroupChange,

@@ -16,12 +16,12 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.types import Receive, Scope, Send
 
-from tandemmq.admin.api.acting_operations import OperationsDesk
-from tandemmq.admin.api.actors import OPERATOR_ONLY, Actor, current_actor
+from tandemmq.admin.api.actors import OPERATOR_ONLY, current_actor
 from tandemmq.admin.api.operations_grpc import BoundedTail
 from tandemmq.admin.api.problems import Problem
-from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.audit_log import Actor
 from tandemmq.admin.operations.messages import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
+from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import (
     AcceptedLoss,

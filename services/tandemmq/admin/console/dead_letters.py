@@ -22,7 +22,7 @@ from tandemmq.admin.console.frame import (
     topic_address,
 )
 from tandemmq.admin.console.message_rows import PREVIEW_BYTES, message_rows
-from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import OperationFailed
 from tandemmq.admin.operations.topics import DEAD_LETTER, DEAD_LETTER_PREFIX, dead_letter_topic
 from tandemmq.admin.operations.values import (

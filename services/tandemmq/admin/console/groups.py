@@ -11,7 +11,7 @@ from fastapi import FastAPI, Query, Request, Response
 from tandemmq.admin.api.actors import OPERATOR_ONLY
 from tandemmq.admin.console.answers import Form, Pages, change_flash, form_of, form_status, go_to, page_html
 from tandemmq.admin.console.frame import Flash, dead_letters_address, group_address, messages_address, topic_address
-from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.topics import RETRY_PREFIX
 from tandemmq.admin.operations.values import (

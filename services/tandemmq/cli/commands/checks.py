@@ -20,7 +20,7 @@ from tandemmq.admin.consistency_runs import (
     results_place,
     standings,
 )
-from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.values import GroupSummary, Progress, Unseen
 from tandemmq.admin.texts import bytes_text, counted, duration_text
 from tandemmq.cli.cluster_address import ClusterTarget, KubernetesPlace

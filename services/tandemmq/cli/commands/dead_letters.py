@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.topics import DEAD_LETTER, DEAD_LETTER_PREFIX, dead_letter_topic
 from tandemmq.admin.operations.values import DeadLetterResult, MessageQuery, Page
 from tandemmq.cli.commands.messages import messages_table, resend_table

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.values import HoldingState, KeptTail, TailMessage, UnreadableRange, Unseen
 from tandemmq.admin.texts import wall_text
 from tandemmq.cli.connection import ClusterChoice, with_cluster

@@ -12,8 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tandemmq.admin.operations.interface import Operations
 from tandemmq.admin.operations.messages import BODY_BYTES_MAX, BodyForm, body_preview, body_view
+from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.values import (
     DeadLetterResult,
     Message,

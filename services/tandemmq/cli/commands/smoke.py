@@ -13,7 +13,7 @@ import grpc.aio
 import typer
 
 from tandemmq.admin.cluster_state import BrokerState
-from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import TopicChange
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.values import (
     ChangeResult,
     GroupChange,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from support.cluster_states import healthy_cluster, master, with_broker
 from support.console_client import Page, console_client
 from support.fake_operations import FakeOperations
-from tandemmq.admin.api.actors import Role
+from tandemmq.admin.audit_log import Role
 from tandemmq.admin.cluster_state import ClusterState, DiskState
 from tandemmq.admin.console.brokers import add_broker_pages
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed

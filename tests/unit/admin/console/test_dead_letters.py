@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from support.console_client import ConsoleClient, console_client
 from support.fake_operations import FakeOperations
-from tandemmq.admin.api.actors import Role
+from tandemmq.admin.audit_log import Role
 from tandemmq.admin.console.dead_letters import add_dead_letter_pages
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import DeadLetterResult, Unseen

@@ -6,7 +6,7 @@ from typing import Any
 
 from support.admin_readings import cached
 from support.cluster_states import healthy_cluster, master, with_broker
-from tandemmq.admin.api.actors import Actor, Role
+from tandemmq.admin.audit_log import Actor, Role
 from tandemmq.admin.console.frame import UNFRAMED, Flash, Flashes, Frame, frame_of
 
 _FLASH = Flash("ok", "Done.", ("broker-a:0: created",))

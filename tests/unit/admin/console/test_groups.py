@@ -10,7 +10,7 @@ from urllib.parse import quote
 from support.console_client import ConsoleClient, console_client
 from support.fake_operations import FakeOperations
 from support.operations_samples import NOW_MS
-from tandemmq.admin.api.actors import Role
+from tandemmq.admin.audit_log import Role
 from tandemmq.admin.console.groups import add_group_pages
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import Unseen

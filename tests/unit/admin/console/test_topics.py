@@ -9,7 +9,7 @@ from urllib.parse import quote
 from support.console_client import ConsoleClient, console_client
 from support.fake_operations import FakeOperations
 from support.operations_samples import LONGEST_NAME, RECEIPTS
-from tandemmq.admin.api.actors import Role
+from tandemmq.admin.audit_log import Role
 from tandemmq.admin.console.messages import add_message_pages
 from tandemmq.admin.console.topics import add_topic_pages
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed

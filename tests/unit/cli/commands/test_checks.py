@@ -17,7 +17,7 @@ from support.cli_cluster import FakeCluster, two_groups
 from support.cluster_states import master, slave, with_broker
 from tandemmq.admin.cluster_state import ClusterState, DiskState
 from tandemmq.admin.kubernetes_cluster import KubernetesUnavailable
-from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import FIRST_PAGE, GroupSummary, Page, PageRequest, Unseen
 from tandemmq.cli.cluster_address import ClusterContext, ContextFile, Contexts, KubernetesPlace

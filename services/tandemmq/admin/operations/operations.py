@@ -1,0 +1,421 @@
+"""All an operator can ask of a cluster and do to it. Console, REST, gRPC and command line know nothing else.
+
+NameServers and brokers are asked and told each by its own address. Who they are comes from the newest reading of the
+cluster, so that no operation is given an address and a broker that hung a moment ago is not waited for again. One event
+loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar, cast
+
+from tandemmq.admin.audit_log import Actor, AuditLog
+from tandemmq.admin.cluster_state import ClusterState
+from tandemmq.admin.operations.brokers import BrokerOperations
+from tandemmq.admin.operations.groups import GroupOperations, topics_together
+from tandemmq.admin.operations.kept_tails import KeptTailOperations
+from tandemmq.admin.operations.message_search import MessageSearch, MessageTail
+from tandemmq.admin.operations.messages import MakeSendClient, MessageOperations, MessageSending
+from tandemmq.admin.operations.questions import FailureKind, Members, OperationFailed, Questions, each_once
+from tandemmq.admin.operations.topics import RouteOperations, TopicOperations, dead_letter_topic
+from tandemmq.admin.operations.values import (
+    FIRST_PAGE,
+    AcceptedLoss,
+    BrokerSettings,
+    ChangeResult,
+    Client,
+    ConfigChange,
+    DeadLetterResult,
+    EventLine,
+    GroupChange,
+    GroupDetail,
+    GroupSummary,
+    KeptTail,
+    MessageDetail,
+    MessagePage,
+    MessageQuery,
+    MessageSummary,
+    OffsetReset,
+    Page,
+    PageRequest,
+    Progress,
+    ResetTarget,
+    Route,
+    TailMessage,
+    TailResult,
+    TestMessage,
+    TestReceipt,
+    TopicChange,
+    TopicDetail,
+    TopicSummary,
+    Unseen,
+)
+from tandemmq.admin.rpc import Channels
+from tandemmq.core.clock import Clock
+
+__all__ = ["CHANGES", "NotPermitted", "Operations", "OperationsDesk"]
+
+ResultT = TypeVar("ResultT")
+MethodT = TypeVar("MethodT", bound=Callable[..., Awaitable[object]])
+
+# What a change is of, and what else the audit log says about it.
+_Line: TypeAlias = tuple[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """How the audit log describes an operation that changes something."""
+
+    action: str
+    # Of the operation's arguments.
+    line: Callable[..., _Line]
+
+
+CHANGES: Final[dict[str, _Change]] = {}
+"""By method of `Operations`: those that need an operator, and leave a line in the audit log."""
+
+
+def _changes(line: Callable[..., _Line], *, action: str = "") -> Callable[[MethodT], MethodT]:
+    """Marks a method that changes something. `line` is given its arguments, but for `dry_run`."""
+
+    def mark(method: MethodT) -> MethodT:
+        CHANGES[method.__name__] = _Change(action or method.__name__, line)
+        return method
+
+    return mark
+
+
+def _given(**fields: str | int | bool | None) -> dict[str, str]:
+    """Those that were given, as text. What is not given is None, empty or 0, as in the values."""
+    return {key: "true" if value is True else str(value) for key, value in fields.items() if value}
+
+
+def _word(value: bool | None) -> str:
+    return "" if value is None else str(value).lower()
+
+
+class Operations:
+    """One cluster. Has no task of its own and nothing to close: `channels` are the caller's.
+
+    Every method may raise `OperationFailed`; what single members cannot say is in `unseen`. With `dry_run` nothing is
+    changed and the answer says what would be. Changes reach all masters or say which not.
+    """
+
+    def __init__(
+        self,
+        channels: Channels,
+        *,
+        members: Callable[[], ClusterState | None],
+        send_client: MakeSendClient,
+        clock: Clock,
+    ) -> None:
+        """`members` gives the newest reading, None before the first; `send_client` makes what a test message is sent
+        with."""
+        known, questions = Members(members), Questions(channels)
+        self._routes = RouteOperations(known, questions)
+        self._topics = TopicOperations(known, questions, self._routes, clock=clock)
+        self._groups = GroupOperations(known, questions, clock=clock)
+        self._messages = MessageOperations(known, questions, self._groups)
+        self._search = MessageSearch(known, questions)
+        self._tail = MessageTail(known, questions)
+        self._sending = MessageSending(known, questions, send_client, clock=clock)
+        self._brokers = BrokerOperations(known, questions)
+        self._kept_tails = KeptTailOperations(known, questions)
+
+    # Topics
+
+    async def topics(
+        self, *, search: str = "", categories: Sequence[str] = ("topic",), page: PageRequest = FIRST_PAGE
+    ) -> Page[TopicSummary]:
+        """Topics by name; `search` is a part of the name, case does not matter. The list itself may be 2 s old; those
+        shown have their counts, which are new."""
+        return await self._topics.topics(search=search, categories=categories, page=page)
+
+    async def topic(self, name: str) -> TopicDetail:
+        """One topic. NOT_FOUND when no master that answers has it."""
+        facts, (progress, unseen) = await asyncio.gather(self._topics.topic(name), self._progress_in(name))
+        return TopicDetail(
+            summary=facts.summary,
+            extents=facts.extents,
+            routes=facts.routes,
+            routes_agree=len({frozenset(route.queues) for route in facts.routes}) <= 1,
+            groups=topics_together(progress),
+            unseen=each_once(facts.unseen, unseen),
+        )
+
+    async def topic_routes(self, name: str) -> tuple[Sequence[Route], Sequence[Unseen]]:
+        """What each NameServer says."""
+        return await self._routes.routes(name)
+
+    @_changes(
+        lambda change: (
+            change.name,
+            _given(
+                read_queue_count=change.read_queue_count,
+                write_queue_count=change.write_queue_count,
+                permission=change.permission,
+                message_type=change.message_type,
+                broker_names=",".join(change.broker_names),
+            ),
+        )
+    )
+    async def put_topic(self, change: TopicChange, *, dry_run: bool = False) -> ChangeResult:
+        """Creates or changes a topic, and waits until every NameServer routes to it."""
+        return await self._topics.put_topic(change, dry_run=dry_run)
+
+    @_changes(lambda name: (name, {}))
+    async def delete_topic(self, name: str, *, dry_run: bool = False) -> ChangeResult:
+        """Removes a topic from all masters; its messages cannot be consumed while there is none of that name. Warns of
+        the groups that read it."""
+        progress, _ = await self._progress_in(name)
+        result = await self._topics.delete_topic(name, dry_run=dry_run)
+        readers = [f"group {one.group} reads it and lacks {one.lag:,} messages" for one in topics_together(progress)]
+        return ChangeResult(result.changes, result.dry_run, (*readers, *result.warnings))
+
+    # Groups and clients
+
+    async def groups(self, *, search: str = "", page: PageRequest = FIRST_PAGE) -> Page[GroupSummary]:
+        """Groups by name, without the system's. The list may be 2 s old; those shown have their lag, which is new."""
+        return await self._groups.groups(search=search, page=page)
+
+    async def group(self, name: str) -> GroupDetail:
+        """One group. NOT_FOUND when no master that answers has it."""
+        facts = await self._groups.group(name)
+        dead_letters = await self._topics.held(dead_letter_topic(name))
+        return GroupDetail(facts.summary, facts.progress, facts.members, dead_letters, facts.unseen)
+
+    @_changes(
+        lambda change: (
+            change.name,
+            _given(
+                ordered=_word(change.ordered), retry_max_times=change.retry_max_times, enabled=_word(change.enabled)
+            ),
+        )
+    )
+    async def put_group(self, change: GroupChange, *, dry_run: bool = False) -> ChangeResult:
+        """Creates or changes a group."""
+        return await self._groups.put_group(change, dry_run=dry_run)
+
+    @_changes(lambda name, *, even_with_members=False: (name, _given(even_with_members=even_with_members)))
+    async def delete_group(self, name: str, *, even_with_members: bool = False, dry_run: bool = False) -> ChangeResult:
+        """Removes a group with its progress."""
+        return await self._groups.delete_group(name, even_with_members=even_with_members, dry_run=dry_run)
+
+    @_changes(
+        lambda group, topic, target: (
+            group,
+            {"topic": topic} | _given(time_ms=target.time_ms, earliest=target.earliest, latest=target.latest),
+        )
+    )
+    async def reset_offsets(
+        self, group: str, topic: str, target: ResetTarget, *, dry_run: bool = False
+    ) -> Sequence[OffsetReset]:
+        """Sets where a group goes on."""
+        return await self._groups.reset_offsets(group, topic, target, dry_run=dry_run)
+
+    async def clients(self, *, group: str = "", topic: str = "", limit: int = 200) -> Page[Client]:
+        """Connected clients, of all brokers together; at most 1,000."""
+        return await self._groups.clients(group=group, topic=topic, limit=limit)
+
+    # Messages
+
+    async def search(self, query: MessageQuery) -> MessagePage:
+        """Messages of a topic, of all masters together. Without a topic there are no dead letters, and no failure."""
+        return await self._search.search(query)
+
+    async def find_message(self, message_id: str, *, topic: str = "") -> Sequence[MessageSummary]:
+        """Messages by the id a client gave them, or by an id of address and offset; newest first."""
+        return await self._messages.find(message_id, topic=topic)
+
+    async def message(self, broker_name: str, physical_offset: int, *, body_bytes: int = 65_536) -> MessageDetail:
+        """One message whole, with its copies compared; at most 4 MiB of its body."""
+        return await self._messages.at_physical(broker_name, physical_offset, body_bytes=body_bytes)
+
+    async def message_at(
+        self, broker_name: str, topic: str, queue_id: int, queue_offset: int, *, body_bytes: int = 65_536
+    ) -> MessageDetail:
+        """The same, by its place in a queue."""
+        return await self._messages.at_queue(broker_name, topic, queue_id, queue_offset, body_bytes=body_bytes)
+
+    def tail(self, topic: str, *, tags: Sequence[str] = (), body_bytes: int = 4_096) -> AsyncIterator[MessageSummary]:
+        """Messages as they come in, from now on, until the caller stops.
+
+        For 16 who look at once; of more than 200 messages a second the newest are shown.
+        """
+        return self._tail.messages(topic, tags=tags, body_bytes=body_bytes)
+
+    # Of the body the log has the size only.
+    @_changes(
+        lambda message: (
+            message.topic,
+            {"body_bytes": str(len(message.body))}
+            | _given(tag=message.tag, keys=",".join(message.keys), message_group=message.message_group),
+        ),
+        action="send_message",
+    )
+    async def send(self, message: TestMessage) -> TestReceipt:
+        """Sends a message, of 4 MiB at most, as a client would. REFUSED says what the broker said."""
+        return await self._sending.send(message)
+
+    @_changes(
+        lambda group, broker_name, queue_offsets: (
+            group,
+            {"broker_name": broker_name, "queue_offsets": ",".join(map(str, queue_offsets))},
+        )
+    )
+    async def resend_dead_letters(
+        self, group: str, broker_name: str, queue_offsets: Sequence[int], *, dry_run: bool = False
+    ) -> Sequence[DeadLetterResult]:
+        """Puts dead letters, at most 1,000 at a time, back into the topics they came from."""
+        return await self._brokers.resend_dead_letters(group, broker_name, queue_offsets, dry_run=dry_run)
+
+    # Kept tails
+
+    async def kept_tails(self) -> tuple[Sequence[KeptTail], Sequence[Unseen]]:
+        """What was cut off the logs of all brokers, and kept; of each broker at most 500."""
+        return await self._kept_tails.tails()
+
+    @_changes(lambda broker, name, *, page_token="": (f"{broker} {name}", {}))
+    async def restore_kept_tail(
+        self, broker: str, name: str, *, page_token: str = "", dry_run: bool = False
+    ) -> TailResult:
+        """Stores again what is missing of a part, some 4 MiB, of a tail that `name:id` keeps, on the master of its
+        group, under the ids it had. Idempotent. NOT_FOUND: it keeps no such tail; REFUSED: a broker group does not
+        answer."""
+        return await self._kept_tails.restore(broker, name, page_token=page_token, dry_run=dry_run)
+
+    @_changes(lambda broker_name, records: (broker_name, {"records": str(len(records))}))
+    async def restore_records(
+        self, broker_name: str, records: Sequence[tuple[int, bytes]], *, dry_run: bool = False
+    ) -> Sequence[TailMessage]:
+        """The same with records that the caller read from a tail, each with its offset."""
+        return await self._kept_tails.restore_records(broker_name, records, dry_run=dry_run)
+
+    # Brokers
+
+    async def broker_settings(self, broker: str) -> BrokerSettings:
+        """Settings of `name:id`."""
+        return await self._brokers.settings(broker)
+
+    @_changes(
+        lambda broker, values: (
+            broker,
+            {"settings": ",".join(f"{key}={value}" for key, value in sorted(values.items()))},
+        )
+    )
+    async def update_settings(
+        self, broker: str, values: Mapping[str, str], *, dry_run: bool = False
+    ) -> Sequence[ConfigChange]:
+        """Changes settings of `name:id` until its next start."""
+        return await self._brokers.update_settings(broker, values, dry_run=dry_run)
+
+    @_changes(lambda broker_name, *, writable: (broker_name, {"writable": _word(writable)}))
+    async def set_write_permission(self, broker_name: str, *, writable: bool, dry_run: bool = False) -> ChangeResult:
+        """Takes a broker group out of producers' routes at every NameServer, or puts it back."""
+        topics = await self._topics.writable_on(broker_name) if dry_run else ()
+        return await self._routes.set_write_permission(broker_name, writable=writable, dry_run=dry_run, topics=topics)
+
+    @_changes(lambda broker_name, *, names=(): (broker_name, {"names": ",".join(names)}))
+    async def accept_loss(self, broker_name: str, *, names: Sequence[str] = (), dry_run: bool = False) -> AcceptedLoss:
+        """Has the group's master, which waits at its start, serve without what it waits for: disks with messages, or
+        damaged tables. `names` are all that a dry run told; REFUSED: it waits for nothing, for others by now, or for
+        something that nobody can give up."""
+        return await self._brokers.accept_loss(broker_name, names=names, dry_run=dry_run)
+
+    async def events(self, *, limit: int = 200) -> tuple[Sequence[EventLine], Sequence[Unseen]]:
+        """What happened lately on all brokers, newest first; at most 500."""
+        return await self._brokers.events(limit=limit)
+
+    async def _progress_in(self, topic: str) -> tuple[Sequence[Progress], Sequence[Unseen]]:
+        """Groups that read a topic; none, and why, when no master answers."""
+        try:
+            return await self._groups.progress_in(topic)
+        except OperationFailed as failure:
+            return (), (Unseen("groups that read it", failure.problem),)
+
+
+# Operations as one actor may do them. Console, REST and gRPC reach the cluster through this alone, so that none of them
+# can forget who may change something, or the line in the audit log.
+
+
+class NotPermitted(OperationFailed):
+    """The actor may look and not change. Nothing was done."""
+
+    def __init__(self, actor: Actor) -> None:
+        super().__init__(
+            FailureKind.REFUSED,
+            f"{actor.name} may look and not change",
+            cause=f"the role is {actor.role.value}",
+            remedy="ask an operator, or come with the admin token",
+        )
+
+
+class OperationsDesk:
+    """Gives each actor its own operations. One for the process."""
+
+    def __init__(self, operations: Operations, audit_log: AuditLog) -> None:
+        self.operations = operations
+        self.audit_log = audit_log
+
+    def acting_as(self, actor: Actor) -> Operations:
+        """The operations, done in the name of `actor`: those of `CHANGES` only by operators, and recorded."""
+        return cast("Operations", _ActingOperations(self.operations, self.audit_log, actor))
+
+
+class _ActingOperations:
+    """`Operations` for one actor."""
+
+    def __init__(self, operations: Operations, audit_log: AuditLog, actor: Actor) -> None:
+        self._operations = operations
+        self._audit_log = audit_log
+        self._actor = actor
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._operations, name)
+        change = CHANGES.get(name)
+        return method if change is None else partial(self._changing, change, method)
+
+    async def events(self, *, limit: int = 200) -> tuple[Sequence[EventLine], Sequence[Unseen]]:
+        """`Operations`', and what operators did here."""
+        lines, unseen = await self._operations.events(limit=limit)
+        merged = sorted((*lines, *self._audit_log.lines(limit=limit)), key=lambda line: -line.time_ms)
+        return tuple(merged[:limit]), unseen
+
+    async def _changing(
+        self, change: _Change, method: Callable[..., Awaitable[ResultT]], *arguments: Any, **options: Any
+    ) -> ResultT:
+        """Does it if the actor may, and records what came of it. A change that was cut off is recorded as that."""
+        outcome = "cut off"
+        level = "warning"
+        subject, fields = change.line(*arguments, **{key: options[key] for key in options if key != "dry_run"})
+        try:
+            if not self._actor.may_change:
+                raise NotPermitted(self._actor)
+            result = await method(*arguments, **options)
+            outcome, level = "done", "info"
+            return result
+        except OperationFailed as failure:
+            outcome = f"{failure.kind.value}: {failure.problem}"
+            raise
+        except Exception as defect:
+            outcome = f"failed unexpectedly: {type(defect).__name__}"
+            raise
+        finally:
+            self._audit_log.record(
+                "operator_change",
+                level=level,
+                fields={
+                    "who": self._actor.name,
+                    "role": self._actor.role.value,
+                    "address": self._actor.address,
+                    "action": change.action,
+                    "subject": subject,
+                    **fields,
+                    "dry_run": str(options.get("dry_run", False)).lower(),
+                    "outcome": outcome,
+                },
+            )

@@ -1,0 +1,127 @@
+"""Who may do what: every operation that changes something needs an operator, and leaves a line in the audit log."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import structlog
+
+from support.fake_operations import FakeOperations
+from support.manual_time import ManualTime
+from tandemmq.admin.audit_log import Actor, AuditLog, Role
+from tandemmq.admin.operations.operations import CHANGES, NotPermitted, Operations, OperationsDesk
+from tandemmq.admin.operations.values import GroupChange, ResetTarget, TestMessage, TopicChange
+
+_METHODS = {
+    name: inspect.signature(method)
+    for name, method in vars(Operations).items()
+    if not name.startswith("_") and inspect.isfunction(method)
+}
+
+# A call of each change, and what the audit log says of it beside who did it.
+_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], dict[str, str]]] = {
+    "put_topic": (
+        (TopicChange("fresh", read_queue_count=6, broker_names=("broker-a", "broker-b")),),
+        {},
+        {"action": "put_topic", "subject": "fresh", "read_queue_count": "6", "broker_names": "broker-a,broker-b"},
+    ),
+    "delete_topic": (("orders",), {}, {"action": "delete_topic", "subject": "orders"}),
+    "put_group": (
+        (GroupChange("billing", ordered=False, retry_max_times=3),),
+        {},
+        {"action": "put_group", "subject": "billing", "ordered": "false", "retry_max_times": "3"},
+    ),
+    "delete_group": (
+        ("billing",),
+        {"even_with_members": True},
+        {"action": "delete_group", "subject": "billing", "even_with_members": "true"},
+    ),
+    "reset_offsets": (
+        ("billing", "orders", ResetTarget(earliest=True)),
+        {},
+        {"action": "reset_offsets", "subject": "billing", "topic": "orders", "earliest": "true"},
+    ),
+    "send": (
+        (TestMessage("orders", b"secret", tag="t", keys=("a", "b")),),
+        {},
+        {"action": "send_message", "subject": "orders", "body_bytes": "6", "tag": "t", "keys": "a,b"},
+    ),
+    "resend_dead_letters": (
+        ("billing", "broker-a", [0, 7]),
+        {},
+        {
+            "action": "resend_dead_letters",
+            "subject": "billing",
+            "broker_name": "broker-a",
+            "queue_offsets": "0,7",
+        },
+    ),
+    "restore_kept_tail": (
+        ("broker-a:1", "00000000000000004096-1700000000000.log"),
+        {"page_token": "second"},
+        {"action": "restore_kept_tail", "subject": "broker-a:1 00000000000000004096-1700000000000.log"},
+    ),
+    "restore_records": (
+        ("broker-a", [(0, b""), (9, b"")]),
+        {},
+        {"action": "restore_records", "subject": "broker-a", "records": "2"},
+    ),
+    "update_settings": (
+        ("broker-a:0", {}),
+        {},
+        {"action": "update_settings", "subject": "broker-a:0", "settings": ""},
+    ),
+    "set_write_permission": (
+        ("broker-a",),
+        {"writable": False},
+        {"action": "set_write_permission", "subject": "broker-a", "writable": "false"},
+    ),
+    "accept_loss": (
+        ("broker-a",),
+        {"names": ["d1", "d2"]},
+        {"action": "accept_loss", "subject": "broker-a", "names": "d1,d2"},
+    ),
+}
+
+
+def _line(audit_log: AuditLog) -> dict[str, str]:
+    (line,) = audit_log.lines()
+    return dict(line.fields)
+
+
+def _desk() -> OperationsDesk:
+    return OperationsDesk(FakeOperations(), AuditLog(clock=ManualTime(), log=structlog.get_logger()))
+
+
+def test_what_can_be_tried_dry_changes_something_and_a_message_is_sent_for_good() -> None:
+    dry = {name for name, signature in _METHODS.items() if "dry_run" in signature.parameters}
+    assert set(CHANGES) == dry | {"send"} == set(_CALLS)
+
+
+@pytest.mark.parametrize("name", sorted(CHANGES))
+def test_the_line_of_a_change_is_made_of_its_arguments(name: str) -> None:
+    of_method = [each.replace(annotation=each.empty) for each in _METHODS[name].parameters.values()]
+    of_line = inspect.signature(CHANGES[name].line).parameters.values()
+    assert list(of_line) == [each for each in of_method if each.name not in ("self", "dry_run")]
+
+
+@pytest.mark.parametrize("name", sorted(_CALLS))
+async def test_a_viewer_changes_nothing_and_the_log_says_who_tried_what(name: str) -> None:
+    desk = _desk()
+    arguments, options, said = _CALLS[name]
+    with pytest.raises(NotPermitted):
+        await getattr(desk.acting_as(Actor("eve", Role.VIEWER, "10.0.0.9")), name)(*arguments, **options)
+    who = {"who": "eve", "role": "viewer", "address": "10.0.0.9"}
+    end = {"dry_run": "false", "outcome": "refused: eve may look and not change"}
+    assert list(_line(desk.audit_log).items()) == list((who | said | end).items())
+
+
+@pytest.mark.parametrize("name", sorted(set(_CALLS) - {"send", "accept_loss"}))
+async def test_what_an_operator_does_is_done_and_recorded(name: str) -> None:
+    desk = _desk()
+    arguments, options, said = _CALLS[name]
+    await getattr(desk.acting_as(Actor("ada", Role.OPERATOR)), name)(*arguments, **options, dry_run=True)
+    who = {"who": "ada", "role": "operator", "address": ""}
+    assert _line(desk.audit_log) == who | said | {"dry_run": "true", "outcome": "done"}
