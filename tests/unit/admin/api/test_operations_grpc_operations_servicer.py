@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
+from google.protobuf import text_format
 from google.protobuf.message import Message
 from pydantic import SecretStr
 
 from support.fake_call import FakeCall
-from support.fake_cluster import WAITS
+from support.fake_cluster import KEPT_TAIL, WAITS
 from support.fake_operations import FakeOperations
 from support.manual_time import ManualTime
 from support.operations_samples import NOW_MS
@@ -20,10 +22,11 @@ from tandemmq.admin.api.operations_grpc import OperationsServicer
 from tandemmq.admin.audit_log import AuditLog, Role
 from tandemmq.admin.operations.operations import OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.operations.values import MessageQuery
+from tandemmq.admin.operations.values import MessageQuery, Unseen
 from tandemmq.proto.admin.v1 import cluster_operations_service_pb2 as pb
 from tandemmq.service.rpc import ServerStreamMethod, StatusCode, UnaryMethod
 
+_GOLDEN = Path(__file__).with_name("operations_answers.txt")
 _TOKEN = "correct-horse-battery"
 _STRANGER = "ipv4:10.0.0.7:50000"
 
@@ -73,6 +76,53 @@ class _Service:
 def test_every_method_of_the_contract_is_served() -> None:
     contract = pb.DESCRIPTOR.services_by_name["ClusterOperationsService"]
     assert sorted(_Service().method_names) == sorted(contract.methods_by_name)
+
+
+_QUESTIONS: tuple[tuple[str, Message], ...] = (
+    ("ListClusterTopics", pb.ListClusterTopicsRequest(search="o", page_size=2)),
+    ("ListClusterTopics", pb.ListClusterTopicsRequest(categories=[pb.TOPIC_CATEGORY_DEAD_LETTER])),
+    ("GetClusterTopic", pb.GetClusterTopicRequest(name="payments")),
+    ("PutClusterTopic", pb.PutClusterTopicRequest(name="payments", read_queue_count=9, dry_run=True)),
+    ("DeleteClusterTopic", pb.DeleteClusterTopicRequest(name="payments", dry_run=True)),
+    ("ListClusterGroups", pb.ListClusterGroupsRequest(page_size=1)),
+    ("GetClusterGroup", pb.GetClusterGroupRequest(name="billing")),
+    ("PutClusterGroup", pb.PutClusterGroupRequest(name="billing", ordered=True, dry_run=True)),
+    ("DeleteClusterGroup", pb.DeleteClusterGroupRequest(name="billing", even_with_members=True, dry_run=True)),
+    ("ResetGroupOffsets", pb.ResetGroupOffsetsRequest(group="billing", topic="payments", latest=True, dry_run=True)),
+    (
+        "ResendGroupDeadLetters",
+        pb.ResendGroupDeadLettersRequest(group="billing", broker_name="broker-a", queue_offsets=[0, 99], dry_run=True),
+    ),
+    ("ListClusterClients", pb.ListClusterClientsRequest(group="billing", limit=1)),
+    ("SearchMessages", pb.SearchMessagesRequest(topic="orders", queue_id=1, page_size=1, body_bytes=4)),
+    ("FindMessages", pb.FindMessagesRequest(message_id="nobody has it")),
+    ("InspectMessage", pb.InspectMessageRequest(broker_name="broker-a", queue={"topic": "orders"}, body_bytes=8)),
+    ("SendTestMessage", pb.SendTestMessageRequest(topic="orders", body=b"hi", keys=["k"])),
+    ("GetBrokerSettings", pb.GetBrokerSettingsRequest(broker="broker-a:0")),
+    ("UpdateBrokerSettings", pb.UpdateBrokerSettingsRequest(broker="broker-a:0", values={"fileReservedTime": "24"})),
+    ("SetWritePermission", pb.SetWritePermissionRequest(broker_name="broker-a", dry_run=True)),
+    ("ListClusterKeptTails", pb.ListClusterKeptTailsRequest()),
+    ("RestoreKeptTail", pb.RestoreKeptTailRequest(broker="broker-a:1", name=KEPT_TAIL.name, dry_run=True)),
+    (
+        "RestoreKeptTail",
+        pb.RestoreKeptTailRequest(broker="broker-a:1", name=KEPT_TAIL.name, page_token="second", dry_run=True),
+    ),
+    ("AcceptGroupLoss", pb.AcceptGroupLossRequest(broker_name="broker-b", dry_run=True)),
+    ("ListClusterEvents", pb.ListClusterEventsRequest(limit=3)),
+)
+
+
+async def test_answers_say_what_they_always_said() -> None:
+    service = _Service()
+    service.operations.cluster.waits["broker-b"] = WAITS
+    service.operations.unseen = (Unseen("broker-b:1", "does not answer"),)
+    said = []
+    for name, request in _QUESTIONS:
+        answer = await service.ask(name, request)
+        said.append(f"# {name} {text_format.MessageToString(request, as_one_line=True)}".rstrip())
+        said.append(text_format.MessageToString(answer))
+    assert {name for name, _ in _QUESTIONS} == set(service.method_names) - {"TailMessages"}
+    assert "\n".join(said) == _GOLDEN.read_text()
 
 
 async def test_topics_come_page_by_page() -> None:
