@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 from google.protobuf.message import Message
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandemmq.admin.operations import values
@@ -47,7 +47,7 @@ _ANSWERS: tuple[tuple[Any, type[Message], dict[str, object]], ...] = (
 )
 
 
-def values_of_type(value_type: Any, **fixed: object) -> st.SearchStrategy[Any]:
+def _values_of_type(value_type: Any, **fixed: object) -> st.SearchStrategy[Any]:
     """Values of a dataclass, with these attributes fixed."""
     hints = get_type_hints(value_type)
     parts = {
@@ -59,7 +59,7 @@ def values_of_type(value_type: Any, **fixed: object) -> st.SearchStrategy[Any]:
 
 def _of_hint(name: str, hint: Any) -> st.SearchStrategy[Any]:
     if is_dataclass(hint):
-        return values_of_type(hint)
+        return _values_of_type(hint)
     if get_origin(hint) is Sequence:
         return st.lists(_of_hint(name, get_args(hint)[0]), max_size=3).map(tuple)
     if get_origin(hint) is Mapping:
@@ -82,11 +82,12 @@ def _of_hint(name: str, hint: Any) -> st.SearchStrategy[Any]:
 @pytest.mark.parametrize(
     ("value_type", "message_type", "unsaid"), _ANSWERS, ids=lambda each: getattr(each, "__name__", "")
 )
+@settings(max_examples=30)
 @given(data=st.data())
 def test_an_answer_goes_there_and_back(
     value_type: type, message_type: type[Message], unsaid: dict[str, object], data: st.DataObject
 ) -> None:
-    value = data.draw(values_of_type(value_type, **unsaid))
+    value = data.draw(_values_of_type(value_type, **unsaid))
     message = message_type.FromString(as_message(message_type, value).SerializeToString())
     assert as_value(value_type, message, **unsaid) == value
 

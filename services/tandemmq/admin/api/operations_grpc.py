@@ -1,4 +1,4 @@
-"""ClusterOperationsService: `Operations` over gRPC, each call in the name of who makes it.
+"""ClusterOperationsService: `Operations` over gRPC, each call in the name of who makes it. Protobuf stops here.
 
 A call is a task that ends with it: a caller that goes away cancels the task, and the stop of the service all of them.
 """
@@ -6,162 +6,51 @@ A call is a task that ends with it: a caller that goes away cancels the task, an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
 
 import structlog
-from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from tandemmq.admin.api import operations_answers as answers
 from tandemmq.admin.api.access import Access, Refusal, request_of
 from tandemmq.admin.operations.messages import BODY_BYTES_MAX, PAGE_BODY_BYTES_MAX
 from tandemmq.admin.operations.operations import NotPermitted, Operations, OperationsDesk
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import (
+    AcceptedLoss,
     GroupChange,
+    MessageDetail,
     MessageQuery,
     MessageSummary,
+    Page,
     PageRequest,
     ResetTarget,
     SearchOrder,
+    TailResult,
     TestMessage,
     TopicChange,
 )
+from tandemmq.admin.protobuf import as_message, as_value
 from tandemmq.core.clock import Clock
 from tandemmq.http2.stream import Stream
-from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as broker_pb
 from tandemmq.proto.admin.v1 import cluster_operations_service_pb2 as pb
 from tandemmq.service.rpc import Call, MethodTable, ServerStreamMethod, StatusCode, UnaryMethod
 
-__all__ = [
-    "BoundedTail",
-    "OperationsServicer",
-    "categories_of",
-    "group_change_of",
-    "limited",
-    "message_query_of",
-    "page_request_of",
-    "reset_target_of",
-    "sent_message_of",
-    "topic_change_of",
-]
-
-
-# Requests to ClusterOperationsService as values. The edge: protobuf stops here.
-
-_PAGE_SIZE: Final = 50
-_PAGE_SIZE_MAX: Final = 500
-_PAGE_NUMBER_MAX: Final = 1_000_000
-
-_CATEGORIES: Final = {
-    pb.TOPIC_CATEGORY_TOPIC: "topic",
-    pb.TOPIC_CATEGORY_RETRY: "retry",
-    pb.TOPIC_CATEGORY_DEAD_LETTER: "dead letter",
-    pb.TOPIC_CATEGORY_SYSTEM: "system",
-}
-
-
-def limited(field: str, value: int, *, default: int, at_most: int) -> int:
-    """`value`, or `default` for 0. INVALID when it is below 0 or above `at_most`."""
-    if not 0 <= value <= at_most:
-        raise OperationFailed(FailureKind.INVALID, f"{field}: {value} is not between 0 and {at_most}")
-    return value or default
-
-
-def page_request_of(page_size: int, page_token: str) -> PageRequest:
-    """A part of a list. Its tokens are the pages' numbers, which callers need not know."""
-    size = limited("page_size", page_size, default=_PAGE_SIZE, at_most=_PAGE_SIZE_MAX)
-    if not page_token:
-        return PageRequest(1, size)
-    if not (page_token.isascii() and page_token.isdigit() and 1 <= int(page_token[:9]) <= _PAGE_NUMBER_MAX):
-        raise OperationFailed(FailureKind.INVALID, "page_token: no answer gave this one")
-    return PageRequest(int(page_token), size)
-
-
-def categories_of(request: pb.ListClusterTopicsRequest) -> tuple[str, ...]:
-    """Kinds of topics; those made by people when none is named."""
-    return tuple(_CATEGORIES.get(category, "topic") for category in request.categories) or ("topic",)
-
-
-def topic_change_of(request: pb.PutClusterTopicRequest) -> TopicChange:
-    """A topic to create or change."""
-    return TopicChange(
-        name=request.name,
-        read_queue_count=request.read_queue_count,
-        write_queue_count=request.write_queue_count,
-        permission=request.permission,
-        message_type=request.message_type,
-        broker_names=tuple(request.broker_names),
-    )
-
-
-def group_change_of(request: pb.PutClusterGroupRequest) -> GroupChange:
-    """A group to create or change."""
-    return GroupChange(
-        name=request.name,
-        ordered=request.ordered if request.HasField("ordered") else None,
-        retry_max_times=request.retry_max_times,
-        enabled=request.enabled if request.HasField("enabled") else None,
-    )
-
-
-def reset_target_of(request: pb.ResetGroupOffsetsRequest) -> ResetTarget:
-    """Where a group goes on."""
-    target = request.WhichOneof("target")
-    if target == "time":
-        return ResetTarget(time_ms=_moment_ms("time", request.time))
-    if target is None or not getattr(request, target):
-        raise OperationFailed(FailureKind.INVALID, "target: set one of time, earliest and latest")
-    return ResetTarget(earliest=target == "earliest", latest=target == "latest")
-
-
-def message_query_of(request: pb.SearchMessagesRequest) -> MessageQuery:
-    """Messages of a topic."""
-    return MessageQuery(
-        topic=request.topic,
-        key=request.key,
-        queue_id=request.queue_id if request.HasField("queue_id") else -1,
-        start_offset=request.start_offset,
-        broker_name=request.broker_name,
-        start_ms=_moment_ms("start_time", request.start_time) if request.HasField("start_time") else -1,
-        end_ms=_moment_ms("end_time", request.end_time) if request.HasField("end_time") else -1,
-        order=SearchOrder.OLDEST if request.oldest_first else SearchOrder.NEWEST,
-        tags=tuple(request.tags),
-        limit=limited("page_size", request.page_size, default=_PAGE_SIZE, at_most=_PAGE_SIZE_MAX),
-        body_bytes=limited("body_bytes", request.body_bytes, default=0, at_most=PAGE_BODY_BYTES_MAX),
-        page_token=request.page_token,
-    )
-
-
-def sent_message_of(request: pb.SendTestMessageRequest) -> TestMessage:
-    """A message to send."""
-    if len(request.body) > BODY_BYTES_MAX:
-        raise OperationFailed(FailureKind.INVALID, f"body: it has {len(request.body)} bytes, more than 4 MiB")
-    return TestMessage(
-        topic=request.topic,
-        body=request.body,
-        tag=request.tag,
-        keys=tuple(request.keys),
-        properties=dict(request.properties),
-        message_group=request.message_group,
-    )
-
-
-def _moment_ms(field: str, time: Timestamp) -> int:
-    if not 0 <= time.seconds < 253_402_300_800 or not 0 <= time.nanos < 1_000_000_000:
-        raise OperationFailed(FailureKind.INVALID, f"{field}: it lies outside the years 1970 to 9999")
-    return time.ToMilliseconds()
-
+__all__ = ["BoundedTail", "OperationsServicer"]
 
 log = structlog.get_logger(__name__)
 
-_SERVICE_NAME: Final = "tandemmq.admin.v1.ClusterOperationsService"
+_SERVICE: Final = pb.DESCRIPTOR.services_by_name["ClusterOperationsService"]
 # Each may ask every broker of the cluster.
 _CALLS_MAX: Final = 100
 _TAIL_S_MAX: Final = 3_600
 # A reader that is further behind than this misses messages.
 _TAIL_QUEUED_BYTES_MAX: Final = 1 << 20
+_PAGE_SIZE: Final = 50
+_PAGE_SIZE_MAX: Final = 500
+_PAGE_NUMBER_MAX: Final = 1_000_000
 _CLIENTS_MAX: Final = 1_000
 _CLIENTS: Final = 200
 _EVENTS_MAX: Final = 1_000
@@ -176,7 +65,176 @@ _CODES: Final = {
     FailureKind.PARTIAL: StatusCode.ABORTED,
 }
 
-_Unary = Callable[[Any, Operations], Awaitable[Message]]
+_CATEGORIES: Final = {
+    pb.TOPIC_CATEGORY_TOPIC: "topic",
+    pb.TOPIC_CATEGORY_RETRY: "retry",
+    pb.TOPIC_CATEGORY_DEAD_LETTER: "dead letter",
+    pb.TOPIC_CATEGORY_SYSTEM: "system",
+}
+
+
+# Questions that are no values, or may be wrong
+
+
+def _limited(field: str, value: int, *, default: int, at_most: int) -> int:
+    """`value`, or `default` for 0. INVALID when it is below 0 or above `at_most`."""
+    if not 0 <= value <= at_most:
+        raise OperationFailed(FailureKind.INVALID, f"{field}: {value} is not between 0 and {at_most}")
+    return value or default
+
+
+def _page_request(page_size: int, page_token: str) -> PageRequest:
+    """A part of a list. Its tokens are the pages' numbers, which callers need not know."""
+    size = _limited("page_size", page_size, default=_PAGE_SIZE, at_most=_PAGE_SIZE_MAX)
+    if not page_token:
+        return PageRequest(1, size)
+    if not (page_token.isascii() and page_token.isdigit() and 1 <= int(page_token[:9]) <= _PAGE_NUMBER_MAX):
+        raise OperationFailed(FailureKind.INVALID, "page_token: no answer gave this one")
+    return PageRequest(int(page_token), size)
+
+
+def _categories(request: pb.ListClusterTopicsRequest) -> tuple[str, ...]:
+    """Kinds of topics; those made by people when none is named."""
+    return tuple(_CATEGORIES.get(category, "topic") for category in request.categories) or ("topic",)
+
+
+def _reset_target(request: pb.ResetGroupOffsetsRequest) -> ResetTarget:
+    target = request.WhichOneof("target")
+    if target == "time":
+        return ResetTarget(time_ms=_moment_ms("time", request.time))
+    if target is None or not getattr(request, target):
+        raise OperationFailed(FailureKind.INVALID, "target: set one of time, earliest and latest")
+    return ResetTarget(earliest=target == "earliest", latest=target == "latest")
+
+
+def _query(request: pb.SearchMessagesRequest) -> MessageQuery:
+    return as_value(
+        MessageQuery,
+        request,
+        start_ms=_moment_ms("start_time", request.start_time) if request.HasField("start_time") else -1,
+        end_ms=_moment_ms("end_time", request.end_time) if request.HasField("end_time") else -1,
+        order=SearchOrder.OLDEST if request.oldest_first else SearchOrder.NEWEST,
+        limit=_limited("page_size", request.page_size, default=_PAGE_SIZE, at_most=_PAGE_SIZE_MAX),
+        body_bytes=_limited("body_bytes", request.body_bytes, default=0, at_most=PAGE_BODY_BYTES_MAX),
+    )
+
+
+def _moment_ms(field: str, time: Timestamp) -> int:
+    if not 0 <= time.seconds < 253_402_300_800 or not 0 <= time.nanos < 1_000_000_000:
+        raise OperationFailed(FailureKind.INVALID, f"{field}: it lies outside the years 1970 to 9999")
+    return time.ToMilliseconds()
+
+
+def _sent_message(request: pb.SendTestMessageRequest) -> TestMessage:
+    if len(request.body) > BODY_BYTES_MAX:
+        raise OperationFailed(FailureKind.INVALID, f"body: it has {len(request.body)} bytes, more than 4 MiB")
+    return as_value(TestMessage, request)
+
+
+def _inspected(request: pb.InspectMessageRequest, operations: Operations) -> Awaitable[MessageDetail]:
+    body_bytes = _limited("body_bytes", request.body_bytes, default=_BODY_BYTES, at_most=BODY_BYTES_MAX)
+    if request.WhichOneof("place") is None:
+        raise OperationFailed(FailureKind.INVALID, "place: set physical_offset or queue")
+    if not request.HasField("queue"):
+        return operations.message(request.broker_name, request.physical_offset, body_bytes=body_bytes)
+    place = request.queue
+    return operations.message_at(
+        request.broker_name, place.topic, place.queue_id, place.queue_offset, body_bytes=body_bytes
+    )
+
+
+# Answers that are no values, or not as they are: fields of the message by name
+
+_Fields: TypeAlias = Mapping[str, object]
+
+
+async def _named(found: Awaitable[Any], *fields: str) -> _Fields:
+    """What an operation gives, under this name; several things under several."""
+    things = await found
+    return dict(zip(fields, things if len(fields) > 1 else (things,), strict=True))
+
+
+async def _page(found: Awaitable[Page[Any]], items: str) -> _Fields:
+    page = await found
+    following = str(page.number + 1) if page.number < page.last_number else ""
+    return {items: page.items, "next_page_token": following, "total_count": page.total, "unseen": page.unseen}
+
+
+async def _clients(found: Awaitable[Page[Any]]) -> _Fields:
+    page = await found
+    return {"clients": page.items, "total_count": page.total, "unseen": page.unseen}
+
+
+async def _restored(found: Awaitable[TailResult]) -> TailResult:
+    """A queue or a moment that is not known is 0 here."""
+    result = await found
+    messages = [replace(one, queue_id=max(0, one.queue_id), store_ms=max(0, one.store_ms)) for one in result.messages]
+    return replace(result, messages=messages)
+
+
+async def _loss(found: Awaitable[AcceptedLoss]) -> AcceptedLoss:
+    """A moment that is not known is 0 in this value alone."""
+    loss = await found
+    return replace(loss, missing=[replace(one, last_seen_ms=one.last_seen_ms or -1) for one in loss.missing])
+
+
+_METHODS: Final[dict[str, Callable[[Any, Operations], Awaitable[object]]]] = {
+    "ListClusterTopics": lambda asked, to: _page(
+        to.topics(
+            search=asked.search,
+            categories=_categories(asked),
+            page=_page_request(asked.page_size, asked.page_token),
+        ),
+        "topics",
+    ),
+    "GetClusterTopic": lambda asked, to: to.topic(asked.name),
+    "PutClusterTopic": lambda asked, to: to.put_topic(as_value(TopicChange, asked), dry_run=asked.dry_run),
+    "DeleteClusterTopic": lambda asked, to: to.delete_topic(asked.name, dry_run=asked.dry_run),
+    "ListClusterGroups": lambda asked, to: _page(
+        to.groups(search=asked.search, page=_page_request(asked.page_size, asked.page_token)), "groups"
+    ),
+    "GetClusterGroup": lambda asked, to: to.group(asked.name),
+    "PutClusterGroup": lambda asked, to: to.put_group(as_value(GroupChange, asked), dry_run=asked.dry_run),
+    "DeleteClusterGroup": lambda asked, to: to.delete_group(
+        asked.name, even_with_members=asked.even_with_members, dry_run=asked.dry_run
+    ),
+    "ResetGroupOffsets": lambda asked, to: _named(
+        to.reset_offsets(asked.group, asked.topic, _reset_target(asked), dry_run=asked.dry_run), "moves"
+    ),
+    "ResendGroupDeadLetters": lambda asked, to: _named(
+        to.resend_dead_letters(asked.group, asked.broker_name, tuple(asked.queue_offsets), dry_run=asked.dry_run),
+        "letters",
+    ),
+    "ListClusterClients": lambda asked, to: _clients(
+        to.clients(
+            group=asked.group,
+            topic=asked.topic,
+            limit=_limited("limit", asked.limit, default=_CLIENTS, at_most=_CLIENTS_MAX),
+        )
+    ),
+    "SearchMessages": lambda asked, to: to.search(_query(asked)),
+    "FindMessages": lambda asked, to: _named(to.find_message(asked.message_id, topic=asked.topic), "messages"),
+    "InspectMessage": _inspected,
+    "SendTestMessage": lambda asked, to: to.send(_sent_message(asked)),
+    "GetBrokerSettings": lambda asked, to: to.broker_settings(asked.broker),
+    "UpdateBrokerSettings": lambda asked, to: _named(
+        to.update_settings(asked.broker, dict(asked.values), dry_run=asked.dry_run), "changes"
+    ),
+    "SetWritePermission": lambda asked, to: to.set_write_permission(
+        asked.broker_name, writable=asked.writable, dry_run=asked.dry_run
+    ),
+    "ListClusterKeptTails": lambda _, to: _named(to.kept_tails(), "tails", "unseen"),
+    "RestoreKeptTail": lambda asked, to: _restored(
+        to.restore_kept_tail(asked.broker, asked.name, page_token=asked.page_token, dry_run=asked.dry_run)
+    ),
+    "AcceptGroupLoss": lambda asked, to: _loss(
+        to.accept_loss(asked.broker_name, names=asked.names, dry_run=asked.dry_run)
+    ),
+    "ListClusterEvents": lambda asked, to: _named(
+        to.events(limit=_limited("limit", asked.limit, default=_EVENTS, at_most=_EVENTS_MAX)), "events", "unseen"
+    ),
+}
+"""What each asks the operations; the answer is that value as the method's message, or its fields by name."""
 
 
 class OperationsServicer:
@@ -189,36 +247,10 @@ class OperationsServicer:
 
     def method_table(self) -> MethodTable:
         """All methods."""
-        unary: dict[str, tuple[type[Message], _Unary]] = {
-            "ListClusterTopics": (pb.ListClusterTopicsRequest, _list_topics),
-            "GetClusterTopic": (pb.GetClusterTopicRequest, _get_topic),
-            "PutClusterTopic": (pb.PutClusterTopicRequest, _put_topic),
-            "DeleteClusterTopic": (pb.DeleteClusterTopicRequest, _delete_topic),
-            "ListClusterGroups": (pb.ListClusterGroupsRequest, _list_groups),
-            "GetClusterGroup": (pb.GetClusterGroupRequest, _get_group),
-            "PutClusterGroup": (pb.PutClusterGroupRequest, _put_group),
-            "DeleteClusterGroup": (pb.DeleteClusterGroupRequest, _delete_group),
-            "ResetGroupOffsets": (pb.ResetGroupOffsetsRequest, _reset_offsets),
-            "ResendGroupDeadLetters": (pb.ResendGroupDeadLettersRequest, _resend_dead_letters),
-            "ListClusterClients": (pb.ListClusterClientsRequest, _list_clients),
-            "SearchMessages": (pb.SearchMessagesRequest, _search),
-            "FindMessages": (pb.FindMessagesRequest, _find),
-            "InspectMessage": (pb.InspectMessageRequest, _inspect),
-            "SendTestMessage": (pb.SendTestMessageRequest, _send),
-            "GetBrokerSettings": (pb.GetBrokerSettingsRequest, _get_settings),
-            "UpdateBrokerSettings": (pb.UpdateBrokerSettingsRequest, _update_settings),
-            "SetWritePermission": (pb.SetWritePermissionRequest, _set_write_permission),
-            "ListClusterKeptTails": (pb.ListClusterKeptTailsRequest, _list_kept_tails),
-            "RestoreKeptTail": (pb.RestoreKeptTailRequest, _restore_kept_tail),
-            "AcceptGroupLoss": (pb.AcceptGroupLossRequest, _accept_loss),
-            "ListClusterEvents": (pb.ListClusterEventsRequest, _list_events),
-        }
-        methods: dict[str, Any] = {
-            name: UnaryMethod(self._answering(handler), request_type) for name, (request_type, handler) in unary.items()
-        }
+        methods: dict[str, Any] = {name: self._unary(name, question) for name, question in _METHODS.items()}
         methods["TailMessages"] = ServerStreamMethod(self._tail, pb.TailMessagesRequest)
         return MethodTable(
-            _SERVICE_NAME, methods, otherwise=f"{_SERVICE_NAME} has {', '.join(methods)} and nothing else"
+            _SERVICE.full_name, methods, otherwise=f"{_SERVICE.full_name} has {', '.join(methods)} and nothing else"
         )
 
     async def stop(self) -> None:
@@ -230,25 +262,32 @@ class OperationsServicer:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _answering(self, handler: _Unary) -> Callable[[Any, Call], None]:
+    def _unary(self, name: str, question: Callable[[Any, Operations], Awaitable[object]]) -> UnaryMethod[Any]:
+        method = _SERVICE.methods_by_name[name]
+        answer_type = GetMessageClass(method.output_type)
+
         def handle(request: Any, call: Call) -> None:
             async def answer(operations: Operations) -> None:
-                call.send(await handler(request, operations))
+                found = await question(request, operations)
+                if isinstance(found, Mapping):
+                    call.send(as_message(answer_type, **found))
+                else:
+                    call.send(as_message(answer_type, found))
 
             self._begin(call, answer)
 
-        return handle
+        return UnaryMethod(handle, GetMessageClass(method.input_type))
 
     def _tail(self, request: pb.TailMessagesRequest, call: Call) -> None:
         async def answer(operations: Operations) -> None:
-            body_bytes = limited("body_bytes", request.body_bytes, default=0, at_most=PAGE_BODY_BYTES_MAX)
+            body_bytes = _limited("body_bytes", request.body_bytes, default=0, at_most=PAGE_BODY_BYTES_MAX)
             messages = operations.tail(request.topic, tags=tuple(request.tags), body_bytes=body_bytes)
             try:
                 async with asyncio.timeout(_TAIL_S_MAX):
                     async for message in messages:
                         if isinstance(call, Stream) and call.queued_bytes > _TAIL_QUEUED_BYTES_MAX:
                             continue
-                        call.send(pb.TailMessagesResponse(message=answers.cluster_message(message)))
+                        call.send(as_message(pb.TailMessagesResponse, message=message))
             except TimeoutError:
                 # It may be asked for again.
                 return
@@ -292,151 +331,6 @@ async def _ending(call: Call, answer: Callable[[], Awaitable[None]]) -> None:
 def _text_of(failure: OperationFailed) -> str:
     said = f"{failure.problem}: {failure.cause}" if failure.cause else failure.problem
     return f"{said}; {failure.remedy}" if failure.remedy else said
-
-
-# Topics
-
-
-async def _list_topics(request: pb.ListClusterTopicsRequest, operations: Operations) -> Message:
-    page = page_request_of(request.page_size, request.page_token)
-    found = await operations.topics(search=request.search, categories=categories_of(request), page=page)
-    return answers.topic_list(found)
-
-
-async def _get_topic(request: pb.GetClusterTopicRequest, operations: Operations) -> Message:
-    return answers.topic_answer(await operations.topic(request.name))
-
-
-async def _put_topic(request: pb.PutClusterTopicRequest, operations: Operations) -> Message:
-    result = await operations.put_topic(topic_change_of(request), dry_run=request.dry_run)
-    return pb.PutClusterTopicResponse(report=answers.change_report(result))
-
-
-async def _delete_topic(request: pb.DeleteClusterTopicRequest, operations: Operations) -> Message:
-    result = await operations.delete_topic(request.name, dry_run=request.dry_run)
-    return pb.DeleteClusterTopicResponse(report=answers.change_report(result))
-
-
-# Groups and clients
-
-
-async def _list_groups(request: pb.ListClusterGroupsRequest, operations: Operations) -> Message:
-    page = page_request_of(request.page_size, request.page_token)
-    return answers.group_list(await operations.groups(search=request.search, page=page))
-
-
-async def _get_group(request: pb.GetClusterGroupRequest, operations: Operations) -> Message:
-    return answers.group_answer(await operations.group(request.name))
-
-
-async def _put_group(request: pb.PutClusterGroupRequest, operations: Operations) -> Message:
-    result = await operations.put_group(group_change_of(request), dry_run=request.dry_run)
-    return pb.PutClusterGroupResponse(report=answers.change_report(result))
-
-
-async def _delete_group(request: pb.DeleteClusterGroupRequest, operations: Operations) -> Message:
-    result = await operations.delete_group(
-        request.name, even_with_members=request.even_with_members, dry_run=request.dry_run
-    )
-    return pb.DeleteClusterGroupResponse(report=answers.change_report(result))
-
-
-async def _reset_offsets(request: pb.ResetGroupOffsetsRequest, operations: Operations) -> Message:
-    moves = await operations.reset_offsets(
-        request.group, request.topic, reset_target_of(request), dry_run=request.dry_run
-    )
-    return pb.ResetGroupOffsetsResponse(moves=[answers.offset_move(move) for move in moves])
-
-
-async def _resend_dead_letters(request: pb.ResendGroupDeadLettersRequest, operations: Operations) -> Message:
-    results = await operations.resend_dead_letters(
-        request.group, request.broker_name, tuple(request.queue_offsets), dry_run=request.dry_run
-    )
-    return pb.ResendGroupDeadLettersResponse(letters=[answers.resent_letter(result) for result in results])
-
-
-async def _list_kept_tails(_: pb.ListClusterKeptTailsRequest, operations: Operations) -> Message:
-    return answers.kept_tail_list(*await operations.kept_tails())
-
-
-async def _restore_kept_tail(request: pb.RestoreKeptTailRequest, operations: Operations) -> Message:
-    result = await operations.restore_kept_tail(
-        request.broker, request.name, page_token=request.page_token, dry_run=request.dry_run
-    )
-    return answers.restored_tail(result)
-
-
-async def _accept_loss(request: pb.AcceptGroupLossRequest, operations: Operations) -> Message:
-    loss = await operations.accept_loss(request.broker_name, names=request.names, dry_run=request.dry_run)
-    return answers.accepted_loss(loss)
-
-
-async def _list_clients(request: pb.ListClusterClientsRequest, operations: Operations) -> Message:
-    limit = limited("limit", request.limit, default=_CLIENTS, at_most=_CLIENTS_MAX)
-    return answers.client_list(await operations.clients(group=request.group, topic=request.topic, limit=limit))
-
-
-# Messages
-
-
-async def _search(request: pb.SearchMessagesRequest, operations: Operations) -> Message:
-    return answers.message_page(await operations.search(message_query_of(request)))
-
-
-async def _find(request: pb.FindMessagesRequest, operations: Operations) -> Message:
-    found = await operations.find_message(request.message_id, topic=request.topic)
-    return pb.FindMessagesResponse(messages=[answers.cluster_message(message) for message in found])
-
-
-async def _inspect(request: pb.InspectMessageRequest, operations: Operations) -> Message:
-    body_bytes = limited("body_bytes", request.body_bytes, default=_BODY_BYTES, at_most=BODY_BYTES_MAX)
-    if request.WhichOneof("place") is None:
-        raise OperationFailed(FailureKind.INVALID, "place: set physical_offset or queue")
-    if request.HasField("queue"):
-        place = request.queue
-        detail = await operations.message_at(
-            request.broker_name, place.topic, place.queue_id, place.queue_offset, body_bytes=body_bytes
-        )
-    else:
-        detail = await operations.message(request.broker_name, request.physical_offset, body_bytes=body_bytes)
-    return answers.inspected_message(detail)
-
-
-async def _send(request: pb.SendTestMessageRequest, operations: Operations) -> Message:
-    return answers.receipt(await operations.send(sent_message_of(request)))
-
-
-# Brokers
-
-
-async def _get_settings(request: pb.GetBrokerSettingsRequest, operations: Operations) -> Message:
-    found = await operations.broker_settings(request.broker)
-    return pb.GetBrokerSettingsResponse(settings=[answers.setting_view(setting) for setting in found.settings])
-
-
-async def _update_settings(request: pb.UpdateBrokerSettingsRequest, operations: Operations) -> Message:
-    changes = await operations.update_settings(request.broker, dict(request.values), dry_run=request.dry_run)
-    return pb.UpdateBrokerSettingsResponse(
-        changes=[
-            broker_pb.SettingChange(key=change.key, from_value=change.from_value, to_value=change.to_value)
-            for change in changes
-        ]
-    )
-
-
-async def _set_write_permission(request: pb.SetWritePermissionRequest, operations: Operations) -> Message:
-    result = await operations.set_write_permission(
-        request.broker_name, writable=request.writable, dry_run=request.dry_run
-    )
-    return pb.SetWritePermissionResponse(report=answers.change_report(result))
-
-
-async def _list_events(request: pb.ListClusterEventsRequest, operations: Operations) -> Message:
-    limit = limited("limit", request.limit, default=_EVENTS, at_most=_EVENTS_MAX)
-    lines, unseen = await operations.events(limit=limit)
-    return pb.ListClusterEventsResponse(
-        events=[answers.cluster_event(line) for line in lines], unseen=answers.unseen_messages(unseen)
-    )
 
 
 # A live tail that ends: after so long, after so many messages, or when nobody listens any more.
