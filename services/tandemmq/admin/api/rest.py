@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
@@ -31,12 +30,10 @@ from tandemmq.admin.operations.values import (
     ConfigChange,
     DeadLetterResult,
     EventLine,
-    Extent,
     GroupChange,
     GroupDetail,
     GroupSummary,
     KeptTail,
-    Message,
     MessageDetail,
     MessagePage,
     MessageQuery,
@@ -44,12 +41,10 @@ from tandemmq.admin.operations.values import (
     OffsetReset,
     Page,
     PageRequest,
-    Progress,
     ReplicaCopy,
     ResetTarget,
     Route,
     SearchOrder,
-    Setting,
     TailResult,
     TestMessage,
     TestReceipt,
@@ -63,100 +58,17 @@ from tandemmq.admin.traces.reader import TraceFindings, TraceSource
 from tandemmq.admin.traces.tree import findings_document, list_document
 from tandemmq.core.clock import Clock
 
-__all__ = [
-    "CHANGE_PROBLEMS",
-    "PROBLEMS",
-    "Body",
-    "DryRun",
-    "EventsDocument",
-    "ExtentDocument",
-    "GroupBody",
-    "GroupDocument",
-    "MessageDetailDocument",
-    "MessageDocument",
-    "MessagePageDocument",
-    "MessageSummaryDocument",
-    "OffsetResetDocument",
-    "PageNumber",
-    "PageSize",
-    "ProgressDocument",
-    "ResendBody",
-    "ResetBody",
-    "SendBody",
-    "SettingsDocument",
-    "TopicBody",
-    "TopicDocument",
-    "TopicRoutes",
-    "add_broker_routes",
-    "add_group_routes",
-    "add_message_routes",
-    "add_rest",
-    "add_topic_routes",
-    "add_traces",
-    "moment_of",
-    "operations_of",
-]
+__all__ = ["add_rest", "add_traces"]
 
 
-# Messages as JSON: a body is bytes, so it comes as base64, and as text beside it where it is one.
-
-
-@dataclass(frozen=True)
-class MessageSummaryDocument:
-    """A message in a list. Times are milliseconds since 1970, -1 where unknown."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
-    queue_offset: int
-    physical_offset: int
-    record_bytes: int
-    message_id: str
-    offset_message_id: str
-    tag: str
-    keys: Sequence[str]
-    born_ms: int
-    born_host: str
-    store_ms: int
-    store_host: str
-    reconsume_times: int
-    # Whole length of the body.
-    body_size: int
-    # As much of the body as was asked for, unpacked.
-    body_base64: str
-    # The same if it is UTF-8, perhaps without the part of a character at its end; else null.
-    body_text: str | None
-
-    @staticmethod
-    def of(message: MessageSummary) -> MessageSummaryDocument:
-        """Of its value."""
-        return MessageSummaryDocument(
-            topic=message.topic,
-            broker_name=message.broker_name,
-            queue_id=message.queue_id,
-            queue_offset=message.queue_offset,
-            physical_offset=message.physical_offset,
-            record_bytes=message.record_bytes,
-            message_id=message.message_id,
-            offset_message_id=message.offset_message_id,
-            tag=message.tag,
-            keys=message.keys,
-            born_ms=message.born_ms,
-            born_host=message.born_host,
-            store_ms=message.store_ms,
-            store_host=message.store_host,
-            reconsume_times=message.reconsume_times,
-            body_size=message.body_size,
-            body_base64=base64.b64encode(message.body).decode("ascii"),
-            body_text=_text(message.body),
-        )
+# What values become on their way out where JSON has another shape
 
 
 @dataclass(frozen=True)
 class MessageDocument:
     """A message whole."""
 
-    summary: MessageSummaryDocument
+    summary: MessageSummary
     properties: Mapping[str, str]
     sys_flag: int
     flag: int
@@ -164,41 +76,6 @@ class MessageDocument:
     compression: str
     # Why the body cannot be shown; empty if it can.
     body_problem: str
-
-    @staticmethod
-    def of(message: Message) -> MessageDocument:
-        """Of its value."""
-        return MessageDocument(
-            summary=MessageSummaryDocument.of(message),
-            properties=message.properties,
-            sys_flag=message.sys_flag,
-            flag=message.flag,
-            body_crc=message.body_crc,
-            compression=message.compression,
-            body_problem=message.body_problem,
-        )
-
-
-@dataclass(frozen=True)
-class MessagePageDocument:
-    """Messages found."""
-
-    messages: Sequence[MessageSummaryDocument]
-    # To go on; empty: this was all.
-    next_page_token: str
-    # Messages looked at.
-    scanned: int
-    unseen: Sequence[Unseen]
-
-    @staticmethod
-    def of(page: MessagePage) -> MessagePageDocument:
-        """Of its value."""
-        return MessagePageDocument(
-            messages=[MessageSummaryDocument.of(message) for message in page.messages],
-            next_page_token=page.next_page_token,
-            scanned=page.scanned,
-            unseen=page.unseen,
-        )
 
 
 @dataclass(frozen=True)
@@ -213,22 +90,35 @@ class MessageDetailDocument:
     @staticmethod
     def of(detail: MessageDetail) -> MessageDetailDocument:
         """Of its value."""
+        message = detail.message
+        rest: dict[str, Any] = {each.name: getattr(message, each.name) for each in fields(MessageDocument)[1:]}
         return MessageDetailDocument(
-            message=MessageDocument.of(detail.message),
-            copies=detail.copies,
-            consumption=detail.consumption,
-            unseen=detail.unseen,
+            MessageDocument(summary=message, **rest), detail.copies, detail.consumption, detail.unseen
         )
 
 
-def _text(body: bytes) -> str | None:
-    try:
-        return body.decode("utf-8")
-    except UnicodeDecodeError as error:
-        # A body that was cut may end within a character of up to four bytes.
-        if error.reason == "unexpected end of data" and error.start >= len(body) - 3:
-            return body[: error.start].decode("utf-8")
-        return None
+@dataclass(frozen=True)
+class KeptTailsDocument:
+    """What was cut off, by broker and place."""
+
+    tails: Sequence[KeptTail]
+    unseen: Sequence[Unseen]
+
+
+@dataclass(frozen=True)
+class EventsDocument:
+    """What happened lately, newest first."""
+
+    events: Sequence[EventLine]
+    unseen: Sequence[Unseen]
+
+
+@dataclass(frozen=True)
+class OffsetResetDocument:
+    """Where a group goes on, queue by queue."""
+
+    dry_run: bool
+    moves: Sequence[OffsetReset]
 
 
 # What routes have in common: whose operations they are, parameters, and how they fail.
@@ -319,71 +209,14 @@ class RestoreBody(Body):
     page_token: str = Field(default="", max_length=2_000, description="Of the answer before; empty: at its start.")
 
 
-@dataclass(frozen=True)
-class KeptTailsDocument:
-    """What was cut off, by broker and place."""
-
-    tails: Sequence[KeptTail]
-    unseen: Sequence[Unseen]
-
-
-@dataclass(frozen=True)
-class SettingDocument:
-    """A setting of one broker. Secrets are masked."""
-
-    key: str
-    value: str
-    default_value: str
-    # True when it is not the default.
-    differs: bool
-    # default, configured or changed.
-    origin: str
-    changeable: bool
-    description: str
-
-    @staticmethod
-    def of(setting: Setting) -> SettingDocument:
-        """Of its value."""
-        return SettingDocument(
-            key=setting.key,
-            value=setting.value,
-            default_value=setting.default_value,
-            differs=setting.differs,
-            origin=setting.origin,
-            changeable=setting.changeable,
-            description=setting.description,
-        )
-
-
-@dataclass(frozen=True)
-class SettingsDocument:
-    """A broker's settings."""
-
-    broker: str
-    settings: Sequence[SettingDocument]
-
-    @staticmethod
-    def of(settings: BrokerSettings) -> SettingsDocument:
-        """Of its value."""
-        return SettingsDocument(settings.broker, [SettingDocument.of(setting) for setting in settings.settings])
-
-
-@dataclass(frozen=True)
-class EventsDocument:
-    """What happened lately, newest first."""
-
-    events: Sequence[EventLine]
-    unseen: Sequence[Unseen]
-
-
 def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
     """Adds the routes."""
     acting = operations_of(desk)
 
     @app.get("/api/v1/brokers/{broker}/settings", tags=_TAGS, responses=PROBLEMS)
-    async def settings(broker: str, operations: Operations = acting) -> SettingsDocument:
+    async def settings(broker: str, operations: Operations = acting) -> BrokerSettings:
         """Settings of a broker, named as in `broker-a:0`."""
-        return SettingsDocument.of(await operations.broker_settings(broker))
+        return await operations.broker_settings(broker)
 
     @app.patch("/api/v1/brokers/{broker}/settings", tags=_TAGS, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
     async def update_settings(
@@ -454,6 +287,7 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
 
 _TAGS_MESSAGE_ROUTES: Final[list[str | Enum]] = ["messages"]
 _TAIL_S_MAX: Final = 600
+_MESSAGE_JSON: Final = TypeAdapter(MessageSummary)
 
 _Name = Annotated[str, Query(max_length=127)]
 _QueueIdPath = Annotated[int, Path(ge=0, lt=1 << 31)]
@@ -496,7 +330,7 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
         body_bytes: _ListBodyBytes = 0,
         page_token: Annotated[str, Query(max_length=4_000, description="As the page before gave it.")] = "",
         operations: Operations = acting,
-    ) -> MessagePageDocument:
+    ) -> MessagePage:
         """Messages of a topic: the newest, of a time range, with a key, or of one queue from an offset on."""
         now_ms = clock.wall_ms()
         query = MessageQuery(
@@ -513,7 +347,7 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
             body_bytes=body_bytes,
             page_token=page_token,
         )
-        return MessagePageDocument.of(await operations.search(query))
+        return await operations.search(query)
 
     @app.post(
         "/api/v1/topics/{topic}/messages",
@@ -556,9 +390,9 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
         # What is wrong with the question shows before the answer begins.
         await found.open()
 
-        async def lines() -> AsyncIterator[str]:
+        async def lines() -> AsyncIterator[bytes]:
             async for message in found:
-                yield json.dumps(asdict(MessageSummaryDocument.of(message)), ensure_ascii=False) + "\n"
+                yield _MESSAGE_JSON.dump_json(message) + b"\n"
 
         return _TailResponse(found, lines())
 
@@ -593,15 +427,15 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
         id: Annotated[str, Query(min_length=1, max_length=256)],  # noqa: A002 - the name in the address
         topic: _Name = "",
         operations: Operations = acting,
-    ) -> list[MessageSummaryDocument]:
+    ) -> list[MessageSummary]:
         """Messages by the id a client gave them, or by an id of address and offset; newest first."""
-        return [MessageSummaryDocument.of(found) for found in await operations.find_message(id, topic=topic)]
+        return list(await operations.find_message(id, topic=topic))
 
 
 class _TailResponse(StreamingResponse):
     """Ends its tail, also when nobody is left to read the first line."""
 
-    def __init__(self, tail: BoundedTail, lines: AsyncIterator[str]) -> None:
+    def __init__(self, tail: BoundedTail, lines: AsyncIterator[bytes]) -> None:
         super().__init__(lines, media_type="application/x-ndjson", headers={"cache-control": "no-store"})
         self._tail = tail
 
@@ -621,125 +455,6 @@ def _body_of(body: SendBody) -> bytes:
         return base64.b64decode(body.body_base64, validate=True)
     except binascii.Error as error:
         raise OperationFailed(FailureKind.INVALID, f"body_base64: {error}") from error
-
-
-# Topics and groups as JSON: the values of `operations`, and what follows from them.
-
-
-@dataclass(frozen=True)
-class ExtentDocument:
-    """A queue of a topic on one master. Times are milliseconds since 1970, -1 where unknown."""
-
-    broker_name: str
-    queue_id: int
-    min_offset: int
-    max_offset: int
-    # Messages still held.
-    held: int
-    oldest_store_ms: int
-    newest_store_ms: int
-
-    @staticmethod
-    def of(extent: Extent) -> ExtentDocument:
-        """Of its value."""
-        return ExtentDocument(
-            broker_name=extent.broker_name,
-            queue_id=extent.queue_id,
-            min_offset=extent.min_offset,
-            max_offset=extent.max_offset,
-            held=extent.held,
-            oldest_store_ms=extent.oldest_store_ms,
-            newest_store_ms=extent.newest_store_ms,
-        )
-
-
-@dataclass(frozen=True)
-class ProgressDocument:
-    """A group in one queue, or in a topic when `queue_id` is -1."""
-
-    group: str
-    topic: str
-    broker_name: str
-    queue_id: int
-    committed_offset: int
-    max_offset: int
-    # Messages not acknowledged.
-    lag: int
-    inflight: int
-    # Age of the oldest message not acknowledged; 0: none, or not known.
-    oldest_age_ms: int
-
-    @staticmethod
-    def of(progress: Progress) -> ProgressDocument:
-        """Of its value."""
-        return ProgressDocument(
-            group=progress.group,
-            topic=progress.topic,
-            broker_name=progress.broker_name,
-            queue_id=progress.queue_id,
-            committed_offset=progress.committed_offset,
-            max_offset=progress.max_offset,
-            lag=progress.lag,
-            inflight=progress.inflight,
-            oldest_age_ms=progress.oldest_age_ms,
-        )
-
-
-@dataclass(frozen=True)
-class TopicDocument:
-    """All that is known of a topic."""
-
-    summary: TopicSummary
-    extents: Sequence[ExtentDocument]
-    routes: Sequence[Route]
-    # False: NameServers that answered disagree.
-    routes_agree: bool
-    # Groups that have read it.
-    groups: Sequence[ProgressDocument]
-    unseen: Sequence[Unseen]
-
-    @staticmethod
-    def of(topic: TopicDetail) -> TopicDocument:
-        """Of its value."""
-        return TopicDocument(
-            summary=topic.summary,
-            extents=[ExtentDocument.of(extent) for extent in topic.extents],
-            routes=topic.routes,
-            routes_agree=topic.routes_agree,
-            groups=[ProgressDocument.of(progress) for progress in topic.groups],
-            unseen=topic.unseen,
-        )
-
-
-@dataclass(frozen=True)
-class GroupDocument:
-    """All that is known of a group."""
-
-    summary: GroupSummary
-    progress: Sequence[ProgressDocument]
-    members: Sequence[Client]
-    # Messages in its dead letter queues.
-    dead_letters: int
-    unseen: Sequence[Unseen]
-
-    @staticmethod
-    def of(group: GroupDetail) -> GroupDocument:
-        """Of its value."""
-        return GroupDocument(
-            summary=group.summary,
-            progress=[ProgressDocument.of(progress) for progress in group.progress],
-            members=group.members,
-            dead_letters=group.dead_letters,
-            unseen=group.unseen,
-        )
-
-
-@dataclass(frozen=True)
-class OffsetResetDocument:
-    """Where a group goes on, queue by queue."""
-
-    dry_run: bool
-    moves: Sequence[OffsetReset]
 
 
 # Groups, clients and dead letters over HTTP.
@@ -786,9 +501,9 @@ def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> Non
         return await operations.groups(search=search, page=PageRequest(page, page_size))
 
     @app.get("/api/v1/groups/{name}", tags=_TAGS_GROUP_ROUTES, responses=PROBLEMS)
-    async def group(name: str, operations: Operations = acting) -> GroupDocument:
+    async def group(name: str, operations: Operations = acting) -> GroupDetail:
         """A group with its lag by queue and its members."""
-        return GroupDocument.of(await operations.group(name))
+        return await operations.group(name)
 
     @app.put("/api/v1/groups/{name}", tags=_TAGS_GROUP_ROUTES, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
     async def put_group(
@@ -903,9 +618,9 @@ def add_topic_routes(app: FastAPI, desk: OperationsDesk) -> None:
         return await operations.topics(search=search, categories=category, page=PageRequest(page, page_size))
 
     @app.get("/api/v1/topics/{name}", tags=_TAGS_TOPIC_ROUTES, responses=PROBLEMS)
-    async def topic(name: str, operations: Operations = acting) -> TopicDocument:
+    async def topic(name: str, operations: Operations = acting) -> TopicDetail:
         """A topic with its queues, what NameServers say of it, and the groups that read it."""
-        return TopicDocument.of(await operations.topic(name))
+        return await operations.topic(name)
 
     @app.get("/api/v1/topics/{name}/routes", tags=_TAGS_TOPIC_ROUTES, responses=PROBLEMS)
     async def topic_routes(name: str, operations: Operations = acting) -> TopicRoutes:

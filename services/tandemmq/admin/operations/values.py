@@ -1,15 +1,21 @@
 """What operations answer: values of our own, the same for console, REST, gRPC and command line.
 
+REST gives them as they are, with the properties that are marked as computed fields; `admin.protobuf` makes messages of
+them by the names of their fields.
+
 Times are wall-clock milliseconds since 1970, -1 where unknown. Sizes are bytes. Offsets of queues count messages, those
 of the CommitLog bytes.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Generic, TypeVar
+from typing import Annotated, Final, Generic, TypeVar
+
+from pydantic import Field, computed_field
 
 __all__ = [
     "FIRST_PAGE",
@@ -129,6 +135,7 @@ class Extent:
     oldest_store_ms: int = -1
     newest_store_ms: int = -1
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def held(self) -> int:
         """Messages still held."""
@@ -228,6 +235,7 @@ class Progress:
     # Age of the oldest message not acknowledged; 0: none, or not known.
     oldest_age_ms: int = 0
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def lag(self) -> int:
         """Messages not acknowledged."""
@@ -368,8 +376,26 @@ class MessageSummary:
     store_host: str
     reconsume_times: int
     body_size: int
-    # As much as was asked for, unpacked.
-    body: bytes = b""
+    # As much as was asked for, unpacked. JSON has it in the two forms below.
+    body: Annotated[bytes, Field(exclude=True)] = b""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def body_base64(self) -> str:
+        """The body, whatever it is."""
+        return base64.b64encode(self.body).decode("ascii")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def body_text(self) -> str | None:
+        """The same if it is UTF-8, perhaps without the part of a character at its end; else None."""
+        try:
+            return self.body.decode("utf-8")
+        except UnicodeDecodeError as error:
+            # A body that was cut may end within a character of up to four bytes.
+            if error.reason == "unexpected end of data" and error.start >= len(self.body) - 3:
+                return self.body[: error.start].decode("utf-8")
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -608,6 +634,7 @@ class Setting:
     changeable: bool
     description: str
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def differs(self) -> bool:
         """True when it is not the default."""
