@@ -17,9 +17,9 @@ the value has not. What a caller gives by name stands in for the rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import MISSING, fields
-from functools import cache, partial
+from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
@@ -36,10 +36,11 @@ _UNKNOWN_MS: Final = -1
 
 
 def as_message(message_type: type[MessageT], value: object = None, **given: object) -> MessageT:
-    """The value as a message of this type; `given` are fields of the message that it has not, or not so."""
+    """The value as a message of this type; `given` are fields of the message that it has not, or not so. What is given
+    may be a message already."""
     message = message_type()
     if value is not None:
-        _fill(message, value)
+        _fill(message, value, given)
     for name, found in given.items():
         _writer(message.DESCRIPTOR.fields_by_name[name])(message, found)
     return message
@@ -47,7 +48,7 @@ def as_message(message_type: type[MessageT], value: object = None, **given: obje
 
 def as_value(value_type: type[ValueT], message: Message, **given: object) -> ValueT:
     """The message as a value of this type; `given` are attributes of the value that it has not, or not so."""
-    return value_type(**_read(value_type, message) | given)
+    return value_type(**_read(value_type, message, given) | given)
 
 
 class _Pair(NamedTuple):
@@ -94,16 +95,19 @@ def _is_map(field: FieldDescriptor) -> bool:
 _Write = Callable[[Message, Any], None]
 
 
-def _fill(message: Message, value: Any) -> None:
-    for attribute, write in _writers(value.__class__, message.DESCRIPTOR):
+def _fill(message: Message, value: Any, but: Container[str] = ()) -> None:
+    if isinstance(value, Message):
+        message.CopyFrom(value)
+        return
+    for name, attribute, write in _writers(value.__class__, message.DESCRIPTOR):
         found = value if attribute is None else getattr(value, attribute)
-        if found is not None:
+        if found is not None and name not in but:
             write(message, found)
 
 
 @cache
-def _writers(value_type: type, descriptor: Descriptor) -> tuple[tuple[str | None, _Write], ...]:
-    return tuple((pair.attribute, _writer(pair.field)) for pair in _pairs(value_type, descriptor))
+def _writers(value_type: type, descriptor: Descriptor) -> tuple[tuple[str, str | None, _Write], ...]:
+    return tuple((field.name, attribute, _writer(field)) for field, attribute in _pairs(value_type, descriptor))
 
 
 @cache
@@ -149,47 +153,53 @@ def _writer(field: FieldDescriptor) -> _Write:
 # To values
 
 
-class _Reader(NamedTuple):
-    """How a field is read; without an attribute it is a message about the same value."""
+class _Readers(NamedTuple):
+    """How the fields of a message are read, each by its name and attribute."""
 
-    name: str
-    attribute: str | None
-    of: Callable[[Any], Any]
-    # What is read of a field that may be absent, when it is; None: it never is.
-    absent: dict[str, Any] | None
+    # As they are: most fields, so they are apart. Lists have tens of thousands of them.
+    plain: tuple[tuple[str, str], ...]
+    # Made into something else, or perhaps absent; then the last of the four is read. None: never absent.
+    others: tuple[tuple[str, str, Callable[[Any], Any], dict[str, Any] | None], ...]
+    # Messages about the same value.
+    inner: tuple[str, ...]
 
 
-def _read(value_type: type, message: Message) -> dict[str, Any]:
+def _read(value_type: type, message: Message, but: Container[str]) -> dict[str, Any]:
     """Attributes that the message has. One that it leaves out is missing here, or None if it has no default."""
-    found: dict[str, Any] = {}
-    for name, attribute, of, absent in _readers(value_type, message.DESCRIPTOR):
-        if attribute is None:
-            found |= of(getattr(message, name))
-        elif absent is None or message.HasField(name):
+    plain, others, inner = _readers(value_type, message.DESCRIPTOR)
+    found = {attribute: getattr(message, name) for name, attribute in plain}
+    for name, attribute, of, absent in others:
+        if attribute in but:
+            continue
+        if absent is None or message.HasField(name):
             found[attribute] = of(getattr(message, name))
         else:
             found |= absent
+    for name in inner:
+        found |= _read(value_type, getattr(message, name), but)
     return found
 
 
 @cache
-def _readers(value_type: type, descriptor: Descriptor) -> tuple[_Reader, ...]:
-    defaults = {
-        field.name
-        for field in fields(value_type)
-        if field.default is not MISSING or field.default_factory is not MISSING
+def _readers(value_type: type, descriptor: Descriptor) -> _Readers:
+    pairs, hints = _pairs(value_type, descriptor), get_type_hints(value_type)
+    has_default = {
+        each.name: each.default is not MISSING or each.default_factory is not MISSING for each in fields(value_type)
     }
-    hints = get_type_hints(value_type)
-
-    def reader(field: FieldDescriptor, attribute: str | None) -> _Reader:
+    plain, others = [], []
+    for field, attribute in pairs:
         if attribute is None:
-            return _Reader(field.name, None, partial(_read, value_type), None)
-        absent: dict[str, Any] = {attribute: _UNKNOWN_MS} if _type_name(field) == _TIMESTAMP else {}
-        if not absent and attribute not in defaults:
-            absent = {attribute: None}
-        return _Reader(field.name, attribute, _of(field, hints[attribute]), absent if field.has_presence else None)
-
-    return tuple(reader(field, attribute) for field, attribute in _pairs(value_type, descriptor))
+            continue
+        if not (field.has_presence or field.is_repeated or field.enum_type is not None):
+            plain.append((field.name, attribute))
+            continue
+        absent: dict[str, Any] | None = None
+        if _type_name(field) == _TIMESTAMP:
+            absent = {attribute: _UNKNOWN_MS}
+        elif field.has_presence:
+            absent = {} if has_default[attribute] else {attribute: None}
+        others.append((field.name, attribute, _of(field, hints[attribute]), absent))
+    return _Readers(tuple(plain), tuple(others), tuple(field.name for field, attribute in pairs if attribute is None))
 
 
 def _of(field: FieldDescriptor, hint: Any) -> Callable[[Any], Any]:

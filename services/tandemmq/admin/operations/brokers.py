@@ -7,18 +7,16 @@ from typing import Final
 
 from tandemmq.admin.cluster_state import BrokerState
 from tandemmq.admin.operations.questions import Answer, FailureKind, Members, OperationFailed, Questions, unseen_of
-from tandemmq.admin.operations.topics import moment_ms
 from tandemmq.admin.operations.values import (
     AcceptedLoss,
     BrokerSettings,
     ConfigChange,
-    DamagedTable,
     DeadLetterResult,
     EventLine,
     MissingReplica,
-    Setting,
     Unseen,
 )
+from tandemmq.admin.protobuf import as_value
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
 
@@ -43,11 +41,7 @@ class BrokerOperations:
         answer = await self._questions.broker(
             self._members.broker(broker), lambda planes: planes.operations.config(), problem=problem
         )
-        settings = tuple(
-            Setting(view.key, view.value, view.default_value, view.origin, view.changeable, view.description)
-            for view in answer.settings
-        )
-        return BrokerSettings(broker, settings)
+        return as_value(BrokerSettings, answer, broker=broker)
 
     async def update_settings(
         self, broker: str, values: Mapping[str, str], *, dry_run: bool
@@ -61,7 +55,7 @@ class BrokerOperations:
             lambda planes: planes.operations.update_config(request),
             problem=f"the settings of {broker} were not changed",
         )
-        return tuple(ConfigChange(broker, one.key, one.from_value, one.to_value) for one in answer.changes)
+        return tuple(as_value(ConfigChange, one, broker=broker) for one in answer.changes)
 
     async def accept_loss(self, broker_name: str, *, names: Sequence[str] = (), dry_run: bool = False) -> AcceptedLoss:
         """Asks what the master waits for; and, unless `dry_run`, gives that up if it is what was named."""
@@ -111,7 +105,7 @@ class BrokerOperations:
         brokers, silent = self._members.answering()
         answers = await self._questions.brokers(brokers, lambda planes: planes.operations.events(limit=limit))
         lines = [
-            EventLine(moment_ms(event.time), answer.subject, event.level, event.event, dict(event.fields))
+            as_value(EventLine, event, source=answer.subject)
             for answer in answers
             if answer.value is not None
             for event in reversed(answer.value.events)
@@ -146,12 +140,7 @@ class BrokerOperations:
                     cause=f"{answer.subject}: {answer.failure.text}",
                     remedy=f"go on with offset {part[0]:,}; of the hundred from there on some may have been sent",
                 )
-            results += [
-                DeadLetterResult(
-                    broker_name, one.queue_offset, one.topic, one.new_queue_offset, one.message_id, one.problem
-                )
-                for one in answer.value.letters
-            ]
+            results += [as_value(DeadLetterResult, one, broker_name=broker_name) for one in answer.value.letters]
         return results
 
     async def _resent(
@@ -164,24 +153,13 @@ class BrokerOperations:
 
 
 def _loss(master: BrokerState, waits: replica_pb.AcceptLossResponse, *, dry_run: bool) -> AcceptedLoss:
-    return AcceptedLoss(
-        broker=master.key,
-        waits_for=waits.waits_for,
-        missing=tuple(
-            MissingReplica(
-                broker=f"{master.broker_name}:{one.broker_id}",
-                disk_id=one.disk_id,
-                run=one.run,
-                epoch=one.epoch,
-                end_offset=one.end_offset,
-                metadata_endpoint=one.metadata_endpoint,
-                last_seen_ms=moment_ms(one.last_seen_time) if one.HasField("last_seen_time") else 0,
-            )
-            for one in waits.missing
-        ),
-        damaged_tables=tuple(DamagedTable(one.file, one.problem) for one in waits.damaged_tables),
-        end_offset=waits.end_offset,
-        lost_bytes=waits.lost_bytes,
-        dry_run=dry_run,
-        serving=waits.serving,
+    missing = tuple(
+        as_value(
+            MissingReplica,
+            one,
+            broker=f"{master.broker_name}:{one.broker_id}",
+            last_seen_ms=one.last_seen_time.ToMilliseconds() if one.HasField("last_seen_time") else 0,
+        )
+        for one in waits.missing
     )
+    return as_value(AcceptedLoss, waits, broker=master.key, missing=missing, dry_run=dry_run)

@@ -35,6 +35,7 @@ from tandemmq.admin.operations.values import (
     ResetTarget,
     Unseen,
 )
+from tandemmq.admin.protobuf import as_value
 from tandemmq.admin.texts import counted
 from tandemmq.core.clock import Clock
 from tandemmq.core.metadata.topic_table import SYSTEM_GROUPS, group_name_problem
@@ -46,7 +47,6 @@ __all__ = [
     "GroupOperations",
     "clients_together",
     "group_summary",
-    "moves_of",
     "progress_of",
     "reset_request",
     "topics_together",
@@ -73,19 +73,7 @@ def group_summary(statuses: Sequence[admin_pb.SubscriptionGroupStatus]) -> Group
 
 def progress_of(broker_name: str, status: admin_pb.SubscriptionGroupStatus) -> list[Progress]:
     """A group in each queue of one broker."""
-    return [
-        Progress(
-            group=status.group,
-            topic=queue.topic,
-            broker_name=broker_name,
-            queue_id=queue.queue_id,
-            committed_offset=queue.committed_offset,
-            max_offset=queue.max_offset,
-            inflight=queue.inflight_count,
-            oldest_age_ms=queue.oldest_age_ms,
-        )
-        for queue in status.progress
-    ]
+    return [as_value(Progress, queue, group=status.group, broker_name=broker_name) for queue in status.progress]
 
 
 def topics_together(progress: Iterable[Progress]) -> list[Progress]:
@@ -119,17 +107,7 @@ def clients_together(answers: Iterable[tuple[str, operations_pb.ListClientsRespo
     found: dict[tuple[str, str], Client] = {}
     for broker, answer in answers:
         for view in answer.clients:
-            client = Client(
-                client_id=view.client_id,
-                client_type=view.client_type,
-                group=view.group,
-                language=view.language,
-                version=view.version,
-                address=view.address,
-                silent_ms=view.silent_for.ToMilliseconds(),
-                subscriptions=dict(view.subscriptions),
-                brokers=(broker,),
-            )
+            client = as_value(Client, view, brokers=(broker,))
             key = client.client_id, client.group
             found[key] = _both(found[key], client) if key in found else client
     return sorted(found.values(), key=lambda client: (client.silent_ms, client.client_id))
@@ -150,21 +128,6 @@ def reset_request(
     else:
         request.latest = True
     return request
-
-
-def moves_of(broker_name: str, answer: operations_pb.ResetOffsetsResponse) -> list[OffsetReset]:
-    """What a reset comes to on one master."""
-    return [
-        OffsetReset(
-            broker_name=broker_name,
-            queue_id=move.queue_id,
-            from_offset=move.from_offset,
-            to_offset=move.to_offset,
-            max_offset=move.max_offset,
-            inflight=move.inflight_count,
-        )
-        for move in answer.moves
-    ]
 
 
 def _both(one: Client, other: Client) -> Client:
@@ -324,7 +287,11 @@ class GroupOperations:
             answers = await self._questions.brokers(having, lambda broker: reset(broker, dry=False))
             self._table.forget()
             require_all(answers, problem=f"group {group} could not be reset in {topic}")
-        return [move for broker_name, answer in values_of(answers) for move in moves_of(broker_name, answer)]
+        return [
+            as_value(OffsetReset, move, broker_name=broker_name)
+            for broker_name, answer in values_of(answers)
+            for move in answer.moves
+        ]
 
     async def clients(self, *, group: str, topic: str, limit: int) -> Page[Client]:
         """Clients of all brokers together, the one heard of last first."""

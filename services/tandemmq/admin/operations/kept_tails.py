@@ -22,8 +22,8 @@ from tandemmq.admin.operations.questions import (
     Questions,
     unseen_of,
 )
-from tandemmq.admin.operations.topics import moment_ms
 from tandemmq.admin.operations.values import HoldingState, KeptTail, TailMessage, TailResult, UnreadableRange, Unseen
+from tandemmq.admin.protobuf import as_value
 from tandemmq.admin.rpc import BrokerOperationsCalls
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.property_names import PROPERTY_UNIQUE_KEY
@@ -70,7 +70,7 @@ class KeptTailOperations:
         request = pb.ListKeptTailsRequest(page_size=_TAILS_MAX)
         answers = await self._questions.brokers(brokers, lambda planes: planes.operations.kept_tails(request))
         found = [
-            _kept_tail(answer.subject, view)
+            as_value(KeptTail, view, broker=answer.subject)
             for answer in answers
             if answer.value is not None
             for view in answer.value.tails
@@ -175,7 +175,7 @@ class KeptTailOperations:
             )
             for view in answer.tails:
                 if view.name == name:
-                    return _kept_tail(broker, view)
+                    return as_value(KeptTail, view, broker=broker)
             token = answer.next_page_token
             if not token:
                 break
@@ -207,10 +207,6 @@ def _asking(
 ) -> Callable[[BrokerPlanes], Awaitable[AnswerT]]:
     """The question that makes a call with this request, whatever the name means later."""
     return lambda planes: call(planes.operations, request)
-
-
-def _kept_tail(broker: str, view: pb.KeptTailView) -> KeptTail:
-    return KeptTail(broker, view.name, view.start_offset, view.end_offset, moment_ms(view.kept_time), view.reason)
 
 
 def _add(part: TailPart, records: list[tuple[int, bytes]], unreadable: list[UnreadableRange]) -> None:

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 from zlib import crc32
 
 from tandemmq.admin.cluster_state import BrokerState
-from tandemmq.admin.operations.messages import PAGE_BODY_BYTES_MAX, PAGE_MESSAGES_MAX, query_request, summary_of
+from tandemmq.admin.operations.messages import PAGE_BODY_BYTES_MAX, PAGE_MESSAGES_MAX, query_request
 from tandemmq.admin.operations.questions import (
     Answer,
     BrokerPlanes,
@@ -33,6 +33,7 @@ from tandemmq.admin.operations.questions import (
 )
 from tandemmq.admin.operations.topics import DEAD_LETTER_PREFIX
 from tandemmq.admin.operations.values import MessagePage, MessageQuery, MessageSummary, SearchOrder, Unseen
+from tandemmq.admin.protobuf import as_value
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 
@@ -192,7 +193,7 @@ class MessageSearch:
         part.scanned += answer.value.scanned_count
         for view in answer.value.messages:
             if not standing.has_taken(view.physical_offset, backwards=backwards):
-                part.found.append(summary_of(part.broker.broker_name, view))
+                part.found.append(as_value(MessageSummary, view, broker_name=part.broker.broker_name))
         part.is_over = not answer.value.next_page_token
         part.standing = replace(standing, page_token=answer.value.next_page_token)
 
@@ -388,7 +389,7 @@ class MessageTail:
                 is_cut = bool(answer.next_page_token and answer.messages)
                 end = answer.messages[-1].queue_offset + 1 if is_cut else stretch.end_offset
                 ends[name, stretch.queue_id] = end
-                found += [summary_of(name, view) for view in answer.messages]
+                found += [as_value(MessageSummary, view, broker_name=name) for view in answer.messages]
             return found
 
         fetched = await self._questions.brokers(brokers, fetch)

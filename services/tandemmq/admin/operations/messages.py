@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol, TypeAlias
 
@@ -27,7 +27,6 @@ from tandemmq.admin.operations.questions import (
     each_once,
     unseen_of,
 )
-from tandemmq.admin.operations.topics import moment_ms
 from tandemmq.admin.operations.values import (
     Message,
     MessageDetail,
@@ -40,6 +39,7 @@ from tandemmq.admin.operations.values import (
     TestReceipt,
     Unseen,
 )
+from tandemmq.admin.protobuf import as_value
 from tandemmq.client import BrokerRefused, ClientError, SendReceipt, TopicNotFound
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.record import parse_offset_message_id
@@ -60,9 +60,7 @@ __all__ = [
     "body_view",
     "copies_of",
     "judged_copies",
-    "message_of",
     "query_request",
-    "summary_of",
 ]
 
 
@@ -140,44 +138,7 @@ PAGE_BODY_BYTES_MAX: Final = 1 << 20
 """Of each message of a page; brokers end a page early when its bodies together are too many."""
 
 
-# Protobuf messages about stored messages as values, and queries as requests. The edge: protobuf stops here.
-
-
-def summary_of(broker_name: str, view: pb.MessageView) -> MessageSummary:
-    """A message as a list shows it."""
-    return MessageSummary(
-        topic=view.topic,
-        broker_name=broker_name,
-        queue_id=view.queue_id,
-        queue_offset=view.queue_offset,
-        physical_offset=view.physical_offset,
-        record_bytes=view.record_bytes,
-        message_id=view.message_id,
-        offset_message_id=view.offset_message_id,
-        tag=view.tag,
-        keys=tuple(view.keys),
-        born_ms=moment_ms(view.born_time),
-        born_host=view.born_host,
-        store_ms=moment_ms(view.store_time),
-        store_host=view.store_host,
-        reconsume_times=view.reconsume_times,
-        body_size=view.body_size,
-        body=view.body,
-    )
-
-
-def message_of(broker_name: str, view: pb.MessageView) -> Message:
-    """A message whole."""
-    summary = summary_of(broker_name, view)
-    return Message(
-        **{field.name: getattr(summary, field.name) for field in fields(summary)},
-        properties=dict(view.properties),
-        sys_flag=view.sys_flag,
-        flag=view.flag,
-        body_crc=view.body_crc,
-        compression=view.compression,
-        body_problem=view.body_problem,
-    )
+# Queries as requests. The edge: protobuf stops here.
 
 
 def query_request(
@@ -272,7 +233,7 @@ class MessageOperations:
             assert answer.failure is not None
             is_absent = answer.failure.kind is FailureKind.NOT_FOUND
             raise answer.failure.failed(answer.subject, not_found if is_absent else "the message cannot be read")
-        message = message_of(broker_name, answer.value)
+        message = as_value(Message, answer.value, broker_name=broker_name)
         copies, (consumption, unseen) = await asyncio.gather(
             copies_of(
                 self._questions, self._members.of_group(broker_name), message.physical_offset, message.record_bytes
@@ -302,7 +263,7 @@ class MessageOperations:
             request = query_request(query, start_ms=-1, end_ms=-1, limit=_RECORDS_MAX, page_token=b"")
             answer = await broker.messages.query(request)
             views = [view for view in answer.messages if view.message_id == message_id]
-            return [summary_of(broker.broker.broker_name, view) for view in views]
+            return [as_value(MessageSummary, view, broker_name=broker.broker.broker_name) for view in views]
 
         async def of_all_topics(broker: BrokerPlanes) -> list[MessageSummary]:
             answer = await broker.traces.message(message_id, "")
@@ -318,7 +279,7 @@ class MessageOperations:
                 view = await _message_or_none(broker, stored.physical_offset)
                 # The index mixes ids and keys: a message that merely has this text among its keys is another one.
                 if view is not None and view.message_id == message_id:
-                    found.append(summary_of(broker.broker.broker_name, view))
+                    found.append(as_value(MessageSummary, view, broker_name=broker.broker.broker_name))
             return found
 
         return await self._questions.brokers(readers, of_topic if topic else of_all_topics)
@@ -339,7 +300,7 @@ class MessageOperations:
         async def ask(broker: BrokerPlanes) -> list[MessageSummary]:
             view = await broker.messages.message(request)
             is_it = view.offset_message_id.upper() == message_id.upper() and topic in ("", view.topic)
-            return [summary_of(broker.broker.broker_name, view)] if is_it else []
+            return [as_value(MessageSummary, view, broker_name=broker.broker.broker_name)] if is_it else []
 
         return await self._questions.brokers(readers, ask)
 

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, TypeVar
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from tandemmq.admin.cluster_state import NameServerState
 from tandemmq.admin.operations.questions import (
     Answer,
@@ -37,6 +35,7 @@ from tandemmq.admin.operations.values import (
     TopicSummary,
     Unseen,
 )
+from tandemmq.admin.protobuf import as_message, as_value
 from tandemmq.admin.rpc import NameServerCalls
 from tandemmq.admin.texts import counted
 from tandemmq.core.clock import Clock
@@ -69,14 +68,11 @@ __all__ = [
     "dead_letter_topic",
     "difference_text",
     "extents_of",
-    "moment_ms",
     "permission_text",
-    "plain_extents",
     "retry_topic",
     "route_of",
     "system_names",
     "topic_problems",
-    "topic_request",
     "unread_queues",
 ]
 
@@ -219,64 +215,25 @@ def dead_letter_topic(group: str) -> str:
 
 def broker_topic(broker_name: str, topic: admin_pb.TopicStatus) -> BrokerTopic:
     """A topic's configuration on one broker."""
-    return BrokerTopic(
-        broker_name=broker_name,
-        read_queue_count=topic.read_queue_count,
-        write_queue_count=topic.write_queue_count,
-        permission=topic.permission,
-        message_type=topic.message_type or "NORMAL",
-    )
+    return as_value(BrokerTopic, topic, broker_name=broker_name, message_type=topic.message_type or "NORMAL")
 
 
-def topic_request(name: str, topic: BrokerTopic) -> admin_pb.UpdateTopicRequest:
-    """Makes a broker's topic be as `topic` says."""
-    return admin_pb.UpdateTopicRequest(
-        topic=name,
-        read_queue_count=topic.read_queue_count,
-        write_queue_count=topic.write_queue_count,
-        permission=topic.permission,
-        message_type=topic.message_type,
-    )
-
-
-def extents_of(broker_name: str, queues: Iterable[query_pb.QueueStatus]) -> list[Extent]:
-    """Queues with their times."""
-    return [
-        Extent(
-            broker_name=broker_name,
-            queue_id=queue.queue_id,
-            min_offset=queue.min_offset,
-            max_offset=queue.max_offset,
-            oldest_store_ms=moment_ms(queue.oldest_store_time) if queue.HasField("oldest_store_time") else -1,
-            newest_store_ms=moment_ms(queue.newest_store_time) if queue.HasField("newest_store_time") else -1,
-        )
-        for queue in queues
-    ]
-
-
-def plain_extents(broker_name: str, topic: admin_pb.TopicStatus) -> list[Extent]:
-    """The same from a broker that tells no times; queues that never held anything are left out by it."""
-    return [Extent(broker_name, queue.queue_id, queue.min_offset, queue.max_offset) for queue in topic.queues]
+def extents_of(broker_name: str, queues: Iterable[query_pb.QueueStatus | admin_pb.QueueExtent]) -> list[Extent]:
+    """Queues, of a `QueueExtent` without times; those that never held anything are left out by brokers there."""
+    return [as_value(Extent, queue, broker_name=broker_name) for queue in queues]
 
 
 def route_of(name_server: str, route: nameserver_pb.TopicRoute | None) -> Route:
     """One NameServer's answer; None: it knows no such topic."""
     if route is None:
         return Route(name_server, ())
-    queues = tuple(
-        QueueRoute(row.broker_name, row.read_queue_count, row.write_queue_count, row.permission) for row in route.queues
-    )
+    queues = tuple(as_value(QueueRoute, row) for row in route.queues)
     brokers = {
         f"{group.broker_name}:{broker_id}": group.endpoints[broker_id].client
         for group in route.brokers
         for broker_id in sorted(group.endpoints)
     }
     return Route(name_server, queues, brokers)
-
-
-def moment_ms(moment: Timestamp) -> int:
-    """Milliseconds since 1970."""
-    return int(moment.ToMilliseconds())
 
 
 # What NameServers say of topics, and which broker groups they give producers.
@@ -648,7 +605,9 @@ class TopicOperations:
         if not dry_run:
             answers = await self._questions.brokers(
                 masters,
-                lambda broker: broker.admin.update_topic(topic_request(change.name, after[broker.broker.broker_name])),
+                lambda broker: broker.admin.update_topic(
+                    as_message(admin_pb.UpdateTopicRequest, after[broker.broker.broker_name], topic=change.name)
+                ),
             )
             self._table.forget()
             require_all(answers, problem=f"topic {change.name} could not be changed")
@@ -711,7 +670,7 @@ class TopicOperations:
         answers = await self._questions.brokers(readers, lambda broker: broker.messages.queues(name))
         found = {broker_name: extents_of(broker_name, reply.queues) for broker_name, reply in values_of(answers)}
         for broker_name, status in configurations.items():
-            found.setdefault(broker_name, plain_extents(broker_name, status))
+            found.setdefault(broker_name, extents_of(broker_name, status.queues))
         return [extent for _, extents in sorted(found.items()) for extent in extents]
 
     async def _on_masters(self, name: str, broker_names: Sequence[str]) -> dict[str, tuple[BrokerTopic, list[Extent]]]:
@@ -722,7 +681,7 @@ class TopicOperations:
         )
         require_all(answers, problem=f"topic {name} cannot be looked up; nothing was changed")
         return {
-            broker_name: (broker_topic(broker_name, topic), plain_extents(broker_name, topic))
+            broker_name: (broker_topic(broker_name, topic), extents_of(broker_name, topic.queues))
             for broker_name, topic in _of_topic(answers, name).items()
         }
 
