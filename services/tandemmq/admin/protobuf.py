@@ -42,7 +42,8 @@ def as_message(message_type: type[MessageT], value: object = None, **given: obje
     if value is not None:
         _fill(message, value, given)
     for name, found in given.items():
-        _writer(message.DESCRIPTOR.fields_by_name[name])(message, found)
+        if found is not None:
+            _writer(message.DESCRIPTOR.fields_by_name[name])(message, found)
     return message
 
 

@@ -89,7 +89,7 @@ class MessageDetailDocument:
 
     @staticmethod
     def of(detail: MessageDetail) -> MessageDetailDocument:
-        """Of its value."""
+        """The detail in JSON's shape."""
         message = detail.message
         rest: dict[str, Any] = {each.name: getattr(message, each.name) for each in fields(MessageDocument)[1:]}
         return MessageDetailDocument(
@@ -510,10 +510,7 @@ def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> Non
         name: str, body: GroupBody, dry_run: DryRun = False, operations: Operations = acting
     ) -> ChangeResult:
         """Creates or changes a group."""
-        change = GroupChange(
-            name=name, ordered=body.ordered, retry_max_times=body.retry_max_times, enabled=body.enabled
-        )
-        return await operations.put_group(change, dry_run=dry_run)
+        return await operations.put_group(GroupChange(name, **body.model_dump()), dry_run=dry_run)
 
     @app.delete(
         "/api/v1/groups/{name}", tags=_TAGS_GROUP_ROUTES, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY]
@@ -633,15 +630,7 @@ def add_topic_routes(app: FastAPI, desk: OperationsDesk) -> None:
         name: str, body: TopicBody, dry_run: DryRun = False, operations: Operations = acting
     ) -> ChangeResult:
         """Creates or changes a topic, and waits until every NameServer routes to it."""
-        change = TopicChange(
-            name=name,
-            read_queue_count=body.read_queue_count,
-            write_queue_count=body.write_queue_count,
-            permission=body.permission,
-            message_type=body.message_type,
-            broker_names=body.broker_names,
-        )
-        return await operations.put_topic(change, dry_run=dry_run)
+        return await operations.put_topic(TopicChange(name, **body.model_dump()), dry_run=dry_run)
 
     @app.delete(
         "/api/v1/topics/{name}", tags=_TAGS_TOPIC_ROUTES, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY]
