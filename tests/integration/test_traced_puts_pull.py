@@ -89,8 +89,21 @@ def traced(message_id: str, start_offset: int, end_offset: int) -> TracedSend:
     )
 
 
-async def nothing_to_leave() -> None:
-    """A master follows nobody."""
+class MasterOfNobody:
+    """It serves, and nobody comes to prove anything."""
+
+    is_serving = True
+    recovery = None
+    epoch_refusal = None
+
+    def verified(self, broker_id: int, end_offset: int, connection: str) -> None:
+        pass
+
+    def superseded(self, reason: str) -> None:
+        pass
+
+    async def leave_master(self) -> None:
+        pass
 
 
 @asynccontextmanager
@@ -104,15 +117,8 @@ async def master_of(puts: TracedPuts | None) -> AsyncIterator[PeerClient]:
         log=log,
         identity=identity,
         replica=replica,
-        proof=ReplicaProof(
-            log=log,
-            replica=replica,
-            serving=lambda: True,
-            verified=lambda _id, _end, _connection: None,
-            superseded=lambda _reason: None,
-            leave_master=nothing_to_leave,
-        ),
-        serving=lambda: True,
+        proof=ReplicaProof(log=log, replica=replica, role=MasterOfNobody),
+        role=MasterOfNobody,
         traced_puts=puts,
     )
     replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server(servicer, server)

@@ -143,7 +143,7 @@ def _settle_too_far(self: QueueProgress) -> None:
 
 
 _START = "tandemmq.core.replication.master_start.MasterStart"
-_TABLE_NOT_FETCHED = ("simulation.sim_master.recover_metadata", _nothing)
+_TABLE_NOT_FETCHED = ("tandemmq.broker.master.group_recovery.recover_metadata", _nothing)
 
 _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
     Plant.ACK_BEFORE_REPORT: (("tandemmq.core.replication.master_replica.MasterReplica.submit", _submit_at_once),),
@@ -166,7 +166,7 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
         _TABLE_NOT_FETCHED,
         ("tandemmq.core.metadata.topic_table.TopicTable.apply_from_master", _take_all),
     ),
-    Plant.FENCE_IGNORED: (("simulation.sim_master.SimMaster._superseded", _ignore),),
+    Plant.FENCE_IGNORED: (("simulation.sim_master.SimMaster.superseded", _ignore),),
     Plant.COMMITTED_TOO_FAR: (("tandemmq.core.delivery.queue_progress.QueueProgress._settle", _settle_too_far),),
 }
 

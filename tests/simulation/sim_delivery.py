@@ -60,7 +60,7 @@ DELIVERIES: Final = ServiceKey[DeliveryService]("delivery")
 
 
 class SimDelivery:
-    """Owned by one run of the master. See `tandemmq.broker.broker.Broker` for the order of its steps."""
+    """Owned by one run of the master. See `tandemmq.broker.master.role.MasterRole` for the order of its steps."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class SimDelivery:
         self.storage.load()
 
     def start(self) -> None:
-        """The broker begins its work; see `tandemmq.broker.broker.Broker._start_background`."""
+        """The broker begins its work; see `tandemmq.broker.master.role.MasterRole.begin`."""
         self._process.loop.spawn(self._ticks(), name="leases")
         self._process.loop.spawn(self._progress_ticks(), name="progress")
 

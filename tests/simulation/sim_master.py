@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import simulation.sim_peer_client as peers
 from simulation.ledger import Answer, Ledger
 from simulation.member import Member
 from simulation.network import Network, PeerUnavailable
@@ -19,13 +18,8 @@ from simulation.sim_operator import ADMIN
 from simulation.sim_producer import SENDS
 from simulation.sim_replica_service import REPLICAS, SimReplicaService
 from tandemmq.broker.group_members import GroupMembers
-from tandemmq.broker.master.group_recovery import (
-    GroupRecovery,
-    GroupView,
-    cut_progress,
-    recover_leases,
-    recover_metadata,
-)
+from tandemmq.broker.leases import LeaseStorage
+from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, cut_progress, fetch_metadata
 from tandemmq.broker.master.ha_listener import HaListener
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.replica_identity import ReplicaIdentity
@@ -50,7 +44,7 @@ STOP_LIMIT_MS: Final = 5_000
 class SimMaster:
     """One run of broker id 0: recover, hear the group, fetch what another has more, listen, register, serve.
 
-    What is done here in which order is that of `tandemmq.broker.broker.Broker`.
+    What is done here in which order is that of `tandemmq.broker.master.role.MasterRole`, and of `Broker` around it.
     """
 
     def __init__(
@@ -109,7 +103,7 @@ class SimMaster:
             replica=self.replica,
             store=self.store,
             recovering=self._recovering,
-            superseded=self._superseded,
+            superseded=self.superseded,
         )
         self._members = GroupMembers(identity, view=lambda: self._registration.view, stated_master="")
         self._recovery = GroupRecovery(
@@ -174,6 +168,34 @@ class SimMaster:
         """The consumer group's first unfinished message by queue id."""
         return self._delivery.committed()
 
+    # What members ask of its role; see `tandemmq.broker.master.role.MasterRole`.
+
+    holds_copies: Final = False
+
+    @property
+    def is_serving(self) -> bool:
+        return self.ready
+
+    @property
+    def leases(self) -> LeaseStorage:
+        return self._delivery.storage
+
+    @property
+    def epoch_refusal(self) -> str | None:
+        return "this broker is the master, and serves" if self.ready else None
+
+    def verified(self, broker_id: int, end_offset: int, connection: str) -> None:
+        if self._replica is not None:
+            self._replica.verified(broker_id, end_offset, peer=connection, now_ms=self._process.clock.monotonic_ms())
+
+    def superseded(self, reason: str) -> None:
+        if self.ready:
+            self._journal.note(self._member.name, f"is superseded: {reason}")
+            self._member.must_stop(self._process)
+
+    async def leave_master(self) -> None:
+        """It follows nobody."""
+
     @property
     def waiting(self) -> Wait | None:
         """What its start waits for."""
@@ -197,18 +219,14 @@ class SimMaster:
                 store=self.store,
                 identity=self._identity,
                 replica=self.replica,
-                serving=lambda: self.ready,
-                verified=self._verified,
-                superseded=self._superseded,
-                leave_master=_no_master,
+                role=self,
                 tables=self.tables,
-                leases=self._delivery.storage,
             ),
         )
         self._role = self._process.loop.spawn(self._run(is_whole=not report.may_have_lost), name="master")
 
     async def stop(self) -> None:
-        """See `tandemmq.broker.broker.Broker._stop`."""
+        """See `tandemmq.broker.broker.Broker._stop` and `MasterRole.end`."""
         self._refusal = "the broker is stopping"
         await self._registration.unregister()
         if self._role is not None:
@@ -295,25 +313,7 @@ class SimMaster:
             self._serve()
 
     async def _fetch_metadata(self, endpoints: Sequence[str], is_behind: bool) -> None:
-        """See `tandemmq.broker.broker.Broker._fetch_metadata`."""
-        has_leases = False
-        for endpoint in endpoints:
-            try:
-                peer = peers.SimPeerClient(endpoint)
-                await recover_metadata(peer, self.tables, self._delivery.storage)  # type: ignore[arg-type]
-            except PeerUnavailable:
-                if is_behind or self.tables.damaged:
-                    raise
-            try:
-                peer = peers.SimPeerClient(endpoint)
-                has_leases = has_leases or await recover_leases(
-                    peer,  # type: ignore[arg-type]
-                    self.tables,
-                    self._delivery.storage,
-                    replace=is_behind,
-                )
-            except PeerUnavailable:
-                pass
+        await fetch_metadata(endpoints, self.tables, self._delivery.storage, is_behind=is_behind)
 
     def _recovering(self) -> str:
         if self.ready:
@@ -326,11 +326,6 @@ class SimMaster:
         if waiting is not None:
             self._journal.note(self._member.name, f"waits: {waiting.reason}")
         self._registration.changed()
-
-    def _superseded(self, reason: str) -> None:
-        if self.ready:
-            self._journal.note(self._member.name, f"is superseded: {reason}")
-            self._member.must_stop(self._process)
 
     def _serve(self) -> None:
         clock = self._process.clock
@@ -365,11 +360,3 @@ class SimMaster:
     def _flushed(self) -> None:
         if self._write_path is not None:
             self._write_path.flushed()
-
-    def _verified(self, broker_id: int, end_offset: int, connection: str) -> None:
-        if self._replica is not None:
-            self._replica.verified(broker_id, end_offset, peer=connection, now_ms=self._process.clock.monotonic_ms())
-
-
-async def _no_master() -> None:
-    """It follows nobody."""

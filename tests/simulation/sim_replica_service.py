@@ -6,16 +6,17 @@ See `tandemmq.broker.peer_api.replica.ReplicaServicer` and `tandemmq.broker.peer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from simulation.network import PeerUnavailable, ServiceKey
-from tandemmq.broker.leases import LeaseChange, LeasePosition, LeaseSource
+from tandemmq.broker.leases import LeaseChange, LeasePosition
 from tandemmq.broker.metadata_tables import MetadataTables
+from tandemmq.broker.peer_api.metadata import MetadataRole
 from tandemmq.broker.peer_client import EpochPromise, ReplicaClaim
 from tandemmq.broker.replica_identity import ReplicaIdentity
-from tandemmq.broker.replica_proof import ReplicaProof
+from tandemmq.broker.replica_proof import ProvingRole, ReplicaProof
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.replication.log_history import LogExtent, LogHistory, LogRange
 from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
@@ -78,6 +79,14 @@ class ReplicaService(Protocol):
 REPLICAS: Final = ServiceKey[ReplicaService]("replica")
 
 
+class AskedRole(ProvingRole, MetadataRole, Protocol):
+    """What the broker is in its group, as far as members have to know."""
+
+    @property
+    def epoch_refusal(self) -> str | None:
+        """Why no other member may begin an epoch now; None: it may."""
+
+
 class SimReplicaService:
     """Answers from the local log."""
 
@@ -87,34 +96,22 @@ class SimReplicaService:
         store: MessageStore,
         identity: BrokerIdentity,
         replica: ReplicaIdentity,
-        serving: Callable[[], bool],
-        verified: Callable[[int, int, str], None],
-        superseded: Callable[[str], None],
-        leave_master: Callable[[], Awaitable[None]],
+        role: AskedRole,
         tables: MetadataTables,
-        leases: LeaseSource,
     ) -> None:
         self._store = store
         self._identity = identity
         self._replica = replica
-        self._serving = serving
+        self._role = role
         self._tables = tables
-        self._leases = leases
-        self._proof = ReplicaProof(
-            log=store,
-            replica=replica,
-            serving=serving,
-            verified=verified,
-            superseded=superseded,
-            leave_master=leave_master,
-        )
+        self._proof = ReplicaProof(log=store, replica=replica, role=lambda: role)
 
     async def log(self) -> PeerLog:
         store, replica = self._store, self._replica
         return PeerLog(
             extent=LogExtent(min_offset=store.min_offset, end_offset=store.end_offset),
             segment_bytes=store.segment_bytes,
-            serving=self._serving(),
+            serving=self._role.is_serving,
             broker_id=self._identity.broker_id,
             flushed_offset=store.flushed_offset,
             disk_id=replica.disk_id,
@@ -148,8 +145,8 @@ class SimReplicaService:
         return self._proof.history if is_equal else None
 
     async def promise_epoch(self, epoch: int, disk_id: str) -> EpochPromise:
-        if self._identity.is_master and self._serving():
-            raise PeerUnavailable("this broker is the master, and serves")
+        if (refusal := self._role.epoch_refusal) is not None:
+            raise PeerUnavailable(refusal)
         promised = await self._proof.promise(epoch, disk_id)
         return EpochPromise(promised, self._replica.greatest_epoch, self._store.end_offset)
 
@@ -168,7 +165,8 @@ class SimReplicaService:
     async def leases(self, known: LeasePosition, *, accept_copy: bool) -> LeaseChange:
         if not accept_copy:
             self._refuse_on_slave()
-        if not self._leases.is_open or (change := await self._leases.changes_since(known)) is None:
+        leases = self._role.leases
+        if not leases.is_open or (change := await leases.changes_since(known)) is None:
             raise PeerUnavailable("no leases are loaded here, or a snapshot was made meanwhile; ask again")
         return change
 
@@ -181,7 +179,7 @@ class SimReplicaService:
             pass
 
     def _refuse_on_slave(self) -> None:
-        if not self._identity.is_master:
+        if self._role.holds_copies:
             raise PeerUnavailable("this broker is a slave; ask its master")
 
     def _check(self, item: LogRange) -> None:

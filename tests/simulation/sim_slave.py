@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from simulation.member import Member
 from simulation.network import Network
@@ -56,7 +57,7 @@ class SimSlave:
         self.tables = MetadataTables(member.disk, process.clock, topics_changed=self._topics_changed)
         self._identity = identity = BrokerIdentity(CLUSTER_NAME, BROKER_NAME, member.broker_id)
         self.replica = ReplicaIdentity(member.disk, identity, new_disk_id=member.new_disk_id)
-        self._lease_copy = LeaseCopy(member.disk)
+        self.leases = LeaseCopy(member.disk)
         self._registration = BrokerRegistration(
             process=process,
             network=network,
@@ -85,6 +86,22 @@ class SimSlave:
     def following(self) -> bool:
         """True while a connection to the master is open, as far as this side knows."""
         return self._follower is not None and self._follower.state == "transfer"
+
+    # What members ask of its role; see `tandemmq.broker.slave.role.SlaveRole`.
+
+    holds_copies: Final = True
+    is_serving: Final = True
+    epoch_refusal: Final = None
+
+    def verified(self, broker_id: int, end_offset: int, connection: str) -> None:
+        """It takes no proof."""
+
+    def superseded(self, reason: str) -> None:
+        """It holds no place."""
+
+    async def leave_master(self) -> None:
+        if self._follower is not None:
+            await self._follower.leave_master()
 
     @property
     def problem(self) -> str:
@@ -116,12 +133,8 @@ class SimSlave:
                 store=self.store,
                 identity=self._identity,
                 replica=self.replica,
-                serving=lambda: True,
-                verified=lambda broker_id, end_offset, connection: None,
-                superseded=lambda reason: None,
-                leave_master=self._leave_master,
+                role=self,
                 tables=self.tables,
-                leases=self._lease_copy,
             ),
         )
         self._follower = Follower(
@@ -144,7 +157,7 @@ class SimSlave:
             tables=self.tables.by_file,
             master=self._members.master_metadata,
             applied=self.tables.applied_from_master,
-            leases=self._lease_copy,
+            leases=self.leases,
             accepted=lambda: self._follower is not None and self._follower.has_accepted_master,
         )
         self._roles = [
@@ -165,16 +178,12 @@ class SimSlave:
         await self._registration.unregister(is_log_closed=True)
 
     def close_files(self) -> None:
-        self._lease_copy.close()
+        self.leases.close()
         self.tables.persist_all()
         self.store.close()
 
     def _topics_changed(self) -> None:
         self._registration.changed()
-
-    async def _leave_master(self) -> None:
-        if self._follower is not None:
-            await self._follower.leave_master()
 
     def _flushed(self) -> None:
         if self._follower is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -36,33 +36,43 @@ class Drained:
     waited_ms: int
 
 
+class DepartingRole(Protocol):
+    """What the broker is in its group, as far as that keeps it."""
+
+    @property
+    def drain_grace_ms(self) -> int:
+        """How long it serves those who have not noticed yet; 0 where nobody would."""
+
+    @property
+    def waiting_count(self) -> int:
+        """Sends without an answer yet."""
+
+    def slaves(self) -> Sequence[SlaveView]:
+        """Those connected."""
+
+
 class Departure:
     """One per broker. `run` it in the broker's task group; event loop only.
 
-    `leave` tells NameServers and probes; `refuse` ends the taking of messages. A slave has no `grace_ms` to give and
-    nothing to refuse.
+    `leave` tells NameServers and probes; `refuse` ends the taking of messages.
     """
 
     def __init__(
         self,
         *,
         clock: Clock,
-        grace_ms: int,
+        role: Callable[[], DepartingRole],
         default_limit_ms: int,
         leave: Callable[[], Awaitable[None]],
         refuse: Callable[[], None],
-        waiting_count: Callable[[], int],
-        slaves: Callable[[], Sequence[SlaveView]],
         end_offset: Callable[[], int],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._clock = clock
-        self._grace_ms = grace_ms
+        self._role = role
         self._default_limit_ms = default_limit_ms
         self._leave = leave
         self._refuse = refuse
-        self._waiting_count = waiting_count
-        self._slaves = slaves
         self._end_offset = end_offset
         self._sleep = sleep
         self._begun = asyncio.Event()
@@ -95,7 +105,7 @@ class Departure:
         limit_ms = limit_ms or self._default_limit_ms
         started_ms = self._clock.monotonic_ms()
         if not self._begun.is_set():
-            self._refuse_at_ms = started_ms + min(self._grace_ms, limit_ms // 2)
+            self._refuse_at_ms = started_ms + min(self._role().drain_grace_ms, limit_ms // 2)
             self._begun.set()
         self._note_slaves()
         while not self._is_over() and self._clock.monotonic_ms() - started_ms < limit_ms:
@@ -118,13 +128,13 @@ class Departure:
 
     def _is_over(self) -> bool:
         """Nothing that could still be waited for. A slave that went away, as all do at an uninstallation, is not."""
-        if not self._has_refused or self._waiting_count():
+        if not self._has_refused or self._role().waiting_count:
             return False
         end_offset = self._end_offset()
-        return all(slave.acked_offset >= end_offset for slave in self._slaves() if _key(slave) in self._held)
+        return all(slave.acked_offset >= end_offset for slave in self._role().slaves() if _key(slave) in self._held)
 
     def _note_slaves(self) -> None:
-        for slave in self._slaves():
+        for slave in self._role().slaves():
             key = _key(slave)
             if slave.in_sync or key in self._held:
                 self._held[key] = max(slave.acked_offset, self._held.get(key, 0))

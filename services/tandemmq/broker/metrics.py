@@ -14,10 +14,12 @@ from typing import Final, NamedTuple, Protocol
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.sessions import ClientSessions
+from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS, NODE_TYPE
+from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.put import DeliveryCounts, DeliveryMeter, PutMeter, TopicPuts
 from tandemmq.broker.queue_reader import DamagedEntries
-from tandemmq.broker.settings import BrokerSettings
+from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.broker.slave.follower import Follower
 from tandemmq.broker.write_path import WritePath
 from tandemmq.core.clock import Clock
@@ -25,25 +27,20 @@ from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.queue_progress import Backlog
 from tandemmq.core.histogram import Histogram
 from tandemmq.core.message.stored_message import read_store_timestamp_ms
-from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import (
     PERM_READ,
     PERM_READ_WRITE,
     TopicTable,
-    is_system_topic,
     system_subscription_groups,
 )
 from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
-from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.core.storage.disk import Disk, DiskUsage
 from tandemmq.core.storage.kept_tail import kept_tails
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.core.tracing.send_spans import OffsetTimeline
 from tandemmq.service.command_line import VERSION
-from tandemmq.service.loop_meter import LoopMeter
 from tandemmq.service.metrics.exposition import OTHER, MetricFamily, MetricSamples, SeriesLimit
-from tandemmq.service.name_server_link import NameServerLinks
 
 __all__ = [
     "BrokerMetrics",
@@ -51,6 +48,7 @@ __all__ = [
     "ConsumerMetrics",
     "LagAge",
     "MasterMetrics",
+    "MasterRoleMetrics",
     "MessageMetrics",
     "RetentionFigures",
     "SlaveMetrics",
@@ -186,13 +184,13 @@ class ClientMetrics:
         sessions: ClientSessions,
         client_api: ClientApi,
         client_plane: ClientPlane,
-        write_path: WritePath,
+        waiting_sends: Callable[[], int],
         group_limit: SeriesLimit[str],
     ) -> None:
         self._sessions = sessions
         self._client_api = client_api
         self._client_plane = client_plane
-        self._write_path = write_path
+        self._waiting_sends = waiting_sends
         self._group_limit = group_limit
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
@@ -200,7 +198,7 @@ class ClientMetrics:
         samples.add("rocketmq_broker_clients", len(self._sessions))
         samples.add("rocketmq_broker_client_connections", self._client_plane.connection_count)
         samples.add_counts("rocketmq_broker_client_plane_events_total", self._client_plane.counters)
-        samples.add("rocketmq_processor_watermark", self._write_path.waiting_count, "send")
+        samples.add("rocketmq_processor_watermark", self._waiting_sends(), "send")
         samples.add("rocketmq_processor_watermark", self._client_api.waiting_receive_count, "receive")
         await self._tell_sessions(samples, turn)
 
@@ -540,6 +538,66 @@ _NO_PUTS: Final = dict.fromkeys(PutStatus.__members__, 0)
 """A counter that is there from the start: a rate over one that appears with the first failure would miss that one."""
 
 
+class MasterRoleMetrics:
+    """What a master tells, and a slave does not: what is put and delivered, and how far its slaves are."""
+
+    def __init__(
+        self,
+        parts: BrokerParts,
+        *,
+        write_path: WritePath,
+        recovery: GroupRecovery,
+        replica: MasterReplica,
+        lag_age: LagAge,
+    ) -> None:
+        settings, puts = parts.settings, parts.observability.put_meter
+        self._parts = parts
+        self._write_path = write_path
+        self._recovery = recovery
+        pair_limit: SeriesLimit[tuple[str, str]] = SeriesLimit(settings.metrics_series_max)
+        self._slaves = MasterMetrics(
+            slaves=replica.slaves,
+            lag_age=lag_age,
+            refused_connections=lambda: write_path.refused_counts,
+            refused_report_count=lambda: write_path.refused_report_count,
+            puts=puts,
+            needed_slaves=settings.needed_replicas - 1,
+        )
+        self._messages = MessageMetrics(
+            puts=puts,
+            deliveries=parts.client_api.delivery_meter,
+            topics=parts.topics,
+            is_system_topic=parts.is_system_topic,
+            preset=f"{settings.broker_role}/{settings.flush_disk_type}",
+            topic_limit=SeriesLimit(settings.metrics_series_max),
+            pair_limit=pair_limit,
+        )
+        self._consumers = ConsumerMetrics(
+            leases=parts.leases,
+            store=parts.store,
+            has_topic=lambda name: parts.topics.get(name) is not None,
+            clock=parts.clock,
+            pair_limit=pair_limit,
+        )
+
+    async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
+        """Adds its samples."""
+        samples.add("rocketmq_broker_writable", _permission(self._parts) == PERM_READ_WRITE)
+        samples.add("rocketmq_broker_waiting_sends", self._write_path.waiting_count)
+        samples.add_counts("rocketmq_broker_messages_put_total", _NO_PUTS | self._write_path.put_counts)
+        samples.add("rocketmq_store_ha_start_waiting_seconds", self._recovery.waited_ms / 1_000)
+        self._slaves.tell(samples)
+        await self._messages.tell(samples, turn)
+        await self._consumers.tell(samples, turn)
+
+
+def _permission(parts: BrokerParts) -> int:
+    """What clients may do here now."""
+    if parts.refusal is not None:
+        return 0
+    return PERM_READ if parts.store.refusal is not None else PERM_READ_WRITE
+
+
 class BrokerMetrics:
     """Collects what is in `catalogue.py`. Event loop only.
 
@@ -548,96 +606,32 @@ class BrokerMetrics:
 
     def __init__(
         self,
+        parts: BrokerParts,
         *,
-        settings: BrokerSettings,
-        identity: BrokerIdentity,
-        clock: Clock,
-        store: MessageStore,
-        disk: Disk,
-        replica: MasterReplica,
-        follower: Follower,
-        write_path: WritePath,
-        put_meter: PutMeter,
-        client_api: ClientApi,
-        client_plane: ClientPlane,
-        leases: LeaseTable,
-        sessions: ClientSessions,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        links: NameServerLinks,
-        loop_meter: LoopMeter,
-        lag_age: LagAge,
-        current_settings: Callable[[], BrokerSettings],
-        flush_seconds: Mapping[str, Histogram],
+        settings: RuntimeSettings,
         retention: RetentionFigures,
-        refusal: Callable[[], str | None],
-        span_counts: Callable[[], Mapping[str, int]],
-        epoch: Callable[[], int],
-        start_waited_ms: Callable[[], int],
-        is_log_damaged: Callable[[], bool],
         problem_count: Callable[[], int],
-        damaged_entries: DamagedEntries,
     ) -> None:
-        """`flush_seconds` by what is flushed; `span_counts` by what became of spans."""
-        self._settings = settings
-        self._clock = clock
-        self._store = store
-        self._write_path = write_path
-        self._topics = topics
-        self._groups = groups
-        self._links = links
-        self._loop_meter = loop_meter
-        self._refusal = refusal
-        self._span_counts = span_counts
-        self._epoch = epoch
-        self._start_waited_ms = start_waited_ms
-        self._is_log_damaged = is_log_damaged
+        identity = parts.identity
+        self._parts = parts
         self._problem_count = problem_count
-        self._started_ms = clock.monotonic_ms()
+        self._started_ms = parts.clock.monotonic_ms()
         self._base = (identity.cluster, NODE_TYPE, identity.broker_name, str(identity.broker_id))
-        pair_limit: SeriesLimit[tuple[str, str]] = SeriesLimit(settings.metrics_series_max)
-        self._messages = MessageMetrics(
-            puts=put_meter,
-            deliveries=client_api.delivery_meter,
-            topics=topics,
-            is_system_topic=lambda name: is_system_topic(
-                name, cluster=identity.cluster, broker_name=identity.broker_name
-            ),
-            preset=f"{settings.broker_role}/{settings.flush_disk_type}",
-            topic_limit=SeriesLimit(settings.metrics_series_max),
-            pair_limit=pair_limit,
-        )
-        self._consumers = ConsumerMetrics(
-            leases=leases,
-            store=store,
-            has_topic=lambda name: topics.get(name) is not None,
-            clock=clock,
-            pair_limit=pair_limit,
-        )
-        self._master = MasterMetrics(
-            slaves=replica.slaves,
-            lag_age=lag_age,
-            refused_connections=lambda: write_path.refused_counts,
-            refused_report_count=lambda: write_path.refused_report_count,
-            puts=put_meter,
-            needed_slaves=settings.needed_replicas - 1,
-        )
-        self._slave = SlaveMetrics(follower)
         self._store_metrics = StoreMetrics(
-            store=store,
-            disk=disk,
-            clock=clock,
-            flush_seconds=flush_seconds,
+            store=parts.store,
+            disk=parts.disk,
+            clock=parts.clock,
+            flush_seconds={"log": parts.workers.log.durations_s, "queues": parts.workers.queues.durations_s},
             retention=retention,
-            disk_warning_ratio=lambda: current_settings().disk_space_warning_level_ratio,
-            damaged_entries=damaged_entries,
+            disk_warning_ratio=lambda: settings.current.disk_space_warning_level_ratio,
+            damaged_entries=parts.damaged_entries,
         )
         self._clients = ClientMetrics(
-            sessions=sessions,
-            client_api=client_api,
-            client_plane=client_plane,
-            write_path=write_path,
-            group_limit=SeriesLimit(settings.metrics_series_max),
+            sessions=parts.sessions,
+            client_api=parts.client_api,
+            client_plane=parts.client_plane,
+            waiting_sends=lambda: parts.role.waiting_count,
+            group_limit=SeriesLimit(parts.settings.metrics_series_max),
         )
         self._is_recovered = False
 
@@ -655,41 +649,25 @@ class BrokerMetrics:
         return samples.families()
 
     def _tell_process(self, samples: MetricSamples) -> None:
-        settings, meter = self._settings, self._loop_meter
-        role, flush_disk_type = str(settings.broker_role), str(settings.flush_disk_type)
+        parts, meter = self._parts, self._parts.loop_meter
+        role, flush_disk_type = str(parts.settings.broker_role), str(parts.settings.flush_disk_type)
         samples.add("rocketmq_broker_info", 1, role, flush_disk_type, VERSION)
-        samples.add("rocketmq_broker_uptime_seconds", (self._clock.monotonic_ms() - self._started_ms) / 1_000)
+        samples.add("rocketmq_broker_uptime_seconds", (parts.clock.monotonic_ms() - self._started_ms) / 1_000)
         samples.add("rocketmq_broker_event_loop_stalls_total", meter.stall_count)
         samples.add("rocketmq_broker_event_loop_stalled_seconds_total", meter.stalled_s)
         samples.add("rocketmq_broker_event_loop_longest_stall_seconds", meter.longest_stall_s)
-        for link in self._links.links:
+        for link in parts.links.links:
             samples.add("rocketmq_route_age_seconds", link.silent_ms / 1_000, link.address)
-        samples.add_counts("rocketmq_trace_spans_total", self._span_counts())
+        samples.add_counts("rocketmq_trace_spans_total", parts.observability.span_counts())
 
     async def _tell_broker(self, samples: MetricSamples) -> None:
-        turn = TurnLimit(self._clock)
+        parts, turn = self._parts, TurnLimit(self._parts.clock)
         samples.add("rocketmq_broker_problems", self._problem_count())
-        samples.add("rocketmq_store_log_damaged", self._is_log_damaged())
-        samples.add("rocketmq_store_ha_epoch", self._epoch())
-        samples.add("rocketmq_topic_number", len(self._topics))
-        samples.add("rocketmq_consumer_group_number", len(self._groups))
-        samples.add("rocketmq_broker_permission", self._permission)
+        samples.add("rocketmq_store_log_damaged", bool(parts.log_damage))
+        samples.add("rocketmq_store_ha_epoch", parts.member.history.last_epoch)
+        samples.add("rocketmq_topic_number", len(parts.topics))
+        samples.add("rocketmq_consumer_group_number", len(parts.groups))
+        samples.add("rocketmq_broker_permission", _permission(parts))
         await self._store_metrics.tell(samples)
         await self._clients.tell(samples, turn)
-        if self._settings.is_master:
-            samples.add("rocketmq_broker_writable", self._permission == PERM_READ_WRITE)
-            samples.add("rocketmq_broker_waiting_sends", self._write_path.waiting_count)
-            samples.add_counts("rocketmq_broker_messages_put_total", _NO_PUTS | self._write_path.put_counts)
-            samples.add("rocketmq_store_ha_start_waiting_seconds", self._start_waited_ms() / 1_000)
-            self._master.tell(samples)
-            await self._messages.tell(samples, turn)
-            await self._consumers.tell(samples, turn)
-        else:
-            self._slave.tell(samples)
-
-    @property
-    def _permission(self) -> int:
-        """What clients may do here now."""
-        if self._refusal() is not None:
-            return 0
-        return PERM_READ if self._store.refusal is not None else PERM_READ_WRITE
+        await parts.role.tell(samples, turn)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.record_walk import record_boundaries, record_boundary_before
 
-__all__ = ["CommonEnd", "LocalLog", "ReplicaProof", "digest_of", "find_common_end"]
+__all__ = ["CommonEnd", "LocalLog", "ProvingRole", "ReplicaProof", "digest_of", "find_common_end"]
 
 
 class LocalLog(Protocol):
@@ -45,31 +45,32 @@ class LocalLog(Protocol):
         """SHA-256 of a range; safe on another thread."""
 
 
+class ProvingRole(Protocol):
+    """What the broker is in its group, as far as a proof concerns it."""
+
+    @property
+    def is_serving(self) -> bool:
+        """It may vouch for its log."""
+
+    def verified(self, broker_id: int, end_offset: int, connection: str) -> None:
+        """A proof: one past the last byte that is equal, and the connection that it was made for."""
+
+    def superseded(self, reason: str) -> None:
+        """Why another master must have taken our place: a member follows a later epoch."""
+
+    async def leave_master(self) -> None:
+        """Ends a slave's connection, and returns when no byte comes any more."""
+
+
 class ReplicaProof:
     """Compares what a member says of its log with the local one. It proves no more than what was asked about: the bytes
     of its tail, while we serve.
     """
 
-    def __init__(
-        self,
-        *,
-        log: LocalLog,
-        replica: ReplicaIdentity,
-        serving: Callable[[], bool],
-        verified: Callable[[int, int, str], None],
-        superseded: Callable[[str], None],
-        leave_master: Callable[[], Awaitable[None]],
-    ) -> None:
-        """`verified` hears of each proof: broker id, one past the last byte that is equal, and the connection that it
-        was made for. `superseded` hears why another master must have taken our place: a member follows a later epoch.
-        `leave_master` ends a slave's connection, and returns when no byte comes any more.
-        """
+    def __init__(self, *, log: LocalLog, replica: ReplicaIdentity, role: Callable[[], ProvingRole]) -> None:
         self._log = log
         self._replica = replica
-        self._serving = serving
-        self._verified = verified
-        self._superseded = superseded
-        self._leave_master = leave_master
+        self._role = role
 
     @property
     def history(self) -> LogHistory:
@@ -80,7 +81,7 @@ class ReplicaProof:
         """Promises a starting master to take no byte of an earlier epoch, and drops the master that is followed."""
         if not await self._replica.promise(epoch, disk_id):
             return False
-        await self._leave_master()
+        await self._role().leave_master()
         return True
 
     def holds(self, item: LogRange) -> bool:
@@ -95,14 +96,14 @@ class ReplicaProof:
         """Whether the member's tail is ours, by its digest. A proof counts for the connection it names; without one it
         is an answer and no more. The member is remembered before its proof counts: our next start asks it.
         """
-        if not self._serving():
+        if not self._role().is_serving:
             return False
         last_epoch = self._replica.history.last_epoch
         if member.epoch > last_epoch:
-            self._superseded(f"broker {member.broker_id} follows epoch {member.epoch}, and ours is {last_epoch}")
+            self._role().superseded(f"broker {member.broker_id} follows epoch {member.epoch}, and ours is {last_epoch}")
             return False
         if member.epoch == last_epoch > 0 and member.end_offset > self._log.end_offset:
-            self._superseded(
+            self._role().superseded(
                 f"broker {member.broker_id} holds {member.end_offset} bytes of epoch {last_epoch}, "
                 f"and we have {self._log.end_offset}"
             )
@@ -113,7 +114,7 @@ class ReplicaProof:
             is_equal = self.holds(tail) and await self.digest(tail) == digest
         if is_equal and connection:
             await self._replica.remember(member)
-            self._verified(member.broker_id, tail.end_offset, connection)
+            self._role().verified(member.broker_id, tail.end_offset, connection)
         return is_equal
 
 

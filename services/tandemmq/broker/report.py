@@ -8,31 +8,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from tandemmq.broker.client_api.plane import ClientPlane
-from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.group_members import PeerProbes, ProbeTarget, probe_targets
 from tandemmq.broker.master.group_recovery import GroupRecovery
-from tandemmq.broker.master.ha_listener import HaListener
-from tandemmq.broker.metadata_tables import MetadataTables
-from tandemmq.broker.metrics import LagAge
-from tandemmq.broker.put import DeliveryMeter, PutMeter
-from tandemmq.broker.replica_identity import ReplicaIdentity
-from tandemmq.broker.settings import BrokerSettings
+from tandemmq.broker.master.role import MasterRole
+from tandemmq.broker.parts import BrokerParts
+from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.broker.slave.follower import Follower
-from tandemmq.broker.write_path import WritePath
-from tandemmq.core.clock import Clock
-from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.core.histogram import HistogramReading
 from tandemmq.core.metadata.metadata_store import MetadataFile
-from tandemmq.core.replication.master_replica import MasterReplica
-from tandemmq.core.routing.values import BrokerIdentity
-from tandemmq.core.storage.disk import Disk, DiskError, DiskUsage
+from tandemmq.core.storage.disk import DiskError, DiskUsage
 from tandemmq.core.storage.kept_tail import kept_tails
-from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.service.command_line import VERSION
-from tandemmq.service.loop_meter import LoopMeter
-from tandemmq.service.name_server_link import NameServerLinks
 from tandemmq.service.page_cache import resident_bytes
 
 __all__ = ["BrokerReport"]
@@ -44,63 +32,20 @@ _TICKS_PER_LOOK: Final = 5
 
 
 class BrokerReport:
-    """Answers what BrokerAdminService asks of the broker as a whole. `refusal`: why it serves no clients now;
-    `log_damage`: what was wrong with the log's tail at the start, or empty."""
+    """Answers what BrokerAdminService asks of the broker as a whole."""
 
     def __init__(
         self,
-        settings: BrokerSettings,
+        parts: BrokerParts,
         *,
-        identity: BrokerIdentity,
-        clock: Clock,
-        store: MessageStore,
-        disk: Disk,
-        replica: MasterReplica,
-        follower: Follower,
-        write_path: WritePath,
-        leases: LeaseTable,
-        sessions: ClientSessions,
-        client_plane: ClientPlane,
-        links: NameServerLinks,
-        loop_meter: LoopMeter,
-        ha: HaListener,
-        lag_age: LagAge,
-        puts: PutMeter,
-        deliveries: DeliveryMeter,
-        tables: MetadataTables,
-        current_settings: Callable[[], BrokerSettings],
-        refusal: Callable[[], str | None],
-        member: ReplicaIdentity,
-        recovery: GroupRecovery,
+        settings: RuntimeSettings,
         retention_problems: Callable[[], Sequence[str]],
-        log_damage: Callable[[], str],
     ) -> None:
-        self._settings = settings
-        self._identity = identity
-        self._clock = clock
-        self._store = store
-        self._disk = disk
-        self._replica = replica
-        self._follower = follower
-        self._write_path = write_path
-        self._leases = leases
-        self._sessions = sessions
-        self._client_plane = client_plane
-        self._links = links
-        self._loop_meter = loop_meter
-        self._ha = ha
-        self._lag_age = lag_age
-        self._puts = puts
-        self._deliveries = deliveries
-        self._tables = tables
-        self._current_settings = current_settings
-        self._refusal = refusal
-        self._member = member
-        self._recovery = recovery
+        self._parts = parts
+        self._runtime_settings = settings
         self._retention_problems = retention_problems
-        self._log_damage = log_damage
-        self._started_ms = clock.monotonic_ms()
-        self._peer_probes = PeerProbes(clock=clock, targets=self._probe_targets)
+        self._started_ms = parts.clock.monotonic_ms()
+        self._peer_probes = PeerProbes(clock=parts.clock, targets=self._probe_targets)
         self._disk_usage: DiskUsage | None = None
         self._kept_tails: list[str] = []
 
@@ -111,72 +56,72 @@ class BrokerReport:
             with contextlib.suppress(DiskError):
                 self._disk_usage, self._kept_tails = await asyncio.to_thread(self._look_at_disk)
             for _ in range(_TICKS_PER_LOOK):
-                self._lag_age.tick()
+                self._parts.role.second_passed()
                 await asyncio.sleep(_TICK_S)
 
     def _look_at_disk(self) -> tuple[DiskUsage, list[str]]:
-        return self._disk.usage(), [tail.path for tail in kept_tails(self._disk)]
+        disk = self._parts.disk
+        return disk.usage(), [tail.path for tail in kept_tails(disk)]
 
     def status(self) -> pb.GetBrokerStatusResponse:
         """The answer of GetBrokerStatus: of a slave with its link, of a master with its slaves'."""
-        settings, store, write_path, meter = self._settings, self._store, self._write_path, self._loop_meter
+        parts, settings, store, meter = self._parts, self._parts.settings, self._parts.store, self._parts.loop_meter
+        puts = parts.observability.put_meter
         status = pb.GetBrokerStatusResponse(
-            cluster=self._identity.cluster,
-            broker_name=self._identity.broker_name,
-            broker_id=self._identity.broker_id,
+            cluster=parts.identity.cluster,
+            broker_name=parts.identity.broker_name,
+            broker_id=parts.identity.broker_id,
             role=str(settings.broker_role),
             flush_disk_type=str(settings.flush_disk_type),
             version=VERSION,
-            uptime_seconds=(self._clock.monotonic_ms() - self._started_ms) // 1000,
+            uptime_seconds=(parts.clock.monotonic_ms() - self._started_ms) // 1000,
             min_offset=store.min_offset,
             end_offset=store.end_offset,
             flushed_offset=store.flushed_offset,
             dispatched_offset=store.dispatched_offset,
-            put_counts=write_path.put_counts,
-            refused_counts=write_path.refused_counts,
-            waiting_send_count=write_path.waiting_count,
+            waiting_send_count=parts.role.waiting_count,
             resident_bytes=resident_bytes(),
-            client_count=len(self._sessions),
-            write_refusal=self._refusal() or store.refusal or "",
+            client_count=len(parts.sessions),
+            write_refusal=parts.refusal or store.refusal or "",
             kept_tails=self._kept_tails,
-            needed_slave_count=settings.master_options().needed_slaves if settings.is_master else 0,
-            client_plane_counts=self._client_plane.counters,
-            client_connection_count=self._client_plane.connection_count,
+            client_plane_counts=parts.client_plane.counters,
+            client_connection_count=parts.client_plane.connection_count,
             event_loop=pb.EventLoopStatus(
                 stall_count=meter.stall_count,
                 stalled_ms=round(meter.stalled_s * 1_000),
                 longest_stall_ms=round(meter.longest_stall_s * 1_000),
             ),
-            messages_in_count=sum(topic.messages for topic in self._puts.topics.values()),
-            messages_out_count=sum(pair.messages for pair in self._deliveries.counts.values()),
-            bytes_in_count=sum(topic.bytes for topic in self._puts.topics.values()),
-            send_latency=_latency(histogram.reading() for histogram in self._puts.send_to_ack_s.values()),
-            topic_count=len(self._tables.topics),
-            group_count=len(self._tables.groups),
-            epoch=self._member.history.last_epoch,
-            disk_id=self._member.disk_id,
-            run=self._member.run,
+            messages_in_count=sum(topic.messages for topic in puts.topics.values()),
+            messages_out_count=sum(pair.messages for pair in parts.client_api.delivery_meter.counts.values()),
+            bytes_in_count=sum(topic.bytes for topic in puts.topics.values()),
+            send_latency=_latency(histogram.reading() for histogram in puts.send_to_ack_s.values()),
+            topic_count=len(parts.topics),
+            group_count=len(parts.groups),
+            epoch=parts.member.history.last_epoch,
+            disk_id=parts.member.disk_id,
+            run=parts.member.run,
         )
         status.problems.extend(self._problems())
         if self._disk_usage is not None:
             status.disk.CopyFrom(self._disk_state(self._disk_usage))
-        if settings.is_master:
-            self._add_wait(status)
-            self._add_slaves(status)
-        else:
-            self._add_master(status)
+        match parts.role:
+            case MasterRole() as master:
+                self._add_wait(status, master.recovery)
+                self._add_slaves(status, master)
+            case SlaveRole() as slave:
+                self._add_master(status, slave.follower)
         return status
 
-    def _add_wait(self, status: pb.GetBrokerStatusResponse) -> None:
-        waiting = self._recovery.waiting
+    def _add_wait(self, status: pb.GetBrokerStatusResponse, recovery: GroupRecovery) -> None:
+        waiting = recovery.waiting
         if waiting is None:
             return
         wait = status.start_wait
         wait.reason = waiting.reason
-        wait.waited_seconds = self._recovery.waited_ms // 1_000
+        wait.waited_seconds = recovery.waited_ms // 1_000
         # A broker may have had several disks.
         missing_ids = sorted({memory.broker_id for memory in waiting.missing})
-        wait.missing.extend(f"{self._identity.broker_name}:{broker_id}" for broker_id in missing_ids)
+        wait.missing.extend(f"{self._parts.identity.broker_name}:{broker_id}" for broker_id in missing_ids)
         wait.lost_bytes = waiting.lost_bytes
         wait.acceptable = waiting.is_acceptable
         wait.needs_operator = waiting.needs_operator
@@ -187,7 +132,7 @@ class BrokerReport:
         return sum(1 for _ in self._problems())
 
     def _problems(self) -> Iterator[pb.BrokerProblem]:
-        if damage := self._log_damage():
+        if damage := self._parts.log_damage:
             yield pb.BrokerProblem(
                 problem=f"found its log damaged when it started: {damage}",
                 remedy="`tandemmq verify` says whether the replicas are equal, `tandemmq restore-kept-tail` what was "
@@ -197,12 +142,12 @@ class BrokerReport:
             yield pb.BrokerProblem(
                 problem=problem, remedy="see `tandemmq group list` for who reads behind, and the disk's room"
             )
-        for file in self._tables.damaged:
+        for file in self._parts.tables.damaged:
             yield pb.BrokerProblem(
                 problem=f"cannot read its config/{file.value}",
                 remedy="start the other replicas of its group, or restore the file from a backup; do not remove it",
             )
-        for file, kept in self._tables.kept.items():
+        for file, kept in self._parts.tables.kept.items():
             # Progress that is ahead of the master's is no fault of either.
             if kept and file in (MetadataFile.TOPICS, MetadataFile.SUBSCRIPTION_GROUPS):
                 rest = f", and {len(kept) - _NAMED_MAX} more" if len(kept) > _NAMED_MAX else ""
@@ -210,7 +155,7 @@ class BrokerReport:
                     problem=f"holds what its master lacks and nobody deleted: {'; '.join(kept[:_NAMED_MAX])}{rest}",
                     remedy="make them again on the master; then delete there what is not wanted",
                 )
-        skipped = self._leases.skipped_backlogs()
+        skipped = self._parts.leases.skipped_backlogs()
         for one in skipped[:_NAMED_MAX]:
             yield pb.BrokerProblem(
                 problem=f"group {one.group} began at the newest message of {one.topic}: "
@@ -224,11 +169,14 @@ class BrokerReport:
                 remedy="consumeFromEarliest=true lets new groups begin at the oldest message",
             )
 
-    def _add_slaves(self, status: pb.GetBrokerStatusResponse) -> None:
-        now_ms = self._clock.monotonic_ms()
-        status.ack_latency.CopyFrom(_latency([self._puts.ack_latency_s.reading()]))
-        for slave in self._replica.slaves():
-            traffic = self._ha.traffic(slave.link)
+    def _add_slaves(self, status: pb.GetBrokerStatusResponse, master: MasterRole) -> None:
+        now_ms = self._parts.clock.monotonic_ms()
+        status.needed_slave_count = self._parts.settings.master_options().needed_slaves
+        status.put_counts.update(master.write_path.put_counts)
+        status.refused_counts.update(master.write_path.refused_counts)
+        status.ack_latency.CopyFrom(_latency([self._parts.observability.put_meter.ack_latency_s.reading()]))
+        for slave in master.slaves():
+            traffic = master.ha.traffic(slave.link)
             status.slaves.add(
                 peer=slave.peer,
                 broker_id=-1 if slave.broker_id is None else slave.broker_id,
@@ -236,12 +184,12 @@ class BrokerReport:
                 lag_bytes=slave.lag_bytes,
                 in_sync=slave.in_sync,
                 verified=slave.verified,
-                lag_seconds=self._lag_age.lag_s(slave.acked_offset),
+                lag_seconds=master.lag_age.lag_s(slave.acked_offset),
                 connected_seconds=(now_ms - traffic.connected_at_ms) // 1_000 if traffic is not None else 0,
                 sent_bytes=traffic.sent_bytes if traffic is not None else 0,
                 silent_ms=traffic.silent_ms if traffic is not None else None,
             )
-        for departure in self._ha.departures:
+        for departure in master.ha.departures:
             status.slave_departures.add(
                 peer=departure.peer,
                 broker_id=-1 if departure.broker_id is None else departure.broker_id,
@@ -250,8 +198,8 @@ class BrokerReport:
                 lag_bytes=departure.lag_bytes,
             )
 
-    def _add_master(self, status: pb.GetBrokerStatusResponse) -> None:
-        link, follower = status.master_link, self._follower
+    def _add_master(self, status: pb.GetBrokerStatusResponse, follower: Follower) -> None:
+        link = status.master_link
         link.address = follower.master_address
         link.state = "refusing" if follower.is_refusing else follower.state
         link.lag_bytes = follower.lag_bytes
@@ -260,17 +208,17 @@ class BrokerReport:
         silent_ms = follower.silent_ms
         if silent_ms is not None:
             link.silent_ms = silent_ms
-        link.master_end_offset = self._store.end_offset + follower.lag_bytes
+        link.master_end_offset = self._parts.store.end_offset + follower.lag_bytes
 
     async def probe_peers(self) -> pb.ProbePeersResponse:
         """The answer of ProbePeers: whom this broker reaches, and its disk."""
         problems = [
             f"NameServer {link.address}: {link.error or 'no route stream yet'}"
-            for link in self._links.links
+            for link in self._parts.links.links
             if not link.is_watching
         ]
         probes = await self._peer_probes.run()
-        usage = await asyncio.to_thread(self._disk.usage)
+        usage = await asyncio.to_thread(self._parts.disk.usage)
         return pb.ProbePeersResponse(
             probes=[
                 pb.PeerProbe(
@@ -284,21 +232,22 @@ class BrokerReport:
                 )
                 for probe in probes
             ],
-            wall_clock_ms=self._clock.wall_ms(),
+            wall_clock_ms=self._parts.clock.wall_ms(),
             disk=self._disk_state(usage),
             problems=problems,
         )
 
     def _probe_targets(self) -> list[ProbeTarget]:
-        return probe_targets(self._identity, name_servers=self._settings.name_servers, brokers=self._links.view.brokers)
+        parts = self._parts
+        return probe_targets(parts.identity, name_servers=parts.settings.name_servers, brokers=parts.links.view.brokers)
 
     def _disk_state(self, usage: DiskUsage) -> pb.DiskState:
         return pb.DiskState(
-            path=str(Path(self._settings.store_path_root_dir).absolute()),
+            path=str(Path(self._parts.settings.store_path_root_dir).absolute()),
             total_bytes=usage.total_bytes,
             free_bytes=usage.total_bytes - usage.used_bytes,
             used_ratio=usage.used_ratio,
-            warning_ratio=self._current_settings().disk_space_warning_level_ratio,
+            warning_ratio=self._runtime_settings.current.disk_space_warning_level_ratio,
         )
 
 

@@ -39,19 +39,22 @@ _HOSTS_MAX: Final = 16
 class Floor(Protocol):
     """Who needs what of the log, in one role."""
 
+    @property
+    def takes_sends(self) -> bool:
+        """Producers notice a full disk in this role."""
+
     async def floor(self, wish: ExpiryWish) -> RetentionFloor:
         """Asked every ten seconds. An empty wish needs no answer."""
 
 
 class Retention:
-    """One task of a broker. Files are deleted off the loop, where it blocks."""
+    """One task of a broker. Files are deleted off the loop, where it blocks. `floor` gives that of the role it has."""
 
-    def __init__(self, store: MessageStore, *, disk: Disk, clock: Clock, floor: Floor, is_master: bool) -> None:
+    def __init__(self, store: MessageStore, *, disk: Disk, clock: Clock, floor: Callable[[], Floor]) -> None:
         self._store = store
         self._disk = disk
         self._clock = clock
         self._floor = floor
-        self._is_master = is_master
         self._time: BelievedTime | None = None
         self._ticks_until_save = 0
         self._told_refusal = False
@@ -81,7 +84,8 @@ class Retention:
         """Lets go what may go now."""
         time = await self._believed_time()
         wish = self._store.expiry_wish(time)
-        job = self._store.expire(wish, await self._floor.floor(wish))
+        floor = self._floor()
+        job = self._store.expire(wish, await floor.floor(wish))
         if job is not None:
             log.info("files_expired", files=job.paths)
             for hold, lost_bytes in job.lost:
@@ -89,7 +93,7 @@ class Retention:
             await asyncio.to_thread(job.run)
         while self._store.trim_queues():
             await asyncio.sleep(0)
-        if self._is_master:
+        if floor.takes_sends:
             self._tell_of_full_disk()
 
     # Time
@@ -162,6 +166,8 @@ class Retention:
 class SlaveFloor:
     """A slave deletes what its master has deleted: asked for when something should go."""
 
+    takes_sends: Final = False
+
     def __init__(self, master: Callable[[], MasterAddress | None]) -> None:
         self._master = master
         self._has_known_metadata = False
@@ -204,6 +210,8 @@ class MasterFloor:
     `absent_replicas` gives the last known end of the log of slaves by broker id, of this run or before; connected ones
     may be among them. `forget_replica` when one has left for good.
     """
+
+    takes_sends: Final = True
 
     def __init__(
         self,

@@ -22,7 +22,15 @@ from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.service.logging import LevelSwitch
 from tandemmq.service.settings import SettingsError, changed_settings
 
-__all__ = ["Applier", "RuntimeSettings", "SettingChange", "SettingState", "SettingsRefused", "setting_appliers"]
+__all__ = [
+    "Applier",
+    "RuntimeSettings",
+    "SettingChange",
+    "SettingState",
+    "SettingsRefused",
+    "master_setting_appliers",
+    "setting_appliers",
+]
 
 log = structlog.get_logger(__name__)
 
@@ -176,17 +184,13 @@ def _shown(value: object) -> str:
 def setting_appliers(
     *,
     store: MessageStore,
-    leases: LeaseTable,
-    api_options: ApiOptions,
     observability: BrokerObservability,
     audit_read_rate: Callable[[int], None],
     log_level: LevelSwitch | None,
-    is_master: bool,
-) -> Mapping[str, Applier]:
-    """Appliers by key. `audit_read_rate` is told bytes a second.
+) -> dict[str, Applier]:
+    """Those of every broker, by key. `audit_read_rate` is told bytes a second.
 
-    Without traces their settings are not among them: nothing would follow. Of a slave's settings those are missing that
-    only a master's clients would notice.
+    Without traces their settings are not among them: nothing would follow.
     """
     appliers: dict[str, Applier] = {
         "auditReadRate": lambda settings: audit_read_rate(settings.audit_read_rate),
@@ -203,17 +207,25 @@ def setting_appliers(
         appliers[key] = to_store
     if log_level is not None:
         appliers["logLevel"] = lambda settings: log_level.set(settings.log_level)
-    if is_master:
-        for key in ("unreadReservedTime", "unreplicatedReservedTime", "deleteUnreadWhenFull"):
-            appliers[key] = to_store
-        appliers["maxMessageSize"] = partial(_to_messages, store, api_options)
-        appliers["autoCreateSubscriptionGroup"] = partial(_to_api, api_options)
-        # Asked for with each new topic.
-        appliers["defaultTopicQueueNums"] = _to_nobody
-        appliers["consumeFromEarliest"] = appliers["maxInflightPerQueue"] = partial(_to_leases, leases)
     if observability.trace_options is not None:
         appliers["traceSampleRate"] = appliers["traceSlowThreshold"] = partial(_to_traces, observability)
     return appliers
+
+
+def master_setting_appliers(*, store: MessageStore, leases: LeaseTable, api_options: ApiOptions) -> dict[str, Applier]:
+    """Those that only a master's clients would notice, by key."""
+    to_store, to_leases = partial(_to_store, store), partial(_to_leases, leases)
+    return {
+        "unreadReservedTime": to_store,
+        "unreplicatedReservedTime": to_store,
+        "deleteUnreadWhenFull": to_store,
+        "maxMessageSize": partial(_to_messages, store, api_options),
+        "autoCreateSubscriptionGroup": partial(_to_api, api_options),
+        # Asked for with each new topic.
+        "defaultTopicQueueNums": _to_nobody,
+        "consumeFromEarliest": to_leases,
+        "maxInflightPerQueue": to_leases,
+    }
 
 
 def _to_store(store: MessageStore, settings: BrokerSettings) -> None:

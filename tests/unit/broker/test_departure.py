@@ -14,6 +14,17 @@ STEP_MS = 10
 IN_SYNC = SlaveView(link=1, peer="10.0.0.2:5", broker_id=1, acked_offset=90, lag_bytes=10, in_sync=True, verified=True)
 
 
+class _Role:
+    """The broker's, as the test has set it by now."""
+
+    def __init__(self, broker: LeavingBroker) -> None:
+        self.drain_grace_ms, self.waiting_count = broker.grace_ms, broker.waiting_count
+        self._slaves = broker.slaves
+
+    def slaves(self) -> list[SlaveView]:
+        return self._slaves
+
+
 @dataclass
 class LeavingBroker:
     """A broker that is told to leave; `at` says what happens when so many ms have passed."""
@@ -29,12 +40,10 @@ class LeavingBroker:
     def __post_init__(self) -> None:
         self.departure = Departure(
             clock=self.time,
-            grace_ms=self.grace_ms,
+            role=lambda: _Role(self),
             default_limit_ms=20_000,
             leave=self._leave,
             refuse=lambda: self._note("refused"),
-            waiting_count=lambda: self.waiting_count,
-            slaves=lambda: self.slaves,
             end_offset=lambda: self.end_offset,
             sleep=self._sleep,
         )

@@ -39,8 +39,9 @@ class _Member:
     """One that asks for a proof, and what became known of it."""
 
     def __init__(self, *, serving: bool = True) -> None:
+        self.is_serving = serving
         self.proven: list[tuple[int, int, str]] = []
-        self.superseded: list[str] = []
+        self.successors: list[str] = []
         self.left: list[int] = []
         self.disk = SimulatedDisk(random.Random(1), wall_ms=lambda: 0)
         self.master = ReplicaIdentity(self.disk, BrokerIdentity("C", "broker-a", 0), new_disk_id=lambda: "M")
@@ -49,11 +50,14 @@ class _Member:
         self.proof = ReplicaProof(
             log=_Log(),
             replica=self.master,
-            serving=lambda: serving,
-            verified=lambda *proven: self.proven.append(proven),
-            superseded=self.superseded.append,
-            leave_master=self.leave_master,
+            role=lambda: self,
         )
+
+    def verified(self, broker_id: int, end_offset: int, connection: str) -> None:
+        self.proven.append((broker_id, end_offset, connection))
+
+    def superseded(self, reason: str) -> None:
+        self.successors.append(reason)
 
     async def leave_master(self) -> None:
         self.left.append(self.master.greatest_epoch)
@@ -116,16 +120,16 @@ async def test_who_has_proven_itself_is_remembered_when_the_answer_leaves() -> N
 async def test_a_member_of_a_later_epoch_tells_that_another_master_took_over(connection: str) -> None:
     member = _Member()
     assert not await member.verify(60, 120, _digest(60, 120), connection, epoch=4)
-    assert len(member.superseded) == 1
+    assert len(member.successors) == 1
     assert member.proven == []
 
 
 async def test_a_member_that_holds_more_of_our_epoch_tells_it_too() -> None:
     member = _Member()
     assert not await member.verify(FIRST + len(LOG) + 1, FIRST + len(LOG) + 1, b"", "")
-    assert len(member.superseded) == 1
+    assert len(member.successors) == 1
     assert not await member.verify(FIRST + len(LOG) + 1, FIRST + len(LOG) + 1, b"", "", epoch=2)
-    assert len(member.superseded) == 1, "one of an earlier epoch is behind, however long its log is"
+    assert len(member.successors) == 1, "one of an earlier epoch is behind, however long its log is"
 
 
 async def test_an_epoch_is_promised_to_one_disk_and_the_master_left_after_it_is_durable() -> None:

@@ -75,7 +75,7 @@ class Master:
         self.retention = self.new_retention()
 
     def new_retention(self) -> Retention:
-        return Retention(self.store, disk=self.disk, clock=self.time, floor=self.floor, is_master=True)
+        return Retention(self.store, disk=self.disk, clock=self.time, floor=lambda: self.floor)
 
     def put(self, count: int = 1, *, queue_id: int = 0, topic: str = "T") -> list[int]:
         """Where the messages lie."""

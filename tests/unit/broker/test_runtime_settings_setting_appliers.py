@@ -10,7 +10,7 @@ from support.queue_memory import QueueMemory
 from support.simulated_disk import SimulatedDisk
 from support.stores import ManualClock, new_store
 from tandemmq.broker.client_api.services import ApiOptions
-from tandemmq.broker.runtime_settings import RuntimeSettings, setting_appliers
+from tandemmq.broker.runtime_settings import RuntimeSettings, master_setting_appliers, setting_appliers
 from tandemmq.broker.settings import BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.core.delivery.lease_state import DeliveryOptions
@@ -37,18 +37,15 @@ class Parts:
             settings, identity=BrokerIdentity("cluster", "broker-a", 0), clock=ManualClock()
         )
         self.log_level = LevelSwitch("WARNING")
-        self.settings = RuntimeSettings(
-            settings,
-            setting_appliers(
-                store=self.store,
-                leases=self.leases,
-                api_options=self.api_options,
-                observability=self.observability,
-                audit_read_rate=self.read_rates.append,
-                log_level=self.log_level,
-                is_master=settings.is_master,
-            ),
+        appliers = setting_appliers(
+            store=self.store,
+            observability=self.observability,
+            audit_read_rate=self.read_rates.append,
+            log_level=self.log_level,
         )
+        if settings.is_master:
+            appliers |= master_setting_appliers(store=self.store, leases=self.leases, api_options=self.api_options)
+        self.settings = RuntimeSettings(settings, appliers)
 
     def change(self, **values: str) -> None:
         """All of them."""

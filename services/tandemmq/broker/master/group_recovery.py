@@ -38,7 +38,7 @@ from tandemmq.core.replication.slave_catch_up import cut_refusal
 from tandemmq.core.routing.values import BrokerIdentity, RegisteredBroker, ReplicaMemory
 from tandemmq.core.storage.message_store import MessageStore
 
-__all__ = ["GroupRecovery", "GroupView", "cut_progress", "recover_leases", "recover_metadata"]
+__all__ = ["GroupRecovery", "GroupView", "cut_progress", "fetch_metadata", "recover_leases", "recover_metadata"]
 
 log = structlog.get_logger(__name__)
 
@@ -503,6 +503,26 @@ def _answer_of(endpoint: str, theirs: PeerLog, extent: LogExtent, relation: Rela
 
 
 # Before a master serves: what it takes from its replicas beside the log. Nothing of it says that a log is whole.
+
+
+async def fetch_metadata(
+    endpoints: Sequence[str], tables: MetadataTables, leases: LeaseStorage, *, is_behind: bool
+) -> None:
+    """Takes over what the replicas know better than we do. PeerUnavailable: what is needed cannot be had yet."""
+    has_leases = False
+    for endpoint in endpoints:
+        try:
+            async with PeerClient(endpoint) as peer:
+                await recover_metadata(peer, tables, leases)
+        except PeerUnavailable as error:
+            if is_behind or tables.damaged:
+                raise
+            log.warning("metadata_not_compared", replica=endpoint, reason=str(error))
+        try:
+            async with PeerClient(endpoint) as peer:
+                has_leases = has_leases or await recover_leases(peer, tables, leases, replace=is_behind)
+        except PeerUnavailable as error:
+            log.warning("leases_not_fetched", replica=endpoint, reason=str(error), effect="messages come again")
 
 
 async def recover_metadata(peer: PeerClient, tables: MetadataTables, storage: LeaseStorage) -> list[str]:

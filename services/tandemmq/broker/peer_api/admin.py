@@ -2,88 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 import structlog
 
 from tandemmq.broker.departure import Departure
-from tandemmq.broker.group_changes import GroupProgressView, QueueStanding
+from tandemmq.broker.group_changes import GroupChanges, GroupProgressView, QueueStanding
 from tandemmq.broker.metrics import TurnLimit
-from tandemmq.core.clock import Clock
+from tandemmq.broker.parts import BrokerParts
+from tandemmq.broker.report import BrokerReport
+from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.core.metadata.metadata_store import InvalidGroup, InvalidTopic
-from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
-from tandemmq.core.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig, TopicTable
+from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
+from tandemmq.core.metadata.topic_table import ATTRIBUTE_MESSAGE_TYPE, TopicConfig
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as pb
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2_grpc
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-__all__ = ["AdminServicer", "QueueExtents"]
+__all__ = ["AdminServicer"]
 
 log = structlog.get_logger(__name__)
 
 
-class QueueExtents(Protocol):
-    """What the service asks of the store."""
-
-    def queue_min_offset(self, topic: str, queue_id: int) -> int:
-        """First message still held."""
-
-    def queue_max_offset(self, topic: str, queue_id: int) -> int:
-        """One past the last message."""
-
-
 class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
-    """Answers from the broker's tables.
-
-    `topics_changed` and `groups_changed` persist what was changed; `topic_deleted` forgets what groups had of a topic.
-    """
+    """Answers from the broker's tables."""
 
     def __init__(
         self,
+        parts: BrokerParts,
         *,
-        status: Callable[[], pb.GetBrokerStatusResponse],
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        queues: QueueExtents,
-        group_progress: GroupProgressView,
+        report: BrokerReport,
         departure: Departure,
-        probe_peers: Callable[[], Awaitable[pb.ProbePeersResponse]],
-        is_system_topic: Callable[[str], bool],
-        topics_changed: Callable[[], None],
-        groups_changed: Callable[[], None],
-        topic_deleted: Callable[[str], None],
-        written: Callable[[], Awaitable[None]],
-        is_master: bool,
-        default_queue_count: Callable[[], int],
-        clock: Clock,
+        changes: GroupChanges,
+        settings: RuntimeSettings,
     ) -> None:
-        self._status = status
-        self._topics = topics
-        self._groups = groups
-        self._queues = queues
-        self._group_progress = group_progress
+        self._parts = parts
+        self._report = report
         self._departure = departure
-        self._probe_peers = probe_peers
-        self._is_system_topic = is_system_topic
-        self._topics_changed = topics_changed
-        self._groups_changed = groups_changed
-        self._topic_deleted = topic_deleted
-        self._written = written
-        self._is_master = is_master
-        self._default_queue_count = default_queue_count
-        self._clock = clock
+        self._changes = changes
+        self._settings = settings
+        self._group_progress = GroupProgressView(
+            store=parts.store,
+            topics=parts.topics,
+            leases=parts.leases,
+            stored=parts.tables.consumer_offsets,
+            sessions=parts.sessions,
+            clock=parts.clock,
+        )
+        self._tables = parts.tables
+        self._topics = parts.topics
+        self._groups = parts.groups
+        self._clock = parts.clock
 
     async def GetBrokerStatus(  # noqa: N802
         self,
         request: pb.GetBrokerStatusRequest,
         context: _Context,
     ) -> pb.GetBrokerStatusResponse:
-        return self._status()
+        return self._report.status()
 
     async def UpdateTopic(  # noqa: N802
         self,
@@ -91,7 +71,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         context: _Context,
     ) -> pb.UpdateTopicResponse:
         await self._masters_only(context)
-        if self._is_system_topic(request.topic):
+        if self._parts.is_system_topic(request.topic):
             await _refuse(context, f"topic: {request.topic} belongs to the system; choose another name")
         before = self._topics.get(request.topic)
         config = self._as_asked(request, before or self._new_topic(request.topic))
@@ -100,7 +80,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         except InvalidTopic as error:
             await _refuse(context, str(error))
         if changed:
-            self._topics_changed()
+            self._tables.topics_edited()
             log.info(
                 "topic_created" if before is None else "topic_changed",
                 by="operator",
@@ -110,7 +90,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 perm=config.perm,
                 message_type=config.message_type,
             )
-        await self._written()
+        await self._tables.written()
         return pb.UpdateTopicResponse()
 
     async def DeleteTopic(  # noqa: N802
@@ -119,15 +99,15 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         context: _Context,
     ) -> pb.DeleteTopicResponse:
         await self._masters_only(context)
-        if self._is_system_topic(request.topic):
+        if self._parts.is_system_topic(request.topic):
             await _refuse(context, f"topic: {request.topic} belongs to the system and stays")
         # First, so that whoever looks for the topic after a crash in between still finds it and deletes it again; and
         # also if it is gone: a broker that did it the other way round may have come only so far.
-        self._topic_deleted(request.topic)
+        self._changes.forget_topic(request.topic)
         if self._topics.remove(request.topic, now_ms=self._clock.wall_ms()):
-            self._topics_changed()
+            self._tables.topics_edited()
             log.info("topic_deleted", by="operator", topic=request.topic)
-        await self._written()
+        await self._tables.written()
         return pb.DeleteTopicResponse()
 
     async def ListTopics(  # noqa: N802
@@ -141,7 +121,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         for name in names:
             topic = self._topics.get(name)
             # Whoever names a system topic wants to see it.
-            is_wanted = bool(request.topics) or request.include_system or not self._is_system_topic(name)
+            is_wanted = bool(request.topics) or request.include_system or not self._parts.is_system_topic(name)
             if topic is not None and is_wanted:
                 answer.topics.append(self._topic_status(topic, with_queues=not request.without_queues))
             if turn.is_reached:
@@ -167,7 +147,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         except InvalidGroup as error:
             await _refuse(context, str(error))
         if changed:
-            self._groups_changed()
+            self._tables.groups_edited()
             log.info(
                 "consumer_group_created" if before is None else "consumer_group_changed",
                 by="operator",
@@ -176,7 +156,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 retry_max_times=config.retry_max_times,
                 enabled=config.consume_enable,
             )
-        await self._written()
+        await self._tables.written()
         return pb.UpdateSubscriptionGroupResponse()
 
     async def ListSubscriptionGroups(  # noqa: N802
@@ -231,10 +211,10 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
     async def ProbePeers(  # noqa: N802
         self, request: pb.ProbePeersRequest, context: _Context
     ) -> pb.ProbePeersResponse:
-        return await self._probe_peers()
+        return await self._report.probe_peers()
 
     def _new_topic(self, name: str) -> TopicConfig:
-        count = self._default_queue_count()
+        count = self._settings.current.default_topic_queue_nums
         return TopicConfig(name, count, count, attributes=MappingProxyType({ATTRIBUTE_MESSAGE_TYPE: "NORMAL"}))
 
     def _as_asked(self, request: pb.UpdateTopicRequest, before: TopicConfig) -> TopicConfig:
@@ -253,9 +233,9 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
     def _topic_status(self, topic: TopicConfig, *, with_queues: bool) -> pb.TopicStatus:
         extents = []
         for queue_id in range(max(topic.read_queue_count, topic.write_queue_count) if with_queues else 0):
-            max_offset = self._queues.queue_max_offset(topic.topic_name, queue_id)
+            max_offset = self._parts.store.queue_max_offset(topic.topic_name, queue_id)
             if max_offset:
-                min_offset = self._queues.queue_min_offset(topic.topic_name, queue_id)
+                min_offset = self._parts.store.queue_min_offset(topic.topic_name, queue_id)
                 extents.append(pb.QueueExtent(queue_id=queue_id, min_offset=min_offset, max_offset=max_offset))
         return pb.TopicStatus(
             topic=topic.topic_name,
@@ -267,10 +247,8 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         )
 
     async def _masters_only(self, context: _Context) -> None:
-        if not self._is_master:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION, "this broker is a slave; make the change on its master"
-            )
+        if (refusal := self._parts.role.change_refusal) is not None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
 
 
 async def _refuse(context: _Context, detail: str) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
@@ -65,6 +65,18 @@ class ChangeSignal:
         return self._changed
 
 
+class MetadataRole(Protocol):
+    """What the broker is in its group, as far as its tables and leases go."""
+
+    @property
+    def holds_copies(self) -> bool:
+        """They are copies of its master's."""
+
+    @property
+    def leases(self) -> LeaseSource:
+        """The files of its leases."""
+
+
 class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
     """Serves the tables of a master. A slave's are copies, and it gives them to who asks for copies: its master, before
     that serves. `damaged` names tables that this broker could not read itself."""
@@ -74,15 +86,13 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         *,
         tables: Mapping[MetadataFile, VersionedTable],
         changes: ChangeSignal,
-        is_master: bool,
+        role: Callable[[], MetadataRole],
         damaged: Collection[MetadataFile] = (),
-        leases: LeaseSource | None = None,
     ) -> None:
         self._tables = tables
-        self._leases = leases
         self._damaged = damaged
         self._changes = changes
-        self._is_master = is_master
+        self._role = role
 
     async def GetMetadataTable(  # noqa: N802
         self,
@@ -97,7 +107,7 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         table = self._tables[file]
         answer = pb.GetMetadataTableResponse(
             version=_version(request.table, table.version),
-            is_copy=not self._is_master,
+            is_copy=self._role().holds_copies,
             is_damaged=file in self._damaged,
         )
         is_known = request.HasField("known_version") and _known(request.known_version) == table.version
@@ -126,11 +136,12 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
     ) -> AsyncIterator[pb.GetLeasesResponse]:
         if not request.accept_copy:
             await self._refuse_on_slave(context)
-        if self._leases is None or not self._leases.is_open:
+        leases = self._role().leases
+        if not leases.is_open:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no leases are loaded here; ask again later")
             return
         known = LeasePosition(request.known.source, request.known.generation, request.known.journal_bytes)
-        change = await self._leases.changes_since(known)
+        change = await leases.changes_since(known)
         if change is None:
             await context.abort(grpc.StatusCode.ABORTED, "a snapshot was made meanwhile; ask again")
             return
@@ -149,7 +160,7 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
             yield pb.GetLeasesResponse(journal=change.journal[start : start + _PIECE_BYTES])
 
     async def _refuse_on_slave(self, context: _Context) -> None:
-        if not self._is_master:
+        if self._role().holds_copies:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION, "this broker is a slave; ask its master, or set accept_copy"
             )

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
+from tandemmq.broker.audit.services import AuditServices
+from tandemmq.broker.dead_letters import DeadLetterResend
+from tandemmq.broker.departure import Departure
+from tandemmq.broker.group_changes import GroupChanges
+from tandemmq.broker.kept_tails import KeptTails
+from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.peer_api.admin import AdminServicer
 from tandemmq.broker.peer_api.message_queries import MessageQueryServicer
 from tandemmq.broker.peer_api.metadata import MetadataServicer
@@ -13,6 +19,10 @@ from tandemmq.broker.peer_api.repairs import ReplicaRepairServicer
 from tandemmq.broker.peer_api.replica import ReplicaServicer
 from tandemmq.broker.peer_api.replica_reads import ReplicaReaderServicer
 from tandemmq.broker.peer_api.traces import TraceServicer
+from tandemmq.broker.queries.message_queries import MessageLookup, MessageQueries
+from tandemmq.broker.replica_proof import ReplicaProof
+from tandemmq.broker.report import BrokerReport
+from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.proto.admin.v1 import (
     broker_admin_service_pb2_grpc,
     broker_operations_service_pb2_grpc,
@@ -26,6 +36,7 @@ from tandemmq.proto.broker.v1 import (
     replica_service_pb2_grpc,
 )
 from tandemmq.service.grpc_server import GrpcServer
+from tandemmq.service.logging import EventMemory
 
 __all__ = ["SERVICE_NAMES", "MetadataPlane"]
 
@@ -55,6 +66,55 @@ class MetadataPlane:
     queries: MessageQueryServicer
     traces: TraceServicer
 
+    @classmethod
+    def of(
+        cls,
+        parts: BrokerParts,
+        *,
+        report: BrokerReport,
+        departure: Departure,
+        changes: GroupChanges,
+        settings: RuntimeSettings,
+        queries: MessageQueries,
+        audit: AuditServices,
+        events: EventMemory,
+    ) -> Self:
+        """Whatever depends on the role asks for it with each call."""
+        return cls(
+            metadata=MetadataServicer(
+                tables=parts.tables.by_file,
+                changes=parts.tables.changes,
+                role=lambda: parts.role,
+                damaged=parts.tables.damaged.keys(),
+            ),
+            replica=ReplicaServicer(
+                log=parts.store,
+                identity=parts.identity,
+                replica=parts.member,
+                proof=ReplicaProof(log=parts.store, replica=parts.member, role=lambda: parts.role),
+                role=lambda: parts.role,
+                traced_puts=parts.send_tracer.traced_puts if parts.send_tracer is not None else None,
+            ),
+            reader=audit.reader,
+            repair=audit.repair,
+            admin=AdminServicer(parts, report=report, departure=departure, changes=changes, settings=settings),
+            operations=BrokerOperationsServicer(
+                sessions=parts.sessions,
+                changes=changes,
+                settings=settings,
+                events=events,
+                resend_dead_letters=DeadLetterResend(parts, queries).resend,
+                kept_tails=KeptTails(
+                    disk=parts.disk, services=parts, queries=queries, is_system_topic=parts.is_system_topic
+                ),
+                process_start_ms=parts.incarnation,
+                refusal=lambda: parts.refusal,
+                clock=parts.clock,
+            ),
+            queries=MessageQueryServicer(queries),
+            traces=_traces_of(parts, queries),
+        )
+
     def serve_on(self, server: GrpcServer) -> None:
         """Before the server's start."""
         aio_server = server.aio_server
@@ -66,3 +126,19 @@ class MetadataPlane:
         broker_operations_service_pb2_grpc.add_BrokerOperationsServiceServicer_to_server(self.operations, aio_server)
         message_query_service_pb2_grpc.add_MessageQueryServiceServicer_to_server(self.queries, aio_server)
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self.traces, aio_server)
+
+
+def _traces_of(parts: BrokerParts, queries: MessageQueries) -> TraceServicer:
+    return TraceServicer(
+        identity=parts.identity,
+        recent=parts.observability.recent_spans,
+        options=parts.observability.trace_options,
+        find_message=MessageLookup(
+            queries=queries,
+            flushed_offset=lambda: parts.store.flushed_offset,
+            topics=parts.topics,
+            slaves=lambda: parts.role.slaves(),
+        ).find,
+        min_offset=lambda: parts.store.min_offset,
+        is_indexed=parts.settings.message_index_enable,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
 
@@ -26,6 +26,22 @@ DIGEST_BYTES_MAX: Final = 256 << 20
 PIECE_BYTES: Final = 1 << 20
 
 
+class ReplicaRole(Protocol):
+    """What the broker is in its group, as far as other members have to know."""
+
+    @property
+    def is_serving(self) -> bool:
+        """It has begun and has not ended."""
+
+    @property
+    def recovery(self) -> GroupRecovery | None:
+        """A master's start, which an operator may have to help."""
+
+    @property
+    def epoch_refusal(self) -> str | None:
+        """Why no other member may begin an epoch now; None: it may."""
+
+
 class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
     """Answers from the local log."""
 
@@ -36,17 +52,14 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         identity: BrokerIdentity,
         replica: ReplicaIdentity,
         proof: ReplicaProof,
-        serving: Callable[[], bool],
-        recovery: GroupRecovery | None = None,
+        role: Callable[[], ReplicaRole],
         traced_puts: TracedPuts | None = None,
     ) -> None:
-        """`recovery` is a master's start, which an operator may have to help."""
         self._log = log
         self._identity = identity
         self._replica = replica
-        self._serving = serving
+        self._role = role
         self._proof = proof
-        self._recovery = recovery
         self._traced_puts = traced_puts
 
     async def GetLogExtent(  # noqa: N802
@@ -58,7 +71,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             min_offset=self._log.min_offset,
             end_offset=self._log.end_offset,
             segment_bytes=self._log.segment_bytes,
-            serving=self._serving(),
+            serving=self._role().is_serving,
             broker_id=self._identity.broker_id,
             flushed_offset=self._log.flushed_offset,
             disk_id=self._replica.disk_id,
@@ -109,8 +122,8 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         self, request: pb.PromiseEpochRequest, context: _Context
     ) -> pb.PromiseEpochResponse:
         await self._check_group(request.cluster, request.broker_name, context)
-        if self._identity.is_master and self._serving():
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "disk_id: this broker is the master, and serves")
+        if (refusal := self._role().epoch_refusal) is not None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"disk_id: {refusal}")
         promised = await self._proof.promise(request.epoch, request.disk_id)
         return pb.PromiseEpochResponse(
             promised=promised, epoch=self._replica.greatest_epoch, end_offset=self._log.end_offset
@@ -119,12 +132,13 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
     async def AcceptLoss(  # noqa: N802
         self, request: pb.AcceptLossRequest, context: _Context
     ) -> pb.AcceptLossResponse:
-        waiting = self._recovery.waiting if self._recovery is not None else None
+        recovery = self._role().recovery
         response = pb.AcceptLossResponse(end_offset=self._log.end_offset)
-        if self._recovery is None:
+        if recovery is None:
             return response
+        waiting = recovery.waiting
         if waiting is None:
-            return await self._forget_away(self._recovery, request, response, context)
+            return await self._forget_away(recovery, request, response, context)
         response.waits_for = waiting.reason
         response.lost_bytes = waiting.lost_bytes
         response.end_offset = waiting.end_offset or self._log.end_offset
@@ -133,7 +147,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             response.damaged_tables.add(file=file, problem=problem)
         if request.dry_run:
             return response
-        if refusal := self._recovery.accept_loss(request.disk_ids, request.damaged_tables):
+        if refusal := recovery.accept_loss(request.disk_ids, request.damaged_tables):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         response.accepted = True
         return response
@@ -145,7 +159,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         response: pb.AcceptLossResponse,
         context: _Context,
     ) -> pb.AcceptLossResponse:
-        if not self._serving():
+        if not self._role().is_serving:
             response.waits_for = "the replicas of its group: it asks them"
             return response
         response.serving = True

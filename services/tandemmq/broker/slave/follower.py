@@ -170,6 +170,8 @@ class Follower:
             await self._follow_for_ever()
         finally:
             self._cancel_dispatch()
+            # Nobody waits for it to leave a master that it follows no more.
+            self.state = "waiting"
 
     async def _follow_for_ever(self) -> None:
         while True:

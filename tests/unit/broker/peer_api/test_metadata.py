@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import pytest
 
+from support.simulated_disk import SimulatedDisk
+from tandemmq.broker.leases import LeaseCopy
 from tandemmq.broker.peer_api.metadata import ChangeSignal, MetadataServicer
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
@@ -24,6 +28,17 @@ def topics() -> TopicTable:
     return table
 
 
+@dataclass
+class Role:
+    """As far as tables go."""
+
+    holds_copies: bool
+
+    @property
+    def leases(self) -> LeaseCopy:
+        return LeaseCopy(SimulatedDisk(random.Random(1), wall_ms=lambda: 0))
+
+
 def ask(
     topics: TopicTable,
     known: pb.TableVersion | None,
@@ -36,7 +51,7 @@ def ask(
     servicer = MetadataServicer(
         tables={MetadataFile.TOPICS: topics},
         changes=ChangeSignal(),
-        is_master=is_master,
+        role=lambda: Role(holds_copies=not is_master),
         damaged=[MetadataFile.TOPICS] if is_damaged else [],
     )
     request = pb.GetMetadataTableRequest(table=pb.METADATA_TABLE_TOPICS, known_version=known, accept_copy=accept_copy)

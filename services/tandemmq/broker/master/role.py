@@ -1,0 +1,295 @@
+"""A broker as its group's master: takes messages, gives them, and ships its log to the slaves.
+
+Begin: be listed, hear the whole group and fetch what another replica has more (`GroupRecovery`), load the leases, open
+the HA plane. End: fail the sends that nobody confirmed in time, let the slaves have the end of the log, close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from tandemmq.broker.leases import LeaseStorage
+from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, cut_progress, fetch_metadata
+from tandemmq.broker.master.ha_listener import HaListener
+from tandemmq.broker.metrics import LagAge, MasterRoleMetrics, TurnLimit
+from tandemmq.broker.parts import BrokerParts
+from tandemmq.broker.retention import MasterFloor
+from tandemmq.broker.runtime_settings import Applier, master_setting_appliers
+from tandemmq.broker.settings import BrokerRole
+from tandemmq.broker.write_path import WritePath
+from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
+from tandemmq.core.routing.values import ReplicaMemory
+from tandemmq.core.storage.disk import DiskError
+from tandemmq.core.storage.put_result import PutStatus
+from tandemmq.service.metrics.exposition import MetricSamples
+
+__all__ = ["MasterRole"]
+
+log = structlog.get_logger(__name__)
+
+_LEASE_TICK_S: Final = 1.0
+_POLL_S: Final = 0.01
+
+
+class MasterRole:
+    """See `tandemmq.broker.parts.Role`. With `accepts_loss` it waits for no replica that it cannot reach, whatever that
+    holds."""
+
+    client_refusal: Final = None
+    change_refusal: Final = None
+    holds_copies: Final = False
+    has_master: Final = True
+    lag_bytes: Final = 0
+
+    def __init__(self, parts: BrokerParts, *, accepts_loss: bool = False) -> None:
+        self._parts = parts
+        self._tasks: list[asyncio.Task[None]] = []
+        self.is_serving = False
+        self.drain_grace_ms: Final = parts.settings.drain_grace_period
+        self.leases: Final = LeaseStorage(parts.disk, parts.leases, parts.clock)
+        self.replica: Final = MasterReplica(parts.store, parts.settings.master_options())
+        self.write_path: Final = self._new_write_path()
+        self.ha: Final = HaListener(
+            replica=self.replica,
+            log_reader=parts.store,
+            clock=parts.clock,
+            after_input=self.write_path.collect,
+            tracer=parts.send_tracer,
+        )
+        self.write_path.attach(self.ha)
+        self.put: Final = self.write_path.put
+        self.floor: Final = MasterFloor(
+            parts.store,
+            clock=parts.clock,
+            leases=parts.leases,
+            stored=parts.tables.consumer_offsets,
+            topics=parts.topics,
+            is_system_topic=parts.is_system_topic,
+            slaves=self.replica.slaves,
+            slave_count=parts.settings.total_replicas - 1,
+            absent_replicas=lambda: {memory.broker_id: memory.end_offset for memory in parts.member.replicas},
+        )
+        self.recovery: Final = self._new_recovery(accepts_loss=accepts_loss)
+        self.lag_age: Final = LagAge(end_offset=lambda: parts.store.end_offset, clock=parts.clock)
+        self._metrics = MasterRoleMetrics(
+            parts, write_path=self.write_path, recovery=self.recovery, replica=self.replica, lag_age=self.lag_age
+        )
+
+    def _new_write_path(self) -> WritePath:
+        parts = self._parts
+        return WritePath(
+            store=parts.store,
+            replica=self.replica,
+            clock=parts.clock,
+            flush_disk_type=parts.settings.flush_disk_type,
+            waits_for_slaves=parts.settings.broker_role is BrokerRole.SYNC_MASTER,
+            kick_flush=parts.workers.log.kick,
+            appended=parts.client_api.message_arrived,
+            answered=parts.client_plane.flush,
+            refusal=lambda: parts.refusal,
+            failed=parts.disk_failed,
+            meter=parts.observability.put_meter,
+            tracer=parts.send_tracer,
+            turns=parts.loop_meter.turns,
+        )
+
+    def _new_recovery(self, *, accepts_loss: bool) -> GroupRecovery:
+        parts = self._parts
+        return GroupRecovery(
+            store=parts.store,
+            replica=parts.member,
+            identity=parts.identity,
+            clock=parts.clock,
+            group=GroupView(
+                name_servers=frozenset(parts.settings.name_servers),
+                own_endpoint=parts.metadata_endpoint,
+                members=parts.members.registered,
+                told=self._told_by_name_servers,
+                forget=parts.links.forget_replica,
+            ),
+            total_replicas=parts.settings.total_replicas,
+            recovery_timeout_ms=parts.settings.master_recovery_timeout,
+            accepts_loss=accepts_loss,
+            alone_with_store=parts.workers.alone_with_store,
+            fetch_metadata=self._fetch_metadata,
+            cut_progress=lambda: cut_progress(parts.tables, self.leases, parts.store.queue_max_offset),
+            damaged_tables=lambda: {file.value: text for file, text in parts.tables.damaged.items()},
+            accept_damage=parts.tables.accept_damage,
+            connected_ids=lambda: {slave.broker_id for slave in self.slaves() if slave.broker_id is not None},
+            forgotten=self.floor.forget_replica,
+            given_up=parts.stopping.is_set,
+            state_changed=parts.links.registration_changed,
+            tail_bytes=parts.proof_bytes,
+        )
+
+    async def _told_by_name_servers(self) -> Mapping[str, Sequence[ReplicaMemory] | None]:
+        answers = await self._parts.links.group_memory()
+        return {address: None if answer is None else answer.replicas for address, answer in answers.items()}
+
+    async def _fetch_metadata(self, endpoints: Sequence[str], is_behind: bool) -> None:
+        await fetch_metadata(endpoints, self._parts.tables, self.leases, is_behind=is_behind)
+
+    # What it tells
+
+    @property
+    def is_ready(self) -> bool:
+        """Messages are taken, whatever the slaves do: a group whose slave is behind does not let its master be
+        evicted."""
+        return self._parts.refusal is None and self._parts.store.refusal is None
+
+    @property
+    def waits_for(self) -> str:
+        """What its start waits for."""
+        if self.is_serving:
+            return ""
+        waiting = self.recovery.waiting
+        return waiting.reason if waiting is not None else "it asks the replicas of its group"
+
+    @property
+    def waiting_count(self) -> int:
+        """Sends without an answer yet."""
+        return self.write_path.waiting_count
+
+    @property
+    def epoch_refusal(self) -> str | None:
+        """While it serves it is the master."""
+        return "this broker is the master, and serves" if self.is_serving else None
+
+    def slaves(self) -> Sequence[SlaveView]:
+        """Those connected."""
+        return self.replica.slaves()
+
+    def setting_appliers(self) -> Mapping[str, Applier]:
+        """What only a master's clients would notice."""
+        parts = self._parts
+        return master_setting_appliers(store=parts.store, leases=parts.leases, api_options=parts.options)
+
+    async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
+        """Adds the metrics of a master."""
+        await self._metrics.tell(samples, turn)
+
+    # What it is told
+
+    def flushed(self) -> None:
+        """Sends that waited for the disk may be answered."""
+        self.write_path.flushed()
+
+    def second_passed(self) -> None:
+        """Notes where the log ends now, to know later how old a slave's lag is."""
+        self.lag_age.tick()
+
+    def verified(self, broker_id: int, end_offset: int, connection: str) -> None:
+        """The slave behind `connection` has proven its log."""
+        self.replica.verified(broker_id, end_offset, peer=connection, now_ms=self._parts.clock.monotonic_ms())
+
+    def superseded(self, reason: str) -> None:
+        """Another master took our place. One that starts has to hear that, too, but it asks for itself."""
+        if self.is_serving:
+            log.critical("master_superseded", reason=reason, remedy="none: this broker stops, and asks when it starts")
+            self._parts.fail(f"another master took our place: {reason}")
+
+    async def leave_master(self) -> None:
+        """It follows nobody."""
+
+    def persist_leases(self) -> None:
+        """Writes what changed in the lease table. A disk that refuses stops the broker."""
+        try:
+            self.leases.persist()
+        except DiskError as error:
+            self._parts.disk_failed(error)
+            raise
+
+    def persist_leases_durably(self) -> None:
+        """The same, so that it outlives a loss of power."""
+        try:
+            self.leases.persist_durably()
+        except DiskError as error:
+            self._parts.disk_failed(error)
+            raise
+
+    # Life
+
+    async def begin(self, tasks: asyncio.TaskGroup) -> None:
+        """Serves slaves from its end on, unless the broker is to stop before."""
+        parts = self._parts
+        if parts.send_tracer is not None:
+            self._tasks.append(tasks.create_task(parts.send_tracer.run()))
+        # Listed, in no route: operators see what it waits for, and its replicas that it is there.
+        parts.links.announce()
+        if not await self.recovery.run(is_whole=parts.is_whole):
+            return  # The tail stays in doubt: the next start asks again.
+        # Not before the log is whole: what lies beyond its end goes back to it.
+        await asyncio.to_thread(self.leases.load)
+        # Only then: a tick beside it would find a half-filled table and no journal.
+        self._tasks += [tasks.create_task(self._lease_ticks()), tasks.create_task(self._progress_ticks())]
+        await asyncio.to_thread(parts.store.trust_tail)
+        self.ha.start(host=parts.settings.bind_address, port=parts.settings.ha_listen_port)
+        parts.ports["haListenPort"] = self.ha.port
+        self.is_serving = True
+
+    async def answer_sends(self, deadline_ms: int) -> None:
+        """Answers what slaves and disk still confirm until the deadline, and fails the rest; after a failure all."""
+        parts, write_path = self._parts, self.write_path
+        if parts.failure is not None:
+            write_path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
+        while write_path.waiting_count and parts.clock.monotonic_ms() < deadline_ms:
+            await asyncio.sleep(_POLL_S)
+        write_path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
+
+    async def end(self, deadline_ms: int) -> None:
+        """Leaves equal replicas, if the slaves are quick enough."""
+        await self._slaves_caught_up(deadline_ms)
+        self.is_serving = False
+        self.ha.stop()
+        self.write_path.close()
+        self._parts.ports["haListenPort"] = 0
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _slaves_caught_up(self, deadline_ms: int) -> None:
+        parts = self._parts
+        end_offset = parts.store.end_offset
+        while parts.clock.monotonic_ms() < deadline_ms and parts.failure is None:
+            if all(slave.acked_offset >= end_offset for slave in self.slaves()):
+                return
+            await asyncio.sleep(_POLL_S)
+
+    def close_files(self) -> None:
+        """What groups have consumed goes into the tables, which slaves copy, and the leases into their files."""
+        parts = self._parts
+        parts.tables.collect_progress(parts.leases)
+        parts.tables.persist_all()
+        self.leases.close()
+
+    async def _lease_ticks(self) -> None:
+        """Ends silent sessions and leases, and compacts the lease journal."""
+        parts = self._parts
+        while True:
+            await asyncio.sleep(_LEASE_TICK_S)
+            try:
+                parts.client_api.housekeep()
+                for skipped in parts.leases.take_new_skips():
+                    log.warning(
+                        "group_began_at_newest",
+                        group=skipped.group,
+                        topic=skipped.topic,
+                        older_messages=skipped.message_count,
+                        remedy="reset its offsets to earliest if it should have them; see consumeFromEarliest",
+                    )
+                self.leases.persist()
+                await self.leases.compact_if_due()
+            except DiskError as error:
+                parts.disk_failed(error)
+                return
+
+    async def _progress_ticks(self) -> None:
+        """RocketMQ's flushConsumerOffsetInterval."""
+        while True:
+            await asyncio.sleep(self._parts.settings.flush_consumer_offset_interval / 1000)
+            self._parts.tables.collect_progress(self._parts.leases)

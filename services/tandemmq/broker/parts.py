@@ -1,0 +1,428 @@
+"""What a broker is made of whatever its role, and what it asks of the role that it has.
+
+A role can end and another begin while the process lives: `MasterRole` in `master/role.py`, `SlaveRole` in
+`slave/role.py`. Each builds what only it needs. What outlives it is here, and whoever outlives it asks
+`BrokerParts.role` each time instead of keeping a role.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tandemmq.broker.client_api.client_api import ClientApi
+from tandemmq.broker.client_api.plane import ClientPlane
+from tandemmq.broker.client_api.services import ApiOptions, Timers
+from tandemmq.broker.client_api.sessions import ClientSessions
+from tandemmq.broker.flush_worker import FlushWorker
+from tandemmq.broker.group_members import GroupMembers
+from tandemmq.broker.leases import LeaseSource
+from tandemmq.broker.master.group_recovery import GroupRecovery
+from tandemmq.broker.metadata_tables import MetadataTables, MetadataWrite
+from tandemmq.broker.posix_disk import PosixDisk
+from tandemmq.broker.put import PutAnswer, PutDone
+from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
+from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.runtime_settings import Applier
+from tandemmq.broker.settings import BrokerSettings
+from tandemmq.broker.tracing.observability import BrokerObservability
+from tandemmq.broker.tracing.send_tracer import SendTracer
+from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.message.record import Host, OutgoingMessage
+from tandemmq.core.metadata.subscription_group_table import (
+    CreationLimit,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+)
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, is_system_topic
+from tandemmq.core.replication.master_replica import SlaveView
+from tandemmq.core.routing.values import BrokerIdentity, TopicRoute, host_port
+from tandemmq.core.storage.disk import DiskError
+from tandemmq.core.storage.flush_jobs import FlushJob, NextSegmentJob
+from tandemmq.core.storage.index_table import PagesAheadJob
+from tandemmq.core.storage.message_store import MessageStore
+from tandemmq.core.storage.options import FlushDiskType
+from tandemmq.service.loop_meter import LoopMeter
+from tandemmq.service.metrics.exposition import MetricSamples
+from tandemmq.service.name_server_link import NameServerLinks
+from tandemmq.service.rpc import Call
+
+if TYPE_CHECKING:
+    # Both are built on this module.
+    from tandemmq.broker.metrics import TurnLimit
+    from tandemmq.broker.retention import Floor
+
+__all__ = ["BrokerParts", "PutMessages", "Role", "StoreWorkers"]
+
+# Topic, properties and fixed fields of a record beside its body.
+_RECORD_HEAD_ROOM_BYTES: Final = 64 << 10
+
+
+class PutMessages(Protocol):
+    """`BrokerServices.put`."""
+
+    def __call__(
+        self,
+        messages: Sequence[OutgoingMessage],
+        done: PutAnswer | PutDone,
+        call: Call | None = None,
+        traceparents: Sequence[str] = (),
+    ) -> None:
+        """Stores messages of one topic, all or none, and tells `done` their final results."""
+
+
+class Role(Protocol):
+    """A master's or a slave's part in its group, from `begin` to `end`; once only. Event loop only.
+
+    What it tells may be asked from the start on, and after the end.
+    """
+
+    # What clients and operators are told
+
+    @property
+    def put(self) -> PutMessages:
+        """Takes messages of producers."""
+
+    @property
+    def client_refusal(self) -> str | None:
+        """Why it neither takes nor gives messages while it serves; None: it does."""
+
+    @property
+    def change_refusal(self) -> str | None:
+        """Why it does not change topics for operators; None: it does."""
+
+    def setting_appliers(self) -> Mapping[str, Applier]:
+        """What follows settings in this role alone, by RocketMQ's key."""
+
+    # What the group is told
+
+    @property
+    def is_serving(self) -> bool:
+        """It has begun and has not ended."""
+
+    @property
+    def is_ready(self) -> bool:
+        """A serving broker of this role may work, or its group may rely on it."""
+
+    @property
+    def waits_for(self) -> str:
+        """What it waits for before it serves; empty when it does not."""
+
+    @property
+    def has_master(self) -> bool:
+        """It is its group's master, or follows it now."""
+
+    @property
+    def lag_bytes(self) -> int:
+        """How far the master's log is ahead of ours."""
+
+    @property
+    def holds_copies(self) -> bool:
+        """Its tables and leases are copies of its master's."""
+
+    @property
+    def leases(self) -> LeaseSource:
+        """The files of its leases."""
+
+    @property
+    def recovery(self) -> GroupRecovery | None:
+        """A master's start, which an operator may have to help."""
+
+    @property
+    def epoch_refusal(self) -> str | None:
+        """Why no other member may begin an epoch now; None: it may."""
+
+    async def leave_master(self) -> None:
+        """Drops the master that is followed; when it returns no byte of it comes any more."""
+
+    def verified(self, broker_id: int, end_offset: int, connection: str) -> None:
+        """A member has proven that its log is ours up to `end_offset`."""
+
+    def superseded(self, reason: str) -> None:
+        """Another master took the group over."""
+
+    # What the process needs
+
+    @property
+    def floor(self) -> Floor:
+        """Who needs what of the log."""
+
+    @property
+    def drain_grace_ms(self) -> int:
+        """How long it serves those who have not heard yet that it leaves."""
+
+    @property
+    def waiting_count(self) -> int:
+        """Sends without an answer yet."""
+
+    def slaves(self) -> Sequence[SlaveView]:
+        """Those connected."""
+
+    def flushed(self) -> None:
+        """The log was flushed."""
+
+    def second_passed(self) -> None:
+        """Called once a second, from before `begin` on."""
+
+    def persist_leases(self) -> None:
+        """Writes what changed in the lease table. A disk that refuses stops the broker."""
+
+    def persist_leases_durably(self) -> None:
+        """The same, so that it outlives a loss of power."""
+
+    async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
+        """Adds the metrics of this role."""
+
+    # Life
+
+    async def begin(self, tasks: asyncio.TaskGroup) -> None:
+        """Takes up its work, in tasks of `tasks` that `end` ends. It may take as long as its group keeps it waiting."""
+
+    async def answer_sends(self, deadline_ms: int) -> None:
+        """Nothing is taken any more: gives the sends that wait until the deadline, then fails them."""
+
+    async def end(self, deadline_ms: int) -> None:
+        """Gives up its work, after a `begin` that was given up, too. Slaves have until the deadline to follow."""
+
+    def close_files(self) -> None:
+        """Writes what the store does not. Blocks; after `end`."""
+
+
+class StoreWorkers:
+    """The threads that write, and prepare, what one store and its tables have made ready."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        store: MessageStore,
+        tables: MetadataTables,
+        log_flushed: Callable[[], None],
+        failed: Callable[[DiskError], None],
+    ) -> None:
+        """`log_flushed` is called after each flush of the log."""
+        self._store = store
+        self._tables = tables
+        self._log_flushed = log_flushed
+        is_sync = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self.log: Final = FlushWorker(
+            "flush-log",
+            take=store.log_flush_job,
+            finished=self._log_job_finished,
+            failed=failed,
+            interval_ms=None if is_sync else settings.flush_interval_commit_log,
+        )
+        self.queues: Final = FlushWorker(
+            "flush-queues",
+            take=store.queue_flush_job,
+            finished=self._queue_job_finished,
+            failed=failed,
+            interval_ms=settings.flush_interval_consume_queue,
+        )
+        self._preparer = FlushWorker[NextSegmentJob](
+            "prepare",
+            take=store.preparation_job,
+            finished=store.preparation_finished,
+            failed=failed,
+            interval_ms=200,
+        )
+        self._pages_bringer = FlushWorker[PagesAheadJob](
+            "bring-pages", take=store.pages_ahead_job, finished=lambda _: None, failed=failed, interval_ms=200
+        )
+        self._metadata_writer = FlushWorker[MetadataWrite](
+            "write-metadata",
+            take=tables.take_write,
+            finished=tables.write_finished,
+            failed=failed,
+            waits_for_room=True,
+        )
+        self._store_turn = asyncio.Lock()
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Once the store is recovered."""
+        # The next files are made ahead from the start, not from the first pause of a second on.
+        self._preparer.kick()
+        self._tables.attach(self._metadata_writer.kick)
+        for worker in (self.log, self.queues, self._preparer, self._pages_bringer, self._metadata_writer):
+            tasks.create_task(worker.run())
+
+    async def close(self) -> None:
+        """Lets running jobs finish and ends all threads."""
+        for worker in (self.log, self.queues, self._preparer, self._pages_bringer, self._metadata_writer):
+            await worker.close()
+
+    @asynccontextmanager
+    async def alone_with_store(self) -> AsyncIterator[None]:
+        """No job is out that would vouch for, or add to, what is being cut or moved; for one at a time: a repair syncs
+        queue entries by a job of its own, and a slave that reconnects must not cut its log under it. What is inside may
+        pause the jobs again, but not this."""
+        async with self._store_turn, self.queues.paused(), self._preparer.paused():
+            yield
+
+    def _log_job_finished(self, job: FlushJob) -> None:
+        self._store.flush_finished(job)
+        self._log_flushed()
+
+    def _queue_job_finished(self, job: FlushJob) -> None:
+        self._store.flush_finished(job)
+        if self._store.queue_flush_due:
+            # A job is bounded so that it never holds the loop; the rest of the round follows at once.
+            self.queues.kick()
+
+
+class BrokerParts:
+    """The parts of one broker that live as long as its process. Implements `BrokerServices` for the client API's
+    handlers. Event loop only; `take_role` comes before anything runs.
+    """
+
+    role: Role
+    put: PutMessages
+    """The role's own, without a step in between: every send goes this way."""
+    persist_leases: Callable[[], None]
+    """Likewise: every receive does."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        clock: Clock,
+        store_host: Host,
+        links: NameServerLinks,
+        loop_meter: LoopMeter,
+    ) -> None:
+        self.settings: Final = settings
+        self.clock: Final = clock
+        self.store_host: Final = store_host
+        self.links: Final = links
+        self.loop_meter: Final = loop_meter
+        self.timers: Final[Timers] = loop_meter.turns
+        self.incarnation: Final = clock.wall_ms()
+        """Of the process: its start."""
+        self.identity: Final = BrokerIdentity(settings.broker_cluster_name, settings.broker_name, settings.broker_id)
+        self.observability: Final = BrokerObservability(settings, identity=self.identity, clock=clock)
+        self.send_tracer: Final[SendTracer | None] = self.observability.send_tracer
+        self.refusal: str | None = "the broker is starting"
+        """Why messages are neither taken nor given now; None when they are. An attribute: every send asks."""
+        self.failure: str | None = None
+        """Why the broker stops with exit code 1."""
+        self.stopping: Final = asyncio.Event()
+        self.ports: Final = {"listenPort": 0, "grpcServerPort": 0, "haListenPort": 0}
+        """Those that are open, by setting; 0 before."""
+        self.is_whole: bool = False
+        """The last run of this disk lost nothing that its log held, as far as the disk knows."""
+        self.log_damage: str = ""
+        """What was wrong with the log's tail when it was read at the start."""
+        self._build_store()
+        self._build_client_api()
+
+    def _build_store(self) -> None:
+        settings, clock = self.settings, self.clock
+        self.disk = PosixDisk(Path(settings.store_path_root_dir))
+        self.store = MessageStore(
+            self.disk, clock, settings.store_options(), store_host=self.store_host, process_id=os.getpid()
+        )
+        self.member = ReplicaIdentity(self.disk, self.identity, new_disk_id=lambda: uuid.uuid4().hex)
+        self.members = GroupMembers(
+            self.identity, view=lambda: self.links.view, stated_master=settings.ha_master_address
+        )
+        self.tables = MetadataTables(self.disk, clock, topics_changed=self.links.registration_changed)
+        self.topics: TopicTable = self.tables.topics
+        self.groups: SubscriptionGroupTable = self.tables.groups
+        self.damaged_entries = DamagedEntries()
+        self.leases = LeaseTable(
+            StoreQueueReader(self.store, self.damaged_entries),
+            options=settings.delivery_options(),
+            broker_name=settings.broker_name,
+            nonce=lambda: secrets.randbits(64),
+            stored_offset=self.tables.consumer_offsets.offset,
+        )
+        self.workers = StoreWorkers(
+            settings,
+            store=self.store,
+            tables=self.tables,
+            log_flushed=lambda: self.role.flushed(),
+            failed=self.disk_failed,
+        )
+
+    def _build_client_api(self) -> None:
+        settings = self.settings
+        self.sessions = ClientSessions(self._client_gone)
+        self.options = ApiOptions(
+            max_message_bytes=settings.max_message_size,
+            auto_create_subscription_group=settings.auto_create_subscription_group,
+        )
+        self._group_creations = CreationLimit(
+            per_second=settings.new_groups_per_second,
+            per_client_per_second=settings.new_groups_per_client_per_second,
+            count_max=settings.subscription_groups_max,
+        )
+        self.client_api = ClientApi(self, self.observability.tracing)
+        self.client_plane = ClientPlane(settings, self.client_api, clock=self.clock, turns=self.loop_meter.turns)
+
+    def take_role(self, role: Role) -> None:
+        """The role is this broker's from now on."""
+        self.role, self.put, self.persist_leases = role, role.put, role.persist_leases
+
+    # What several ask
+
+    @property
+    def is_sync_flush(self) -> bool:
+        """An answer waits for the disk."""
+        return self.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+
+    @property
+    def proof_bytes(self) -> int:
+        """So much of a log's tail is compared: at least twice the largest record, or it could be filler alone."""
+        return 2 * (self.settings.max_message_size + _RECORD_HEAD_ROOM_BYTES)
+
+    def metadata_endpoint(self) -> str:
+        """Our metadata plane as it is registered."""
+        return host_port(self.settings.ha_host, self.ports["listenPort"])
+
+    def is_system_topic(self, name: str) -> bool:
+        """Whether it is a topic of the broker's own."""
+        return is_system_topic(name, cluster=self.identity.cluster, broker_name=self.identity.broker_name)
+
+    # What the client API's handlers need beside
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """The cluster's route of a topic, as the NameServers last told it."""
+        return self.links.route(topic)
+
+    def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
+        """Creates a topic, and calls `done` when it is durable."""
+        self.tables.put_topic(TopicConfig(topic, queue_count, queue_count))
+        self.tables.when_written(done)
+
+    def create_group(self, group: str, *, client_id: str) -> str | None:
+        """Creates a consumer group because a client named it; or says why not."""
+        refusal = self._group_creations.refusal(client_id, count=len(self.groups), now_ms=self.clock.monotonic_ms())
+        if refusal is None:
+            self.tables.put_group(SubscriptionGroupConfig(group_name=group))
+        return refusal
+
+    def when_group_written(self, group: str, done: Callable[[], object]) -> None:
+        """Calls `done` when the group is durable."""
+        self.tables.when_group_written(group, done)
+
+    def _client_gone(self, client_id: str) -> None:
+        self.leases.client_gone(client_id, now_ms=self.clock.monotonic_ms())
+
+    # Failures
+
+    def disk_failed(self, error: DiskError) -> None:
+        """Ends the broker: what the disk holds is not known any more."""
+        self.fail(f"the disk failed: {error}")
+
+    def fail(self, failure: str) -> None:
+        """Ends the broker with exit code 1; nothing is acknowledged any more."""
+        self.failure = self.failure or failure
+        self.refusal = failure
+        self.stopping.set()
