@@ -35,7 +35,7 @@ from tandemmq.core.storage.disk import DiskError, DiskFull, RecordCorrupt
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.tracing.replica_spans import ReplicaTimelines
 
-__all__ = ["Follower", "MasterAddress"]
+__all__ = ["DISPATCH_SLICE", "Follower", "MasterAddress"]
 
 log = structlog.get_logger(__name__)
 

@@ -13,11 +13,12 @@ from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of
 from tandemmq.broker.retention import SlaveFloor
 from tandemmq.broker.runtime_settings import Applier
-from tandemmq.broker.slave.follower import Follower
+from tandemmq.broker.slave.follower import DISPATCH_SLICE, Follower
 from tandemmq.broker.slave.metadata_pull import MetadataPull
 from tandemmq.broker.slave.traced_puts_pull import TracedPutsPull
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.replication.master_replica import SlaveView
+from tandemmq.core.storage.disk import DiskError, RecordCorrupt
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
 from tandemmq.service.metrics.exposition import MetricSamples
 from tandemmq.service.rpc import Call
@@ -165,12 +166,25 @@ class SlaveRole:
         """None wait."""
 
     async def end(self, deadline_ms: int) -> None:
-        """Follows no more."""
+        """Follows no more, and knows exactly where its log ends."""
         self.is_serving = False
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        await self._dispatch_rest()
+
+    async def _dispatch_rest(self) -> None:
+        """What came last was acknowledged and gathers for a batch. Told an end without it, a master that has lost it
+        would not wait for us."""
+        parts = self._parts
+        try:
+            while parts.failure is None and parts.store.dispatch(max_records=DISPATCH_SLICE):
+                await asyncio.sleep(0)
+        except RecordCorrupt:
+            pass  # Nothing from there on was acknowledged; the next start cuts it off.
+        except DiskError as error:
+            parts.disk_failed(error)
 
     def close_files(self) -> None:
         """The copies of tables and leases."""
