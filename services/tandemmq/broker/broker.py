@@ -135,7 +135,7 @@ class Broker:
         )
         return RuntimeSettings(
             self._settings,
-            {**appliers, **parts.role.setting_appliers()},
+            lambda: {**appliers, **parts.role.setting_appliers()},
             disk_used_ratio=lambda: parts.disk.usage().used_ratio,
         )
 

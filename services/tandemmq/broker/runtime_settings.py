@@ -67,13 +67,13 @@ class SettingChange:
 
 
 class RuntimeSettings:
-    """`appliers` by RocketMQ's key; several keys may share one. `disk_used_ratio` tells how full the disk is, 0 to 1.
-    Event loop only."""
+    """`appliers` gives those of now by RocketMQ's key; several keys may share one. `disk_used_ratio` tells how full the
+    disk is, 0 to 1. Event loop only."""
 
     def __init__(
         self,
         settings: BrokerSettings,
-        appliers: Mapping[str, Applier],
+        appliers: Callable[[], Mapping[str, Applier]],
         *,
         disk_used_ratio: Callable[[], float] = lambda: 0.0,
     ) -> None:
@@ -86,7 +86,7 @@ class RuntimeSettings:
 
     def all(self) -> list[SettingState]:
         """Every setting, in the order of the documentation."""
-        configured = self._started.model_fields_set
+        configured, appliers = self._started.model_fields_set, self._appliers()
         states = []
         for name, field in BrokerSettings.model_fields.items():
             key = field.alias or name
@@ -97,7 +97,7 @@ class RuntimeSettings:
                     value=_shown(getattr(self.current, name)),
                     default_value=_shown(field.default),
                     origin=origin,
-                    changeable=key in self._appliers,
+                    changeable=key in appliers,
                     description=field.description or "",
                 )
             )
@@ -113,7 +113,8 @@ class RuntimeSettings:
         changes = _differences(self.current, settings)
         self.current = settings
         keys = [change.key for change in changes]
-        for applier in dict.fromkeys(self._appliers[key] for key in keys):
+        appliers = self._appliers()
+        for applier in dict.fromkeys(appliers[key] for key in keys):
             applier(settings)
         started = {change.key for change in _differences(self._started, settings)}
         self._changed = (self._changed | set(keys)) & started
@@ -134,10 +135,11 @@ class RuntimeSettings:
             settings = changed_settings(self.current, values)
         except SettingsError as error:
             raise SettingsRefused("\n".join(error.problems)) from error
+        appliers = self._appliers()
         problems = [
             f"{change.key}: cannot change while the broker runs; write it into its configuration and restart it"
             for change in _differences(self.current, settings)
-            if change.key not in self._appliers
+            if change.key not in appliers
         ]
         if settings.max_message_size > self._started.max_message_size:
             # A slave proves its log by a tail twice as long as the largest record it was started for.

@@ -18,7 +18,7 @@ class Reached:
         settings = load_settings(BrokerSettings, environ={}, overrides=overrides)
         self.settings = RuntimeSettings(
             settings,
-            {
+            lambda: {
                 "fileReservedTime": self._to_store,
                 "deleteWhen": self._to_store,
                 "maxMessageSize": lambda changed: self.sizes.append(changed.max_message_size),
@@ -105,7 +105,7 @@ def test_messages_that_have_not_expired_are_not_deleted_by_a_setting() -> None:
     keys = ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio")
     reached: list[float] = []
     appliers = dict.fromkeys(keys, lambda changed: reached.append(changed.disk_space_clean_forcibly_ratio))
-    runtime = RuntimeSettings(settings, appliers, disk_used_ratio=lambda: 0.6)
+    runtime = RuntimeSettings(settings, lambda: appliers, disk_used_ratio=lambda: 0.6)
     with pytest.raises(SettingsRefused, match=r"the disk is 0\.60 used already"):
         runtime.change(dict.fromkeys(keys, "0.5"))
     runtime.change(dict.fromkeys(keys, "0.7"))

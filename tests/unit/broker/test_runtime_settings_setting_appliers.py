@@ -45,7 +45,7 @@ class Parts:
         )
         if settings.is_master:
             appliers |= master_setting_appliers(store=self.store, leases=self.leases, api_options=self.api_options)
-        self.settings = RuntimeSettings(settings, appliers)
+        self.settings = RuntimeSettings(settings, lambda: appliers)
 
     def change(self, **values: str) -> None:
         """All of them."""

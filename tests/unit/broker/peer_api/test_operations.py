@@ -45,7 +45,7 @@ class Edge:
         self.servicer = BrokerOperationsServicer(
             sessions=self.broker.sessions,
             changes=self.broker.changes,
-            settings=RuntimeSettings(settings, {}),
+            settings=RuntimeSettings(settings, dict),
             events=self.events,
             resend_dead_letters=self._resend,
             kept_tails=None,
