@@ -7,15 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tandemmq.admin.kubernetes_cluster import (
-    AccessDenied,
-    ClaimState,
-    DisruptionBudgetState,
-    KubernetesUnavailable,
-    PodState,
-    StatefulSetState,
-)
+from tandemmq.admin.kubernetes_cluster import ClaimState, DisruptionBudgetState, PodState, StatefulSetState
 from tandemmq.cli.kube.rollout import CopyState, MasterCopies
+from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable
 
 __all__ = ["CLOSED", "FakePod", "FakeRelease", "FakeSet", "pod", "stateful_set"]
 

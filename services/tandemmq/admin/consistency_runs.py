@@ -10,7 +10,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
@@ -19,6 +19,7 @@ from tandemmq.core.audit.findings import KINDS, FindingKind, Verdict
 from tandemmq.core.audit.findings import Finding as ReplicaFinding
 from tandemmq.core.audit.run_summary import GroupSummary, Outcome, RunSummary, Tier
 from tandemmq.core.clock import Clock
+from tandemmq.service.kubernetes_api import Kind, KubernetesApi, KubernetesUnavailable, ObjectMissing, api_of_pod
 
 __all__ = [
     "CONFIG_MAP_PREFIX",
@@ -49,10 +50,6 @@ RUNS_MAX: Final = 30
 CONFIG_MAP_PREFIX: Final = "configmap:"
 """Before the name of a ConfigMap, where a folder could be meant as well."""
 _SUMMARY_BYTES_MAX: Final = 32 << 20
-_SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-# Connect and read, in seconds.
-_API_TIMEOUT_S: Final = (3.0, 10.0)
-_NOT_FOUND: Final = 404
 
 
 class ResultsUnavailable(Exception):
@@ -120,7 +117,7 @@ class ConfigMapResults:
         self._namespace = namespace
         self._read_data = read_data or self._data
         self._parsed: dict[str, tuple[str, RunSummary | None]] = {}
-        self._api: Any = None
+        self._api: KubernetesApi | None = None
 
     def read(self) -> list[RunSummary]:
         """See `ResultsPlace`. A ConfigMap that is not there yet has no runs."""
@@ -133,34 +130,14 @@ class ConfigMapResults:
         return _newest_first(summary for _, summary in parsed.values() if summary is not None)
 
     def _data(self) -> dict[str, str]:
-        # Here and not above: the client takes seconds and 90 MB to load, which only pods should pay.
-        from kubernetes.client import ApiException
-        from kubernetes.config import ConfigException
-        from urllib3.exceptions import HTTPError
-
         try:
-            found = self._connected().read_namespaced_config_map(
-                self._name, self._namespace, _request_timeout=_API_TIMEOUT_S, _preload_content=False
-            )
-            return dict(json.loads(found.data).get("data") or {})
-        except ApiException as error:
-            if error.status == _NOT_FOUND:
-                return {}
-            hint = "; the ServiceAccount needs get on it" if error.status in (401, 403) else ""
-            raise ResultsUnavailable(f"ConfigMap {self._name}: {error.status} {error.reason}{hint}") from error
-        except (HTTPError, ConfigException, OSError, ValueError) as error:
+            if self._api is None:
+                self._api = api_of_pod(self._namespace)
+            return dict(self._api.read(Kind.CONFIG_MAP, self._name).get("data") or {})
+        except ObjectMissing:
+            return {}
+        except KubernetesUnavailable as error:
             raise ResultsUnavailable(f"ConfigMap {self._name}: {error}") from error
-
-    def _connected(self) -> Any:
-        if self._api is None:
-            from kubernetes import client, config
-
-            load_configuration: Any = config.load_incluster_config
-            load_configuration()
-            if not self._namespace:
-                self._namespace = (_SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
-            self._api = client.CoreV1Api()
-        return self._api
 
 
 def _summary(text: str | bytes) -> RunSummary | None:

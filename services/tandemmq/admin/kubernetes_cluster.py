@@ -1,31 +1,24 @@
 """What Kubernetes says of a release, as small values, and the one thing changed in it: a StatefulSet's partition.
 
 Objects are read as the API server's JSON and turned into the few facts that matter here by pure functions, so that a
-test can feed them what `kubectl get -o json` prints. The `kubernetes` package is imported at the first call only: it
-takes a second, and most commands never need it.
+test can feed them what `kubectl get -o json` prints.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import json
-import os
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Protocol
 
+from tandemmq.service.kubernetes_api import Document, Kind, KubernetesApi, PodStream, api_of_user
+
 __all__ = [
-    "AccessDenied",
     "ApiServerCluster",
     "ClaimState",
     "DisruptionBudgetState",
     "KubernetesCluster",
-    "KubernetesUnavailable",
     "PodState",
-    "PodStream",
     "StatefulSetState",
     "claim_state",
     "disruption_budget_state",
@@ -41,9 +34,6 @@ GROUP_LABEL: Final = "tandemmq.io/broker-group"
 HOME_ROLE_LABEL: Final = "tandemmq.io/home-role"
 ROLE_LABEL: Final = "tandemmq.io/role"
 
-# One request; the API server answers lists of a namespace within milliseconds, or is away.
-_REQUEST_TIMEOUT_S: Final = 10.0
-_IN_CLUSTER_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 # Waiting reasons that the same revision of a pod does not get over by itself, or not soon.
 _BROKEN_REASONS: Final = frozenset(
     {
@@ -57,16 +47,6 @@ _BROKEN_REASONS: Final = frozenset(
         "RunContainerError",
     }
 )
-
-_Document = Mapping[str, Any]
-
-
-class KubernetesUnavailable(Exception):
-    """The API server cannot be asked now; nothing is known of the cluster. Trying again may help."""
-
-
-class AccessDenied(KubernetesUnavailable):
-    """The API server knows us and refuses (401, 403). Trying again does not help; the text names verb and resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,201 +164,70 @@ class KubernetesCluster(Protocol):
 
 
 class ApiServerCluster:
-    """The real one: the `kubernetes` client on threads, a limit on each request."""
+    """The real one: each call on a thread."""
 
-    def __init__(self, api_client: Any, namespace: str, *, is_inside: bool) -> None:
-        from kubernetes import client
-
-        self._apps = client.AppsV1Api(api_client)
-        self._core = client.CoreV1Api(api_client)
-        self._policy = client.PolicyV1Api(api_client)
-        self._namespace = namespace
-        self._inside = is_inside
+    def __init__(self, api: KubernetesApi) -> None:
+        self._api = api
 
     @property
     def namespace(self) -> str:
         """The namespace."""
-        return self._namespace
+        return self._api.namespace
 
     @property
     def is_inside(self) -> bool:
         """True in a pod of this cluster: addresses of pods can be dialled."""
-        return self._inside
+        return self._api.is_inside
 
     async def open_stream(self, pod: str, port: int) -> PodStream:
         """A connection to a port inside a pod, through the API server. Needs the right to create pods/portforward."""
-        return await asyncio.to_thread(self._open_stream, pod, port)
-
-    def _open_stream(self, pod: str, port: int) -> PodStream:
-        from kubernetes import client, stream
-        from kubernetes.client.exceptions import ApiException
-
-        # An ApiClient of its own: the call replaces a method of it for as long as it lasts.
-        core = client.CoreV1Api(client.ApiClient(self._core.api_client.configuration))
-        forward: Any = stream.portforward
-        try:
-            opened = forward(core.connect_get_namespaced_pod_portforward, pod, self._namespace, ports=str(port))
-        except ApiException as error:
-            raise _refusal(int(error.status or 0), str(error.body or error.reason or "")) from error
-        except OSError as error:
-            raise KubernetesUnavailable(f"no way to port {port} of {pod}: {error}") from error
-        return PodStream(opened, port)
+        return await asyncio.to_thread(self._api.open_stream, pod, port)
 
     async def releases(self) -> list[str]:
         """Names of the releases."""
-        documents = await self._list(self._apps.list_namespaced_stateful_set, f"{NAME_LABEL}=tandemmq")
+        documents = await asyncio.to_thread(self._api.list, Kind.STATEFUL_SET, f"{NAME_LABEL}=tandemmq")
         return sorted({name for document in documents if (name := _labels(document).get(INSTANCE_LABEL))})
 
     async def stateful_sets(self, release: str) -> list[StatefulSetState]:
         """Those of a release."""
-        documents = await self._list(self._apps.list_namespaced_stateful_set, f"{INSTANCE_LABEL}={release}")
-        return sorted(map(stateful_set_state, documents), key=lambda each: each.name)
+        return list(map(stateful_set_state, await self._list(Kind.STATEFUL_SET, release)))
 
     async def pods(self, release: str) -> list[PodState]:
         """Those of a release."""
-        documents = await self._list(self._core.list_namespaced_pod, f"{INSTANCE_LABEL}={release}")
-        return sorted(map(pod_state, documents), key=lambda each: each.name)
+        return list(map(pod_state, await self._list(Kind.POD, release)))
 
     async def claims(self, release: str) -> list[ClaimState]:
         """Those of a release."""
-        call = self._core.list_namespaced_persistent_volume_claim
-        documents = await self._list(call, f"{INSTANCE_LABEL}={release}")
-        return sorted(map(claim_state, documents), key=lambda each: each.name)
+        return list(map(claim_state, await self._list(Kind.PERSISTENT_VOLUME_CLAIM, release)))
 
     async def disruption_budgets(self, release: str) -> list[DisruptionBudgetState]:
         """Those of a release."""
-        call = self._policy.list_namespaced_pod_disruption_budget
-        documents = await self._list(call, f"{INSTANCE_LABEL}={release}")
-        return sorted(map(disruption_budget_state, documents), key=lambda each: each.name)
+        return list(map(disruption_budget_state, await self._list(Kind.POD_DISRUPTION_BUDGET, release)))
 
     async def config_map(self, name: str) -> dict[str, str]:
         """Data of a ConfigMap. KubernetesUnavailable, also when there is none."""
-        call = self._core.read_namespaced_config_map
-        found = await _ask(
-            functools.partial(call, name, self._namespace, _preload_content=False, _request_timeout=_REQUEST_TIMEOUT_S)
-        )
-        return dict(found.get("data") or {})
+        return dict((await asyncio.to_thread(self._api.read, Kind.CONFIG_MAP, name)).get("data") or {})
 
     async def set_partition(self, stateful_set: str, partition: int) -> None:
         """Changes the partition and nothing else."""
         strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}
-        await _ask(
-            functools.partial(
-                self._apps.patch_namespaced_stateful_set,
-                stateful_set,
-                self._namespace,
-                {"spec": {"updateStrategy": strategy}},
-                # Without it the client says JSON patch, which is a list of operations.
-                _content_type="application/merge-patch+json",
-                _preload_content=False,
-                _request_timeout=_REQUEST_TIMEOUT_S,
-            )
-        )
+        changes = {"spec": {"updateStrategy": strategy}}
+        await asyncio.to_thread(self._api.patch, Kind.STATEFUL_SET, stateful_set, changes)
 
-    async def _list(self, call: Callable[..., Any], selector: str) -> Sequence[_Document]:
-        """Items of one list. As text: the client's own classes take longer to build than the request takes."""
-        items = (
-            await _ask(
-                functools.partial(
-                    call,
-                    self._namespace,
-                    label_selector=selector,
-                    _preload_content=False,
-                    _request_timeout=_REQUEST_TIMEOUT_S,
-                )
-            )
-        ).get("items")
-        return items or ()
-
-
-class PodStream:
-    """One connection to a port of a pod."""
-
-    def __init__(self, forward: Any, port: int) -> None:
-        self._forward = forward
-        self._port = port
-
-    def dup(self) -> socket.socket:
-        """The near end, the caller's to close."""
-        return socket.socket(fileno=os.dup(self._forward.socket(self._port).fileno()))
-
-    def close(self) -> None:
-        """Ends the connection."""
-        self._forward.close()
+    async def _list(self, kind: Kind, release: str) -> list[Document]:
+        documents = await asyncio.to_thread(self._api.list, kind, f"{INSTANCE_LABEL}={release}")
+        return sorted(documents, key=lambda document: str(document["metadata"]["name"]))
 
 
 async def open_cluster(namespace: str | None, *, context: str | None = None) -> ApiServerCluster:
-    """Connects as a pod does, or else as kubectl does. KubernetesUnavailable when there is no configuration.
-
-    The namespace is the one given, else the pod's own, else the kubeconfig context's, else `default`.
-    """
-    return await asyncio.to_thread(_open_cluster, namespace, context)
-
-
-def _open_cluster(namespace: str | None, context: str | None) -> ApiServerCluster:
-    import kubernetes
-
-    client: Any = kubernetes.client
-    # Half of this package is annotated.
-    config: Any = kubernetes.config
-    configuration = client.Configuration()
-    try:
-        is_inside = context is None and _IN_CLUSTER_NAMESPACE.exists()
-        if is_inside:
-            config.load_incluster_config(configuration)
-            found = _IN_CLUSTER_NAMESPACE.read_text().strip()
-        else:
-            config.load_kube_config(context=context, client_configuration=configuration)
-            contexts, active = config.list_kube_config_contexts()
-            chosen = next((each for each in contexts if each["name"] == context), active)
-            found = chosen.get("context", {}).get("namespace") or "default"
-    except (config.ConfigException, OSError) as error:
-        raise KubernetesUnavailable(f"no usable configuration: {error}") from error
-    # Whoever waits asks again by himself, and says so meanwhile.
-    configuration.retries = False
-    return ApiServerCluster(client.ApiClient(configuration), namespace or found, is_inside=is_inside)
-
-
-async def _ask(call: Callable[[], Any]) -> dict[str, Any]:
-    """One request on a thread, its answer as JSON. The one place where the client's errors become ours."""
-    return await asyncio.to_thread(_ask_now, call)
-
-
-def _ask_now(call: Callable[[], Any]) -> dict[str, Any]:
-    from kubernetes.client.exceptions import ApiException
-    from urllib3.exceptions import HTTPError
-
-    try:
-        response = call()
-        status, body = int(response.status), bytes(response.data)
-    except ApiException as error:
-        raise _refusal(int(error.status or 0), str(error.body or error.reason or "")) from error
-    except (HTTPError, OSError) as error:
-        raise KubernetesUnavailable(f"the API server does not answer: {error}") from error
-    if status >= 300:
-        raise _refusal(status, body.decode(errors="replace"))
-    try:
-        document = json.loads(body)
-    except ValueError as error:
-        raise KubernetesUnavailable(f"the API server answered no JSON: {body[:100]!r}") from error
-    if not isinstance(document, dict):
-        raise KubernetesUnavailable("the API server answered no object")
-    return document
-
-
-def _refusal(status: int, body: str) -> KubernetesUnavailable:
-    try:
-        text = str(json.loads(body).get("message") or body)
-    except (ValueError, AttributeError):
-        text = body
-    text = f"{status}: {' '.join(text.split())[:400]}"
-    return AccessDenied(text) if status in (401, 403) else KubernetesUnavailable(text)
+    """As kubectl connects, or as a pod does: see `api_of_user`. Raises KubernetesUnavailable."""
+    return ApiServerCluster(await asyncio.to_thread(api_of_user, namespace or "", context=context or ""))
 
 
 # Documents to values
 
 
-def stateful_set_state(document: _Document) -> StatefulSetState:
+def stateful_set_state(document: Document) -> StatefulSetState:
     """From a StatefulSet of apps/v1."""
     spec, status = document["spec"], document.get("status") or {}
     strategy = spec.get("updateStrategy") or {}
@@ -400,12 +249,12 @@ def stateful_set_state(document: _Document) -> StatefulSetState:
     )
 
 
-def pod_state(document: _Document) -> PodState:
+def pod_state(document: Document) -> PodState:
     """From a Pod of v1."""
     metadata, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
     labels = _labels(document)
-    containers: list[_Document] = status.get("containerStatuses") or []
-    inits: list[_Document] = status.get("initContainerStatuses") or []
+    containers: list[Document] = status.get("containerStatuses") or []
+    inits: list[Document] = status.get("initContainerStatuses") or []
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     ready = conditions.get("Ready", {}).get("status") == "True"
     waiting = [reason for each in (*inits, *containers) if (reason := _get(each, "state", "waiting", "reason"))]
@@ -438,7 +287,7 @@ def pod_state(document: _Document) -> PodState:
     )
 
 
-def claim_state(document: _Document) -> ClaimState:
+def claim_state(document: Document) -> ClaimState:
     """From a PersistentVolumeClaim of v1."""
     spec, status = document.get("spec") or {}, document.get("status") or {}
     return ClaimState(
@@ -449,7 +298,7 @@ def claim_state(document: _Document) -> ClaimState:
     )
 
 
-def disruption_budget_state(document: _Document) -> DisruptionBudgetState:
+def disruption_budget_state(document: Document) -> DisruptionBudgetState:
     """From a PodDisruptionBudget of policy/v1."""
     status = document.get("status") or {}
     return DisruptionBudgetState(
@@ -463,10 +312,10 @@ def disruption_budget_state(document: _Document) -> DisruptionBudgetState:
 
 
 def _not_ready_reason(
-    metadata: _Document,
-    status: _Document,
-    conditions: Mapping[str, _Document],
-    containers: Sequence[_Document],
+    metadata: Document,
+    status: Document,
+    conditions: Mapping[str, Document],
+    containers: Sequence[Document],
 ) -> str:
     """The most telling thing Kubernetes knows: deletion, scheduling, a waiting or ended container, the probe."""
     if metadata.get("deletionTimestamp") is not None:
@@ -488,21 +337,21 @@ def _not_ready_reason(
     return str(status.get("reason") or ready.get("message") or ready.get("reason") or status.get("phase") or "unknown")
 
 
-def _last_end(container: _Document) -> str:
+def _last_end(container: Document) -> str:
     ended = _get(container, "lastState", "terminated")
     return _end(ended) if ended else ""
 
 
-def _end(terminated: _Document) -> str:
+def _end(terminated: Document) -> str:
     reason, code = terminated.get("reason") or "Error", terminated.get("exitCode")
     return reason if reason == "OOMKilled" else f"{reason} ({code})"
 
 
-def _labels(document: _Document) -> dict[str, str]:
+def _labels(document: Document) -> dict[str, str]:
     return dict(document["metadata"].get("labels") or {})
 
 
-def _get(document: _Document, *path: str) -> Any:
+def _get(document: Document, *path: str) -> Any:
     """The value at `path`, or None where any step is missing."""
     found: Any = document
     for step in path:

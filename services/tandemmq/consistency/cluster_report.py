@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from http.client import HTTPException
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, Gauge, pushadd_to_gateway
@@ -20,6 +19,14 @@ from tandemmq.consistency.settings import ConsistencySettings
 from tandemmq.core.audit.findings import KINDS, Finding
 from tandemmq.core.audit.repair_plan import RepairPlan
 from tandemmq.core.audit.run_summary import GroupSummary, Outcome, RunSummary, Tier
+from tandemmq.service.kubernetes_api import (
+    Kind,
+    KubernetesApi,
+    KubernetesUnavailable,
+    ObjectMissing,
+    api_of_pod,
+    is_in_pod,
+)
 from tandemmq.service.logging import get_logger
 
 __all__ = [
@@ -29,14 +36,11 @@ __all__ = [
     "ApiServerObjects",
     "BrokerStatefulSet",
     "KubernetesObjects",
-    "KubernetesUnavailable",
     "announce",
     "broker_stateful_set",
     "event_document",
-    "is_in_pod",
     "kept_runs",
     "outcome_events",
-    "own_namespace",
     "push",
     "run_registry",
     "short_summary",
@@ -163,16 +167,7 @@ def event_document(
 
 # The few things a run reads and writes at the API server. Calls block; every one may raise KubernetesUnavailable.
 
-SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _GROUP_LABEL: Final = "tandemmq.io/broker-group"
-# Connect and read, in seconds.
-_TIMEOUT_S: Final = (3.0, 10.0)
-_NOT_FOUND: Final = 404
-_FORBIDDEN: Final = (401, 403)
-
-
-class KubernetesUnavailable(Exception):
-    """The API server did not answer, or refused; the text says what was asked. The run itself is done all the same."""
 
 
 class KubernetesObjects(Protocol):
@@ -191,106 +186,34 @@ class KubernetesObjects(Protocol):
         """Sets keys, and removes those that are None; makes the ConfigMap if there is none."""
 
 
-def is_in_pod() -> bool:
-    """Whether this process has a ServiceAccount."""
-    return (SERVICE_ACCOUNT / "token").exists()
-
-
-def own_namespace() -> str:
-    """Of this pod."""
-    return (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
-
-
 class ApiServerObjects:
-    """The real ones, by the pod's own ServiceAccount."""
+    """The real ones."""
 
-    def __init__(self, namespace: str) -> None:
-        # Here and not above: the client takes a second and 90 MB to load, which only pods should pay.
-        from kubernetes import client, config
-
-        load_configuration: Any = config.load_incluster_config
-        with _Translated("read the ServiceAccount's configuration"):
-            load_configuration()
-        self._namespace = namespace
-        self._core: Any = client.CoreV1Api()
-        self._apps: Any = client.AppsV1Api()
+    def __init__(self, api: KubernetesApi) -> None:
+        self._api = api
 
     def broker_stateful_sets(self) -> list[BrokerStatefulSet]:
         """See `KubernetesObjects`."""
-        with _Translated("list the StatefulSets"):
-            found = self._apps.list_namespaced_stateful_set(
-                self._namespace, label_selector=_GROUP_LABEL, _request_timeout=_TIMEOUT_S, _preload_content=False
-            )
-            return [broker_stateful_set(item) for item in json.loads(found.data)["items"]]
+        return [broker_stateful_set(item) for item in self._api.list(Kind.STATEFUL_SET, _GROUP_LABEL)]
 
     def create_event(self, document: Mapping[str, Any]) -> None:
         """See `KubernetesObjects`."""
-        with _Translated(f"create an Event on {document['involvedObject']['name']}"):
-            self._core.create_namespaced_event(
-                self._namespace, document, _request_timeout=_TIMEOUT_S, _preload_content=False
-            )
+        self._api.create(Kind.EVENT, document)
 
     def config_map_data(self, name: str) -> dict[str, str] | None:
         """See `KubernetesObjects`."""
-        from kubernetes.client import ApiException
-
-        with _Translated(f"get the ConfigMap {name}"):
-            try:
-                found = self._core.read_namespaced_config_map(
-                    name, self._namespace, _request_timeout=_TIMEOUT_S, _preload_content=False
-                )
-            except ApiException as error:
-                if error.status == _NOT_FOUND:
-                    return None
-                raise
-            return dict(json.loads(found.data).get("data") or {})
+        try:
+            return dict(self._api.read(Kind.CONFIG_MAP, name).get("data") or {})
+        except ObjectMissing:
+            return None
 
     def change_config_map(self, name: str, data: Mapping[str, str | None]) -> None:
         """See `KubernetesObjects`."""
-        from kubernetes.client import ApiException
-
-        with _Translated(f"change the ConfigMap {name}"):
-            try:
-                self._core.patch_namespaced_config_map(
-                    name,
-                    self._namespace,
-                    {"data": dict(data)},
-                    # Without it the client says JSON patch, which is a list of operations.
-                    _content_type="application/merge-patch+json",
-                    _request_timeout=_TIMEOUT_S,
-                    _preload_content=False,
-                )
-                return
-            except ApiException as error:
-                if error.status != _NOT_FOUND:
-                    raise
-            made = {"metadata": {"name": name}, "data": {key: text for key, text in data.items() if text is not None}}
-            self._core.create_namespaced_config_map(
-                self._namespace, made, _request_timeout=_TIMEOUT_S, _preload_content=False
-            )
-
-
-class _Translated:
-    """Turns what the Kubernetes client raises into KubernetesUnavailable."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            return
-        from kubernetes.client import ApiException
-        from kubernetes.config import ConfigException
-        from urllib3.exceptions import HTTPError
-
-        if isinstance(error, ApiException):
-            hint = "; the ServiceAccount may not" if error.status in _FORBIDDEN else ""
-            raise KubernetesUnavailable(f"cannot {self._what}: {error.status} {error.reason}{hint}") from error
-        if isinstance(error, (HTTPError, ConfigException, OSError, ValueError)):
-            raise KubernetesUnavailable(f"cannot {self._what}: {error}") from error
+        try:
+            self._api.patch(Kind.CONFIG_MAP, name, {"data": dict(data)})
+        except ObjectMissing:
+            made = {key: text for key, text in data.items() if text is not None}
+            self._api.create(Kind.CONFIG_MAP, {"metadata": {"name": name}, "data": made})
 
 
 # A run in Prometheus' terms, for a Pushgateway. Names and labels are the admin service's; cluster and tier are the
@@ -468,11 +391,11 @@ def _tell_kubernetes(
     summary: RunSummary, settings: ConsistencySettings, plan: RepairPlan | None, log: FilteringBoundLogger
 ) -> None:
     try:
-        namespace = settings.kubernetes_namespace or own_namespace()
-        announcement = Announcement(ApiServerObjects(namespace), namespace=namespace, log=log)
-    except (KubernetesUnavailable, OSError) as error:
+        api = api_of_pod(settings.kubernetes_namespace)
+    except KubernetesUnavailable as error:
         log.warning("kubernetes_not_told", reason=str(error))
         return
+    announcement = Announcement(ApiServerObjects(api), namespace=api.namespace, log=log)
     if settings.kubernetes_results:
         announcement.store(summary, settings.kubernetes_results, plan)
     if settings.kubernetes_events:

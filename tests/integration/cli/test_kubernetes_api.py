@@ -19,13 +19,16 @@ import yaml
 from kubernetes.config import kube_config
 
 from support.kubernetes_release import pod
-from tandemmq.admin.kubernetes_cluster import AccessDenied, ApiServerCluster, KubernetesUnavailable, open_cluster
+from tandemmq.admin.kubernetes_cluster import ApiServerCluster
 from tandemmq.cli.commands.repair import read_plan
 from tandemmq.cli.failure import CommandError
 from tandemmq.cli.kube.release import PodAddresses
+from tandemmq.consistency.cluster_report import ApiServerObjects
 from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep
+from tandemmq.service.kubernetes_api import AccessDenied, KubernetesApi, KubernetesUnavailable, api_of_user
 
 _WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_MAPS = "/api/v1/namespaces/mq/configmaps"
 _SETS = "/apis/apps/v1/namespaces/mq/statefulsets"
 
 
@@ -80,6 +83,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(bytes([0x82, len(payload)]) + payload)
         self.wfile.flush()
 
+    def do_POST(self) -> None:
+        self.do_PATCH()
+
     def do_PATCH(self) -> None:
         self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
@@ -93,10 +99,11 @@ class _Handler(BaseHTTPRequestHandler):
         document: dict[str, Any] = {"items": self.server.lists.get(url.path, [])}
         if "/configmaps/" in url.path:
             document = {"data": self.server.config_map}
-        if self.server.status != 200:
+        status = 404 if self.command == "PATCH" and "/configmaps/" in url.path else self.server.status
+        if status != 200:
             document = {"message": "statefulsets.apps is forbidden: User cannot list resource"}
         data = json.dumps(document).encode()
-        self.send_response(self.server.status)
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -126,9 +133,13 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_ApiServer]
 
 
 async def _cluster() -> ApiServerCluster:
+    return ApiServerCluster(await asyncio.to_thread(_api))
+
+
+def _api() -> KubernetesApi:
     # The package's own place of the default file is fixed when it is imported first.
     kube_config.KUBE_CONFIG_DEFAULT_LOCATION = os.environ["KUBECONFIG"]
-    return await open_cluster(None)
+    return api_of_user()
 
 
 async def test_lists_are_asked_by_release_and_namespace(api: _ApiServer) -> None:
@@ -192,6 +203,16 @@ async def test_partition_is_changed_by_a_merge_patch_of_nothing_else(api: _ApiSe
             {"spec": {"updateStrategy": strategy}},
         )
     ]
+
+
+async def test_results_of_a_run_make_the_config_map_that_is_missing(api: _ApiServer) -> None:
+    objects = ApiServerObjects(await asyncio.to_thread(_api))
+    await asyncio.to_thread(objects.change_config_map, "mq-consistency", {"new": "a summary", "old": None})
+    patched, created = api.asked
+    assert patched[:3] == ("PATCH", f"{_MAPS}/mq-consistency", "application/merge-patch+json")
+    assert patched[3] == {"data": {"new": "a summary", "old": None}}
+    assert created[:2] == ("POST", _MAPS)
+    assert created[3] == {"metadata": {"name": "mq-consistency"}, "data": {"new": "a summary"}}
 
 
 async def test_port_of_a_pod_is_reached_through_the_api_server(api: _ApiServer) -> None:

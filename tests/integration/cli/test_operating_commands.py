@@ -19,12 +19,12 @@ from typer.testing import CliRunner, Result
 
 from support.cluster_processes import ProcessCluster, wait_until
 from support.kubernetes_release import pod
-from tandemmq.admin.kubernetes_cluster import PodStream
 from tandemmq.cli.app import app
 from tandemmq.cli.cluster_address import ClusterTarget
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, connection_on
 from tandemmq.cli.failure import CommandError
 from tandemmq.cli.kube.release import way_to_pods
+from tandemmq.service.kubernetes_api import PodStream
 
 _LIMIT_S = 60.0
 

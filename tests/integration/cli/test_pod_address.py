@@ -8,9 +8,9 @@ import socket
 import pytest
 
 from support.kubernetes_release import pod
-from tandemmq.admin.kubernetes_cluster import KubernetesUnavailable, PodStream
 from tandemmq.cli.failure import CommandError
 from tandemmq.cli.kube.release import PodAddresses, address_of
+from tandemmq.service.kubernetes_api import KubernetesUnavailable, PodStream
 
 
 class _Forward:

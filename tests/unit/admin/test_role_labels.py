@@ -11,7 +11,8 @@ import structlog
 from support.admin_readings import cached
 from support.cluster_states import healthy_cluster, master, slave
 from tandemmq.admin.cluster_state import BrokerState, ClusterState
-from tandemmq.admin.role_labels import ROLE_LABEL, KubernetesPods, Pod, PodsUnavailable, RoleLabels, roles_by_pod
+from tandemmq.admin.role_labels import ROLE_LABEL, KubernetesPods, Pod, RoleLabels, roles_by_pod
+from tandemmq.service.kubernetes_api import KubernetesUnavailable
 
 
 def _in_pod(broker: BrokerState, pod: str) -> BrokerState:
@@ -36,7 +37,7 @@ class _FakePods:
     def list_brokers(self) -> list[Pod]:
         self.calls += 1
         if self.failure:
-            raise PodsUnavailable(self.failure)
+            raise KubernetesUnavailable(self.failure)
         return [Pod(name, dict(labels)) for name, labels in self.labels.items()]
 
     def set_label(self, pod_name: str, key: str, value: str) -> None:
@@ -96,5 +97,5 @@ async def test_failing_kubernetes_is_tried_again(monkeypatch: pytest.MonkeyPatch
 
 
 def test_outside_a_pod_it_says_so() -> None:
-    with pytest.raises(PodsUnavailable, match="cannot list the pods"):
+    with pytest.raises(KubernetesUnavailable, match="no usable configuration"):
         KubernetesPods(instance="mq", namespace="messaging").list_brokers()

@@ -16,7 +16,6 @@ from tandemmq.consistency.cluster_report import (
     EVENTS_MAX,
     Announcement,
     BrokerStatefulSet,
-    KubernetesUnavailable,
     announce,
     broker_stateful_set,
     short_summary,
@@ -24,6 +23,7 @@ from tandemmq.consistency.cluster_report import (
 from tandemmq.consistency.settings import ConsistencySettings
 from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep
 from tandemmq.core.audit.run_summary import Outcome, RunSummary, Tier
+from tandemmq.service.kubernetes_api import KubernetesUnavailable
 
 _NAME = "mq-consistency"
 

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tandemmq.admin.consistency_runs import CONFIG_MAP_PREFIX
-from tandemmq.admin.kubernetes_cluster import KubernetesUnavailable
 from tandemmq.admin.replica_repair import Repair, ReplicaKey, StepOutcome, StepResult, blocks_the_rest
 from tandemmq.admin.rpc import ReplicaRepairCalls
 from tandemmq.cli.cluster_address import KubernetesPlace, find_place
@@ -24,6 +23,7 @@ from tandemmq.cli.kube.release import KubeContextOption, NamespaceOption, connec
 from tandemmq.cli.options import DryRunOption, YesOption
 from tandemmq.cli.output import new_table, table_console
 from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep
+from tandemmq.service.kubernetes_api import KubernetesUnavailable
 
 __all__ = ["plan_table", "read_plan", "repair"]
 

@@ -17,7 +17,6 @@ from rich.text import Text
 
 from tandemmq.admin.cluster_reader import ClusterReader
 from tandemmq.admin.cluster_state import BrokerState, ClusterState
-from tandemmq.admin.kubernetes_cluster import KubernetesUnavailable
 from tandemmq.admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, error_text
 from tandemmq.cli.cluster_address import NAMESRV_VARIABLES, ClusterAddress, KubernetesPlace
 from tandemmq.cli.connection import ClusterChoice, with_cluster
@@ -49,6 +48,7 @@ from tandemmq.cli.output import OutputFormat, emit, new_table
 from tandemmq.core.clock import Clock
 from tandemmq.core.routing.values import parse_address
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.service.kubernetes_api import KubernetesUnavailable
 from tandemmq.service.loop_meter import SystemClock
 
 __all__ = ["dial", "doctor", "doctor_document", "doctor_table", "look_at_cluster"]

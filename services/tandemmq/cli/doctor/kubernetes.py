@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from tandemmq.admin.cluster_state import BrokerState, ClusterState
 from tandemmq.admin.kubernetes_cluster import (
-    AccessDenied,
     ClaimState,
     DisruptionBudgetState,
     KubernetesCluster,
@@ -18,6 +17,7 @@ from tandemmq.admin.kubernetes_cluster import (
 from tandemmq.cli.doctor.checks import Check, Verdict
 from tandemmq.cli.kube.rollout import GroupState, broker_groups
 from tandemmq.core.routing.values import parse_address
+from tandemmq.service.kubernetes_api import AccessDenied
 
 __all__ = ["ReleaseLook", "check_release", "look_at_release", "pod_of"]
 

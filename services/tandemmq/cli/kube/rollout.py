@@ -28,13 +28,7 @@ from typing import Annotated, Final, Protocol
 import grpc.aio
 import typer
 
-from tandemmq.admin.kubernetes_cluster import (
-    AccessDenied,
-    KubernetesCluster,
-    KubernetesUnavailable,
-    PodState,
-    StatefulSetState,
-)
+from tandemmq.admin.kubernetes_cluster import KubernetesCluster, PodState, StatefulSetState
 from tandemmq.admin.rpc import BrokerAdminCalls, Channels, error_text
 from tandemmq.cli.cluster_address import KubernetesPlace, find_place
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
@@ -52,6 +46,7 @@ from tandemmq.cli.options import ContextOption, parse_duration_s
 from tandemmq.core.clock import Clock
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.service.command_line import stop_requested
+from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable
 from tandemmq.service.loop_meter import SystemClock
 
 __all__ = [

@@ -16,7 +16,6 @@ from support.audit_summaries import diverged_run, equal_run
 from support.cli_cluster import FakeCluster, two_groups
 from support.cluster_states import master, slave, with_broker
 from tandemmq.admin.cluster_state import ClusterState, DiskState
-from tandemmq.admin.kubernetes_cluster import KubernetesUnavailable
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import FIRST_PAGE, GroupSummary, Page, PageRequest, Unseen
@@ -31,6 +30,7 @@ from tandemmq.cli.commands.checks import (
     check_replication,
     worst,
 )
+from tandemmq.service.kubernetes_api import KubernetesUnavailable
 
 # SERVICE STATE - text | 'label'=value[unit][;warn[;crit[;min[;max]]]] …
 _LINE = re.compile(

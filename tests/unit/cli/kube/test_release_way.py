@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from support.kubernetes_release import pod
-from tandemmq.admin.kubernetes_cluster import PodStream
 from tandemmq.cli.kube.release import way_to_pods
+from tandemmq.service.kubernetes_api import PodStream
 
 
 class _Network:
