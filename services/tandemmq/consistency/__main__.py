@@ -61,12 +61,10 @@ def _run(settings: ConsistencySettings) -> RunSummary:
         raise SparkUnusable(f"{' and '.join(missing)} not installed: pip install 'tandemmq[consistency]'")
     # Here, so that a mistyped setting is told without waiting for them.
     from tandemmq.consistency.audit import audit, new_run_id, prune_runs, write_report
-    from tandemmq.consistency.pandas_avoidance import keep_pandas_out
     from tandemmq.consistency.progress import Progress
     from tandemmq.consistency.results_store import ResultsStore
     from tandemmq.consistency.spark_session import SparkRunner, running_spark
 
-    keep_pandas_out()
     log = get_logger()
     run_id = new_run_id(datetime.now(UTC), Random())
     log.info("run_starting", run_id=run_id, version=VERSION, settings=effective_settings(settings))
