@@ -30,11 +30,11 @@ from tandemmq.admin.history import ClusterHistory
 from tandemmq.admin.metrics import CONTENT_TYPE, ClusterMetrics
 from tandemmq.admin.operations.operations import NotPermitted, OperationsDesk
 from tandemmq.admin.operations.questions import OperationFailed
-from tandemmq.admin.texts import iso_text
 from tandemmq.admin.traces.reader import TraceSource
 from tandemmq.core.audit.run_summary import RunSummary
 from tandemmq.core.clock import Clock
 from tandemmq.service.command_line import VERSION
+from tandemmq.service.texts import iso_text
 
 __all__ = ["ClusterDocument", "ConsistencyRunsDocument", "FindingsDocument", "http_app"]
 

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple, Protocol
 import grpc.aio
 
 from tandemmq.admin.rpc import error_text
-from tandemmq.admin.texts import counted
 from tandemmq.core.audit.repair_plan import RepairAction, RepairStep
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as repair_pb
+from tandemmq.service.texts import counted
 
 __all__ = ["Repair", "RepairCalls", "ReplicaKey", "StepOutcome", "StepResult", "blocks_the_rest"]
 

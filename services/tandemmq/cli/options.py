@@ -8,10 +8,10 @@ from typing import Annotated, Final
 
 import typer
 
-from tandemmq.admin.texts import FORMS, MomentUnreadable, age_text, iso_text, read_moment
 from tandemmq.cli.completion import complete_context, complete_group, complete_topic
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.output import OutputFormat
+from tandemmq.service.texts import FORMS, MomentUnreadable, age_text, iso_text, read_moment
 
 __all__ = [
     "MOMENT_HELP",
@@ -52,7 +52,7 @@ TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Group name.", autocompletion=complete_group)]
 
 
-# Moments on the command line, as `tandemmq.admin.texts` reads them, and as RocketMQ's tools write them.
+# Moments on the command line, as `tandemmq.service.texts` reads them, and as RocketMQ's tools write them.
 
 MOMENT_HELP: Final = FORMS
 # yyyy-MM-dd#HH:mm:ss:SSS, in the caller's zone.

@@ -53,10 +53,10 @@ from tandemmq.admin.operations.values import (
     TopicSummary,
     Unseen,
 )
-from tandemmq.admin.texts import MomentUnreadable, read_moment
 from tandemmq.admin.traces.reader import TraceFindings, TraceSource
 from tandemmq.admin.traces.tree import findings_document, list_document
 from tandemmq.core.clock import Clock
+from tandemmq.service.texts import MomentUnreadable, read_moment
 
 __all__ = ["add_rest", "add_traces"]
 

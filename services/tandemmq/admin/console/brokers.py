@@ -17,7 +17,7 @@ from tandemmq.admin.console.plots import RANGES, Plot, Scale, plot, time_range
 from tandemmq.admin.history import ClusterHistory, Figure
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import ChangeResult, ConfigChange, Page, Setting
-from tandemmq.admin.texts import bytes_text, count_text, duration_text, rate_text, seconds_text
+from tandemmq.service.texts import bytes_text, count_text, duration_text, rate_text, seconds_text
 
 __all__ = ["BrokerRow", "BrokerView", "add_broker_pages", "broker_view", "brokers_page"]
 

@@ -13,8 +13,8 @@ from tandemmq.admin.consistency_runs import ConsistencyReading, finished_at_ms
 from tandemmq.admin.console.answers import Pages, page_html
 from tandemmq.admin.console.consistency_section import FindingRow, consistency_section, finding_row, tone_of
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.texts import bytes_text, count_text, duration_text
 from tandemmq.core.audit.run_summary import GroupSummary, RunSummary
+from tandemmq.service.texts import bytes_text, count_text, duration_text
 
 __all__ = ["MapPart", "RunRow", "RunView", "add_consistency_pages", "run_rows", "run_view"]
 

@@ -9,6 +9,7 @@ from typing import Final
 from tandemmq.admin.consistency_runs import ConsistencyReading, GroupStanding, finished_at_ms, remedy_of, subject_of
 from tandemmq.core.audit.findings import KINDS, Finding
 from tandemmq.core.audit.run_summary import Outcome, RunSummary, Tier
+from tandemmq.service.texts import age_text, counted
 
 __all__ = ["ConsistencySection", "FindingRow", "GroupRow", "consistency_section", "finding_row", "tone_of"]
 
@@ -100,14 +101,17 @@ def _headline(reading: ConsistencyReading, found: int, now_wall_ms: int) -> tupl
         return ("warning", "the results cannot be read") if reading.error else ("warning", "never proven")
     newest = reading.runs[0]
     if found:
-        return "bad", f"{_counted(found, 'finding')}, as of {_ago(newest, now_wall_ms)}"
+        return "bad", f"{counted(found, 'finding')}, as of {_ago(newest, now_wall_ms)}"
     if any(standing.summary.outcome is Outcome.DIVERGED for standing in reading.standings):
         return "bad", f"replicas differ, as of {_ago(newest, now_wall_ms)}"
     sound = next((run for run in reading.runs if run.outcome is Outcome.EQUAL), None)
     if sound is None:
         return "warning", "not all of them could be read yet"
     if newest.outcome is not Outcome.EQUAL:
-        return "warning", f"proven equal {_ago(sound, now_wall_ms)}; the last run could not read all of them"
+        return (
+            "warning",
+            f"proven equal {_ago(sound, now_wall_ms)}; the last run could not read all of them",
+        )
     tone = "warning" if reading.overdue_ms(now_wall_ms) is not None else "ok"
     return tone, f"proven equal {_ago(sound, now_wall_ms)}"
 
@@ -122,7 +126,7 @@ def _lines(reading: ConsistencyReading, now_wall_ms: int) -> list[str]:
     for tier, meaning in ((Tier.QUICK, "what is new, by its digests"), (Tier.DEEP, "every record by itself")):
         run = reading.newest(tier)
         if run is not None:
-            groups = _counted(len(run.groups), "group")
+            groups = counted(len(run.groups), "group")
             lines.append(
                 f"Last {tier} run ({meaning}): {_ago(run, now_wall_ms)}, {groups}, {run.outcome}; {run.run_id}."
             )
@@ -181,13 +185,4 @@ def _dot(run: RunSummary) -> RunDot:
 
 
 def _ago(run: RunSummary, now_wall_ms: int) -> str:
-    minutes = max(0, now_wall_ms - finished_at_ms(run)) // 60_000
-    if minutes < 1:
-        return "just now"
-    if minutes < 120:
-        return f"{minutes} min ago"
-    return f"{minutes // 60} h ago" if minutes < 48 * 60 else f"{minutes // 1_440} d ago"
-
-
-def _counted(value: int, noun: str) -> str:
-    return f"{value:,} {noun if value == 1 else noun + 's'}"
+    return age_text(max(0, now_wall_ms - finished_at_ms(run)))

@@ -33,7 +33,7 @@ from tandemmq.admin.operations.values import (
     PageRequest,
     TopicSummary,
 )
-from tandemmq.admin.texts import count_text
+from tandemmq.service.texts import count_text
 
 __all__ = [
     "DeadLetterRow",

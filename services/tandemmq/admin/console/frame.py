@@ -18,7 +18,8 @@ from markupsafe import Markup
 
 from tandemmq.admin.cluster_reader import ClusterReading
 from tandemmq.admin.cluster_state import Severity
-from tandemmq.admin.texts import (
+from tandemmq.service.command_line import VERSION
+from tandemmq.service.texts import (
     age_text,
     bytes_text,
     count_text,
@@ -28,7 +29,6 @@ from tandemmq.admin.texts import (
     seconds_text,
     wall_text,
 )
-from tandemmq.service.command_line import VERSION
 
 __all__ = [
     "NAVIGATION",

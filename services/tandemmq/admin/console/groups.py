@@ -27,8 +27,8 @@ from tandemmq.admin.operations.values import (
     ResetTarget,
     Unseen,
 )
-from tandemmq.admin.texts import FORMS, MomentUnreadable, age_text, count_text, counted, duration_text, read_moment
 from tandemmq.core.metadata.topic_table import group_name_problem
+from tandemmq.service.texts import FORMS, MomentUnreadable, age_text, count_text, counted, duration_text, read_moment
 
 __all__ = [
     "ClientRow",

@@ -12,8 +12,8 @@ from tandemmq.admin.operations.messages import body_preview
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import MessagePage, MessageQuery, MessageSummary
-from tandemmq.admin.texts import bytes_text
 from tandemmq.core.clock import Clock
+from tandemmq.service.texts import bytes_text
 
 __all__ = ["PREVIEW_BYTES", "MessageRow", "NewestMessages", "message_rows"]
 

@@ -37,8 +37,8 @@ from tandemmq.admin.operations.values import (
     TopicDetail,
     Unseen,
 )
-from tandemmq.admin.texts import FORMS, MomentUnreadable, bytes_text, count_text, read_moment
 from tandemmq.core.message import property_names as names
+from tandemmq.service.texts import FORMS, MomentUnreadable, bytes_text, count_text, read_moment
 
 __all__ = [
     "BODY_BYTES",

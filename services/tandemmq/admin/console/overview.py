@@ -15,7 +15,7 @@ from tandemmq.admin.console.consistency_section import consistency_section
 from tandemmq.admin.console.group_standing import GroupStanding, group_standings
 from tandemmq.admin.console.plots import RANGES, Plot, Scale, plot, time_range
 from tandemmq.admin.history import ClusterHistory, Figure, Samples
-from tandemmq.admin.texts import bytes_text, count_text, rate_text, seconds_text
+from tandemmq.service.texts import bytes_rate_text, bytes_text, count_text, rate_text, seconds_text
 
 __all__ = ["FigureView", "GroupRow", "Overview", "add_overview_pages", "overview"]
 
@@ -142,7 +142,7 @@ def _rate(samples: Samples) -> str:
 
 def _bytes_rate(history: ClusterHistory) -> str:
     newest = history.total(Figure.BYTES_IN).newest
-    return _bytes_a_second(newest) if newest is not None else ""
+    return bytes_rate_text(newest) if newest is not None else ""
 
 
 def _lag_figure(standings: Sequence[GroupStanding]) -> FigureView:
@@ -219,7 +219,7 @@ def _plots(standings: Sequence[GroupStanding], history: ClusterHistory, *, from_
         plot(
             "Bytes in",
             [("all brokers", history.total(Figure.BYTES_IN))],
-            unit=_bytes_a_second,
+            unit=bytes_rate_text,
             from_ms=from_ms,
             to_ms=to_ms,
             scale=Scale.BINARY,
@@ -238,7 +238,7 @@ def _plots(standings: Sequence[GroupStanding], history: ClusterHistory, *, from_
         plot(
             "Lag of slaves",
             lags,
-            unit=_bytes,
+            unit=bytes_text,
             from_ms=from_ms,
             to_ms=to_ms,
             scale=Scale.BINARY,
@@ -250,14 +250,6 @@ def _plots(standings: Sequence[GroupStanding], history: ClusterHistory, *, from_
 def _by_newest(series: Sequence[tuple[str, Samples]]) -> list[tuple[str, Samples]]:
     """Those with the highest newest values first: a plot shows the first four."""
     return sorted(series, key=lambda pair: -(pair[1].newest or 0.0))[:4]
-
-
-def _bytes(value: float) -> str:
-    return bytes_text(round(value))
-
-
-def _bytes_a_second(value: float) -> str:
-    return f"{bytes_text(round(value))}/s"
 
 
 # `/`: the cluster at a glance; and `/api/docs`.

@@ -15,7 +15,7 @@ from tandemmq.admin.console.plots import RANGES, Plot, Scale, plot, time_range
 from tandemmq.admin.history import ClusterHistory, Figure, quantile_s, slave_key
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import Page
-from tandemmq.admin.texts import bytes_text, count_text, counted, duration_text, seconds_text
+from tandemmq.service.texts import bytes_rate_text, bytes_text, count_text, counted, duration_text, seconds_text
 
 __all__ = ["DepartureRow", "GroupReplication", "SlaveRow", "add_replication_pages", "group_replication", "groups_page"]
 
@@ -322,7 +322,7 @@ def _plots(standing: GroupStanding, history: ClusterHistory, *, from_ms: float, 
         plot(
             "Growth of the CommitLog",
             growth,
-            unit=_bytes_a_second,
+            unit=bytes_rate_text,
             from_ms=from_ms,
             to_ms=to_ms,
             scale=Scale.BINARY,
@@ -332,7 +332,9 @@ def _plots(standing: GroupStanding, history: ClusterHistory, *, from_ms: float, 
     if not names:
         return plots
     return [
-        plot("Lag", lags, unit=_bytes, from_ms=from_ms, to_ms=to_ms, scale=Scale.BINARY, least_top=_LEAST_LAG_BYTES),
+        plot(
+            "Lag", lags, unit=bytes_text, from_ms=from_ms, to_ms=to_ms, scale=Scale.BINARY, least_top=_LEAST_LAG_BYTES
+        ),
         plot("Lag in time", ages, unit=seconds_text, from_ms=from_ms, to_ms=to_ms, scale=Scale.TIME, least_top=1.0),
         *plots,
     ]
@@ -340,14 +342,6 @@ def _plots(standing: GroupStanding, history: ClusterHistory, *, from_ms: float, 
 
 def _slave_label(standing: GroupStanding, name: str) -> str:
     return f"{standing.name}:{name}" if name.isdecimal() else name
-
-
-def _bytes(value: float) -> str:
-    return bytes_text(round(value))
-
-
-def _bytes_a_second(value: float) -> str:
-    return f"{bytes_text(round(value))}/s"
 
 
 # `/replication`: all broker groups, and each by itself.

@@ -42,8 +42,8 @@ from tandemmq.admin.operations.values import (
     TopicSummary,
     Unseen,
 )
-from tandemmq.admin.texts import count_text, duration_text
 from tandemmq.core.metadata.topic_table import MAX_QUEUE_COUNT, topic_name_problem
+from tandemmq.service.texts import count_text, duration_text
 
 __all__ = [
     "CATEGORY_CHOICES",

@@ -9,7 +9,6 @@ from typing import Annotated, Final
 from fastapi import FastAPI, Query, Request, Response
 
 from tandemmq.admin.console.answers import Pages, page_html
-from tandemmq.admin.texts import nanoseconds_text, wall_text
 from tandemmq.admin.traces.reader import TraceFindings, TraceLine, TraceList, TracingState
 from tandemmq.admin.traces.tree import (
     TraceNode,
@@ -31,6 +30,7 @@ from tandemmq.admin.traces.tree import (
     unanswered,
 )
 from tandemmq.core.tracing.attributes import RetainedFor
+from tandemmq.service.texts import nanoseconds_text, wall_text
 
 __all__ = ["TraceView", "TracesView", "add_trace_pages", "trace_view", "traces_view"]
 

@@ -36,11 +36,11 @@ from tandemmq.admin.operations.values import (
     Unseen,
 )
 from tandemmq.admin.protobuf import as_value
-from tandemmq.admin.texts import counted
 from tandemmq.core.clock import Clock
 from tandemmq.core.metadata.topic_table import SYSTEM_GROUPS, group_name_problem
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
+from tandemmq.service.texts import counted
 
 __all__ = [
     "GroupFacts",

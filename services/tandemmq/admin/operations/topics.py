@@ -37,12 +37,12 @@ from tandemmq.admin.operations.values import (
 )
 from tandemmq.admin.protobuf import as_message, as_value
 from tandemmq.admin.rpc import NameServerCalls
-from tandemmq.admin.texts import counted
 from tandemmq.core.clock import Clock
 from tandemmq.core.metadata.topic_table import RESERVED_TOPICS, system_topics, topic_name_problem
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
+from tandemmq.service.texts import counted
 
 __all__ = [
     "CATEGORIES",

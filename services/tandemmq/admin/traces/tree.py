@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from tandemmq.admin.texts import bytes_text, nanoseconds_text, wall_text
 from tandemmq.admin.traces.reader import BrokerSpan, StoredCopy, TraceFindings, TraceLine, TraceList, TracingState
 from tandemmq.core.tracing import attributes as names
 from tandemmq.core.tracing.span_data import AttributeValue, SpanData, SpanEvent, SpanKind
 from tandemmq.core.tracing.trace_context import TraceContext
+from tandemmq.service.texts import bytes_text, nanoseconds_text, wall_text
 
 __all__ = [
     "ClockShift",

@@ -15,7 +15,6 @@ from rich.text import Text
 from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, SlaveDeparture, SlaveState
 from tandemmq.admin.history import quantile_s
 from tandemmq.admin.operations.values import AcceptedLoss, ConfigChange, EventLine, Setting
-from tandemmq.admin.texts import bytes_text, duration_text, rate_text, seconds_text
 from tandemmq.cli.completion import complete_broker, complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
@@ -24,6 +23,7 @@ from tandemmq.cli.options import DryRunOption, OutputOption, YesOption, aged_tex
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
 from tandemmq.cli.rates import BrokerRates, read_with_rates
 from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.texts import bytes_text, duration_text, rate_text, seconds_text
 
 __all__ = [
     "GroupReplication",

@@ -22,7 +22,6 @@ from tandemmq.admin.consistency_runs import (
 )
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.values import GroupSummary, Progress, Unseen
-from tandemmq.admin.texts import bytes_text, counted, duration_text
 from tandemmq.cli.cluster_address import ClusterTarget, KubernetesPlace
 from tandemmq.cli.completion import complete_group, complete_topic
 from tandemmq.cli.connection import ClusterChoice, with_cluster
@@ -32,6 +31,7 @@ from tandemmq.cli.listing import collect, read_groups
 from tandemmq.cli.options import parse_duration_s
 from tandemmq.core.audit.run_summary import RunSummary
 from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.texts import bytes_text, counted, duration_text
 
 __all__ = [
     "CheckLevel",

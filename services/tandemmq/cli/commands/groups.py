@@ -18,7 +18,6 @@ from tandemmq.admin.operations.values import (
     Progress,
     ResetTarget,
 )
-from tandemmq.admin.texts import age_text, counted, duration_text
 from tandemmq.cli.completion import complete_group, complete_topic
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.listing import ask, carry_out, collect, tell_changes, tell_rest
@@ -35,6 +34,7 @@ from tandemmq.cli.options import (
 )
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
 from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.texts import age_text, counted, duration_text
 
 __all__ = ["clients", "clients_table", "group_app", "group_tables", "groups_table", "progress_table", "reset_table"]
 

@@ -16,13 +16,13 @@ from rich.text import Text
 
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.values import HoldingState, KeptTail, TailMessage, UnreadableRange, Unseen
-from tandemmq.admin.texts import wall_text
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
 from tandemmq.cli.listing import ask
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
 from tandemmq.core.storage.kept_tail import KEPT_TAILS_FOLDER, TailWalk, kept_tail_of, reason_path
+from tandemmq.service.texts import wall_text
 
 __all__ = ["restore_kept_tail"]
 

@@ -25,7 +25,6 @@ from tandemmq.admin.operations.values import (
     TestMessage,
     TestReceipt,
 )
-from tandemmq.admin.texts import bytes_text
 from tandemmq.cli.completion import complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError, one_line
@@ -33,6 +32,7 @@ from tandemmq.cli.options import MOMENT_HELP, OutputOption, TopicArgument, aged_
 from tandemmq.cli.output import OutputFormat, emit, emit_line, new_table, or_text, plain_row, tell_unseen
 from tandemmq.service.command_line import stop_requested
 from tandemmq.service.loop_meter import SystemClock
+from tandemmq.service.texts import bytes_text
 
 __all__ = [
     "copies_table",

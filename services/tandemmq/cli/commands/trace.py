@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tandemmq.admin.cluster_state import BrokerState
-from tandemmq.admin.texts import nanoseconds_text, wall_text
 from tandemmq.admin.traces.reader import TraceFindings, TraceList, TraceReader
 from tandemmq.admin.traces.tree import (
     TraceNode,
@@ -39,6 +38,7 @@ from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_clust
 from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
 from tandemmq.cli.options import JsonOption, OutputOption
 from tandemmq.cli.output import OutputFormat, emit
+from tandemmq.service.texts import nanoseconds_text, wall_text
 
 __all__ = ["list_view", "trace", "trace_view"]
 

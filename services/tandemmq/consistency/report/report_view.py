@@ -22,6 +22,7 @@ from tandemmq.core.audit.findings import KINDS, Finding, FindingKind, KindMeanin
 from tandemmq.core.audit.run_summary import GroupSummary, Outcome, ReplicaSummary, RunSummary, Tier
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.service.command_line import VERSION
+from tandemmq.service.texts import bytes_rate_text, bytes_text, count_text, counted, seconds_text
 
 __all__ = [
     "EARLIER_RUNS_MAX",
@@ -35,11 +36,6 @@ __all__ = [
     "PartState",
     "ReportView",
     "RunMark",
-    "as_bytes",
-    "as_count",
-    "as_duration",
-    "as_rate",
-    "counted",
     "render_report",
     "replica_bars",
     "report_view",
@@ -235,47 +231,6 @@ def _thinned(marks: Iterable[Mark]) -> list[Mark]:
     return sorted(kept, key=lambda each: each.position)
 
 
-# Numbers as people read them.
-
-
-def as_count(value: int) -> str:
-    """1,234,567."""
-    return f"{value:,}"
-
-
-def counted(value: int, noun: str, plural: str = "") -> str:
-    """1 group, 3 groups."""
-    return f"{value:,} {noun if value == 1 else plural or noun + 's'}"
-
-
-def as_bytes(value: float) -> str:
-    """0 B, 67 B, 1.2 MiB."""
-    size = float(value)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1_024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1_024
-    return f"{size:.1f} TiB"
-
-
-def as_rate(value: float, seconds: float) -> str:
-    """Bytes in a time, by the second; a dash without a time."""
-    return f"{as_bytes(value / seconds)}/s" if seconds > 0 else "–"
-
-
-def as_duration(seconds: float) -> str:
-    """The two leading units: 4.2 s, 3 min 5 s, 2 d 7 h."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours} h {minutes} min"
-    return f"{hours // 24} d {hours % 24} h"
-
-
 EARLIER_RUNS_MAX: Final = 60
 # Pictures open at once; further groups are folded, and stand in the overview of all groups either way.
 _PICTURES_MAX: Final = 40
@@ -461,8 +416,8 @@ def _lines(summary: RunSummary) -> list[str]:
     new, again = _verified(summary)
     looked = f"{counted(len(summary.groups), 'group')}, {counted(replicas, 'replica')}: "
     if new or again:
-        looked += f"{as_bytes(new + again)} compared on every replica"
-        looked += f", {as_bytes(again) if new else 'all'} of it again" if again else ""
+        looked += f"{bytes_text(new + again)} compared on every replica"
+        looked += f", {bytes_text(again) if new else 'all'} of it again" if again else ""
     else:
         looked += "no new bytes since the last run"
     lines.append(
@@ -490,13 +445,13 @@ def _verified(summary: RunSummary) -> tuple[int, int]:
 def _figures(summary: RunSummary) -> list[tuple[str, str]]:
     new, again = _verified(summary)
     figures = [
-        ("findings", as_count(summary.findings_total)),
-        ("compared for the first time", as_bytes(new)),
-        ("compared again", as_bytes(again)),
+        ("findings", count_text(summary.findings_total)),
+        ("compared for the first time", bytes_text(new)),
+        ("compared again", bytes_text(again)),
     ]
     if summary.records_checked:
-        figures.append(("records looked at", as_count(summary.records_checked)))
-    figures.append(("took", as_duration(summary.duration_seconds)))
+        figures.append(("records looked at", count_text(summary.records_checked)))
+    figures.append(("took", seconds_text(summary.duration_seconds)))
     return figures
 
 
@@ -531,8 +486,8 @@ def _group_sentence(group: GroupSummary, findings: Sequence[Finding]) -> str:
 def _compared(group: GroupSummary) -> str:
     if not group.new_bytes and not group.scrubbed_bytes:
         return "nothing new"
-    parts = [f"{as_bytes(group.new_bytes)} new"] if group.new_bytes else []
-    parts += [f"{as_bytes(group.scrubbed_bytes)} again"] if group.scrubbed_bytes else []
+    parts = [f"{bytes_text(group.new_bytes)} new"] if group.new_bytes else []
+    parts += [f"{bytes_text(group.scrubbed_bytes)} again"] if group.scrubbed_bytes else []
     return " and ".join(parts)
 
 
@@ -558,17 +513,22 @@ def _severities(summary: RunSummary) -> list[FindingsOfSeverity]:
 
 def _costs(summary: RunSummary) -> list[tuple[str, str]]:
     costs = [
-        ("time", as_duration(summary.duration_seconds)),
-        ("read, over all replicas", as_bytes(summary.bytes_read)),
-        ("read per second", as_rate(summary.bytes_read, summary.duration_seconds)),
-        ("processor time", as_duration(summary.cpu_seconds)),
-        ("read per processor second", as_rate(summary.bytes_read, summary.cpu_seconds)),
+        ("time", seconds_text(summary.duration_seconds)),
+        ("read, over all replicas", bytes_text(summary.bytes_read)),
+        ("read per second", _rate(summary.bytes_read, summary.duration_seconds)),
+        ("processor time", seconds_text(summary.cpu_seconds)),
+        ("read per processor second", _rate(summary.bytes_read, summary.cpu_seconds)),
     ]
     if summary.records_checked:
-        costs.append(("records looked at by themselves", as_count(summary.records_checked)))
+        costs.append(("records looked at by themselves", count_text(summary.records_checked)))
     if summary.spark_application_id:
         costs.append(("Spark application", summary.spark_application_id))
     return costs
+
+
+def _rate(value: float, seconds: float) -> str:
+    """Bytes in a time, by the second; a dash without a time."""
+    return bytes_rate_text(value / seconds) if seconds > 0 else "–"
 
 
 def _run_marks(summary: RunSummary, earlier: Sequence[RunSummary]) -> tuple[RunMark, ...]:
@@ -625,8 +585,8 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "bytes": as_bytes,
-        "count": as_count,
+        "bytes": bytes_text,
+        "count": count_text,
         "counted": counted,
         "percent": _percent,
         "role": role_of,

@@ -6,7 +6,7 @@ import pytest
 
 from tandemmq.admin.console.plots import Plot, Scale, plot
 from tandemmq.admin.history import Samples
-from tandemmq.admin.texts import bytes_text, seconds_text
+from tandemmq.service.texts import bytes_text, seconds_text
 
 _NAN = float("nan")
 

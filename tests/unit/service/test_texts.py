@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandemmq.admin.texts import MomentUnreadable, read_moment
+from tandemmq.service.texts import MomentUnreadable, read_moment
 
 _NOW_MS = 1_795_321_211_123
 """2026-11-22 04:20:11.123 UTC."""

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers, sizes, durations and moments as people read and write them, in pages, on terminals and in reports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ __all__ = [
     "FORMS",
     "MomentUnreadable",
     "age_text",
+    "bytes_rate_text",
     "bytes_text",
     "count_text",
     "counted",
@@ -33,16 +34,21 @@ def counted(value: int, noun: str, plural: str = "") -> str:
     return f"{value:,} {noun if value == 1 else plural or noun + 's'}"
 
 
-def bytes_text(value: int) -> str:
+def bytes_text(value: float) -> str:
     """Short and readable: 0 B, 67 B, 1.2 MiB."""
     if value < 1_024:
-        return f"{value} B"
+        return f"{value:.0f} B"
     size = float(value)
     for unit in ("KiB", "MiB", "GiB"):
         size /= 1_024
         if size < 1_024:
             return f"{size:.1f} {unit}"
     return f"{size / 1_024:.1f} TiB"
+
+
+def bytes_rate_text(per_second: float) -> str:
+    """0 B/s, 1.2 MiB/s."""
+    return f"{bytes_text(per_second)}/s"
 
 
 def duration_text(seconds: float) -> str:
