@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final, TypeAlias
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -13,6 +13,8 @@ from fastapi.responses import RedirectResponse
 
 from tandemmq.admin.api.access import SESSION_COOKIE
 from tandemmq.admin.api.actors import current_actor
+from tandemmq.admin.api.acting_operations import OperationsDesk
+from tandemmq.admin.api.actors import OPERATOR_ONLY, Actor, current_actor
 from tandemmq.admin.api.problems import Problem, problem_of
 from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.admin.cluster_reader import CachedCluster
@@ -21,14 +23,20 @@ from tandemmq.admin.console.frame import Flash, Flashes, Frame, PageTemplates, f
 from tandemmq.admin.history import ClusterHistory
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
 from tandemmq.admin.operations.questions import OperationFailed
+from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import ChangeResult
 from tandemmq.admin.traces.reader import TraceSource
 from tandemmq.core.clock import Clock
 
 __all__ = [
     "AddPages",
+    "ChangeForm",
+    "ChangePage",
+    "Deletion",
     "Form",
     "Pages",
+    "add_deletion",
     "change_flash",
     "failure_page",
     "form_of",
@@ -36,23 +44,8 @@ __all__ = [
     "go_to",
     "page_html",
     "problem_page",
+    "refuse_existing",
 ]
-
-
-# What pages that change something answer with: a status for their form, and what to say when it is done.
-
-
-def change_flash(text: str, result: ChangeResult) -> Flash:
-    """`text`, and what was done where."""
-    lines = [f"{change.subject}: {change.what}" for change in result.changes]
-    return Flash("warning" if result.warnings else "ok", text, (*lines, *result.warnings))
-
-
-def form_status(failure: OperationFailed | None, *, is_wrong: bool) -> HTTPStatus:
-    """Status of a form's page: what failed decides, then whether a field is wrong."""
-    if failure is not None:
-        return HTTPStatus(problem_of(failure).status)
-    return HTTPStatus.UNPROCESSABLE_ENTITY if is_wrong else HTTPStatus.OK
 
 
 # What every page of the console is given, and how pages are added to the HTTP side.
@@ -193,3 +186,135 @@ async def form_of(request: Request) -> Form:
         return Form(parse_qs(text, keep_blank_values=True, max_num_fields=_FIELDS_MAX, errors="strict"))
     except ValueError as error:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"this is no form: {error}") from error
+
+
+# Pages that change something. They all go the same way: a form is filled in, a dry run shows what it would do, and it
+# is carried out once that was confirmed; then the browser goes on to a page that says what was done where.
+
+
+class ChangeForm(Protocol):
+    """A form as it was filled in."""
+
+    @property
+    def errors(self) -> Mapping[str, str]:
+        """What is wrong, by field."""
+        ...
+
+
+_FormT = TypeVar("_FormT", bound=ChangeForm)
+_ResultT = TypeVar("_ResultT")
+
+
+# Without slots: Python 3.11 cannot make a frozen generic class with them by `ChangePage[SomeForm](...)`.
+@dataclass(frozen=True)
+class ChangePage(Generic[_FormT]):
+    """The page of such a form: the form, its review, or what went wrong."""
+
+    pages: Pages
+    template: str
+    # Its name in the navigation.
+    active: str
+    # What the template shows beside the form: the page it goes back to, choices of its fields.
+    context: Callable[[_FormT], Mapping[str, Any]]
+
+    def show(
+        self, request: Request, form: _FormT, *, review: object = None, failure: OperationFailed | None = None
+    ) -> Response:
+        """`review`: what confirming it would do."""
+        return page_html(
+            self.pages,
+            request,
+            self.template,
+            active=self.active,
+            status=form_status(failure, is_wrong=bool(form.errors)),
+            form=form,
+            review=review,
+            failure=failure,
+            **self.context(form),
+        )
+
+    async def carry_out(
+        self,
+        request: Request,
+        form: _FormT,
+        change: Callable[[bool], Awaitable[_ResultT]],
+        done: Callable[[_ResultT], Response],
+        *,
+        is_confirmed: bool,
+        review: Callable[[_ResultT], object] = lambda result: result,
+    ) -> Response:
+        """Does `change(dry_run)`; `done` answers for good, `review` is what its dry run shows."""
+        if form.errors:
+            return self.show(request, form)
+        try:
+            result = await change(not is_confirmed)
+        except OperationFailed as failure:
+            return self.show(request, form, failure=failure)
+        return done(result) if is_confirmed else self.show(request, form, review=review(result))
+
+
+async def refuse_existing(what: str, reading: Awaitable[object]) -> None:
+    """Raises OperationFailed if `reading` finds it: what is there is edited where it can be seen, not changed by a form
+    that shows defaults.
+    """
+    try:
+        await reading
+    except OperationFailed as failure:
+        if failure.kind is FailureKind.NOT_FOUND:
+            return
+        raise
+    raise OperationFailed(FailureKind.REFUSED, f"there is a {what} already", remedy="edit it, or choose another name")
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A deletion that is not done yet."""
+
+    # What was filled in; nothing at first.
+    posted: Form
+    # What is wrong with the name that was typed.
+    error: str = ""
+    failure: OperationFailed | None = None
+
+
+def add_deletion(
+    app: FastAPI,
+    pages: Pages,
+    path: str,
+    *,
+    noun: str,
+    show: Callable[[Request, str, Deletion], Awaitable[Response]],
+    delete: Callable[[Request, str, Form], Awaitable[ChangeResult]],
+) -> None:
+    """Adds `<path>/{name}/delete`. Who deletes something sees on the page of `show` what comes of it, and types its
+    name.
+    """
+    address = f"{path}/{{name}}/delete"
+
+    @app.get(address, include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def ask(request: Request, name: str) -> Response:
+        return await show(request, name, Deletion(Form({})))
+
+    @app.post(address, include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def carry_out(request: Request, name: str) -> Response:
+        posted = await form_of(request)
+        if posted.text("typed") != name:
+            return await show(request, name, Deletion(posted, error=f"Type {name} to delete it."))
+        try:
+            result = await delete(request, name, posted)
+        except OperationFailed as failure:
+            return await show(request, name, Deletion(posted, failure=failure))
+        return go_to(pages, path, flash=change_flash(f"{noun} {name} was deleted.", result))
+
+
+def change_flash(text: str, result: ChangeResult) -> Flash:
+    """`text`, and what was done where."""
+    lines = [f"{change.subject}: {change.what}" for change in result.changes]
+    return Flash("warning" if result.warnings else "ok", text, (*lines, *result.warnings))
+
+
+def form_status(failure: OperationFailed | None, *, is_wrong: bool) -> HTTPStatus:
+    """Status of a form's page: what failed decides, then whether a field is wrong."""
+    if failure is not None:
+        return HTTPStatus(problem_of(failure).status)
+    return HTTPStatus.UNPROCESSABLE_ENTITY if is_wrong else HTTPStatus.OK

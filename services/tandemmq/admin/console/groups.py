@@ -9,7 +9,19 @@ from typing import Annotated, Final
 from fastapi import FastAPI, Query, Request, Response
 
 from tandemmq.admin.api.actors import OPERATOR_ONLY
-from tandemmq.admin.console.answers import Form, Pages, change_flash, form_of, form_status, go_to, page_html
+from tandemmq.admin.console.answers import (
+    ChangePage,
+    Deletion,
+    Form,
+    Pages,
+    add_deletion,
+    change_flash,
+    form_of,
+    form_status,
+    go_to,
+    page_html,
+    refuse_existing,
+)
 from tandemmq.admin.console.frame import Flash, dead_letters_address, group_address, messages_address, topic_address
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
@@ -550,82 +562,63 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
 
 
 def _add_editing(app: FastAPI, pages: Pages) -> None:
-    def answer(
-        request: Request,
-        form: GroupForm,
-        *,
-        review: ChangeResult | None = None,
-        failure: OperationFailed | None = None,
-    ) -> Response:
-        return page_html(
-            pages,
-            request,
-            "group_edit.html",
-            active=_ACTIVE,
-            status=form_status(failure, is_wrong=bool(form.errors)),
-            form=form,
-            review=review,
-            failure=failure,
-            own=group_address(form.name) if form.name else "/groups",
-        )
+    editing = ChangePage[GroupForm](
+        pages,
+        "group_edit.html",
+        _ACTIVE,
+        lambda form: {"own": group_address(form.name) if form.name else "/groups"},
+    )
 
     @app.get("/new-group", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def new_group(request: Request) -> Response:
-        return answer(request, blank_group())
+        return editing.show(request, blank_group())
 
     @app.post("/new-group", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def create_group(request: Request) -> Response:
         operations = pages.operations(request)
         form = read_group_form(await form_of(request))
-        if form.errors:
-            return answer(request, form)
-        try:
-            if await _exists(operations, form.name):
-                raise OperationFailed(
-                    FailureKind.REFUSED,
-                    f"there is a group {form.name} already",
-                    remedy="edit it, or choose another name",
-                )
-            result = await operations.put_group(form.change)
-        except OperationFailed as failure:
-            return answer(request, form, failure=failure)
-        return go_to(pages, group_address(form.name), flash=change_flash(f"Group {form.name} was created.", result))
+
+        async def create(_dry_run: bool) -> ChangeResult:
+            await refuse_existing(f"group {form.name}", operations.group(form.name))
+            return await operations.put_group(form.change)
+
+        def done(result: ChangeResult) -> Response:
+            return go_to(pages, group_address(form.name), flash=change_flash(f"Group {form.name} was created.", result))
+
+        return await editing.carry_out(request, form, create, done, is_confirmed=True)
 
     @app.get("/groups/{name}/edit", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def edit_group(request: Request, name: str) -> Response:
-        return answer(request, group_form_of((await pages.operations(request).group(name)).summary))
+        return editing.show(request, group_form_of((await pages.operations(request).group(name)).summary))
 
     @app.post("/groups/{name}/edit", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def change_group(request: Request, name: str) -> Response:
         operations = pages.operations(request)
         posted = await form_of(request)
         form = read_group_form(posted, before=(await operations.group(name)).summary)
-        if form.errors:
-            return answer(request, form)
-        confirmed = posted.is_checked("confirm")
-        try:
-            result = await operations.put_group(form.change, dry_run=not confirmed)
-        except OperationFailed as failure:
-            return answer(request, form, failure=failure)
-        if not confirmed:
-            return answer(request, form, review=result)
-        done = ("enabled" if form.enabled else "disabled") if form.only_enabled else "changed"
-        return go_to(pages, group_address(name), flash=change_flash(f"Group {name} was {done}.", result))
+
+        def done(result: ChangeResult) -> Response:
+            what = ("enabled" if form.enabled else "disabled") if form.only_enabled else "changed"
+            return go_to(pages, group_address(name), flash=change_flash(f"Group {name} was {what}.", result))
+
+        return await editing.carry_out(
+            request,
+            form,
+            lambda dry_run: operations.put_group(form.change, dry_run=dry_run),
+            done,
+            is_confirmed=posted.is_checked("confirm"),
+        )
 
 
 def _add_deleting(app: FastAPI, pages: Pages) -> None:
-    async def answer(
-        request: Request,
-        name: str,
-        *,
-        typed: str = "",
-        even_with_members: bool = False,
-        error: str = "",
-        members_error: str = "",
-        failure: OperationFailed | None = None,
-    ) -> Response:
+    async def show(request: Request, name: str, deletion: Deletion) -> Response:
         operations = pages.operations(request)
         view = group_view(await operations.group(name))
+        even_with_members = deletion.posted.is_checked("even_with_members")
+        failure, members_error = deletion.failure, ""
+        if failure is not None and failure.kind is FailureKind.REFUSED and not even_with_members:
+            members_error = f"{failure.problem[0].upper()}{failure.problem[1:]}."
+            failure = None
         review, refused = None, None
         if failure is None:
             try:
@@ -637,79 +630,23 @@ def _add_deleting(app: FastAPI, pages: Pages) -> None:
             request,
             "group_delete.html",
             active=_ACTIVE,
-            status=form_status(failure, is_wrong=bool(error or members_error)),
+            status=form_status(failure, is_wrong=bool(deletion.error or members_error)),
             view=view,
             own=group_address(name),
             review=review,
             refused=refused,
             failure=failure,
-            typed=typed,
-            error=error,
+            typed=deletion.posted.text("typed"),
+            error=deletion.error,
             even_with_members=even_with_members,
             members_error=members_error,
         )
 
-    @app.get("/groups/{name}/delete", include_in_schema=False, dependencies=[OPERATOR_ONLY])
-    async def ask(request: Request, name: str) -> Response:
-        return await answer(request, name)
+    async def delete(request: Request, name: str, posted: Form) -> ChangeResult:
+        even_with_members = posted.is_checked("even_with_members")
+        return await pages.operations(request).delete_group(name, even_with_members=even_with_members)
 
-    @app.post("/groups/{name}/delete", include_in_schema=False, dependencies=[OPERATOR_ONLY])
-    async def delete_group(request: Request, name: str) -> Response:
-        posted = await form_of(request)
-        typed, even_with_members = posted.text("typed"), posted.is_checked("even_with_members")
-        if typed != name:
-            error = f"Type {name} to delete it."
-            return await answer(request, name, typed=typed, even_with_members=even_with_members, error=error)
-        try:
-            result = await pages.operations(request).delete_group(name, even_with_members=even_with_members)
-        except OperationFailed as failure:
-            if failure.kind is FailureKind.REFUSED and not even_with_members:
-                problem = f"{failure.problem[0].upper()}{failure.problem[1:]}."
-                return await answer(request, name, typed=typed, members_error=problem)
-            return await answer(request, name, failure=failure)
-        return go_to(pages, "/groups", flash=change_flash(f"Group {name} was deleted.", result))
-
-
-def _add_resetting(app: FastAPI, pages: Pages) -> None:
-    def answer(
-        request: Request, form: ResetForm, *, review: ResetView | None = None, failure: OperationFailed | None = None
-    ) -> Response:
-        return page_html(
-            pages,
-            request,
-            "group_reset.html",
-            active=_ACTIVE,
-            status=form_status(failure, is_wrong=bool(form.errors)),
-            form=form,
-            review=review,
-            failure=failure,
-            moment_forms=FORMS,
-            own=group_address(form.group),
-        )
-
-    @app.get("/groups/{name}/reset", include_in_schema=False, dependencies=[OPERATOR_ONLY])
-    async def reset_form(request: Request, name: str, topic: Name = "") -> Response:
-        detail = await pages.operations(request).group(name)
-        return answer(request, blank_reset(name, detail.summary.topics, topic))
-
-    @app.post("/groups/{name}/reset", include_in_schema=False, dependencies=[OPERATOR_ONLY])
-    async def reset(request: Request, name: str) -> Response:
-        operations = pages.operations(request)
-        posted = await form_of(request)
-        detail = await operations.group(name)
-        form = read_reset_form(posted, group=name, topics=detail.summary.topics, now_ms=pages.clock.wall_ms())
-        if form.errors:
-            return answer(request, form)
-        confirmed = posted.is_checked("confirm")
-        try:
-            moves = await operations.reset_offsets(name, form.topic, form.reset, dry_run=not confirmed)
-        except OperationFailed as failure:
-            return answer(request, form, failure=failure)
-        view = reset_view(moves)
-        if not confirmed:
-            return answer(request, form, review=view)
-        text = f"{name} goes on elsewhere in {form.topic}: {len(moves)} queues were set."
-        return go_to(pages, group_address(name), flash=Flash("ok", text))
+    add_deletion(app, pages, "/groups", noun="Group", show=show, delete=delete)
 
 
 async def _deletion(operations: Operations, name: str) -> tuple[ChangeResult, OperationFailed | None]:
@@ -722,11 +659,35 @@ async def _deletion(operations: Operations, name: str) -> tuple[ChangeResult, Op
         return await operations.delete_group(name, even_with_members=True, dry_run=True), failure
 
 
-async def _exists(operations: Operations, group: str) -> bool:
-    try:
-        await operations.group(group)
-    except OperationFailed as failure:
-        if failure.kind is FailureKind.NOT_FOUND:
-            return False
-        raise
-    return True
+def _add_resetting(app: FastAPI, pages: Pages) -> None:
+    resetting = ChangePage[ResetForm](
+        pages,
+        "group_reset.html",
+        _ACTIVE,
+        lambda form: {"own": group_address(form.group), "moment_forms": FORMS},
+    )
+
+    @app.get("/groups/{name}/reset", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def reset_form(request: Request, name: str, topic: Name = "") -> Response:
+        detail = await pages.operations(request).group(name)
+        return resetting.show(request, blank_reset(name, detail.summary.topics, topic))
+
+    @app.post("/groups/{name}/reset", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def reset(request: Request, name: str) -> Response:
+        operations = pages.operations(request)
+        posted = await form_of(request)
+        detail = await operations.group(name)
+        form = read_reset_form(posted, group=name, topics=detail.summary.topics, now_ms=pages.clock.wall_ms())
+
+        def done(moves: Sequence[OffsetReset]) -> Response:
+            text = f"{name} goes on elsewhere in {form.topic}: {len(moves)} queues were set."
+            return go_to(pages, group_address(name), flash=Flash("ok", text))
+
+        return await resetting.carry_out(
+            request,
+            form,
+            lambda dry_run: operations.reset_offsets(name, form.topic, form.reset, dry_run=dry_run),
+            done,
+            is_confirmed=posted.is_checked("confirm"),
+            review=reset_view,
+        )

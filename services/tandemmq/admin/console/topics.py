@@ -11,7 +11,19 @@ from fastapi import FastAPI, Query, Request, Response
 
 from tandemmq.admin.api.actors import OPERATOR_ONLY
 from tandemmq.admin.api.problems import problem_of
-from tandemmq.admin.console.answers import Form, Pages, change_flash, form_of, form_status, go_to, page_html
+from tandemmq.admin.console.answers import (
+    ChangePage,
+    Deletion,
+    Form,
+    Pages,
+    add_deletion,
+    change_flash,
+    form_of,
+    form_status,
+    go_to,
+    page_html,
+    refuse_existing,
+)
 from tandemmq.admin.console.frame import (
     Flash,
     dead_letters_address,
@@ -25,6 +37,8 @@ from tandemmq.admin.console.message_rows import PREVIEW_BYTES, MessageRow, messa
 from tandemmq.admin.console.messages import MessageForm, blank_message, read_message_form
 from tandemmq.admin.operations.operations import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
+from tandemmq.admin.operations.interface import Operations
+from tandemmq.admin.operations.questions import OperationFailed
 from tandemmq.admin.operations.topics import CATEGORIES, DEAD_LETTER, ORDINARY, RETRY, SYSTEM
 from tandemmq.admin.operations.values import (
     BrokerTopic,
@@ -37,6 +51,7 @@ from tandemmq.admin.operations.values import (
     Progress,
     QueueRoute,
     Route,
+    TestReceipt,
     TopicChange,
     TopicDetail,
     TopicSummary,
@@ -541,54 +556,37 @@ def _add_list(app: FastAPI, pages: Pages) -> None:
 
 
 def _add_editing(app: FastAPI, pages: Pages) -> None:
-    def answer(
-        request: Request,
-        form: TopicForm,
-        *,
-        review: ChangeResult | None = None,
-        failure: OperationFailed | None = None,
-    ) -> Response:
-        return page_html(
-            pages,
-            request,
-            "topic_edit.html",
-            active=_ACTIVE,
-            status=form_status(failure, is_wrong=bool(form.errors)),
-            form=form,
-            review=review,
-            failure=failure,
-            types=topic_types(form),
-            permissions=PERMISSIONS if form.permission else (("", "as it is"), *PERMISSIONS),
-            own=topic_address(form.name) if form.name else "/topics",
-        )
+    def context(form: TopicForm) -> Mapping[str, object]:
+        return {
+            "types": topic_types(form),
+            "permissions": PERMISSIONS if form.permission else (("", "as it is"), *PERMISSIONS),
+            "own": topic_address(form.name) if form.name else "/topics",
+        }
+
+    editing = ChangePage[TopicForm](pages, "topic_edit.html", _ACTIVE, context)
 
     @app.get("/new-topic", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def new_topic(request: Request) -> Response:
-        return answer(request, blank_topic(_broker_names(pages)))
+        return editing.show(request, blank_topic(_broker_names(pages)))
 
     @app.post("/new-topic", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def create_topic(request: Request) -> Response:
         operations = pages.operations(request)
         form = read_topic_form(await form_of(request), broker_names=_broker_names(pages))
-        if form.errors:
-            return answer(request, form)
-        try:
-            if await _exists(operations, form.name):
-                # What is there is edited where it can be seen, not changed by a form that shows defaults.
-                raise OperationFailed(
-                    FailureKind.REFUSED,
-                    f"there is a topic {form.name} already",
-                    remedy="edit it, or choose another name",
-                )
-            result = await operations.put_topic(form.change)
-        except OperationFailed as failure:
-            return answer(request, form, failure=failure)
-        return go_to(pages, topic_address(form.name), flash=change_flash(f"Topic {form.name} was created.", result))
+
+        async def create(_dry_run: bool) -> ChangeResult:
+            await refuse_existing(f"topic {form.name}", operations.topic(form.name))
+            return await operations.put_topic(form.change)
+
+        def done(result: ChangeResult) -> Response:
+            return go_to(pages, topic_address(form.name), flash=change_flash(f"Topic {form.name} was created.", result))
+
+        return await editing.carry_out(request, form, create, done, is_confirmed=True)
 
     @app.get("/topics/{name}/edit", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def edit_topic(request: Request, name: str) -> Response:
         detail = await pages.operations(request).topic(name)
-        return answer(request, topic_form_of(detail.summary, _broker_names(pages)))
+        return editing.show(request, topic_form_of(detail.summary, _broker_names(pages)))
 
     @app.post("/topics/{name}/edit", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def change_topic(request: Request, name: str) -> Response:
@@ -596,26 +594,25 @@ def _add_editing(app: FastAPI, pages: Pages) -> None:
         posted = await form_of(request)
         detail = await operations.topic(name)
         form = read_topic_form(posted, name=name, broker_names=_broker_names(pages), before=detail.summary)
-        if form.errors:
-            return answer(request, form)
-        confirmed = posted.is_checked("confirm")
-        try:
-            result = await operations.put_topic(form.change, dry_run=not confirmed)
-        except OperationFailed as failure:
-            return answer(request, form, failure=failure)
-        if not confirmed:
-            return answer(request, form, review=result)
-        return go_to(pages, topic_address(name), flash=change_flash(f"Topic {name} was changed.", result))
+
+        def done(result: ChangeResult) -> Response:
+            return go_to(pages, topic_address(name), flash=change_flash(f"Topic {name} was changed.", result))
+
+        return await editing.carry_out(
+            request,
+            form,
+            lambda dry_run: operations.put_topic(form.change, dry_run=dry_run),
+            done,
+            is_confirmed=posted.is_checked("confirm"),
+        )
 
 
 def _add_deleting(app: FastAPI, pages: Pages) -> None:
-    async def answer(
-        request: Request, name: str, *, typed: str = "", error: str = "", failure: OperationFailed | None = None
-    ) -> Response:
+    async def show(request: Request, name: str, deletion: Deletion) -> Response:
         operations = pages.operations(request)
         detail = await operations.topic(name)
         view = await _view(operations, detail)
-        review = None
+        review, failure = None, deletion.failure
         if failure is None:
             try:
                 review = await operations.delete_topic(name, dry_run=True)
@@ -626,47 +623,29 @@ def _add_deleting(app: FastAPI, pages: Pages) -> None:
             request,
             "topic_delete.html",
             active=_ACTIVE,
-            status=form_status(failure, is_wrong=bool(error)),
+            status=form_status(failure, is_wrong=bool(deletion.error)),
             name=name,
             own=topic_address(name),
             review=review,
             failure=failure,
-            typed=typed,
-            error=error,
+            typed=deletion.posted.text("typed"),
+            error=deletion.error,
             held=view.held if detail.summary.held else "",
             readers=view.readers,
             reader_total=view.reader_total,
             clients=view.client_total,
         )
 
-    @app.get("/topics/{name}/delete", include_in_schema=False, dependencies=[OPERATOR_ONLY])
-    async def ask(request: Request, name: str) -> Response:
-        return await answer(request, name)
+    async def delete(request: Request, name: str, _posted: Form) -> ChangeResult:
+        return await pages.operations(request).delete_topic(name)
 
-    @app.post("/topics/{name}/delete", include_in_schema=False, dependencies=[OPERATOR_ONLY])
-    async def delete_topic(request: Request, name: str) -> Response:
-        typed = (await form_of(request)).text("typed")
-        if typed != name:
-            return await answer(request, name, typed=typed, error=f"Type {name} to delete it.")
-        try:
-            result = await pages.operations(request).delete_topic(name)
-        except OperationFailed as failure:
-            return await answer(request, name, failure=failure)
-        return go_to(pages, "/topics", flash=change_flash(f"Topic {name} was deleted.", result))
+    add_deletion(app, pages, "/topics", noun="Topic", show=show, delete=delete)
 
 
 def _add_sending(app: FastAPI, pages: Pages) -> None:
-    def answer(request: Request, form: MessageForm, failure: OperationFailed | None = None) -> Response:
-        return page_html(
-            pages,
-            request,
-            "topic_send.html",
-            active=_ACTIVE,
-            status=form_status(failure, is_wrong=bool(form.errors)),
-            form=form,
-            failure=failure,
-            own=topic_address(form.topic),
-        )
+    sending = ChangePage[MessageForm](
+        pages, "topic_send.html", _ACTIVE, lambda form: {"own": topic_address(form.topic)}
+    )
 
     async def message_type(request: Request, name: str) -> str:
         brokers = (await pages.operations(request).topic(name)).summary.brokers
@@ -674,22 +653,22 @@ def _add_sending(app: FastAPI, pages: Pages) -> None:
 
     @app.get("/topics/{name}/send", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def message_form(request: Request, name: str) -> Response:
-        return answer(request, blank_message(name, await message_type(request, name)))
+        return sending.show(request, blank_message(name, await message_type(request, name)))
 
     @app.post("/topics/{name}/send", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def send(request: Request, name: str) -> Response:
         form = read_message_form(await form_of(request), topic=name, message_type=await message_type(request, name))
-        if form.errors:
-            return answer(request, form)
-        try:
-            receipt = await pages.operations(request).send(form.message)
-        except OperationFailed as failure:
-            return answer(request, form, failure)
-        place = f"{receipt.broker_name}, queue {receipt.queue_id}, offset {receipt.queue_offset:,}"
-        return go_to(
-            pages,
-            place_address(receipt.broker_name, name, receipt.queue_id, receipt.queue_offset),
-            flash=Flash("ok", f"The message was stored in {receipt.duration_ms:.1f} ms on {place}."),
+
+        def done(receipt: TestReceipt) -> Response:
+            place = f"{receipt.broker_name}, queue {receipt.queue_id}, offset {receipt.queue_offset:,}"
+            return go_to(
+                pages,
+                place_address(receipt.broker_name, name, receipt.queue_id, receipt.queue_offset),
+                flash=Flash("ok", f"The message was stored in {receipt.duration_ms:.1f} ms on {place}."),
+            )
+
+        return await sending.carry_out(
+            request, form, lambda _dry_run: pages.operations(request).send(form.message), done, is_confirmed=True
         )
 
 
@@ -709,16 +688,6 @@ async def _newest(operations: Operations, topic: str) -> tuple[tuple[MessageRow,
     except OperationFailed as failure:
         return (), f"Messages cannot be read: {problem_of(failure).detail}."
     return message_rows(found.messages), ""
-
-
-async def _exists(operations: Operations, topic: str) -> bool:
-    try:
-        await operations.topic(topic)
-    except OperationFailed as failure:
-        if failure.kind is FailureKind.NOT_FOUND:
-            return False
-        raise
-    return True
 
 
 def _broker_names(pages: Pages) -> tuple[str, ...]:
