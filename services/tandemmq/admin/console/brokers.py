@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from fastapi import FastAPI, Query, Request, Response
 
 from tandemmq.admin.api.actors import OPERATOR_ONLY
 from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, DiskState
-from tandemmq.admin.console.answers import Pages, change_flash, form_of, form_status, go_to, page_html
+from tandemmq.admin.console.answers import ChangePage, Pages, change_flash, form_of, form_status, go_to, page_html
 from tandemmq.admin.console.frame import Flash, segment
 from tandemmq.admin.console.overview import FigureView
 from tandemmq.admin.console.plots import RANGES, Plot, Scale, plot, time_range
@@ -226,7 +226,7 @@ def _plots(broker: BrokerState, history: ClusterHistory, *, from_ms: float, to_m
         plot(
             "Memory",
             [("resident", history.figure(key, Figure.MEMORY))],
-            unit=lambda value: bytes_text(round(value)),
+            unit=bytes_text,
             from_ms=from_ms,
             to_ms=to_ms,
             scale=Scale.BINARY,
@@ -373,34 +373,38 @@ def _add_setting(app: FastAPI, pages: Pages) -> None:
         return go_to(pages, f"/brokers/{segment(broker.key)}/settings", flash=flash)
 
 
+@dataclass(frozen=True, slots=True)
+class _PermissionForm:
+    """Whether producers are to be sent to a broker group; nothing in it can be wrong."""
+
+    broker: BrokerState
+    writable: bool
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+
 def _add_write_permission(app: FastAPI, pages: Pages) -> None:
+    permitting = ChangePage[_PermissionForm](
+        pages, "broker_permission.html", _ACTIVE, lambda form: {"tab": "state", "broker": form.broker}
+    )
+
     @app.post("/brokers/{key}/write-permission", include_in_schema=False, dependencies=[OPERATOR_ONLY])
     async def write_permission(request: Request, key: str) -> Response:
-        broker = _broker(pages, key)
-        fields = await form_of(request)
-        writable, is_confirmed = fields.text("writable") == "true", fields.is_checked("confirm")
-        failed: OperationFailed | None = None
-        result: ChangeResult | None = None
-        try:
-            result = await pages.operations(request).set_write_permission(
-                broker.broker_name, writable=writable, dry_run=not is_confirmed
-            )
-        except OperationFailed as failure:
-            failed = failure
-        if result is not None and is_confirmed:
-            text = f"{broker.broker_name} {'has its write permission back' if writable else 'takes no new messages'}."
-            return go_to(pages, f"/brokers/{segment(broker.key)}", flash=change_flash(text, result))
-        return page_html(
-            pages,
+        posted = await form_of(request)
+        form = _PermissionForm(_broker(pages, key), posted.text("writable") == "true")
+        name = form.broker.broker_name
+
+        def done(result: ChangeResult) -> Response:
+            text = f"{name} {'has its write permission back' if form.writable else 'takes no new messages'}."
+            return go_to(pages, f"/brokers/{segment(form.broker.key)}", flash=change_flash(text, result))
+
+        return await permitting.carry_out(
             request,
-            "broker_permission.html",
-            active=_ACTIVE,
-            status=form_status(failed, is_wrong=False),
-            tab="state",
-            broker=broker,
-            writable=writable,
-            result=result,
-            failed=failed,
+            form,
+            lambda dry_run: pages.operations(request).set_write_permission(
+                name, writable=form.writable, dry_run=dry_run
+            ),
+            done,
+            is_confirmed=posted.is_checked("confirm"),
         )
 
 

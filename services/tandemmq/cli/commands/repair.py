@@ -19,11 +19,10 @@ from tandemmq.admin.rpc import ReplicaRepairCalls
 from tandemmq.cli.cluster_address import KubernetesPlace, find_place
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
-from tandemmq.cli.kube.release import KubeContextOption, NamespaceOption, connect, place_of
+from tandemmq.cli.kube.release import KubeContextOption, NamespaceOption, config_map_data, connect, place_of
 from tandemmq.cli.options import DryRunOption, YesOption
 from tandemmq.cli.output import new_table, table_console
 from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep
-from tandemmq.service.kubernetes_api import KubernetesUnavailable
 
 __all__ = ["plan_table", "read_plan", "repair"]
 
@@ -125,16 +124,7 @@ def _plan_text(source: str, place: KubernetesPlace) -> str:
 
 
 async def _plans_in(name: str, place: KubernetesPlace) -> dict[str, str]:
-    cluster = await connect(place)
-    try:
-        data = await cluster.config_map(name)
-    except KubernetesUnavailable as error:
-        raise CommandError(
-            f"ConfigMap {name} cannot be read",
-            cause=str(error),
-            remedy="check its name, --namespace and your rights",
-            exit_code=EXIT_REFUSED,
-        ) from error
+    data = await config_map_data(await connect(place), name, remedy="check its name and --namespace")
     return {key: text for key, text in data.items() if key.endswith(_PLAN_SUFFIX)}
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "ReleaseOption",
     "ReleaseWay",
     "address_of",
+    "config_map_data",
     "connect",
     "find_release",
     "place_of",
@@ -123,16 +124,23 @@ async def runs_of_release(place: KubernetesPlace, config_map: str = "") -> Seque
     """
     kubernetes = await connect(place)
     name = config_map or f"{await find_release(kubernetes, place.release or None)}-consistency"
+    data = await config_map_data(
+        kubernetes, name, remedy="does the release have consistency.enabled? Name another with --results"
+    )
+    return ConfigMapResults(name, namespace=kubernetes.namespace, read_data=lambda: data).read()
+
+
+async def config_map_data(kubernetes: ApiServerCluster, name: str, *, remedy: str) -> dict[str, str]:
+    """What it holds. CommandError with `remedy` when it cannot be read."""
     try:
-        data = await kubernetes.config_map(name)
+        return await kubernetes.config_map(name)
     except KubernetesUnavailable as error:
         raise CommandError(
             f"ConfigMap {name} cannot be read",
             cause=str(error),
-            remedy="does the release have consistency.enabled? Name another with --results, and see your rights",
+            remedy=f"{remedy}, and see your rights",
             exit_code=EXIT_REFUSED,
         ) from error
-    return ConfigMapResults(name, namespace=kubernetes.namespace, read_data=lambda: data).read()
 
 
 # Where a port of a pod is dialled: at the pod itself from inside the cluster, else through the API server.

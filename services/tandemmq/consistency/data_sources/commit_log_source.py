@@ -42,6 +42,7 @@ __all__ = [
     "COMMIT_LOG_SCHEMA",
     "Bounds",
     "CommitLogSource",
+    "FilteredReader",
     "OptionsRefused",
     "PushedFilters",
     "RememberingFiles",
@@ -286,17 +287,21 @@ class _Part(InputPartition):
     facts: Mapping[str, Any]
 
 
-class CommitLogReader(DataSourceReader):
-    """Plans and reads one query."""
+class FilteredReader(DataSourceReader):
+    """Plans and reads one query, less than all of it where the query's filters allow."""
 
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
         self._filters = PushedFilters()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """See DataSourceReader; all filters stay Spark's, see pushed_filters."""
+        """See DataSourceReader; all filters stay Spark's, see `PushedFilters`."""
         self._filters.take(filters)
         return filters
+
+
+class CommitLogReader(FilteredReader):
+    """Of the CommitLog."""
 
     def partitions(self) -> list[_Part]:
         """Parts of the log, cut at absolute multiples of `partitionBytes`. Files of other times are left out."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, InputPartition
 
-from tandemmq.consistency.data_sources.commit_log_source import PushedFilters, StoreOptions
+from tandemmq.consistency.data_sources.commit_log_source import FilteredReader, StoreOptions
 from tandemmq.consistency.source_files.sources import open_source
 from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore
 
@@ -60,17 +60,8 @@ class _Part(InputPartition):
     facts: Mapping[str, Any]
 
 
-class ConsumeQueueReader(DataSourceReader):
-    """Plans and reads one query."""
-
-    def __init__(self, options: StoreOptions) -> None:
-        self._options = options
-        self._filters = PushedFilters()
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """See DataSourceReader; all filters stay Spark's, see pushed_filters."""
-        self._filters.take(filters)
-        return filters
+class ConsumeQueueReader(FilteredReader):
+    """Of the ConsumeQueues."""
 
     def partitions(self) -> list[_Part]:
         """Queues together up to `partitionBytes`; a larger queue in several parts. Unwanted queues are left out."""
