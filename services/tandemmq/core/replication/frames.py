@@ -138,7 +138,8 @@ class AppendBytes(NamedTuple):
     """CommitLog bytes to append at `start_offset`, the end of the local log. `data` is valid until the next read."""
 
     start_offset: int
-    data: memoryview
+    # A string, as mypyc looks for the class among the module's own names and does not find it.
+    data: "memoryview"  # noqa: UP037
 
 
 class MasterHeartbeat(NamedTuple):
