@@ -20,13 +20,19 @@ from structlog.typing import FilteringBoundLogger
 
 from tandemmq.admin.cluster_reader import CachedCluster
 from tandemmq.admin.cluster_state import ClusterState
-from tandemmq.service.kubernetes_api import Kind, KubernetesApi, KubernetesUnavailable, ObjectMissing, api_of_pod
+from tandemmq.service.kubernetes_api import (
+    COMPONENT_LABEL,
+    INSTANCE_LABEL,
+    ROLE_LABEL,
+    Kind,
+    KubernetesApi,
+    KubernetesUnavailable,
+    ObjectMissing,
+    api_of_pod,
+)
 
-__all__ = ["ROLE_LABEL", "KubernetesPods", "Pod", "Pods", "RoleLabels", "roles_by_pod"]
+__all__ = ["KubernetesPods", "Pod", "Pods", "RoleLabels", "roles_by_pod"]
 
-ROLE_LABEL: Final = "tandemmq.io/role"
-_INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
-_COMPONENT_SELECTOR: Final = "app.kubernetes.io/component=broker"
 _PAUSE_S: Final = 5.0
 _PAUSE_AFTER_FAILURE_MAX_S: Final = 60.0
 
@@ -119,7 +125,7 @@ class KubernetesPods:
     def list_brokers(self) -> list[Pod]:
         """See `Pods`."""
         api = self._connected()
-        selector = f"{_COMPONENT_SELECTOR},{_INSTANCE_LABEL}={self._instance}"
+        selector = f"{COMPONENT_LABEL}=broker,{INSTANCE_LABEL}={self._instance}"
         items = [item["metadata"] for item in api.list(Kind.POD, selector, from_cache=True)]
         return [Pod(name=item["name"], labels=item.get("labels") or {}) for item in items]
 
@@ -139,6 +145,6 @@ class KubernetesPods:
 def _own_instance(api: KubernetesApi) -> str:
     # A pod's host name is its name.
     labels = api.read(Kind.POD, socket.gethostname())["metadata"].get("labels") or {}
-    if not labels.get(_INSTANCE_LABEL):
-        raise KubernetesUnavailable(f"this pod has no label {_INSTANCE_LABEL}; set kubernetesInstance")
-    return str(labels[_INSTANCE_LABEL])
+    if not labels.get(INSTANCE_LABEL):
+        raise KubernetesUnavailable(f"this pod has no label {INSTANCE_LABEL}; set kubernetesInstance")
+    return str(labels[INSTANCE_LABEL])

@@ -20,6 +20,8 @@ from tandemmq.core.audit.findings import KINDS, Finding
 from tandemmq.core.audit.repair_plan import RepairPlan
 from tandemmq.core.audit.run_summary import GroupSummary, Outcome, RunSummary, Tier
 from tandemmq.service.kubernetes_api import (
+    GROUP_LABEL,
+    HOME_ROLE_LABEL,
     Kind,
     KubernetesApi,
     KubernetesUnavailable,
@@ -79,8 +81,8 @@ def broker_stateful_set(document: Mapping[str, Any]) -> BrokerStatefulSet:
     return BrokerStatefulSet(
         name=document["metadata"]["name"],
         uid=document["metadata"].get("uid", ""),
-        broker_group=labels.get("tandemmq.io/broker-group", ""),
-        home_role=labels.get("tandemmq.io/home-role", ""),
+        broker_group=labels.get(GROUP_LABEL, ""),
+        home_role=labels.get(HOME_ROLE_LABEL, ""),
     )
 
 
@@ -167,8 +169,6 @@ def event_document(
 
 # The few things a run reads and writes at the API server. Calls block; every one may raise KubernetesUnavailable.
 
-_GROUP_LABEL: Final = "tandemmq.io/broker-group"
-
 
 class KubernetesObjects(Protocol):
     """Objects of one namespace."""
@@ -194,7 +194,7 @@ class ApiServerObjects:
 
     def broker_stateful_sets(self) -> list[BrokerStatefulSet]:
         """See `KubernetesObjects`."""
-        return [broker_stateful_set(item) for item in self._api.list(Kind.STATEFUL_SET, _GROUP_LABEL)]
+        return [broker_stateful_set(item) for item in self._api.list(Kind.STATEFUL_SET, GROUP_LABEL)]
 
     def create_event(self, document: Mapping[str, Any]) -> None:
         """See `KubernetesObjects`."""

@@ -15,6 +15,12 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 __all__ = [
+    "COMPONENT_LABEL",
+    "GROUP_LABEL",
+    "HOME_ROLE_LABEL",
+    "INSTANCE_LABEL",
+    "NAME_LABEL",
+    "ROLE_LABEL",
     "AccessDenied",
     "Document",
     "Kind",
@@ -26,6 +32,14 @@ __all__ = [
     "api_of_user",
     "is_in_pod",
 ]
+
+# Labels of the chart's objects.
+NAME_LABEL: Final = "app.kubernetes.io/name"
+INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+GROUP_LABEL: Final = "tandemmq.io/broker-group"
+HOME_ROLE_LABEL: Final = "tandemmq.io/home-role"
+ROLE_LABEL: Final = "tandemmq.io/role"
 
 Document: TypeAlias = Mapping[str, Any]
 """An object as the API server writes it, keys in camelCase."""

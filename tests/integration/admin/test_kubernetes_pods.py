@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from kubernetes import client, config
 
-from tandemmq.admin.role_labels import ROLE_LABEL, KubernetesPods, Pod
-from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable
+from tandemmq.admin.role_labels import KubernetesPods, Pod
+from tandemmq.service.kubernetes_api import ROLE_LABEL, AccessDenied, KubernetesUnavailable
 
 _PODS = "/api/v1/namespaces/messaging/pods"
 

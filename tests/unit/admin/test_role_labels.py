@@ -11,8 +11,8 @@ import structlog
 from support.admin_readings import cached
 from support.cluster_states import healthy_cluster, master, slave
 from tandemmq.admin.cluster_state import BrokerState, ClusterState
-from tandemmq.admin.role_labels import ROLE_LABEL, KubernetesPods, Pod, RoleLabels, roles_by_pod
-from tandemmq.service.kubernetes_api import KubernetesUnavailable
+from tandemmq.admin.role_labels import KubernetesPods, Pod, RoleLabels, roles_by_pod
+from tandemmq.service.kubernetes_api import ROLE_LABEL, KubernetesUnavailable
 
 
 def _in_pod(broker: BrokerState, pod: str) -> BrokerState:

@@ -7,21 +7,20 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tandemmq.admin.cluster_state import BrokerState, ClusterState
-from tandemmq.admin.kubernetes_cluster import (
+from tandemmq.cli.doctor.checks import Check, Verdict
+from tandemmq.cli.kube.release_objects import (
     ClaimState,
     DisruptionBudgetState,
     KubernetesCluster,
     PodState,
     StatefulSetState,
 )
-from tandemmq.cli.doctor.checks import Check, Verdict
 from tandemmq.cli.kube.rollout import GroupState, broker_groups
 from tandemmq.core.routing.values import parse_address
-from tandemmq.service.kubernetes_api import AccessDenied
+from tandemmq.service.kubernetes_api import GROUP_LABEL, AccessDenied
 
 __all__ = ["ReleaseLook", "check_release", "look_at_release", "pod_of"]
 
-_GROUP_LABEL = "tandemmq.io/broker-group"
 
 ItemT = TypeVar("ItemT")
 
@@ -203,7 +202,7 @@ def _budgets(look: ReleaseLook, groups: list[GroupState]) -> Iterator[Check]:
         return
     for group in groups:
         subject = f"broker group {group.name}"
-        budget = next((each for each in look.budgets if each.match_labels.get(_GROUP_LABEL) == group.name), None)
+        budget = next((each for each in look.budgets if each.match_labels.get(GROUP_LABEL) == group.name), None)
         if budget is None:
             yield Check(
                 "budgets",

@@ -13,9 +13,9 @@ from typing import Annotated, Final, Protocol, Self
 import typer
 
 from tandemmq.admin.consistency_runs import ConfigMapResults
-from tandemmq.admin.kubernetes_cluster import ApiServerCluster, KubernetesCluster, PodState, open_cluster
 from tandemmq.cli.cluster_address import ClusterAddress, KubernetesPlace
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
+from tandemmq.cli.kube.release_objects import ApiServerCluster, KubernetesCluster, PodState, open_cluster
 from tandemmq.core.audit.run_summary import RunSummary
 from tandemmq.core.routing.values import parse_address
 from tandemmq.service.kubernetes_api import AccessDenied, KubernetesUnavailable, PodStream

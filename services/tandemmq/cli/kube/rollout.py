@@ -28,7 +28,6 @@ from typing import Annotated, Final, Protocol
 import grpc.aio
 import typer
 
-from tandemmq.admin.kubernetes_cluster import KubernetesCluster, PodState, StatefulSetState
 from tandemmq.admin.rpc import BrokerAdminCalls, Channels, error_text
 from tandemmq.cli.cluster_address import KubernetesPlace, find_place
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
@@ -42,6 +41,7 @@ from tandemmq.cli.kube.release import (
     find_release,
     place_of,
 )
+from tandemmq.cli.kube.release_objects import KubernetesCluster, PodState, StatefulSetState
 from tandemmq.cli.options import ContextOption, parse_duration_s
 from tandemmq.core.clock import Clock
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb

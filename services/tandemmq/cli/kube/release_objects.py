@@ -11,7 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from tandemmq.service.kubernetes_api import Document, Kind, KubernetesApi, PodStream, api_of_user
+from tandemmq.service.kubernetes_api import (
+    COMPONENT_LABEL,
+    GROUP_LABEL,
+    HOME_ROLE_LABEL,
+    INSTANCE_LABEL,
+    NAME_LABEL,
+    ROLE_LABEL,
+    Document,
+    Kind,
+    KubernetesApi,
+    PodStream,
+    api_of_user,
+)
 
 __all__ = [
     "ApiServerCluster",
@@ -26,13 +38,6 @@ __all__ = [
     "pod_state",
     "stateful_set_state",
 ]
-
-INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
-COMPONENT_LABEL: Final = "app.kubernetes.io/component"
-NAME_LABEL: Final = "app.kubernetes.io/name"
-GROUP_LABEL: Final = "tandemmq.io/broker-group"
-HOME_ROLE_LABEL: Final = "tandemmq.io/home-role"
-ROLE_LABEL: Final = "tandemmq.io/role"
 
 # Waiting reasons that the same revision of a pod does not get over by itself, or not soon.
 _BROKEN_REASONS: Final = frozenset(
