@@ -15,12 +15,13 @@ from tandemmq.cli.connection import ClusterChoice
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
 from tandemmq.cli.output import tell_unseen
 
-__all__ = ["ask", "carry_out", "collect", "read_groups", "tell_changes", "tell_rest"]
+__all__ = ["ask", "carry_out", "collect", "confirmed", "read_groups", "tell_changes", "tell_rest"]
 
 _PAGE_SIZE: Final = 200
 _ASKED_AT_ONCE: Final = 16
 
 ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 
 
 async def collect(ask: Callable[[PageRequest], Awaitable[Page[ItemT]]], *, limit: int = 0) -> Page[ItemT]:
@@ -68,17 +69,36 @@ def carry_out(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Does `action(operations, dry_run)` first dry, then, if the answer to `question` is yes, for good.
+    """Does `action(operations, dry_run)` as `confirmed` does, and tells what was changed where."""
+    result = confirmed(
+        cluster, lambda dry: cluster.ask(lambda on: action(on, dry)), tell_changes, question, dry_run=dry_run, yes=yes
+    )
+    if result is not None:
+        tell_changes(result)
 
-    CommandError when it is refused, when nobody can be asked, or when the answer is no.
+
+def confirmed(
+    cluster: ClusterChoice,
+    action: Callable[[bool], ResultT],
+    show: Callable[[ResultT], None],
+    question: str | Callable[[ResultT], str],
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> ResultT | None:
+    """Does `action(dry_run)` dry and shows what it would do, then, if the answer to the question is yes, for good.
+
+    What came of it; None when it was not done: it was to be shown only, or the question is empty as there is nothing to
+    do. CommandError when it is refused, when nobody can be asked, or when the answer is no.
     """
     if dry_run or not yes:
-        planned = cluster.ask(lambda operations: action(operations, True))
-        tell_changes(planned)
-        if dry_run:
-            return
-        ask(f"{question} ({cluster.target().title})")
-    tell_changes(cluster.ask(lambda operations: action(operations, False)))
+        planned = action(True)
+        show(planned)
+        asked = question if isinstance(question, str) else question(planned)
+        if dry_run or not asked:
+            return None
+        ask(f"{asked} ({cluster.target().title})")
+    return action(False)
 
 
 def tell_changes(result: ChangeResult) -> None:

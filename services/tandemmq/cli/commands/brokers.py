@@ -18,7 +18,7 @@ from tandemmq.admin.operations.values import AcceptedLoss, ConfigChange, EventLi
 from tandemmq.cli.completion import complete_broker, complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
-from tandemmq.cli.listing import ask, carry_out
+from tandemmq.cli.listing import ask, carry_out, confirmed
 from tandemmq.cli.options import DryRunOption, OutputOption, YesOption, aged_text
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
 from tandemmq.cli.rates import BrokerRates, read_with_rates
@@ -382,13 +382,16 @@ def config_set(
         targets = state.brokers if broker == "all" else (find_broker(state, broker),)
         return await changes_of(connection, targets, wanted, dry_run=dry)
 
-    if dry_run or not yes:
-        planned = cluster.run(lambda connection: change(connection, True))
-        _tell_config(planned, OutputFormat.TABLE if not dry_run else output)
-        if dry_run or not planned:
-            return
-        ask(f"Change that until the next start? ({cluster.target().title})")
-    _tell_config(cluster.run(lambda connection: change(connection, False)), output)
+    changed = confirmed(
+        cluster,
+        lambda dry: cluster.run(lambda connection: change(connection, dry)),
+        lambda planned: _tell_config(planned, OutputFormat.TABLE if not dry_run else output),
+        lambda planned: "Change that until the next start?" if planned else "",
+        dry_run=dry_run,
+        yes=yes,
+    )
+    if changed is not None:
+        _tell_config(changed, output)
 
 
 async def changes_of(

@@ -15,7 +15,7 @@ from tandemmq.cli.commands.messages import messages_table, resend_table
 from tandemmq.cli.completion import complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, with_cluster
 from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED, CommandError
-from tandemmq.cli.listing import ask, collect, tell_rest
+from tandemmq.cli.listing import collect, confirmed, tell_rest
 from tandemmq.cli.options import DryRunOption, GroupArgument, LimitOption, OutputOption, SearchOption, YesOption
 from tandemmq.cli.output import OutputFormat, emit, new_table, or_text, plain_row, tell_unseen
 from tandemmq.service.loop_meter import SystemClock
@@ -126,14 +126,16 @@ def dead_letter_resend(
     if every == bool(broker and offsets):
         raise CommandError("which dead letters?", remedy="give --broker and --offset, or --all", exit_code=EXIT_REFUSED)
     wanted = {broker: list(offsets or ())} if not every else cluster.ask(lambda operations: _all_of(operations, group))
-    if dry_run or not yes:
-        planned = cluster.ask(lambda operations: _resend(operations, group, wanted, dry_run=True))
-        emit(output if dry_run else OutputFormat.TABLE, planned, resend_table(planned))
-        if dry_run:
-            return
-        sent = sum(not each.problem for each in planned)
-        ask(f"Send {sent:,} of {len(planned):,} again? ({cluster.target().title})")
-    results = cluster.ask(lambda operations: _resend(operations, group, wanted, dry_run=False))
+    results = confirmed(
+        cluster,
+        lambda dry: cluster.ask(lambda operations: _resend(operations, group, wanted, dry_run=dry)),
+        lambda planned: emit(output if dry_run else OutputFormat.TABLE, planned, resend_table(planned)),
+        lambda planned: f"Send {sum(not each.problem for each in planned):,} of {len(planned):,} again?",
+        dry_run=dry_run,
+        yes=yes,
+    )
+    if results is None:
+        return
     emit(output, results, resend_table(results))
     if any(each.problem for each in results):
         raise typer.Exit(EXIT_FAILED)

@@ -20,7 +20,7 @@ from tandemmq.admin.operations.values import (
 )
 from tandemmq.cli.completion import complete_group, complete_topic
 from tandemmq.cli.connection import ClusterChoice, with_cluster
-from tandemmq.cli.listing import ask, carry_out, collect, tell_changes, tell_rest
+from tandemmq.cli.listing import carry_out, collect, confirmed, tell_changes, tell_rest
 from tandemmq.cli.options import (
     MOMENT_HELP,
     DryRunOption,
@@ -247,15 +247,16 @@ def group_reset(
       tandemmq group reset billing orders --to latest
     """
     target = _target(to)
-    if dry_run or not yes:
-        moves = cluster.ask(lambda operations: operations.reset_offsets(group, topic, target, dry_run=True))
-        if dry_run:
-            emit(output, moves, reset_table(moves))
-            return
-        emit(OutputFormat.TABLE, moves, reset_table(moves))
-        ask(f"Have group {group} go on there in topic {topic}? ({cluster.target().title})")
-    moves = cluster.ask(lambda operations: operations.reset_offsets(group, topic, target))
-    emit(output, moves, reset_table(moves))
+    moves = confirmed(
+        cluster,
+        lambda dry: cluster.ask(lambda operations: operations.reset_offsets(group, topic, target, dry_run=dry)),
+        lambda planned: emit(output if dry_run else OutputFormat.TABLE, planned, reset_table(planned)),
+        f"Have group {group} go on there in topic {topic}?",
+        dry_run=dry_run,
+        yes=yes,
+    )
+    if moves is not None:
+        emit(output, moves, reset_table(moves))
 
 
 @group_app.command("delete")

@@ -10,12 +10,12 @@ from typing import Annotated, Final
 import typer
 
 from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, SlaveState
-from tandemmq.admin.operations.values import BrokerSettings, Client, ConfigChange
+from tandemmq.admin.operations.values import BrokerSettings, ChangeResult, Client, ConfigChange
 from tandemmq.cli.commands.brokers import changes_of, check_cluster_name, find_broker
 from tandemmq.cli.completion import complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.failure import CommandError
-from tandemmq.cli.listing import ask, tell_changes, tell_warnings
+from tandemmq.cli.listing import confirmed, tell_changes, tell_warnings
 from tandemmq.cli.mqadmin.options import (
     BrokerAddrOption,
     ClusterNameOption,
@@ -267,17 +267,21 @@ def update_broker_config(
         chosen = _chosen(await connection.read_state(), broker_addr, cluster_name, with_slaves=update_all.truth)
         return chosen, await changes_of(connection, chosen, {key: value}, dry_run=dry)
 
-    if dry_run or not yes:
-        chosen, planned = cluster.run(lambda connection: change(connection, True))
-        for each in planned:
+    def show(planned: tuple[Sequence[BrokerState], Sequence[ConfigChange]]) -> None:
+        for each in planned[1]:
             typer.echo(f"{each.broker}: {each.key} would be {each.to_value} instead of {each.from_value}")
-        if not planned:
+        if not planned[1]:
             typer.echo("nothing would change")
-        if dry_run:
-            return
-        ask(f"Change that on {', '.join(each.key for each in chosen)}? ({cluster.target().title})")
-    chosen, _ = cluster.run(lambda connection: change(connection, False))
-    for broker in chosen:
+
+    changed = confirmed(
+        cluster,
+        lambda dry: cluster.run(lambda connection: change(connection, dry)),
+        show,
+        lambda planned: f"Change that on {', '.join(each.key for each in planned[0])}?",
+        dry_run=dry_run,
+        yes=yes,
+    )
+    for broker in changed[0] if changed is not None else ():
         typer.echo(f"update broker config success, {broker.metadata_endpoint}")
 
 
@@ -304,16 +308,15 @@ def add_write_perm(
 
 
 def _set_permission(cluster: ClusterChoice, broker_name: str, *, writable: bool, dry_run: bool, yes: bool) -> None:
-    if dry_run or not yes:
-        tell_changes(
-            cluster.ask(
-                lambda operations: operations.set_write_permission(broker_name, writable=writable, dry_run=True)
-            )
+    def permit(dry: bool) -> ChangeResult:
+        return cluster.ask(
+            lambda operations: operations.set_write_permission(broker_name, writable=writable, dry_run=dry)
         )
-        if dry_run:
-            return
-        ask(f"Let producers {'use' if writable else 'no longer use'} {broker_name}? ({cluster.target().title})")
-    result = cluster.ask(lambda operations: operations.set_write_permission(broker_name, writable=writable))
+
+    question = f"Let producers {'use' if writable else 'no longer use'} {broker_name}?"
+    result = confirmed(cluster, permit, tell_changes, question, dry_run=dry_run, yes=yes)
+    if result is None:
+        return
     verb = "add" if writable else "wipe"
     for change in result.changes:
         typer.echo(

@@ -21,7 +21,7 @@ from tandemmq.admin.operations.values import (
 from tandemmq.cli.commands.brokers import check_cluster_name, find_broker
 from tandemmq.cli.commands.groups import reset_table
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
-from tandemmq.cli.listing import ask, collect, read_groups, tell_changes, tell_warnings
+from tandemmq.cli.listing import collect, confirmed, read_groups, tell_changes, tell_warnings
 from tandemmq.cli.mqadmin.options import (
     BrokerAddrOption,
     ClusterNameOption,
@@ -163,12 +163,12 @@ def delete_sub_group(
         operations = await connection.operations()
         return await operations.delete_group(group, even_with_members=with_members, dry_run=dry)
 
-    if dry_run or not yes:
-        tell_changes(cluster.run(lambda connection: delete(connection, True)))
-        if dry_run:
-            return
-        ask(f"Delete group {group} with its progress? ({cluster.target().title})")
-    result = cluster.run(lambda connection: delete(connection, False))
+    question = f"Delete group {group} with its progress?"
+    result = confirmed(
+        cluster, lambda dry: cluster.run(lambda to: delete(to, dry)), tell_changes, question, dry_run=dry_run, yes=yes
+    )
+    if result is None:
+        return
     for each in result.changes:
         where = f" in cluster [{cluster_name}]" if cluster_name else ""
         typer.echo(f"delete subscription group [{group}] from broker [{each.subject}]{where} success.")
@@ -276,13 +276,16 @@ def reset_offset_by_time(
             )
         return await operations.reset_offsets(group, topic, target, dry_run=dry)
 
-    if dry_run or not yes:
-        planned = cluster.run(lambda connection: reset(connection, True))
-        emit(output if dry_run else OutputFormat.TABLE, planned, reset_table(planned))
-        if dry_run:
-            return
-        ask(f"Have group {group} go on there in topic {topic}? ({cluster.target().title})")
-    moves = cluster.run(lambda connection: reset(connection, False))
+    moves = confirmed(
+        cluster,
+        lambda dry: cluster.run(lambda connection: reset(connection, dry)),
+        lambda planned: emit(output if dry_run else OutputFormat.TABLE, planned, reset_table(planned)),
+        f"Have group {group} go on there in topic {topic}?",
+        dry_run=dry_run,
+        yes=yes,
+    )
+    if moves is None:
+        return
     head = (
         f"start reset consumer offset by specified, group[{group}], topic[{topic}], force[{force or 'true'}], "
         f"timestamp(string)[{timestamp}], timestamp(long)[{time_ms}]"

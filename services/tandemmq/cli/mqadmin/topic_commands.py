@@ -15,7 +15,7 @@ from tandemmq.cli.commands.brokers import check_cluster_name, find_broker
 from tandemmq.cli.commands.topics import TOPIC_TYPES, permission_text
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.failure import CommandError
-from tandemmq.cli.listing import ask, collect, tell_changes, tell_warnings
+from tandemmq.cli.listing import collect, confirmed, tell_changes, tell_warnings
 from tandemmq.cli.mqadmin.options import (
     BrokerAddrOption,
     ClusterNameOption,
@@ -244,12 +244,12 @@ def delete_topic(
             check_cluster_name(await connection.read_state(), cluster_name)
         return await (await connection.operations()).delete_topic(topic, dry_run=dry)
 
-    if dry_run or not yes:
-        tell_changes(cluster.run(lambda connection: delete(connection, True)))
-        if dry_run:
-            return
-        ask(f"Delete topic {topic} with all its messages? ({cluster.target().title})")
-    result = cluster.run(lambda connection: delete(connection, False))
+    question = f"Delete topic {topic} with all its messages?"
+    result = confirmed(
+        cluster, lambda dry: cluster.run(lambda to: delete(to, dry)), tell_changes, question, dry_run=dry_run, yes=yes
+    )
+    if result is None:
+        return
     typer.echo(f"delete topic [{topic}] from cluster [{cluster_name or 'all'}] success.")
     typer.echo(f"delete topic [{topic}] from NameServer success.")
     tell_warnings(result.warnings)
