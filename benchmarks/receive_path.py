@@ -35,7 +35,7 @@ from tandemmq.broker.client_api.settle import AckRequest
 from tandemmq.broker.leases import LeaseStorage
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.broker.queue_reader import StoreQueueReader
-from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.storage.options import StoreOptions
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.loop_meter import SystemClock
@@ -218,7 +218,7 @@ def lease_only(broker: JournaledBroker, group: str, *, queues: int, watch: Stopw
             group=group,
             topic=TOPIC,
             queue_ids=range(queues),
-            tag_filter=TagFilter.ALL,
+            tag_filter=EVERY_TAG,
             batch_size=BATCH,
             invisible_ms=60_000,
             now_ms=broker.clock.monotonic_ms(),

@@ -16,7 +16,7 @@ from tandemmq.broker.queue_reader import StoreQueueReader
 from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.queue_progress import Delivery
-from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.storage.disk import Disk
 from tandemmq.core.storage.message_store import MessageStore
@@ -116,7 +116,7 @@ class SimDelivery:
             group=GROUP,
             topic=TOPIC,
             queue_ids=self._queue_ids,
-            tag_filter=TagFilter.ALL,
+            tag_filter=EVERY_TAG,
             batch_size=BATCH_SIZE,
             invisible_ms=INVISIBLE_MS,
             now_ms=self._process.clock.monotonic_ms(),

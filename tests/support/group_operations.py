@@ -17,7 +17,7 @@ from tandemmq.broker.queue_reader import StoreQueueReader
 from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.queue_progress import Delivery
-from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 from tandemmq.core.metadata.topic_table import TopicConfig
 
@@ -90,7 +90,7 @@ class ConsumedBroker:
             group=group,
             topic=topic,
             queue_ids=[0, 1],
-            tag_filter=TagFilter.ALL,
+            tag_filter=EVERY_TAG,
             batch_size=count,
             invisible_ms=60_000,
             now_ms=self.clock.monotonic_ms(),

@@ -19,7 +19,7 @@ from tandemmq.broker.metadata_tables import MetadataTables, MetadataWrite
 from tandemmq.broker.slave.metadata_pull import MetadataPull
 from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
-from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig
 from tandemmq.core.metadata.topic_table import TopicConfig
@@ -45,7 +45,7 @@ class Progress:
             group="G",
             topic="T",
             queue_ids=[0],
-            tag_filter=TagFilter.ALL,
+            tag_filter=EVERY_TAG,
             batch_size=count,
             invisible_ms=10_000,
             now_ms=0,

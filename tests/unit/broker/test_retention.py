@@ -18,7 +18,7 @@ from tandemmq.broker import retention
 from tandemmq.broker.peer_client import PeerUnavailable
 from tandemmq.broker.retention import MasterFloor, Retention, SlaveFloor
 from tandemmq.broker.slave.follower import MasterAddress
-from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.delivery.subscription import EVERY_TAG
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
 from tandemmq.core.replication.log_history import LogExtent
 from tandemmq.core.replication.master_replica import SlaveView
@@ -92,7 +92,7 @@ class Master:
             group=group,
             topic=topic,
             queue_ids=range(queues),
-            tag_filter=TagFilter.ALL,
+            tag_filter=EVERY_TAG,
             batch_size=count,
             invisible_ms=30_000,
             now_ms=self.time.monotonic_ms(),
@@ -143,7 +143,7 @@ async def test_what_is_leased_is_not_read() -> None:
         group="G",
         topic="T",
         queue_ids=[0, 1],
-        tag_filter=TagFilter.ALL,
+        tag_filter=EVERY_TAG,
         batch_size=3,
         invisible_ms=30_000,
         now_ms=0,

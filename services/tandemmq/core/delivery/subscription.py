@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import ClassVar, Final
+from typing import Final
 
 from tandemmq.core.delivery.queue_progress import Lease, QueueProgress
 from tandemmq.core.message.property_names import PROPERTY_TAGS
 from tandemmq.core.message.record import tags_code
 
-__all__ = ["Subscription", "TagFilter"]
+__all__ = ["EVERY_TAG", "Subscription", "TagFilter"]
 
 _PRUNE_FLOOR: Final = 64
 """So many ends of leases that are gone are no reason to rebuild the heap."""
@@ -113,8 +113,6 @@ _TRIMMED: Final = "".join(map(chr, range(0x21)))
 class TagFilter:
     """A set of tags, or all messages."""
 
-    ALL: ClassVar[TagFilter]
-
     tags: frozenset[bytes] | None
     """UTF-8; None lets everything pass, messages without tag included."""
     codes: frozenset[int] | None
@@ -125,7 +123,7 @@ class TagFilter:
         """Reads `*`, an empty text or `a || b`, as RocketMQ's FilterAPI does; None for anything else."""
         text = expression.strip(_TRIMMED)
         if text in ("", "*"):
-            return cls.ALL
+            return EVERY_TAG
         tags = [tag for part in text.split(_SEPARATOR) if (tag := part.strip(_TRIMMED))]
         if not tags or any("|" in tag or min(tag) < _FIRST_PRINTABLE for tag in tags):
             return None
@@ -136,7 +134,8 @@ class TagFilter:
         return self.tags is None or _tag_of(properties) in self.tags
 
 
-TagFilter.ALL = TagFilter(None, None)
+EVERY_TAG: Final = TagFilter(None, None)
+"""Lets all messages pass."""
 
 
 def _tag_of(properties: bytes) -> bytes:

@@ -11,7 +11,7 @@ from support.api_requests import message
 from support.manual_time import ManualTime
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.validation import check_lease, check_message, declared_type, parsed_filter
-from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.delivery.subscription import EVERY_TAG, TagFilter
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 
 Code = definition.Code
@@ -141,7 +141,7 @@ def test_filters() -> None:
     def parsed(expression: str, kind: definition.FilterType = definition.TAG) -> object:
         return parsed_filter(definition.FilterExpression(type=kind, expression=expression))
 
-    assert parsed("*") == parsed("") == TagFilter.ALL
+    assert parsed("*") == parsed("") == EVERY_TAG
     assert isinstance(parsed("a || b"), TagFilter)
     for refused in (parsed("a | b"), parsed("x > 3", definition.SQL)):
         assert getattr(refused, "code", None) == Code.ILLEGAL_FILTER_EXPRESSION

@@ -19,11 +19,11 @@ from support.queue_memory import QueueMemory
 from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.queue_progress import Delivery, LeasedRecord, RestoreReport
-from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.delivery.subscription import EVERY_TAG, TagFilter
 
 TOPIC: Final = "T"
 QUEUE_IDS: Final = (0, 1, 2)
-FILTERS: Final = {"all": TagFilter.ALL, "only-a": TagFilter.parse("a") or TagFilter.ALL}
+FILTERS: Final = {"all": EVERY_TAG, "only-a": TagFilter.parse("a") or EVERY_TAG}
 INFLIGHT_MAX: Final = 6
 ATTEMPTS_MAX: Final = 3
 OPTIONS: Final = DeliveryOptions(
