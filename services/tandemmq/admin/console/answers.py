@@ -12,9 +12,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
 from tandemmq.admin.api.access import SESSION_COOKIE
-from tandemmq.admin.api.actors import current_actor
-from tandemmq.admin.api.acting_operations import OperationsDesk
-from tandemmq.admin.api.actors import OPERATOR_ONLY, Actor, current_actor
+from tandemmq.admin.api.actors import OPERATOR_ONLY, current_actor
 from tandemmq.admin.api.problems import Problem, problem_of
 from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.admin.cluster_reader import CachedCluster
@@ -22,8 +20,6 @@ from tandemmq.admin.consistency_runs import ConsistencyRuns
 from tandemmq.admin.console.frame import Flash, Flashes, Frame, PageTemplates, frame_of
 from tandemmq.admin.history import ClusterHistory
 from tandemmq.admin.operations.operations import Operations, OperationsDesk
-from tandemmq.admin.operations.questions import OperationFailed
-from tandemmq.admin.operations.interface import Operations
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import ChangeResult
 from tandemmq.admin.traces.reader import TraceSource

@@ -36,8 +36,6 @@ from tandemmq.admin.console.groups import ClientRow, client_rows
 from tandemmq.admin.console.message_rows import PREVIEW_BYTES, MessageRow, message_rows
 from tandemmq.admin.console.messages import MessageForm, blank_message, read_message_form
 from tandemmq.admin.operations.operations import Operations
-from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.operations.interface import Operations
 from tandemmq.admin.operations.questions import OperationFailed
 from tandemmq.admin.operations.topics import CATEGORIES, DEAD_LETTER, ORDINARY, RETRY, SYSTEM
 from tandemmq.admin.operations.values import (
