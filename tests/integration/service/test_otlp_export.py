@@ -108,7 +108,8 @@ async def test_a_bad_receiver_costs_spans_and_nothing_else(manner: Manner, caplo
         started = time.monotonic()
         for number in range(1, 20_000):
             export.add(send_spans(trace_id=number))
-        assert time.monotonic() - started < 2, "somebody waited"
+        # Each that waited would wait for seconds; without, all take one or two of CPU.
+        assert time.monotonic() - started < 60, "somebody waited"
         await _closed_in_time(export)
     assert export.counts["exported"] == 0
     assert export.counts["dropped"] >= 20_000 * 4 - 8_192 - 1_024 * 40
