@@ -21,6 +21,7 @@ from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.replication.master_replica import MasterReplica
 from tandemmq.core.routing.values import connection_end
+from tandemmq.service.grpc_server import ListenError
 
 __all__ = ["Departure", "HaListener", "LinkTraffic", "LogReader"]
 
@@ -114,7 +115,7 @@ class HaListener:
         return int(self._listener.getsockname()[1]) if self._listener else 0
 
     def start(self, *, host: str, port: int) -> None:
-        """Binds and listens. OSError when the address is taken."""
+        """Binds and listens. ListenError when the address is taken."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -122,9 +123,9 @@ class HaListener:
         try:
             listener.bind((host, port))
             listener.listen(SLAVES_MAX)
-        except OSError:
+        except OSError as error:
             listener.close()
-            raise
+            raise ListenError(host, port, error.strerror or str(error)) from error
         self._listener = listener
         loop = asyncio.get_running_loop()
         loop.add_reader(listener, self._accept)
