@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 import structlog
 
@@ -42,6 +42,15 @@ class FollowedTable(Protocol):
 
     def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
         """Takes the master's table; returns what an operator should know, one line each."""
+
+
+class _MasterLeft(Exception):
+    """This slave no longer follows that master.
+
+    It is raised, so that the task group ends its tasks itself. Where a group's block just ends, and one of its tasks
+    fails after that, asyncio before Python 3.13 cancels the waiting task and never takes the cancellation back
+    (python/cpython#116720): the next timeout of that task would end it.
+    """
 
 
 class MetadataPull:
@@ -79,6 +88,8 @@ class MetadataPull:
                 continue
             try:
                 await self._follow(endpoint)
+            except* _MasterLeft:
+                pass
             except* PeerUnavailable as group:
                 log.info("metadata_pull_paused", master=endpoint, reason=str(group.exceptions[0]))
             await asyncio.sleep(RETRY_PAUSE_S if self._follows(endpoint) else NOT_ACCEPTED_PAUSE_S)
@@ -86,12 +97,12 @@ class MetadataPull:
     def _follows(self, endpoint: str) -> bool:
         return self._master() == endpoint and self._accepted()
 
-    async def _follow(self, endpoint: str) -> None:
+    async def _follow(self, endpoint: str) -> NoReturn:
         """Pulls from one master until it fails or another takes its place."""
         async with PeerClient(endpoint) as peer, asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._watch(peer))]
+            group.create_task(self._watch(peer))
             if self._leases is not None:
-                tasks.append(group.create_task(self._copy_leases(peer, self._leases)))
+                group.create_task(self._copy_leases(peer, self._leases))
             while self._follows(endpoint):
                 started_s = asyncio.get_running_loop().time()
                 await self.pull(peer)
@@ -104,8 +115,7 @@ class MetadataPull:
                 except TimeoutError:
                     pass
                 self._changed.clear()
-            for task in tasks:
-                task.cancel()
+            raise _MasterLeft
 
     async def _watch(self, peer: PeerClient) -> None:
         async for _ in peer.metadata_changes():

@@ -1,0 +1,107 @@
+"""A slave's pull of its master's tables lives as long as it should, whatever fails at the same moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import grpc
+import grpc.aio
+import pytest
+
+from tandemmq.broker.peer_client import PeerUnavailable
+from tandemmq.broker.slave import metadata_pull
+from tandemmq.broker.slave.metadata_pull import MetadataPull
+from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
+from tandemmq.core.metadata.topic_table import TopicTable
+
+OLD_MASTER, NEW_MASTER = "old:1", "new:1"
+
+
+@dataclass
+class Group:
+    """The masters that the slave meets."""
+
+    master: str = OLD_MASTER
+    pulls: dict[str, int] = field(default_factory=dict)
+    dials: int = 0
+    pulled: asyncio.Event = field(default_factory=asyncio.Event)
+    before_failure: Callable[[], object] = lambda: None
+    """Is called when the first watch is about to fail, in the same step of the loop."""
+
+    async def pulls_from(self, endpoint: str, count: int, *, or_ends: asyncio.Task[None]) -> None:
+        """Returns when the slave has asked this master so often, or has ended."""
+        while self.pulls.get(endpoint, 0) < count and not or_ends.done():
+            self.pulled.clear()
+            waiter = asyncio.ensure_future(self.pulled.wait())
+            await asyncio.wait({waiter, or_ends}, return_when=asyncio.FIRST_COMPLETED)
+            waiter.cancel()
+
+
+@dataclass
+class Peer:
+    """A master whose tables never change."""
+
+    group: Group
+    endpoint: str
+
+    async def __aenter__(self) -> Self:
+        self.group.dials += 1
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    async def metadata_table(self, _: MetadataFile, known: DataVersion) -> tuple[DataVersion, None]:
+        self.group.pulls[self.endpoint] = self.group.pulls.get(self.endpoint, 0) + 1
+        self.group.pulled.set()
+        return known, None
+
+    async def metadata_changes(self) -> AsyncIterator[None]:
+        """The first one tells of a change and fails, the others are silent."""
+        if self.group.dials > 1:
+            await asyncio.Event().wait()
+        # By then the pull most likely waits for a change; elsewhere the failure is an easier one.
+        await asyncio.sleep(0.02)
+        self.group.before_failure()
+        yield None
+        headers = grpc.aio.Metadata()
+        gone = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, headers, headers, "it fell", None)
+        raise PeerUnavailable(self.endpoint, "WatchMetadata", gone)
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Group:
+    made = Group()
+    monkeypatch.setattr(metadata_pull, "PeerClient", lambda endpoint: Peer(made, endpoint))
+    for pause in ("RETRY_PAUSE_S", "NOT_ACCEPTED_PAUSE_S"):
+        monkeypatch.setattr(metadata_pull, pause, 0.001)
+    return made
+
+
+def pull_of(group: Group) -> MetadataPull:
+    return MetadataPull(
+        tables={MetadataFile.TOPICS: TopicTable()}, master=lambda: group.master, applied=lambda file, kept: None
+    )
+
+
+async def test_the_pull_outlives_a_watch_that_fails_while_another_master_takes_over(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change_master() -> None:
+        group.master = NEW_MASTER
+        monkeypatch.setattr(metadata_pull, "PULL_INTERVAL_S", 0.001)
+
+    group.before_failure = change_master
+    task = asyncio.create_task(pull_of(group).run())
+    # Between two pulls of a table that does not change lies a timeout.
+    await group.pulls_from(NEW_MASTER, 3, or_ends=task)
+    assert not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
