@@ -105,3 +105,10 @@ async def test_the_pull_outlives_a_watch_that_fails_while_another_master_takes_o
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_the_pull_ends_when_told_so_though_its_watch_fails_in_the_same_moment(group: Group) -> None:
+    task = asyncio.create_task(pull_of(group).run())
+    group.before_failure = task.cancel
+    await group.pulls_from(OLD_MASTER, 2, or_ends=task)
+    assert task.cancelled()

@@ -16,6 +16,7 @@ from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, OperatorActs
 from tandemmq.core.storage.disk import DiskError
+from tandemmq.service.rpc import cancellation_wins
 
 __all__ = ["FollowedTable", "MetadataPull"]
 
@@ -87,7 +88,9 @@ class MetadataPull:
                 await asyncio.sleep(NOT_ACCEPTED_PAUSE_S)
                 continue
             try:
-                await self._follow(endpoint)
+                # A failure of the same moment, in any task of the group, must not hide a cancellation.
+                with cancellation_wins():
+                    await self._follow(endpoint)
             except* _MasterLeft:
                 pass
             except* PeerUnavailable as group:
