@@ -276,7 +276,7 @@ class _Place:
 
 
 def _records(folder: Path) -> Iterator[_Place]:
-    for path in sorted(folder.iterdir()):
+    for path in sorted(path for path in folder.iterdir() if path.name.isdigit()):
         data, position = path.read_bytes(), 0
         while isinstance(
             found := scan_record(data, position, len(data), physical_offset=int(path.name) + position), RecordFound
