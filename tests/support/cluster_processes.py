@@ -38,18 +38,18 @@ SMALL_STORE: Final[Mapping[str, str]] = {
 
 NAME_SERVER_PORTS: Final = ("listenPort",)
 BROKER_PORTS: Final = ("listenPort", "haListenPort", "grpcServerPort", "metricsPromExporterPort")
-# Below those that kernels give to whoever asks for any port, and above the well-known ones.
-LASTING_PORTS: Final = range(12_000, 32_000)
+# Above the well-known ones, and below those of `tandemmq up` and those that kernels give to whoever asks for any.
+LASTING_PORTS: Final = range(12_000, 20_000)
 
 
-_reserved: Final[list[socket.socket]] = []
+_claims: Final[dict[int, socket.socket]] = {}
 
 
 def lasting_port() -> int:
     """A port that is free, and stays so for a process that is started again: nobody gets it by chance.
 
-    Who takes one holds an abstract Unix socket of its name until this test process ends, so that tests side by side
-    never take the port of a member that is down.
+    Who takes one holds an abstract Unix socket of its name until its cluster ends, so that tests side by side never
+    take the port of a member that is down.
     """
     for _ in range(1_000):
         port = random.choice(LASTING_PORTS)
@@ -57,7 +57,7 @@ def lasting_port() -> int:
         try:
             claim.bind(f"\0tandemmq-test-port-{port}")
             with socket.create_server(("127.0.0.1", port)):
-                _reserved.append(claim)
+                _claims[port] = claim
                 return port
         except OSError:
             claim.close()
@@ -186,6 +186,9 @@ class ProcessCluster:
     ) -> None:
         for process in [*self.brokers.values(), *self.name_servers]:
             process.kill()
+            for port in process.ports.values():
+                if port in _claims:
+                    _claims.pop(port).close()
 
     @property
     def namesrv_addr(self) -> str:
