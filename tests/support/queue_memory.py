@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tandemmq.core.delivery.queue_progress import QueueReader
+from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.properties import encode_properties
 from tandemmq.core.message.record import Host, MessageRecord, tags_code
 from tandemmq.core.message.stored_message import StoredMessage

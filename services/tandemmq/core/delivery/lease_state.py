@@ -19,7 +19,8 @@ from struct import error as StructError  # noqa: N812
 from typing import Final, NamedTuple
 
 from tandemmq.core.delivery.journal import EntryKind, LeaseJournal
-from tandemmq.core.delivery.queue_progress import ENDED, Lease, QueueProgress, QueueReader
+from tandemmq.core.delivery.queue_progress import ENDED, Lease, QueueProgress
+from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.delivery.subscription import Subscription
 
 __all__ = [

@@ -40,12 +40,12 @@ from tandemmq.core.delivery.queue_progress import (
     Lease,
     LeasedRecord,
     QueueProgress,
-    QueueReader,
     QueueState,
     Received,
     RestoreReport,
     SkippedBacklog,
 )
+from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.delivery.subscription import Subscription, TagFilter
 from tandemmq.core.metadata.offset_tables import GroupOffset
 from tandemmq.core.offsets import ConsumerOffset
