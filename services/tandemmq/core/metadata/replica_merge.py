@@ -9,7 +9,6 @@ that any replica held and nobody removed, whoever is older, empty or heard first
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from copy import copy as shallow_copy
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, Self, TypeVar
 
@@ -29,6 +28,7 @@ __all__ = [
     "Entries",
     "NamedEntry",
     "NamedTable",
+    "PrintedNames",
     "follow_master",
     "merge_replica",
     "merged_version",
@@ -73,6 +73,35 @@ class NamedEntry(Protocol):
     @classmethod
     def from_object(cls, name: str, fields: JavaObject) -> Self:
         """Reads one entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedNames(Generic[NamedT]):
+    """A table at one moment. No copy of the table: `copy.copy` of a compiled class shares its attributes."""
+
+    field: str
+    kept_field: str
+    version: DataVersion
+    entries: Entries[NamedT]
+    kept: Mapping[str, JavaValue]
+    texts: dict[str, tuple[NamedT, JavaText]]
+    """Entries as they were printed last; shared with the table."""
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        fields: dict[str, JavaValue] = {"dataVersion": self.version.to_fields()}
+        if self.kept_field:
+            fields[self.kept_field] = self.kept
+        fields[self.field] = {name: self._text_of(entry) for name, entry in self.entries.held.items()}
+        if self.entries.removals:
+            fields[REMOVALS] = self.entries.removals
+        return write_java_json(fields)
+
+    def _text_of(self, entry: NamedT) -> JavaText:
+        known = self.texts.get(entry.name)
+        if known is None or known[0] is not entry:
+            known = self.texts[entry.name] = (entry, JavaText(entry.to_fields(), depth=2))
+        return known[1]
 
 
 class NamedTable(Generic[NamedT]):
@@ -130,28 +159,14 @@ class NamedTable(Generic[NamedT]):
 
     def to_json(self) -> str:
         """The text of the file."""
-        fields: dict[str, JavaValue] = {"dataVersion": self._version.to_fields()}
-        if self._kept_field:
-            fields[self._kept_field] = self._kept
-        fields[self._field] = {name: self._text_of(entry) for name, entry in self._entries.held.items()}
-        if self._entries.removals:
-            fields[REMOVALS] = self._entries.removals
-        return write_java_json(fields)
+        return self.copied().to_json()
 
-    def _text_of(self, entry: NamedT) -> JavaText:
-        known = self._texts.get(entry.name)
-        if known is None or known[0] is not entry:
-            known = self._texts[entry.name] = (entry, JavaText(entry.to_fields(), depth=2))
-        return known[1]
-
-    def copied(self) -> Self:
+    def copied(self) -> PrintedNames[NamedT]:
         """The table as it is now, to be printed in a thread. What was printed before is shared."""
-        copy = shallow_copy(self)
-        copy._entries = Entries(dict(self._entries.held), self._entries.removals)
         if len(self._texts) > 2 * len(self):
             self._texts = {name: self._texts[name] for name in self._entries.held if name in self._texts}
-        copy._texts = self._texts
-        return copy
+        entries = Entries(dict(self._entries.held), self._entries.removals)
+        return PrintedNames(self._field, self._kept_field, self._version, entries, self._kept, self._texts)
 
     def load_json(self, text: str) -> None:
         """Replaces everything, version included, by the text. MetadataCorrupt leaves the table as it was."""
