@@ -49,7 +49,6 @@ MODULES: Final = (
     "tandemmq/core/message/record_encoder",
     "tandemmq/core/message/stored_message",
     "tandemmq/core/histogram",
-    "tandemmq/core/metadata/replica_merge",
     "tandemmq/core/metadata/topic_table",
     "tandemmq/core/metadata/subscription_group_table",
     "tandemmq/core/routing/queue_choice",
