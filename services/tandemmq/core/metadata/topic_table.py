@@ -145,6 +145,10 @@ class TopicTable(NamedTable[TopicConfig]):
     def __init__(self) -> None:
         super().__init__(TopicConfig, kind="topic", field="topicConfigTable")
 
+    def get(self, name: str) -> TopicConfig | None:
+        """As the base has it. Every send asks, and here it is compiled."""
+        return self._entries.held.get(name)
+
 
 # Topics and groups every broker has from its first boot, as RocketMQ's TopicConfigManager makes them.
 
