@@ -4,9 +4,9 @@
     python tools/run_tests.py --report conformance contract/client_api   # some folders: build/conformance.json
     python tools/run_tests.py --compiled                                 # only against the C extensions of images
 
-Each folder is one pytest run of its own. What meets no file system or process of its own gives the same compiled, so it
-runs once, compiled; integration tests mostly wait, so three files run at a time. The last line is the sum in the form
-`N passed, N failed`.
+Each folder is one pytest run of its own. Unit tests of compiled modules run both ways; contract, attack and simulation
+run once, compiled, and plain when they are named. Integration tests mostly wait, so three files run at a time. The last
+line is the sum in the form `N passed, N failed`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
-from tandemmq.broker import posix_disk as whole_sync
+from tandemmq.broker import posix_disk
 from tandemmq.broker.posix_disk import PosixDisk, WholeSync
 from tandemmq.core.storage.disk import Disk, DiskError, DiskFull, SegmentSizeMismatch, StoreLocked
 
@@ -383,7 +383,7 @@ class TestPosixDisk:
         device = os.stat(tmp_path).st_dev
         mounts = tmp_path / "mountinfo"
         mounts.write_text(mount.format(device=f"{os.major(device)}:{os.minor(device)}") + "\n")
-        monkeypatch.setattr(whole_sync, "_MOUNTS_FILE", mounts)
+        monkeypatch.setattr(posix_disk, "_MOUNTS_FILE", mounts)
         monkeypatch.setattr(platform, "system", lambda: "Linux")
         monkeypatch.setattr(platform, "release", lambda: release)
         assert (WholeSync.of(str(tmp_path)) is not None) == offered

@@ -19,9 +19,9 @@ from simulation.sim_producer import SENDS
 from simulation.sim_replica_service import REPLICAS, SimReplicaService
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.leases import LeaseStorage
-from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, cut_progress, fetch_metadata
+from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, fetch_metadata
 from tandemmq.broker.master.ha_listener import HaListener
-from tandemmq.broker.metadata_tables import MetadataTables
+from tandemmq.broker.metadata_tables import MetadataTables, cut_progress
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.write_path import WritePath
 from tandemmq.core.message.properties import decode_properties

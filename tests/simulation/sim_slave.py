@@ -15,8 +15,7 @@ from simulation.sim_name_server import BrokerRegistration
 from simulation.sim_replica_service import REPLICAS, SimReplicaService
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.leases import LeaseCopy
-from tandemmq.broker.master.group_recovery import cut_progress
-from tandemmq.broker.metadata_tables import MetadataTables
+from tandemmq.broker.metadata_tables import MetadataTables, cut_progress
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.slave.follower import Follower
 from tandemmq.broker.slave.metadata_pull import MetadataPull

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from tandemmq.broker.leases import LeaseFiles
 from tandemmq.broker.peer_api.metadata import ChangeSignal, PrintedTable, VersionedTable
 from tandemmq.broker.slave.metadata_pull import FollowedTable
 from tandemmq.core.clock import Clock
@@ -312,3 +313,16 @@ class MetadataTables:
         """Writes every file that changed."""
         for file in self.by_file:
             self.persist(file)
+
+
+async def cut_progress(tables: MetadataTables, leases: LeaseFiles, queue_end: Callable[[str, int], int]) -> None:
+    """Progress of groups beyond a queue's end goes back to it, durably: before a starting master's `load`, and before a
+    slave follows a later epoch.
+
+    No operator did it, and no mark says so: where a replica knows that a group came further, that counts.
+    """
+    in_tables = tables.cut_progress(queue_end)
+    in_leases = await asyncio.to_thread(leases.cut, queue_end)
+    await tables.written()
+    if in_tables or in_leases:
+        log.warning("progress_cut", reason="it lay beyond the log's end", queues=max(in_tables, in_leases))

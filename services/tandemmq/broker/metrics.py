@@ -599,7 +599,7 @@ def _permission(parts: BrokerParts) -> int:
 
 
 class BrokerMetrics:
-    """Collects what is in `catalogue.py`. Event loop only.
+    """Collects what is in `metrics_catalogue.py`. Event loop only.
 
     Before `recovered` it tells of the recovery alone: the store belongs to another thread then.
     """

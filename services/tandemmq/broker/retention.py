@@ -1,6 +1,6 @@
 """Lets old files go that nobody needs, and tells when a full disk or a wrong clock is in the way.
 
-The core decides (`tandemmq/core/storage/retention.py`, `believed_time.py`); here is found out who needs what. That is
+The core decides (`tandemmq/core/storage/retention.py`); here is found out who needs what. That is
 asked only when a file should go or the disk is short of room: with ten thousand topics it takes a while.
 """
 

@@ -73,7 +73,7 @@ NAME_SERVER_METRICS: Final = (
 
 
 class NameServerMetrics:
-    """Collects what is in `metrics_catalogue.py`. Event loop only."""
+    """Collects what is in the catalogue above. Event loop only."""
 
     def __init__(self, registry: RouteRegistry, *, clock: Clock, loop_meter: LoopMeter) -> None:
         self._registry = registry

@@ -17,8 +17,8 @@ from support.queue_memory import QueueMemory
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import ManualClock
 from tandemmq.broker.leases import LeaseChange, LeaseCopy, LeasePosition, LeaseSource, LeaseStorage
-from tandemmq.broker.master.group_recovery import cut_progress, recover_leases, recover_metadata
-from tandemmq.broker.metadata_tables import MetadataTables
+from tandemmq.broker.master.group_recovery import recover_leases, recover_metadata
+from tandemmq.broker.metadata_tables import MetadataTables, cut_progress
 from tandemmq.broker.slave.metadata_pull import MetadataPull
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.journal import JournalEntry, read_frames

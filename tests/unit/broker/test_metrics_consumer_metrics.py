@@ -10,7 +10,7 @@ import pytest
 from support.broker_assembly import BrokerAssembly
 from support.manual_time import ManualTime
 from support.messages import outgoing_message
-from tandemmq.broker import metrics as consumer_metrics
+from tandemmq.broker import metrics
 from tandemmq.broker.metrics import ConsumerMetrics, TurnLimit, read_stored_at_ms
 from tandemmq.broker.metrics_catalogue import BROKER_METRICS
 from tandemmq.core.delivery.queue_progress import Received
@@ -162,7 +162,7 @@ async def test_what_was_read_before_a_call_was_given_up_is_not_read_again(
         reads.append(physical_offset)
         return read_stored_at_ms(store, physical_offset)
 
-    monkeypatch.setattr(consumer_metrics, "read_stored_at_ms", counted)
+    monkeypatch.setattr(metrics, "read_stored_at_ms", counted)
     samples = MetricSamples(BROKER_METRICS, base=("c", "broker", "a", "0"))
     with pytest.raises(asyncio.CancelledError):
         await group.metrics.tell(samples, Impatient(group.time))
@@ -174,7 +174,7 @@ async def test_what_was_read_before_a_call_was_given_up_is_not_read_again(
 async def test_calls_that_are_always_given_up_do_not_fill_the_memory(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_metrics, "_POSITIONS_MAX", 10)
+    monkeypatch.setattr(metrics, "_POSITIONS_MAX", 10)
 
     class Impatient(TurnLimit):
         @property

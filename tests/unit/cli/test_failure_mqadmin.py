@@ -12,7 +12,6 @@ from support.fake_operations import FakeOperations
 from tandemmq.admin.operations.values import OffsetReset, ResetTarget
 from tandemmq.cli.failure import EXIT_FAILED, EXIT_REFUSED
 from tandemmq.cli.mqadmin import MQADMIN_COMMANDS, cluster_commands, group_commands, topic_commands
-from tandemmq.cli.mqadmin import cluster_commands as replication_commands
 
 # As RocketMQ 5 prints them.
 _HEADERS = {
@@ -37,7 +36,7 @@ _HEADERS = {
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates are measured over a second otherwise."""
-    for module in (cluster_commands, replication_commands, topic_commands, group_commands):
+    for module in (cluster_commands, cluster_commands, topic_commands, group_commands):
         monkeypatch.setattr(module, "_RATE_INTERVAL_S", 0.0)
 
 

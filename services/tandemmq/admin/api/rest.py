@@ -178,7 +178,7 @@ def moment_of(text: str, *, field: str, now_ms: int) -> int:
 
 # Settings of brokers, write permission and events over HTTP.
 
-_TAGS: Final[list[str | Enum]] = ["brokers"]
+_BROKER_TAGS: Final[list[str | Enum]] = ["brokers"]
 
 
 class SettingsBody(Body):
@@ -213,12 +213,14 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
     """Adds the routes."""
     acting = operations_of(desk)
 
-    @app.get("/api/v1/brokers/{broker}/settings", tags=_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/brokers/{broker}/settings", tags=_BROKER_TAGS, responses=PROBLEMS)
     async def settings(broker: str, operations: Operations = acting) -> BrokerSettings:
         """Settings of a broker, named as in `broker-a:0`."""
         return await operations.broker_settings(broker)
 
-    @app.patch("/api/v1/brokers/{broker}/settings", tags=_TAGS, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
+    @app.patch(
+        "/api/v1/brokers/{broker}/settings", tags=_BROKER_TAGS, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY]
+    )
     async def update_settings(
         broker: str, body: SettingsBody, dry_run: DryRun = False, operations: Operations = acting
     ) -> list[ConfigChange]:
@@ -227,7 +229,7 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
 
     @app.put(
         "/api/v1/broker-groups/{broker_name}/write-permission",
-        tags=_TAGS,
+        tags=_BROKER_TAGS,
         responses=CHANGE_PROBLEMS,
         dependencies=[OPERATOR_ONLY],
     )
@@ -239,7 +241,7 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
 
     @app.post(
         "/api/v1/broker-groups/{broker_name}/accept-loss",
-        tags=_TAGS,
+        tags=_BROKER_TAGS,
         responses=CHANGE_PROBLEMS,
         dependencies=[OPERATOR_ONLY],
     )
@@ -250,7 +252,7 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
         lost: with `dry_run` it tells in numbers what that is, and `names` says all of it again."""
         return await operations.accept_loss(broker_name, names=body.names, dry_run=dry_run)
 
-    @app.get("/api/v1/kept-tails", tags=_TAGS, responses=PROBLEMS)
+    @app.get("/api/v1/kept-tails", tags=_BROKER_TAGS, responses=PROBLEMS)
     async def kept_tails(operations: Operations = acting) -> KeptTailsDocument:
         """What was cut off the logs of all brokers, and kept."""
         tails, unseen = await operations.kept_tails()
@@ -258,7 +260,7 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
 
     @app.post(
         "/api/v1/brokers/{broker}/kept-tails/{name}/restore",
-        tags=_TAGS,
+        tags=_BROKER_TAGS,
         responses=CHANGE_PROBLEMS,
         dependencies=[OPERATOR_ONLY],
     )
@@ -285,7 +287,7 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
 
 # Messages over HTTP: search, one whole, a live tail, a test message.
 
-_TAGS_MESSAGE_ROUTES: Final[list[str | Enum]] = ["messages"]
+_MESSAGE_TAGS: Final[list[str | Enum]] = ["messages"]
 _TAIL_S_MAX: Final = 600
 _MESSAGE_JSON: Final = TypeAdapter(MessageSummary)
 
@@ -315,7 +317,7 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
     """Adds the routes."""
     acting = operations_of(desk)
 
-    @app.get("/api/v1/topics/{topic}/messages", tags=_TAGS_MESSAGE_ROUTES, responses=PROBLEMS)
+    @app.get("/api/v1/topics/{topic}/messages", tags=_MESSAGE_TAGS, responses=PROBLEMS)
     async def search(
         topic: str,
         key: Annotated[str, Query(max_length=200, description="Only messages with this key.")] = "",
@@ -351,7 +353,7 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
 
     @app.post(
         "/api/v1/topics/{topic}/messages",
-        tags=_TAGS_MESSAGE_ROUTES,
+        tags=_MESSAGE_TAGS,
         responses=CHANGE_PROBLEMS,
         dependencies=[OPERATOR_ONLY],
     )
@@ -367,9 +369,7 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
         )
         return await operations.send(message)
 
-    @app.get(
-        "/api/v1/topics/{topic}/tail", tags=_TAGS_MESSAGE_ROUTES, responses=PROBLEMS, response_class=StreamingResponse
-    )
+    @app.get("/api/v1/topics/{topic}/tail", tags=_MESSAGE_TAGS, responses=PROBLEMS, response_class=StreamingResponse)
     async def tail(
         request: Request,
         topic: str,
@@ -398,7 +398,7 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
 
     @app.get(
         "/api/v1/topics/{topic}/messages/{broker_name}/{queue_id}/{queue_offset}",
-        tags=_TAGS_MESSAGE_ROUTES,
+        tags=_MESSAGE_TAGS,
         responses=PROBLEMS,
     )
     async def message_at(
@@ -413,16 +413,14 @@ def add_message_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> N
         found = await operations.message_at(broker_name, topic, queue_id, queue_offset, body_bytes=body_bytes)
         return MessageDetailDocument.of(found)
 
-    @app.get(
-        "/api/v1/broker-groups/{broker_name}/messages/{physical_offset}", tags=_TAGS_MESSAGE_ROUTES, responses=PROBLEMS
-    )
+    @app.get("/api/v1/broker-groups/{broker_name}/messages/{physical_offset}", tags=_MESSAGE_TAGS, responses=PROBLEMS)
     async def message(
         broker_name: str, physical_offset: _OffsetPath, body_bytes: _BodyBytes = 65_536, operations: Operations = acting
     ) -> MessageDetailDocument:
         """A message whole, by its place in the CommitLog, with its copies compared byte by byte."""
         return MessageDetailDocument.of(await operations.message(broker_name, physical_offset, body_bytes=body_bytes))
 
-    @app.get("/api/v1/messages", tags=_TAGS_MESSAGE_ROUTES, responses=PROBLEMS)
+    @app.get("/api/v1/messages", tags=_MESSAGE_TAGS, responses=PROBLEMS)
     async def find_message(
         id: Annotated[str, Query(min_length=1, max_length=256)],  # noqa: A002 - the name in the address
         topic: _Name = "",
@@ -459,7 +457,7 @@ def _body_of(body: SendBody) -> bytes:
 
 # Groups, clients and dead letters over HTTP.
 
-_TAGS_GROUP_ROUTES: Final[list[str | Enum]] = ["groups"]
+_GROUP_TAGS: Final[list[str | Enum]] = ["groups"]
 
 
 class GroupBody(Body):
@@ -490,7 +488,7 @@ def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> Non
     """Adds the routes."""
     acting = operations_of(desk)
 
-    @app.get("/api/v1/groups", tags=_TAGS_GROUP_ROUTES, responses=PROBLEMS)
+    @app.get("/api/v1/groups", tags=_GROUP_TAGS, responses=PROBLEMS)
     async def groups(
         search: Annotated[str, Query(max_length=127, description="A part of the name; case does not matter.")] = "",
         page: PageNumber = 1,
@@ -500,21 +498,19 @@ def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> Non
         """Groups by name, with their lag."""
         return await operations.groups(search=search, page=PageRequest(page, page_size))
 
-    @app.get("/api/v1/groups/{name}", tags=_TAGS_GROUP_ROUTES, responses=PROBLEMS)
+    @app.get("/api/v1/groups/{name}", tags=_GROUP_TAGS, responses=PROBLEMS)
     async def group(name: str, operations: Operations = acting) -> GroupDetail:
         """A group with its lag by queue and its members."""
         return await operations.group(name)
 
-    @app.put("/api/v1/groups/{name}", tags=_TAGS_GROUP_ROUTES, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
+    @app.put("/api/v1/groups/{name}", tags=_GROUP_TAGS, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
     async def put_group(
         name: str, body: GroupBody, dry_run: DryRun = False, operations: Operations = acting
     ) -> ChangeResult:
         """Creates or changes a group."""
         return await operations.put_group(GroupChange(name, **body.model_dump()), dry_run=dry_run)
 
-    @app.delete(
-        "/api/v1/groups/{name}", tags=_TAGS_GROUP_ROUTES, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY]
-    )
+    @app.delete("/api/v1/groups/{name}", tags=_GROUP_TAGS, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
     async def delete_group(
         name: str,
         even_with_members: Annotated[bool, Query(description="Although consumers of it are connected.")] = False,
@@ -526,7 +522,7 @@ def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> Non
 
     @app.post(
         "/api/v1/groups/{name}/offsets/reset",
-        tags=_TAGS_GROUP_ROUTES,
+        tags=_GROUP_TAGS,
         responses=CHANGE_PROBLEMS,
         dependencies=[OPERATOR_ONLY],
     )
@@ -540,7 +536,7 @@ def add_group_routes(app: FastAPI, desk: OperationsDesk, *, clock: Clock) -> Non
 
     @app.post(
         "/api/v1/groups/{name}/dead-letters/resend",
-        tags=_TAGS_GROUP_ROUTES,
+        tags=_GROUP_TAGS,
         responses=CHANGE_PROBLEMS,
         dependencies=[OPERATOR_ONLY],
     )
@@ -575,7 +571,7 @@ def _target(body: ResetBody, *, now_ms: int) -> ResetTarget:
 
 # Topics over HTTP.
 
-_TAGS_TOPIC_ROUTES: Final[list[str | Enum]] = ["topics"]
+_TOPIC_TAGS: Final[list[str | Enum]] = ["topics"]
 
 Category = Literal["topic", "retry", "dead letter", "system"]
 
@@ -603,7 +599,7 @@ def add_topic_routes(app: FastAPI, desk: OperationsDesk) -> None:
     """Adds the routes."""
     acting = operations_of(desk)
 
-    @app.get("/api/v1/topics", tags=_TAGS_TOPIC_ROUTES, responses=PROBLEMS)
+    @app.get("/api/v1/topics", tags=_TOPIC_TAGS, responses=PROBLEMS)
     async def topics(
         search: Annotated[str, Query(max_length=127, description="A part of the name; case does not matter.")] = "",
         category: Annotated[list[Category], Query(description="May be given more than once.")] = ["topic"],  # noqa: B006
@@ -614,27 +610,25 @@ def add_topic_routes(app: FastAPI, desk: OperationsDesk) -> None:
         """Topics by name, with their counts."""
         return await operations.topics(search=search, categories=category, page=PageRequest(page, page_size))
 
-    @app.get("/api/v1/topics/{name}", tags=_TAGS_TOPIC_ROUTES, responses=PROBLEMS)
+    @app.get("/api/v1/topics/{name}", tags=_TOPIC_TAGS, responses=PROBLEMS)
     async def topic(name: str, operations: Operations = acting) -> TopicDetail:
         """A topic with its queues, what NameServers say of it, and the groups that read it."""
         return await operations.topic(name)
 
-    @app.get("/api/v1/topics/{name}/routes", tags=_TAGS_TOPIC_ROUTES, responses=PROBLEMS)
+    @app.get("/api/v1/topics/{name}/routes", tags=_TOPIC_TAGS, responses=PROBLEMS)
     async def topic_routes(name: str, operations: Operations = acting) -> TopicRoutes:
         """What each NameServer says of a topic."""
         routes, unseen = await operations.topic_routes(name)
         return TopicRoutes(routes=list(routes), unseen=list(unseen))
 
-    @app.put("/api/v1/topics/{name}", tags=_TAGS_TOPIC_ROUTES, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
+    @app.put("/api/v1/topics/{name}", tags=_TOPIC_TAGS, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
     async def put_topic(
         name: str, body: TopicBody, dry_run: DryRun = False, operations: Operations = acting
     ) -> ChangeResult:
         """Creates or changes a topic, and waits until every NameServer routes to it."""
         return await operations.put_topic(TopicChange(name, **body.model_dump()), dry_run=dry_run)
 
-    @app.delete(
-        "/api/v1/topics/{name}", tags=_TAGS_TOPIC_ROUTES, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY]
-    )
+    @app.delete("/api/v1/topics/{name}", tags=_TOPIC_TAGS, responses=CHANGE_PROBLEMS, dependencies=[OPERATOR_ONLY])
     async def delete_topic(name: str, dry_run: DryRun = False, operations: Operations = acting) -> ChangeResult:
         """Removes a topic from all masters. Nobody can consume its messages while there is no topic of that name.
 

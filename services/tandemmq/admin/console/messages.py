@@ -709,7 +709,7 @@ class MessageForm:
             body=self.body.replace("\r\n", "\n").encode(),
             tag=self.tag,
             keys=tuple(self.keys.split()),
-            properties=_properties_message_form(self.properties),
+            properties=_typed_properties(self.properties),
             message_group=self.message_group,
         )
 
@@ -744,7 +744,7 @@ def read_message_form(form: Form, *, topic: str, message_type: str) -> MessageFo
     )
 
 
-def _properties_message_form(text: str) -> dict[str, str]:
+def _typed_properties(text: str) -> dict[str, str]:
     pairs = (line.partition("=") for line in text.splitlines() if line.strip())
     return {name.strip(): value.strip() for name, _, value in pairs}
 

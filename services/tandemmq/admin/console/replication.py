@@ -360,7 +360,7 @@ def add_replication_pages(app: FastAPI, pages: Pages) -> None:
         page: Annotated[int, Query(ge=1)] = 1,
         range: _Text = "",  # noqa: A002 - the name in the address
     ) -> Response:
-        state = _state_replication_pages(pages)
+        state = _cluster_state(pages)
         found = groups_page(state, search=search, number=page)
         whole = found.items if found.total <= WHOLE_MAX else ()
         summary = groups_text(group_standings(state)) if state.brokers else ""
@@ -368,7 +368,7 @@ def add_replication_pages(app: FastAPI, pages: Pages) -> None:
 
     @app.get("/replication/{group}", include_in_schema=False)
     async def replication_of_group(request: Request, group: str, range: _Text = "") -> Response:  # noqa: A002
-        found = [standing for standing in group_standings(_state_replication_pages(pages)) if standing.name == group]
+        found = [standing for standing in group_standings(_cluster_state(pages)) if standing.name == group]
         if not found:
             raise OperationFailed(
                 FailureKind.NOT_FOUND,
@@ -415,6 +415,6 @@ def _answer(
     )
 
 
-def _state_replication_pages(pages: Pages) -> ClusterState:
+def _cluster_state(pages: Pages) -> ClusterState:
     reading = pages.cluster.latest
     return reading.state if reading is not None else ClusterState(name_servers=(), brokers=())

@@ -465,7 +465,7 @@ def _behind(lag: AttributeValue, _: _Attributes) -> str:
     return f"slave was {bytes_text(lag)} behind" if isinstance(lag, int) else ""
 
 
-def _place_trace_words(offset: AttributeValue, _: _Attributes) -> str:
+def _offset_text(offset: AttributeValue, _: _Attributes) -> str:
     return f"at {offset:,}" if isinstance(offset, int) else ""
 
 
@@ -483,7 +483,7 @@ _FACTS: Final[Sequence[tuple[str, Callable[[AttributeValue, _Attributes], str]]]
     (names.ACKS_RECEIVED, _acks),
     (names.LAG_BYTES, _behind),
     (names.STORED_BYTES, _stored),
-    (names.PHYSICAL_OFFSET, _place_trace_words),
+    (names.PHYSICAL_OFFSET, _offset_text),
     (names.NETWORK_PEER_ADDRESS, _peer),
 )
 

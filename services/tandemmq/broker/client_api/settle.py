@@ -357,7 +357,7 @@ def encoded_ack(entries: list[bytes], outcomes: list[Outcome]) -> bytes:
         else:
             encoded = entry + length_delimited(_ENTRY_STATUS, status_of(outcome).SerializeToString())
             all_ok = False
-        parts.append(_ENTRY_SETTLE)
+        parts.append(_ANSWER_ENTRY)
         parts.append(encoded_length(encoded))
         parts.append(encoded)
     parts[0] = _OK_OVERALL if all_ok and entries else _encoded_overall(outcomes)
@@ -368,7 +368,7 @@ def _encoded_overall(outcomes: list[Outcome]) -> bytes:
     return pb.AckMessageResponse(status=common_status(outcomes)).SerializeToString()
 
 
-_ENTRY_SETTLE: Final = tag_of(pb.AckMessageResponse, "entries")
+_ANSWER_ENTRY: Final = tag_of(pb.AckMessageResponse, "entries")
 _ENTRY_STATUS: Final = tag_of(pb.AckMessageResultEntry, "status")
 _OK_OVERALL: Final = _encoded_overall([OK])
 _OK_ENTRY: Final = length_delimited(_ENTRY_STATUS, ok_status().SerializeToString())

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from tandemmq.broker.leases import LeaseCopy, LeaseFiles, LeasePosition, LeaseStorage
+from tandemmq.broker.leases import LeaseCopy, LeasePosition, LeaseStorage
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.peer_client import PeerClient, PeerLog, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
@@ -38,7 +38,7 @@ from tandemmq.core.replication.slave_catch_up import cut_refusal
 from tandemmq.core.routing.values import BrokerIdentity, RegisteredBroker, ReplicaMemory
 from tandemmq.core.storage.message_store import MessageStore
 
-__all__ = ["GroupRecovery", "GroupView", "cut_progress", "fetch_metadata", "recover_leases", "recover_metadata"]
+__all__ = ["GroupRecovery", "GroupView", "fetch_metadata", "recover_leases", "recover_metadata"]
 
 log = structlog.get_logger(__name__)
 
@@ -551,19 +551,6 @@ async def recover_metadata(peer: PeerClient, tables: MetadataTables, storage: Le
             log.warning("metadata_recovered", table=file.value, replica=peer.endpoint, entries=len(lines))
         came += lines
     return came
-
-
-async def cut_progress(tables: MetadataTables, leases: LeaseFiles, queue_end: Callable[[str, int], int]) -> None:
-    """Progress of groups beyond a queue's end goes back to it, durably: before a starting master's `load`, and before a
-    slave follows a later epoch.
-
-    No operator did it, and no mark says so: where a replica knows that a group came further, that counts.
-    """
-    in_tables = tables.cut_progress(queue_end)
-    in_leases = await asyncio.to_thread(leases.cut, queue_end)
-    await tables.written()
-    if in_tables or in_leases:
-        log.warning("progress_cut", reason="it lay beyond the log's end", queues=max(in_tables, in_leases))
 
 
 def _acts_in(text: str, marks: OperatorMarks) -> OperatorActs:

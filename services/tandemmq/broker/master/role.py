@@ -13,8 +13,9 @@ from typing import Final
 import structlog
 
 from tandemmq.broker.leases import LeaseStorage
-from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, cut_progress, fetch_metadata
+from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, fetch_metadata
 from tandemmq.broker.master.ha_listener import HaListener
+from tandemmq.broker.metadata_tables import cut_progress
 from tandemmq.broker.metrics import LagAge, MasterRoleMetrics, TurnLimit
 from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.retention import MasterFloor

@@ -433,7 +433,7 @@ class QueueSearch:
 
 # Looks for messages by a key, in the IndexFiles.
 
-_SLICE_STEPS_KEY_SEARCH: Final = 512
+_KEY_SLICE_STEPS: Final = 512
 _SLICE_MS: Final = 2
 """One turn of the event loop: so many entries of a chain, or so long where their pages are cold."""
 
@@ -487,7 +487,7 @@ class KeySearch:
             if offset is not None and (below is None or offset < below):
                 offsets.append(offset)
                 below = offset
-            if len(offsets) >= count or steps >= _SLICE_STEPS_KEY_SEARCH or self._clock.monotonic_ms() >= until_ms:
+            if len(offsets) >= count or steps >= _KEY_SLICE_STEPS or self._clock.monotonic_ms() >= until_ms:
                 return offsets, False
         return offsets, True
 

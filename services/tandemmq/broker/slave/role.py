@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tandemmq.broker.leases import LeaseCopy
-from tandemmq.broker.master.group_recovery import cut_progress
+from tandemmq.broker.metadata_tables import cut_progress
 from tandemmq.broker.metrics import SlaveMetrics, TurnLimit
 from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of

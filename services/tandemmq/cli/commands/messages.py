@@ -397,7 +397,7 @@ def send(
     """
     message = TestMessage(
         topic,
-        _body_message_commands(body),
+        _body_bytes(body),
         tag=tag,
         keys=tuple(keys or ()),
         properties=dict(_property(each) for each in properties or ()),
@@ -407,7 +407,7 @@ def send(
     emit(output, receipt, receipt_text(receipt))
 
 
-def _body_message_commands(text: str | None) -> bytes:
+def _body_bytes(text: str | None) -> bytes:
     if text is not None and text != "-":
         return text.encode()
     data = sys.stdin.buffer.read(BODY_BYTES_MAX + 1)

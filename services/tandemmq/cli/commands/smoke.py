@@ -169,7 +169,7 @@ async def receive_and_compare(
 
 _NAME: Final = "tandemmq-smoke"
 # While a cluster comes up: between looks at what is not there yet.
-_RETRY_PAUSE_S_SMOKE_COMMAND: Final = 0.5
+_STATUS_PAUSE_S: Final = 0.5
 _POLL_S: Final = 0.05
 # One waits at each broker group while others bring what the others have.
 _PARALLEL_RECEIVES_MIN: Final = 4
@@ -296,7 +296,7 @@ async def _topic_everywhere(connection: ClusterConnection, topic: str) -> list[B
         except (CommandError, OperationFailed) as error:
             last = error
         try:
-            await asyncio.sleep(_RETRY_PAUSE_S_SMOKE_COMMAND)
+            await asyncio.sleep(_STATUS_PAUSE_S)
         except asyncio.CancelledError:
             # The limit of the whole; what is missing says more than the limit does.
             raise last from None

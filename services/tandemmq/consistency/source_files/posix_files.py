@@ -205,7 +205,7 @@ _DIRECT_BYTES_MIN: Final = 256 << 10
 """Smaller reads are not worth their own trip to the disk."""
 _PIECE_BYTES: Final = 1 << 20
 """Read at once in the second way."""
-_OPEN_FILES_MAX_POSIX_FILES: Final = 32
+_DESCRIPTORS_MAX: Final = 32
 _GONE: Final = (errno.ENOENT, errno.ENOTDIR)
 _NO_DIRECT: Final = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
@@ -286,7 +286,7 @@ class PosixFiles:
     def _descriptor(self, path: str, descriptors: dict[str, int], flags: int) -> int:
         fd = descriptors.get(path)
         if fd is None:
-            while len(descriptors) >= _OPEN_FILES_MAX_POSIX_FILES:
+            while len(descriptors) >= _DESCRIPTORS_MAX:
                 os.close(descriptors.pop(next(iter(descriptors))))
             fd = os.open(os.path.join(self._root, path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | flags)
             descriptors[path] = fd

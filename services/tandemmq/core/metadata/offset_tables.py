@@ -390,11 +390,11 @@ class DelayOffsetTable:
 
     def load_json(self, text: str) -> None:
         """Replaces everything, version included, by the text. MetadataCorrupt leaves the table as it was."""
-        self._version, self._offsets = _read_delay_offset_table(text)
+        self._version, self._offsets = _read_delay_offsets(text)
 
     def apply_from_master(self, text: str, version: DataVersion) -> list[str]:
         """Takes the master's levels as they are; one line for each that it lacks, which stays as it was."""
-        _, levels = _read_delay_offset_table(text)
+        _, levels = _read_delay_offsets(text)
         kept = [
             f"delay level {level}: kept {offset}, the master has none"
             for level, offset in self._offsets.items()
@@ -406,7 +406,7 @@ class DelayOffsetTable:
 
     def merge_replica(self, text: str) -> list[str]:
         """Takes what a replica holds beside ours, before a master serves; one line for each level that came further."""
-        their_version, theirs = _read_delay_offset_table(text)
+        their_version, theirs = _read_delay_offsets(text)
         before = self._offsets
         merged = {level: max(before.get(level, 0), theirs.get(level, 0)) for level in {**before, **theirs}}
         self._version = merged_version((self._version, before), (their_version, theirs), merged)
@@ -414,6 +414,6 @@ class DelayOffsetTable:
         return [f"delay level {level}" for level, offset in merged.items() if offset != before.get(level)]
 
 
-def _read_delay_offset_table(text: str) -> tuple[DataVersion, dict[int, int]]:
+def _read_delay_offsets(text: str) -> tuple[DataVersion, dict[int, int]]:
     fields = read_java_json(text)
     return DataVersion.from_object(fields.object("dataVersion")), fields.offsets("offsetTable")

@@ -428,8 +428,8 @@ class IndexFile:
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
-_ENTRY_INDEX_COLUMNS: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-_SLOT_INDEX_COLUMNS: Final = np.dtype(">i4")
+_ENTRY_DTYPE: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+_SLOT_DTYPE: Final = np.dtype(">i4")
 _WAITING: Final = np.dtype("<i8")
 _LOW_BITS: Final = 32
 _LOW_MASK: Final = (1 << _LOW_BITS) - 1
@@ -487,7 +487,7 @@ class IndexColumns:
     ) -> int:
         """Writes entries and then slots; returns how many slots came into use. See index_file for the layout."""
         count = len(self)
-        slots = np.ndarray((slot_count,), dtype=_SLOT_INDEX_COLUMNS, buffer=view, offset=slots_start)
+        slots = np.ndarray((slot_count,), dtype=_SLOT_DTYPE, buffer=view, offset=slots_start)
         slot_of = self.hashes % slot_count
         numbers = np.arange(first_entry, first_entry + count, dtype=np.int64)
         previous = slots[slot_of].astype(np.int64)
@@ -500,9 +500,9 @@ class IndexColumns:
         previous[is_first_ever] = 0
         entries = np.ndarray(
             (count,),
-            dtype=_ENTRY_INDEX_COLUMNS,
+            dtype=_ENTRY_DTYPE,
             buffer=view,
-            offset=entries_start + first_entry * _ENTRY_INDEX_COLUMNS.itemsize,
+            offset=entries_start + first_entry * _ENTRY_DTYPE.itemsize,
         )
         entries["hash"] = self.hashes
         entries["offset"] = self.physical_offsets

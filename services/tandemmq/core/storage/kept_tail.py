@@ -333,7 +333,7 @@ def _whose(data: bytes, at: int) -> str:
 
 # How the bytes behind a log's end are judged.
 
-_MAGICS_LOG_TAIL: Final = tuple(magic.to_bytes(4, "big") for magic in (V1_MAGIC, V2_MAGIC, BLANK_MAGIC))
+_RECORD_MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (V1_MAGIC, V2_MAGIC, BLANK_MAGIC))
 _SIZE_BYTES: Final = 4
 _MAGIC_END: Final = 8
 _PHYSICAL_OFFSET_AT: Final = 28
@@ -380,12 +380,12 @@ def is_torn_record(view: memoryview, used: int, *, physical_offset: int) -> bool
     """
     if used <= _SIZE_BYTES:
         return True
-    if not any(magic.startswith(bytes(view[_SIZE_BYTES : min(used, _MAGIC_END)])) for magic in _MAGICS_LOG_TAIL):
+    if not any(magic.startswith(bytes(view[_SIZE_BYTES : min(used, _MAGIC_END)])) for magic in _RECORD_MAGICS):
         return False
     if used <= _MAGIC_END:
         return True
     size = int.from_bytes(view[:_SIZE_BYTES], "big", signed=True)
-    if bytes(view[_SIZE_BYTES:_MAGIC_END]) == _MAGICS_LOG_TAIL[-1] or not max(used, SMALLEST_RECORD_BYTES - 1) < size:
+    if bytes(view[_SIZE_BYTES:_MAGIC_END]) == _RECORD_MAGICS[-1] or not max(used, SMALLEST_RECORD_BYTES - 1) < size:
         return False
     if size > len(view):
         return False
@@ -410,7 +410,7 @@ def _may_go_on(view: memoryview, used: int, size: int, head_bytes: int) -> bool:
     body_crc = int.from_bytes(view[8:12], "big")
     if crc32(view[head_bytes:body_end]) & CRC_MASK != body_crc:
         return False
-    length_bytes = 1 if bytes(view[_SIZE_BYTES:_MAGIC_END]) == _MAGICS_LOG_TAIL[0] else PART_LENGTH.size
+    length_bytes = 1 if bytes(view[_SIZE_BYTES:_MAGIC_END]) == _RECORD_MAGICS[0] else PART_LENGTH.size
     topic_start = body_end + length_bytes
     if used < topic_start:
         return True

@@ -23,8 +23,7 @@ from tandemmq.core.message.record_layout import (
     TRANSACTION_PREPARED,
     encode_blank,
 )
-from tandemmq.core.storage import dispatch
-from tandemmq.core.storage import record_batch as batch_dispatch
+from tandemmq.core.storage import dispatch, record_batch
 from tandemmq.core.storage.disk import RecordCorrupt
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.options import StoreOptions
@@ -45,7 +44,7 @@ HOSTS: Final = (Host.parse("192.0.2.7", 40_001), Host.parse("2001:db8::7", 40_00
 @pytest.fixture(autouse=True, params=[0, 1 << 40], ids=["queue by queue", "record by record"])
 def _batches_of_any_length(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_SHORT_BATCH", 0)
-    monkeypatch.setattr(batch_dispatch, "_RUN_ROWS_MIN", request.param)
+    monkeypatch.setattr(record_batch, "_RUN_ROWS_MIN", request.param)
 
 
 @dataclass(frozen=True)
