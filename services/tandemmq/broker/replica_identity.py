@@ -100,6 +100,23 @@ class ReplicaIdentity:
         if history != self.history:
             await self._write_history(history)
 
+    @property
+    def record_epoch(self) -> int:
+        """Greatest epoch of the group's record that this disk has seen; 0: none."""
+        return self._record.record_epoch
+
+    async def see_record(self, epoch: int, disk_id: str) -> None:
+        """The group's record names this disk as the master of `epoch`: no byte of an earlier one is taken any more, and
+        none of that epoch from another disk, whatever was promised to whom."""
+        async with self._writing:
+            known = self._record
+            if epoch <= known.record_epoch:
+                return
+            seen = replace(known, record_epoch=epoch)
+            if epoch >= self.greatest_epoch:
+                seen = replace(seen, promised_epoch=epoch, promised_to=disk_id)
+            await self._write_record(seen)
+
     async def promise(self, epoch: int, disk_id: str) -> bool:
         """Takes no byte of an epoch before `epoch` from now on. False: as much was promised to another disk already."""
         async with self._writing:

@@ -184,6 +184,7 @@ class ReplicatedLog(Protocol):
 # | run        | starts of this disk, this one included                                                    |
 # | cluster, brokerName, brokerId | whose disk it is                                                       |
 # | promised   | epoch and diskId of the master that is promised to be followed next, if it begins         |
+# | recordEpoch | greatest epoch of the group's record that this disk has seen; absent: never one          |
 # | replicas   | by broker id: diskId, run, epoch, endOffset, metadata (host:port), left (stopped in order) |
 
 REPLICA_FILE: Final = "replica.json"
@@ -222,6 +223,8 @@ class ReplicaRecord:
     """No byte of an earlier epoch is taken any more."""
     promised_to: str = ""
     """Disk id of the master that this epoch was promised to."""
+    record_epoch: int = 0
+    """Greatest epoch that the group's record had; 0: none was ever seen."""
 
     def next_run(self) -> ReplicaRecord:
         """As it is written at the next start."""
@@ -250,6 +253,7 @@ class ReplicaRecord:
             "brokerName": self.broker_name,
             "brokerId": self.broker_id,
             "promised": {"epoch": self.promised_epoch, "diskId": self.promised_to},
+            "recordEpoch": self.record_epoch,
             "replicas": {
                 str(memory.broker_id): {
                     "diskId": memory.disk_id,
@@ -289,6 +293,7 @@ class ReplicaRecord:
                 ),
                 promised_epoch=int(document["promised"]["epoch"]),
                 promised_to=str(document["promised"]["diskId"]),
+                record_epoch=int(document.get("recordEpoch", 0)),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordDamaged(f"{REPLICA_FILE} is no replica record: {error!r}") from error

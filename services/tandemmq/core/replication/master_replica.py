@@ -23,6 +23,9 @@ needed, such pairs count for bytes not sent yet only (`MasterSession.count_new_b
 moment may time out, which is the safe side.
 
 Nothing here lowers an acknowledgement, and a slave that leaves takes its own with it.
+
+In a group that fails over (`require`) a send waits for every disk of the in-sync set, and is never refused because one
+of them is away: the set shrinks within seconds (`mastership.py`), or the wait ends at its limit.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ __all__ = ["MasterReplica", "SlaveView"]
 
 # Looked up for every put: a module's global is cheaper than an attribute of the enum.
 _PUT_OK: Final = PutStatus.PUT_OK
+_EVERYTHING: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,10 @@ class SlaveView:
     lag_bytes: int
     in_sync: bool
     verified: bool
+    disk_id: str = ""
+    """Of the disk that was verified; empty: of none."""
+    holds_all: bool = False
+    """What it acknowledges it has from the log's beginning on."""
 
 
 class _Proof(NamedTuple):
@@ -71,6 +79,7 @@ class _Proof(NamedTuple):
     peer: str
     end_offset: int
     expiry_ms: int
+    disk_id: str
 
 
 class MasterReplica:
@@ -80,6 +89,7 @@ class MasterReplica:
         self._log = log
         self._options = options
         self._needed_slaves = options.needed_slaves
+        self._required: frozenset[str] | None = None
         self._gate = PutGate(
             needed_slaves=options.needed_slaves,
             slave_timeout_ms=options.slave_timeout_ms,
@@ -146,13 +156,22 @@ class MasterReplica:
             self._close(link, error)
             return []
 
-    def verified(self, broker_id: int, end_offset: int, *, peer: str, now_ms: int) -> None:
+    def verified(self, broker_id: int, end_offset: int, *, peer: str, now_ms: int, disk_id: str = "") -> None:
         """A slave proved that its log up to `end_offset` equals ours; its connection from `peer` will report that end.
 
         The connection may not have been accepted yet, but is open: nobody else can have one from there.
         """
         self._drop_expired_proofs(now_ms=now_ms)
-        self._proofs[broker_id] = _Proof(peer, end_offset, now_ms + self._options.proof_lifetime_ms)
+        self._proofs[broker_id] = _Proof(peer, end_offset, now_ms + self._options.proof_lifetime_ms, disk_id)
+
+    def require(self, disk_ids: frozenset[str]) -> None:
+        """Sends wait for all these disks from now on, those that wait already, too."""
+        if disk_ids == self._required:
+            return
+        self._required = disk_ids
+        self._gate.require(disk_ids)
+        self._acks_changed()
+        self._release()
 
     # Sends
 
@@ -162,7 +181,7 @@ class MasterReplica:
         Puts are submitted in log order, each before the next is appended. Constant cost.
         """
         if put.needs_slaves:
-            if self._needed_slaves == 0:
+            if self._needed_slaves == 0 and not self._required:
                 put.needs_slaves = False
             elif put.end_offset >= self._waitable_offset:
                 if not put.needs_flush:
@@ -234,14 +253,15 @@ class MasterReplica:
 
     def _start(self, session: MasterSession, reported_offset: int, *, now_ms: int) -> None:
         broker_id = self._proven_owner(session.peer, reported_offset, now_ms=now_ms)
-        session.start(reported_offset, broker_id=broker_id)
+        disk_id = "" if broker_id is None else self._proofs[broker_id].disk_id
+        session.start(reported_offset, broker_id=broker_id, disk_id=disk_id)
         self._events.append(SlaveStarted(session.link, session.peer, session.start_offset, broker_id))
         if broker_id is not None:
             del self._proofs[broker_id]
             for other in list(self._started):
                 if other.broker_id == broker_id:
                     self._close(other.link, RemoteProtocolError("replaced", f"slave {broker_id} connected anew"))
-        if self._needed_slaves > 1:
+        if self._needed_slaves > 1 and self._required is None:
             self._tell_apart(session)
         self._gate.split_at(session.proven_from_offset)
         self._started.append(session)
@@ -259,7 +279,12 @@ class MasterReplica:
     def _acks_changed(self) -> None:
         needed = self._needed_slaves
         self._waitable_offset = 0
-        if 0 < needed <= len(self._started):
+        if self._required is not None:
+            verified = sum(1 for session in self._started if session.disk_id)
+            # Members of the set are waited for, wherever they are; what is beyond them has to be there.
+            if needed <= max(len(self._required), verified):
+                self._waitable_offset = _EVERYTHING
+        elif 0 < needed <= len(self._started):
             acked = sorted([session.acked_offset for session in self._started])
             self._waitable_offset = acked[-needed] + self._options.max_gap_not_in_sync_bytes
 
@@ -307,6 +332,8 @@ class MasterReplica:
             lag_bytes=session.lag_bytes,
             in_sync=self._is_in_sync(session),
             verified=session.verified,
+            disk_id=session.disk_id,
+            holds_all=session.verified and session.proven_from_offset <= self._log.min_offset,
         )
 
 

@@ -54,6 +54,7 @@ class MasterSession:
         "_unparsed",
         "acked_offset",
         "broker_id",
+        "disk_id",
         "in_sync",
         "link",
         "peer",
@@ -76,6 +77,8 @@ class MasterSession:
         self.in_sync = False
         self.broker_id: int | None = None
         """Who the slave is, when its log was verified before it connected; the wire itself does not tell."""
+        self.disk_id = ""
+        """Of the disk that was verified; empty: of none, or of a version that names none."""
         self.start_offset = 0
         """Where transfer began."""
         self.proven_from_offset = 0
@@ -110,8 +113,9 @@ class MasterSession:
             return None
         return reported_offset
 
-    def start(self, reported_offset: int, *, broker_id: int | None) -> None:
-        """Believes the first report, or raises RemoteProtocolError. `broker_id` is given for a verified end."""
+    def start(self, reported_offset: int, *, broker_id: int | None, disk_id: str = "") -> None:
+        """Believes the first report, or raises RemoteProtocolError. `broker_id`, and the disk if it told one, are given
+        for a verified end."""
         low, end = self._log.min_offset, self._log.end_offset
         if reported_offset < 0:
             raise RemoteProtocolError("report_negative", f"reports {reported_offset}")
@@ -125,7 +129,7 @@ class MasterSession:
             raise RemoteProtocolError("report_below_start", f"reports {reported_offset}, our log starts at {low}")
         else:
             start_offset = reported_offset
-        self.broker_id = broker_id
+        self.broker_id, self.disk_id = broker_id, disk_id
         self.start_offset = self.acked_offset = self.sent_offset = start_offset
         # An empty slave proved nothing even if we know who it is: with `sync_from_last_file` it never gets the rest.
         self.proven_from_offset = 0 if self.verified and reported_offset > 0 else start_offset

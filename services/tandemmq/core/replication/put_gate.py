@@ -3,7 +3,8 @@
 Theory of operation. Puts come in log order, and the two things a put may wait for come in log order too, so each wait
 is a queue that is released from its front. A report or a flush costs what it releases, however many puts wait behind:
 
-- the *replica* wait ends when the k-th largest proven acknowledgement reaches the put's end (k = slaves needed);
+- the *replica* wait ends when the k-th largest proven acknowledgement reaches the put's end (k = slaves needed), and,
+  in a group that fails over, when each disk of the in-sync set has acknowledged it (`require`);
 - the *flush* wait ends when the flushed offset reaches the put's end.
 
 A link's acknowledgement is proven from an offset on (`ProvenAck.proven_from_offset`); for a put that starts below it
@@ -27,6 +28,7 @@ from tandemmq.core.storage.put_result import PutStatus
 __all__ = ["ProvenAck", "PutGate", "WaitingPut"]
 
 _NOTHING: Final = -1
+_EVERYTHING: Final = 1 << 62
 # A queue's front is cut off when so many are done. It is more than a read brings, so a queue mostly empties first.
 _GONE_MAX: Final = 512
 
@@ -64,6 +66,10 @@ class ProvenAck(Protocol):
     @property
     def acked_offset(self) -> int:
         """End of the slave's log, as it reported."""
+
+    @property
+    def disk_id(self) -> str:
+        """Of the disk that was verified for this link; empty: of none."""
 
 
 class _Waits:
@@ -119,12 +125,14 @@ class PutGate:
         "_flush_waits",
         "_needed_slaves",
         "_newest_waits",
+        "_required",
         "_slave_timeout_ms",
         "_spans",
     )
 
     def __init__(self, *, needed_slaves: int, slave_timeout_ms: int, sync_flush_timeout_ms: int) -> None:
         self._needed_slaves = needed_slaves
+        self._required: frozenset[str] | None = None
         self._slave_timeout_ms = slave_timeout_ms
         self._flush_timeout_ms = sync_flush_timeout_ms
         self._spans = [_Span(0, [])]  # Never empty; the last one takes new puts.
@@ -146,6 +154,11 @@ class PutGate:
         put.since_ms = now_ms
         put.first_outcome = PutStatus.SLAVE_NOT_AVAILABLE
         self._flush_waits.append(put)
+
+    def require(self, disk_ids: frozenset[str]) -> None:
+        """From now on a replica wait ends only when all these disks hold the put, and only verified links count. Puts
+        that wait already wait for them, too, and no more for others; `slaves_hold` tells which are free by that."""
+        self._required = disk_ids
 
     def split_at(self, offset: int) -> None:
         """A link is proven from `offset` on, at or below the log's end: only puts from there on may count it."""
@@ -225,11 +238,28 @@ class PutGate:
 
     def _held_by_enough(self, acks: Sequence[ProvenAck], floor_offset: int) -> int:
         """The k-th largest acknowledgement among the links that count for a span."""
+        if self._required is not None:
+            return self._held_by_required(acks, floor_offset, self._required)
         held = [ack.acked_offset for ack in acks if ack.proven_from_offset <= floor_offset]
         if len(held) < self._needed_slaves:
             return _NOTHING
         held.sort()
         return held[-self._needed_slaves]
+
+    def _held_by_required(self, acks: Sequence[ProvenAck], floor_offset: int, required: frozenset[str]) -> int:
+        """The same where all of `required` have to hold it, and k verified slaves at least."""
+        held: dict[str, int] = {}
+        for ack in acks:
+            if ack.disk_id and ack.proven_from_offset <= floor_offset:
+                held[ack.disk_id] = ack.acked_offset
+        held_offset = _EVERYTHING
+        for disk_id in required:
+            held_offset = min(held_offset, held.get(disk_id, _NOTHING))
+        if self._needed_slaves:
+            ends = sorted(held.values())
+            enough = ends[-self._needed_slaves] if len(ends) >= self._needed_slaves else _NOTHING
+            held_offset = min(held_offset, enough)
+        return held_offset
 
     def _keep_spans(self, spans: list[_Span]) -> None:
         self._spans = [span for span in spans[:-1] if span.waits.front() is not None] + spans[-1:]

@@ -1,0 +1,334 @@
+"""Who may be master: what one member of a group does about the group's record.
+
+Theory of operation. An authority keeps one `GroupRecord` a group and changes it by compare-and-swap. The shell
+(`tandemmq.broker.failover.controller`) reads it, asks what to do, and does it:
+
+    Follow   somebody else is master
+    Claim    swap the record: we are in the in-sync set and never left it, so we hold all that is acknowledged
+    Recover  hear the whole group first, fetch what another replica has more (ADR 28), and swap then
+    Write    we are master: renew the lease, shrink or grow the in-sync set
+    StepDown we are master no more
+    Hold     do nothing, and say why
+
+Safety is not a matter of time. A master acknowledges what every member of the in-sync set holds (`required`): of the
+old set and of the new one, from the moment a change is sent until no outcome of it is open any more. Only a member of
+the set in the version that the swap replaces may become master, and whoever claims has stopped reporting to the master
+before. So once the swap is through, the new master's log has every acknowledged byte, and the old one gets no report
+any more: one that slept for an hour finds that its slave is gone and that its own swap is lost.
+
+What time is for. A candidate waits until it has seen one version of the record for a whole lease. A master stops to act
+a margin before that, counted from when it *sent* its last good renewal. Wrong clocks cost double deliveries, not
+messages.
+
+The set shrinks by members that have not reached, for a while, where the log ended at the beginning of that while; never
+below `min_in_sync`. It grows in two steps: a slave that is near joins `required`, and once it has what the log held at
+that moment, it is written into the record. So nothing that was acknowledged before or between is missing on it.
+
+Who may claim without asking anybody: a member that has reached its master's end, in the record's epoch, since its
+process started. No disk is taken back to less under a process that runs. After a start (a kill, a loss of power, an
+older copy of the disk) the whole group is heard first, and the record still has to name this disk.
+
+While the authority is away a master goes on as long as every other member of the set promises not to claim (`promise`).
+The set stands still meanwhile, since it cannot be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from tandemmq.core.replication.group_record import NO_SUCCESSOR, GroupRecord, Replica
+
+__all__ = [
+    "Claim",
+    "FailoverOptions",
+    "FailoverStep",
+    "Follow",
+    "Hold",
+    "Mastership",
+    "Recover",
+    "StepDown",
+    "Write",
+]
+
+_STAGGER_MS: Final = 500
+"""So much later claims each further member of the set: two that claim at once cost a round."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverOptions:
+    """Times in ms."""
+
+    lease_ms: int = 6_000
+    renew_ms: int = 1_500
+    margin_ms: int = 1_000
+    behind_ms: int = 1_500
+    """How long a member of the set may be without what the log held; RocketMQ's haMaxTimeSlaveNotCatchup."""
+    min_in_sync: int = 1
+    """The set is never smaller by a member's absence; RocketMQ's minInSyncReplicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """`master` is who it is."""
+
+    master: Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """To be swapped for the version that was heard; no byte may come from the old master any more by then."""
+
+    record: GroupRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Recover:
+    """`reason` is for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """To be swapped for the version that was heard."""
+
+    record: GroupRecord
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """`reason` is for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """`reason` is for people; `is_alarm`: an operator has to look."""
+
+    reason: str
+    is_alarm: bool = False
+
+
+FailoverStep: TypeAlias = "Follow | Claim | Recover | Write | StepDown | Hold"
+
+
+class Mastership:
+    """One process of one member. Times are ms of a clock that runs while the machine sleeps (CLOCK_BOOTTIME).
+
+    `nonce` is the process': the same member started again is another incarnation.
+    """
+
+    def __init__(
+        self, me: Replica, *, nonce: str, is_home_master: bool, options: FailoverOptions, known_epoch: int = 0
+    ) -> None:
+        """`known_epoch` is the greatest that a record had which this disk has seen; 0: it never saw one."""
+        self.me: Final = me
+        self.options: Final = options
+        self._nonce: Final = nonce
+        self._is_home_master: Final = is_home_master
+        self.record: GroupRecord | None = None
+        """As it was heard last."""
+        self._version: str | None = None
+        self._is_heard = False
+        self._known_epoch = known_epoch
+        self._seen_ms = 0
+        """When this version was heard first."""
+        self.epoch = 0
+        """The epoch in which we are master; 0: we are not."""
+        self.acts_until_ms = 0
+        """From then on this master takes and gives nothing."""
+        self._open: list[tuple[GroupRecord, int]] = []
+        """Swaps of this version that were sent, and when. One that nobody answered may still be applied, until the
+        version is another."""
+        self._sent_ms = 0
+        self._reached: dict[Replica, tuple[int, int]] = {}
+        """Of each member of the set: an end of the log that it has to reach, and since when it was to."""
+        self._joining: dict[Replica, tuple[int, int]] = {}
+        """Slaves that `required` holds before the record does: the end they have to reach, and since when."""
+        self._claims_after_ms = 0
+        """Until then this member has promised its master not to claim."""
+        self._resigned_ms: int | None = None
+
+    # What is heard
+
+    def heard(self, record: GroupRecord | None, version: str | None, *, now_ms: int) -> None:
+        """The record as the authority has it now; None: there is none."""
+        if not self._is_heard or version != self._version:
+            self._seen_ms = now_ms
+            for sent, sent_ms in self._open:
+                if sent == record and self.epoch:
+                    self._renewed(sent_ms)
+            self._open = []
+        self._is_heard, self.record, self._version = True, record, version
+        if record is not None:
+            self._known_epoch = max(self._known_epoch, record.epoch)
+
+    def sent(self, record: GroupRecord, *, now_ms: int) -> None:
+        """A swap of the version that was heard last leaves now."""
+        self._open.append((record, now_ms))
+        self._sent_ms = now_ms
+
+    def claimed(self, record: GroupRecord, version: str, *, sent_ms: int, now_ms: int) -> None:
+        """Our claim was applied: we are the master of its epoch."""
+        self.heard(record, version, now_ms=now_ms)
+        self.epoch = record.epoch
+        self._reached, self._joining, self._resigned_ms = {}, {}, None
+        self._renewed(sent_ms)
+
+    def written(self, record: GroupRecord, version: str, *, sent_ms: int, now_ms: int) -> None:
+        """Our `Write` was applied."""
+        self.heard(record, version, now_ms=now_ms)
+        self._renewed(sent_ms)
+        self._joining = {replica: end for replica, end in self._joining.items() if replica not in record.in_sync}
+
+    def _renewed(self, sent_ms: int) -> None:
+        self.acts_until_ms = max(self.acts_until_ms, sent_ms + self.options.lease_ms - self.options.margin_ms)
+
+    def stepped_down(self, *, now_ms: int, has_resigned: bool = False) -> None:
+        """Our role has ended. With `has_resigned` on purpose: whoever is named has a lease's time to come."""
+        self.epoch, self.acts_until_ms, self._reached, self._joining = 0, 0, {}, {}
+        self._resigned_ms = now_ms if has_resigned else None
+
+    # The authority is away
+
+    def promise(self, epoch: int, duration_ms: int, *, now_ms: int) -> bool:
+        """Our master asks that we do not claim for `duration_ms`. False: it is not our master, or asks for too much."""
+        record = self.record
+        if self.epoch or record is None or record.epoch != epoch or duration_ms > record.lease_ms:
+            return False
+        self._claims_after_ms = max(self._claims_after_ms, now_ms + duration_ms)
+        return True
+
+    def promised_by_all(self, *, sent_ms: int) -> None:
+        """Every member that could claim has promised a lease, asked at `sent_ms`."""
+        if self.epoch:
+            self._renewed(sent_ms)
+
+    # What a master may do
+
+    @property
+    def required(self) -> frozenset[Replica]:
+        """The slaves that must hold a message before it is acknowledged."""
+        return self.others | self._joining.keys()
+
+    @property
+    def others(self) -> frozenset[Replica]:
+        """The members that could claim. While the authority is away all of them have to promise not to."""
+        members = set(self.record.in_sync) if self.record is not None else set()
+        for sent, _ in self._open:
+            members |= sent.in_sync
+        return frozenset(members - {self.me})
+
+    def may_act(self, now_ms: int) -> bool:
+        """It is the master, and nobody else can be."""
+        return bool(self.epoch) and now_ms < self.acts_until_ms
+
+    # What follows
+
+    def next_step(self, *, now_ms: int, is_electable: bool) -> FailoverStep:
+        """Of a member that is not master. `is_electable`: since it started it has reached its master's end in the
+        record's epoch."""
+        assert not self.epoch, "a master asks for next_write"
+        record = self.record
+        if not self._is_heard:
+            return Hold("the authority has not said yet who is master")
+        if (0 if record is None else record.epoch) < self._known_epoch:
+            return Hold(
+                f"the authority has epoch {0 if record is None else record.epoch}, and this broker has seen epoch "
+                f"{self._known_epoch}: it was put back to an older state",
+                is_alarm=True,
+            )
+        if record is None:
+            if self._is_home_master:
+                return Recover("the group has no record yet")
+            return Hold("the group has no record yet: its home master writes the first")
+        waited_ms = now_ms - self._seen_ms
+        is_over = waited_ms >= record.lease_ms
+        if record.master == self.me:
+            if self._resigned_ms is not None and not is_over:
+                return Hold("it has resigned, and the successor has not claimed yet")
+            return Recover("it was the master, and was started again")
+        if self.me not in record.in_sync:
+            return Follow(record.master)
+        is_named = record.successor == self.me.broker_id
+        if not is_named and (waited_ms < record.lease_ms + _STAGGER_MS * self._rank(record)):
+            return Follow(record.master)
+        if now_ms < self._claims_after_ms and not is_named:
+            return Follow(record.master)
+        if not is_electable:
+            return Recover("its master's lease is over, and this process has not followed it to its end")
+        why = "the master handed over" if is_named else "the master's lease is over"
+        return Claim(self.claim(why, epoch=record.epoch + 1))
+
+    def claim(self, reason: str, *, epoch: int, wall_ms: int = 0) -> GroupRecord:
+        """The record of an epoch of ours, `epoch` or later. Of whoever may claim: see `may_claim`."""
+        before = self.record
+        return GroupRecord(
+            epoch=max(epoch, 1 if before is None else before.epoch + 1),
+            master=self.me,
+            nonce=self._nonce,
+            in_sync=frozenset({self.me}),
+            lease_ms=self.options.lease_ms,
+            reason=reason,
+            changed_wall_ms=wall_ms,
+            past=() if before is None else before.past,
+        )
+
+    def may_claim(self) -> bool:
+        """The record lets this member become master: it is in the in-sync set, or there is no record yet."""
+        return self._is_heard and (self.record is None or self.me in self.record.in_sync)
+
+    def next_write(self, *, now_ms: int, end_offset: int, acked: Mapping[Replica, int]) -> FailoverStep | None:
+        """Of a master; None: nothing is to be done now. `acked` is what each connected, proven slave holds."""
+        record = self.record
+        if record is None or (record.epoch, record.nonce) != (self.epoch, self._nonce):
+            who = "nobody" if record is None else f"broker {record.master.broker_id} in epoch {record.epoch}"
+            return StepDown(f"the record names {who} as the master")
+        self._note_reached(record, acked, end_offset=end_offset, now_ms=now_ms)
+        in_sync = self._next_set(record, acked, now_ms=now_ms)
+        if in_sync == record.in_sync and now_ms - self._sent_ms < self.options.renew_ms:
+            return None
+        return Write(replace(record, in_sync=in_sync, renewals=record.renewals + 1, successor=NO_SUCCESSOR))
+
+    def resignation(self, to: int) -> GroupRecord:
+        """What a master writes that hands over to broker `to` of the in-sync set; it acts no more by then."""
+        assert self.record is not None, "a master has a record"
+        return replace(self.record, successor=to, renewals=self.record.renewals + 1)
+
+    # Inside
+
+    def _rank(self, record: GroupRecord) -> int:
+        return sorted(record.in_sync - {record.master}).index(self.me)
+
+    def _note_reached(self, record: GroupRecord, acked: Mapping[Replica, int], *, end_offset: int, now_ms: int) -> None:
+        """Notes of each slave where it is, and lets those near the end join what acknowledgements wait for."""
+        members = record.in_sync - {self.me}
+        known = members | acked.keys()
+        self._reached = {replica: reached for replica, reached in self._reached.items() if replica in known}
+        for replica in known:
+            due_end, _ = self._reached.setdefault(replica, (end_offset, now_ms))
+            if acked.get(replica, -1) >= due_end:
+                if replica not in members and replica not in self._joining:
+                    # Near enough: no acknowledgement from now on without it.
+                    self._joining[replica] = (end_offset, now_ms)
+                self._reached[replica] = (end_offset, now_ms)
+        for replica, (_, since_ms) in list(self._joining.items()):
+            is_slow = now_ms - since_ms >= self.options.behind_ms and replica not in members
+            if replica not in acked or is_slow:
+                del self._joining[replica]
+
+    def _next_set(self, record: GroupRecord, acked: Mapping[Replica, int], *, now_ms: int) -> frozenset[Replica]:
+        joined = {replica for replica, (end, _) in self._joining.items() if acked.get(replica, -1) >= end}
+        in_sync = set(record.in_sync | joined)
+        behind = [
+            replica
+            for replica in record.in_sync - {self.me}
+            if now_ms - self._reached[replica][1] >= self.options.behind_ms
+        ]
+        for replica in sorted(behind, key=lambda each: acked.get(each, -1)):
+            if len(in_sync) > max(1, self.options.min_in_sync):
+                in_sync.discard(replica)
+        return frozenset(in_sync)
