@@ -96,7 +96,7 @@ class MasterOfNobody:
     recovery = None
     epoch_refusal = None
 
-    def verified(self, broker_id: int, end_offset: int, connection: str) -> None:
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
         pass
 
     def superseded(self, reason: str) -> None:

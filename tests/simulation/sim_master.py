@@ -184,7 +184,7 @@ class SimMaster:
     def epoch_refusal(self) -> str | None:
         return "this broker is the master, and serves" if self.ready else None
 
-    def verified(self, broker_id: int, end_offset: int, connection: str) -> None:
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
         if self._replica is not None:
             self._replica.verified(broker_id, end_offset, peer=connection, now_ms=self._process.clock.monotonic_ms())
 

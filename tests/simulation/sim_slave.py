@@ -92,7 +92,7 @@ class SimSlave:
     is_serving: Final = True
     epoch_refusal: Final = None
 
-    def verified(self, broker_id: int, end_offset: int, connection: str) -> None:
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
         """It takes no proof."""
 
     def superseded(self, reason: str) -> None:

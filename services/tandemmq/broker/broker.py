@@ -17,10 +17,12 @@ import structlog
 from tandemmq.broker.audit.replica_state import ReplicaState
 from tandemmq.broker.audit.services import AuditServices
 from tandemmq.broker.departure import Departure
+from tandemmq.broker.failover.authority import open_authority
+from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.group_changes import GroupChanges
 from tandemmq.broker.master.role import MasterRole
 from tandemmq.broker.metrics import BrokerMetrics
-from tandemmq.broker.parts import BrokerParts
+from tandemmq.broker.parts import BrokerParts, Role
 from tandemmq.broker.peer_api.plane import SERVICE_NAMES, MetadataPlane
 from tandemmq.broker.peer_client import MemberLogs
 from tandemmq.broker.queries.message_queries import MessageQueries
@@ -47,6 +49,8 @@ log = structlog.get_logger(__name__)
 
 # The event names each; a disk that lost them all says so in as many lines.
 DAMAGED_QUEUES_TOLD: Final = 100
+ROLE_END_LIMIT_MS: Final = 200
+"""So long a role that ends gives waiting sends, and slaves that lack the end of the log."""
 
 
 class Broker:
@@ -83,7 +87,9 @@ class Broker:
         parts = self._parts = BrokerParts(
             settings, clock=clock, store_host=store_host, links=self._links, loop_meter=loop_meter or LoopMeter()
         )
-        parts.take_role(MasterRole(parts, accepts_loss=accepts_loss) if settings.is_master else SlaveRole(parts))
+        self._failover = self._new_failover(accepts_loss=accepts_loss) if settings.failover_authority else None
+        is_master = settings.is_master and self._failover is None
+        parts.take_role(MasterRole(parts, accepts_loss=accepts_loss) if is_master else SlaveRole(parts))
         self._audit = self._new_audit()
         self._runtime_settings = self._new_runtime_settings(log_level)
         self._departure = Departure(
@@ -107,6 +113,18 @@ class Broker:
         )
         self._metric_exports = MetricExports(
             settings.metrics_options(), collect=self._metrics.collect, resource=parts.observability.resource
+        )
+
+    def _new_failover(self, *, accepts_loss: bool) -> Failover:
+        parts, settings = self._parts, self._settings
+        return Failover(
+            parts,
+            authority=open_authority(
+                settings.failover_authority, cluster=settings.broker_cluster_name, broker_name=settings.broker_name
+            ),
+            options=settings.failover_options(),
+            changes=self,
+            accepts_loss=accepts_loss,
         )
 
     def _new_audit(self) -> AuditServices:
@@ -181,6 +199,7 @@ class Broker:
             queries=queries,
             audit=self._audit,
             events=events,
+            failover=self._failover,
         ).serve_on(server)
         return server
 
@@ -204,6 +223,7 @@ class Broker:
         self._metrics.recovered()
         parts.ports["listenPort"] = await self._metadata_server.start(service_names=SERVICE_NAMES)
         async with asyncio.TaskGroup() as background:
+            self._background = background
             parts.workers.start(background)
             tasks = [
                 background.create_task(task)
@@ -220,6 +240,8 @@ class Broker:
                 await parts.role.begin(background)
                 if not parts.stopping.is_set():
                     await self._serve()
+                if self._failover is not None:
+                    tasks.append(background.create_task(self._failover.run()))
                 await parts.stopping.wait()
             finally:
                 await self._stop()
@@ -240,6 +262,30 @@ class Broker:
         parts.refusal = parts.role.client_refusal
         await self._tell_readiness()
         log.info("broker_serving", role=str(self._settings.broker_role), **parts.ports)
+
+    # A change of the role
+
+    async def end_role(self, reason: str) -> None:
+        """See `RoleChanges`."""
+        parts = self._parts
+        parts.refusal = reason
+        deadline_ms = self._clock.monotonic_ms() + ROLE_END_LIMIT_MS
+        await parts.role.answer_sends(deadline_ms)
+        parts.client_api.drain()
+        await parts.role.end(deadline_ms)
+        parts.role.close_files()
+
+    async def begin_role(self, role: Role) -> None:
+        """See `RoleChanges`."""
+        parts = self._parts
+        parts.take_role(role)
+        self._links.registration_changed()
+        await role.begin(self._background)
+        if role.is_serving and not parts.stopping.is_set():
+            parts.refusal = role.client_refusal
+            self._links.registration_changed()
+            await self._tell_readiness()
+            log.info("role_begun", is_master=not role.holds_copies, **parts.ports)
 
     async def _recover(self) -> None:
         parts = self._parts
@@ -295,6 +341,8 @@ class Broker:
     async def _leave(self) -> None:
         """The first step of a drain: nobody new is sent here."""
         await self._tell_readiness()
+        if self._failover is not None:
+            await self._failover.leave()
         await self._links.unregister()
 
     def _refuse_before_stop(self) -> None:
@@ -309,6 +357,8 @@ class Broker:
         parts = self._parts
         log.info("broker_stopping", failure=parts.failure)
         parts.refusal = "the broker is stopping"
+        if self._failover is not None:
+            await self._failover.leave()
         await self._links.unregister()
         deadline_ms = self._clock.monotonic_ms() + self._settings.shutdown_timeout // 2
         await parts.role.answer_sends(deadline_ms)

@@ -142,7 +142,7 @@ class Role(Protocol):
     async def leave_master(self) -> None:
         """Drops the master that is followed; when it returns no byte of it comes any more."""
 
-    def verified(self, broker_id: int, end_offset: int, connection: str) -> None:
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
         """A member has proven that its log is ours up to `end_offset`."""
 
     def superseded(self, reason: str) -> None:

@@ -25,6 +25,8 @@ from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 from tandemmq.core.tracing.replica_spans import TracedPut
 from tandemmq.core.tracing.trace_context import parse_traceparent
 from tandemmq.proto.broker.v1 import (
+    failover_service_pb2,
+    failover_service_pb2_grpc,
     metadata_service_pb2,
     metadata_service_pb2_grpc,
     replica_reader_service_pb2_grpc,
@@ -54,6 +56,7 @@ _TABLES: Final = {
 
 
 CALL_TIMEOUT_S: Final = 3.0
+FAILOVER_TIMEOUT_S: Final = 1.0
 VERIFY_TIMEOUT_S: Final = 10.0
 DIGEST_TIMEOUT_S: Final = 30.0
 LEASES_TIMEOUT_S: Final = 30.0
@@ -156,6 +159,7 @@ class PeerClient:
         self.endpoint = endpoint
         self._channel = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
         self._replica = replica_service_pb2_grpc.ReplicaServiceStub(self._channel)
+        self._failover = failover_service_pb2_grpc.FailoverServiceStub(self._channel)
         self._metadata = metadata_service_pb2_grpc.MetadataServiceStub(self._channel)
 
     async def __aenter__(self) -> Self:
@@ -212,6 +216,24 @@ class PeerClient:
                     return None
                 raise
         return EpochPromise(answer.promised, answer.epoch, answer.end_offset)
+
+    async def withhold_claim(self, identity: BrokerIdentity, *, epoch: int, duration_ms: int) -> bool:
+        """Whether the peer promises the master of `epoch` not to claim for so long."""
+        request = failover_service_pb2.WithholdClaimRequest(
+            cluster=identity.cluster, broker_name=identity.broker_name, epoch=epoch
+        )
+        request.duration.FromMilliseconds(duration_ms)
+        with self._asking("WithholdClaim"):
+            answer = await self._failover.WithholdClaim(request, timeout=FAILOVER_TIMEOUT_S)
+        return bool(answer.withheld)
+
+    async def record_changed(self, identity: BrokerIdentity) -> None:
+        """Has the peer read the group's record at once."""
+        request = failover_service_pb2.NoteRecordChangeRequest(
+            cluster=identity.cluster, broker_name=identity.broker_name
+        )
+        with self._asking("NoteRecordChange"):
+            await self._failover.NoteRecordChange(request, timeout=FAILOVER_TIMEOUT_S)
 
     async def read_log(self, wanted: LogRange) -> AsyncIterator[tuple[int, bytes]]:
         """The peer's bytes in pieces of at most 1 MiB: (start offset, bytes), in order."""

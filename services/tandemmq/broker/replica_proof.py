@@ -52,8 +52,8 @@ class ProvingRole(Protocol):
     def is_serving(self) -> bool:
         """It may vouch for its log."""
 
-    def verified(self, broker_id: int, end_offset: int, connection: str) -> None:
-        """A proof: one past the last byte that is equal, and the connection that it was made for."""
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
+        """A proof: the disk, one past the last byte that is equal, and the connection that it was made for."""
 
     def superseded(self, reason: str) -> None:
         """Why another master must have taken our place: a member follows a later epoch."""
@@ -114,7 +114,7 @@ class ReplicaProof:
             is_equal = self.holds(tail) and await self.digest(tail) == digest
         if is_equal and connection:
             await self._replica.remember(member)
-            self._role().verified(member.broker_id, tail.end_offset, connection)
+            self._role().verified(member.broker_id, member.disk_id, tail.end_offset, connection)
         return is_equal
 
 

@@ -13,8 +13,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from tandemmq.broker.failover.authority import check_authority
 from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
+from tandemmq.core.replication.mastership import FailoverOptions
 from tandemmq.core.storage.options import FlushDiskType, StoreOptions
 from tandemmq.core.tracing.trace_context import TraceOptions
 from tandemmq.http2.errors import Limits
@@ -212,7 +214,26 @@ class BrokerSettings(ServiceSettings):
         ge=1,
         alias="inSyncReplicas",
         description="Copies, the master's included, before a send is acknowledged. Default: 2 for a SYNC_MASTER, "
-        "which therefore really waits (RocketMQ 5 defaults to 1 and does not), else 1.",
+        "which therefore really waits (RocketMQ 5 defaults to 1 and does not), else 1. With failoverAuthority a send "
+        "waits for the whole in-sync set, which is never smaller than this by a slave's absence; default 1.",
+    )
+    failover_authority: str = Field(
+        "",
+        alias="failoverAuthority",
+        description="Who keeps the record of the group's master: file:FOLDER, etcd:HOST:PORT,HOST:PORT/PREFIX or "
+        "kubernetes:LEASE; the same for all members. Empty: the master is who brokerRole says, and nobody takes over.",
+    )
+    failover_lease: int = Field(
+        6_000,
+        ge=1_000,
+        le=600_000,
+        alias="failoverLease",
+        description="A master that did not renew for so long may be replaced, in ms; it renews four times as often.",
+    )
+    ha_max_time_slave_not_catchup: Milliseconds = Field(
+        1_500,
+        alias="haMaxTimeSlaveNotCatchup",
+        description="A slave that lacks the end of the log for so long leaves the in-sync set, in ms.",
     )
     total_replicas: int = Field(
         2,
@@ -438,6 +459,16 @@ class BrokerSettings(ServiceSettings):
             problems.append(
                 "inSyncReplicas: an ASYNC_MASTER waits for no slave; set brokerRole=SYNC_MASTER or remove it"
             )
+        if self.failover_authority:
+            if self.broker_role is BrokerRole.ASYNC_MASTER:
+                problems.append(
+                    "failoverAuthority: an ASYNC_MASTER acknowledges what no slave has, and a change of master would "
+                    "lose it; set brokerRole=SYNC_MASTER, or remove failoverAuthority"
+                )
+            if not self.name_servers:
+                problems.append("failoverAuthority: members find their master through the NameServers; set namesrvAddr")
+            if problem := check_authority(self.failover_authority):
+                problems.append(problem)
         if self.ha_send_heartbeat_interval >= self.ha_housekeeping_interval:
             problems.append("haSendHeartbeatInterval: must be below haHousekeepingInterval, or idle links are closed")
         if self.broker_heartbeat_interval >= self.broker_not_active_timeout_millis:
@@ -491,15 +522,35 @@ class BrokerSettings(ServiceSettings):
         return self.broker_role is not BrokerRole.SLAVE
 
     @property
+    def may_be_master(self) -> bool:
+        """True for a slave, too, in a group that fails over."""
+        return self.is_master or bool(self.failover_authority)
+
+    @property
+    def waits_for_slaves(self) -> bool:
+        """As a master it acknowledges what slaves hold as well: a SYNC_MASTER, and whoever a group elects."""
+        return self.broker_role is BrokerRole.SYNC_MASTER or bool(self.failover_authority)
+
+    @property
     def name_servers(self) -> tuple[str, ...]:
         """NameServers as host:port."""
         return tuple(part.strip() for part in self.namesrv_addr.split(";") if part.strip())
+
+    def failover_options(self) -> FailoverOptions:
+        """How long a master that is silent stays the master, and how small the in-sync set may be."""
+        return FailoverOptions(
+            lease_ms=self.failover_lease,
+            renew_ms=self.failover_lease // 4,
+            margin_ms=self.failover_lease // 6,
+            behind_ms=self.ha_max_time_slave_not_catchup,
+            min_in_sync=self.in_sync_replicas or 1,
+        )
 
     @property
     def listen_ports(self) -> dict[str, int]:
         """Ports this role listens on, by key."""
         ports = {"listenPort": self.listen_port, "grpcServerPort": self.grpc_server_port}
-        if self.is_master:
+        if self.may_be_master:
             ports["haListenPort"] = self.ha_listen_port
         if self.external_listen_port:
             ports["externalListenPort"] = self.external_listen_port
@@ -512,6 +563,8 @@ class BrokerSettings(ServiceSettings):
         """Copies before a send is acknowledged, the master's included."""
         if self.in_sync_replicas is not None:
             return self.in_sync_replicas
+        if self.failover_authority:
+            return 1  # And all of the in-sync set.
         return 2 if self.broker_role is BrokerRole.SYNC_MASTER else 1
 
     @property

@@ -53,7 +53,7 @@ class _Member:
             role=lambda: self,
         )
 
-    def verified(self, broker_id: int, end_offset: int, connection: str) -> None:
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
         self.proven.append((broker_id, end_offset, connection))
 
     def superseded(self, reason: str) -> None:

@@ -63,14 +63,15 @@ class GroupView:
 
 
 class GroupRecovery:
-    """One start of a master. `run` once; `waiting` and `accept_loss` meanwhile, from operators' calls.
+    """One start of a master. `run` or `begin_claimed`, once; `waiting` and `accept_loss` meanwhile, by operators' calls.
 
     `alone_with_store` keeps every job away while the log is cut or moved; `given_up` tells that the broker is to stop
     instead; `state_changed` is called when `waiting` changes. `fetch_metadata` brings tables and leases from the
     replicas at the given endpoints, the best first, and is told whether our disk was behind the best of them;
     PeerUnavailable: what is needed cannot be had now. `cut_progress` brings what groups have consumed beyond a queue's
     end back to that end, durably. `damaged_tables` are those that cannot be read and that nobody in
-    reach has, by file; with `accepts_damage` it begins without them.
+    reach has, by file; with `accepts_damage` it begins without them. In a group that fails over `claim` makes us the
+    master of an epoch, of the given one or a later one, which it returns; 0: somebody else is master.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class GroupRecovery:
         cut_progress: Callable[[], Awaitable[None]],
         damaged_tables: Callable[[], Mapping[str, str]] = dict,
         accept_damage: Callable[[], object] = lambda: None,
+        claim: Callable[[int], Awaitable[int]] | None = None,
         given_up: Callable[[], bool] = lambda: False,
         state_changed: Callable[[], None] = lambda: None,
         connected_ids: Callable[[], Collection[int]] = tuple,
@@ -113,6 +115,7 @@ class GroupRecovery:
         self._given_up_disks: set[str] = set()
         self._half_records: dict[str, tuple[int, int]] = {}
         """Of a disk whose log ends within a record: its end, and the end of its last whole record."""
+        self._claim = claim
         self._given_up = given_up
         self._state_changed = state_changed
         self._connected_ids = connected_ids
@@ -125,6 +128,11 @@ class GroupRecovery:
         """What this start waits for; None while it works, and once it is over."""
         self.waiting_since_ms = 0
         """Monotonic."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing of our log is known to be missing; as it is now."""
+        return self._is_whole
 
     @property
     def waited_ms(self) -> int:
@@ -207,12 +215,17 @@ class GroupRecovery:
                 await self._fetch(start, step.answer)
                 pause_s = ASK_PAUSE_S
                 continue
+            if isinstance(step, Serve) and self._claim is not None:
+                epoch = await self._claim(step.epoch)
+                if not epoch:
+                    return False
+                step = replace(step, epoch=epoch)
             if isinstance(step, Serve) and not await self._is_promised(start, step.epoch):
                 await asyncio.sleep(ASK_PAUSE_S)
                 continue
             waiting = step if isinstance(step, Wait) else await self._metadata_wait(start)
             if isinstance(step, Serve) and waiting is None:
-                await self._begin(start, step)
+                await self._begin(step, start.answers)
                 return True
             self._note_waiting(waiting)
             await asyncio.sleep(pause_s)
@@ -422,14 +435,18 @@ class GroupRecovery:
             self._accept_damage()
         return None
 
-    async def _begin(self, start: MasterStart, step: Serve) -> None:
+    async def begin_claimed(self, epoch: int) -> None:
+        """Begins an epoch that the group's record gave us since we hold all that was acknowledged: nobody is asked."""
+        await self._begin(Serve(epoch, "the group's record names this replica, which holds all that is acknowledged"))
+
+    async def _begin(self, step: Serve, answers: Sequence[ReplicaAnswer] = ()) -> None:
         self._note_waiting(None)
         await self._cut_half_record()
         # Of what a replica told, too: nobody in reach has those messages any more, and others will stand there.
         await self._cut_progress()
         history = self._replica.history.begun(step.epoch, self._store.end_offset)
         await self._replica.begin_epoch(history)
-        await self._replica.remember(*(memory_of(answer) for answer in start.answers))
+        await self._replica.remember(*(memory_of(answer) for answer in answers))
         if step.given_up:
             await self._forget([memory.disk_id for memory in step.given_up])
         log.info(

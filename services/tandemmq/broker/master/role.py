@@ -1,14 +1,15 @@
 """A broker as its group's master: takes messages, gives them, and ships its log to the slaves.
 
 Begin: be listed, hear the whole group and fetch what another replica has more (`GroupRecovery`), load the leases, open
-the HA plane. End: fail the sends that nobody confirmed in time, let the slaves have the end of the log, close.
+the HA plane. In a group that fails over its record has to name this master first (`FailoverSeat`). End: fail the sends
+that nobody confirmed in time, let the slaves have the end of the log, close.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -20,7 +21,6 @@ from tandemmq.broker.metrics import LagAge, MasterRoleMetrics, TurnLimit
 from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.retention import MasterFloor
 from tandemmq.broker.runtime_settings import Applier, master_setting_appliers
-from tandemmq.broker.settings import BrokerRole
 from tandemmq.broker.write_path import WritePath
 from tandemmq.core.replication.master_replica import MasterReplica, SlaveView
 from tandemmq.core.routing.values import ReplicaMemory
@@ -28,7 +28,7 @@ from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.service.metrics.exposition import MetricSamples
 
-__all__ = ["MasterRole"]
+__all__ = ["FailoverSeat", "MasterRole"]
 
 log = structlog.get_logger(__name__)
 
@@ -36,18 +36,49 @@ _LEASE_TICK_S: Final = 1.0
 _POLL_S: Final = 0.01
 
 
+class FailoverSeat(Protocol):
+    """How a master stands in a group that fails over; see `tandemmq.broker.failover.controller`."""
+
+    @property
+    def epoch(self) -> int:
+        """In which this broker is master by the group's record; 0: it has to claim."""
+
+    @property
+    def required(self) -> frozenset[str]:
+        """Disks that must hold a message before it is acknowledged."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why this master takes and gives nothing now."""
+
+    async def claim(self, epoch: int) -> int:
+        """Makes this broker master, of `epoch` or a later one, which it returns; 0: somebody else is."""
+
+    def superseded(self, reason: str) -> None:
+        """Another master took the group over, somebody says."""
+
+
 class MasterRole:
     """See `tandemmq.broker.parts.Role`. With `accepts_loss` it waits for no replica that it cannot reach, whatever that
-    holds."""
+    holds. `seat` is of a group that fails over; with `holds_all` it begins the seat's epoch and asks nobody."""
 
-    client_refusal: Final = None
     change_refusal: Final = None
     holds_copies: Final = False
     has_master: Final = True
     lag_bytes: Final = 0
 
-    def __init__(self, parts: BrokerParts, *, accepts_loss: bool = False) -> None:
+    def __init__(
+        self,
+        parts: BrokerParts,
+        *,
+        accepts_loss: bool = False,
+        seat: FailoverSeat | None = None,
+        holds_all: bool = False,
+    ) -> None:
         self._parts = parts
+        self._seat = seat
+        self._holds_all = holds_all
+        self._is_given_up = False
         self._tasks: list[asyncio.Task[None]] = []
         self.is_serving = False
         self.drain_grace_ms: Final = parts.settings.drain_grace_period
@@ -87,7 +118,7 @@ class MasterRole:
             replica=self.replica,
             clock=parts.clock,
             flush_disk_type=parts.settings.flush_disk_type,
-            waits_for_slaves=parts.settings.broker_role is BrokerRole.SYNC_MASTER,
+            waits_for_slaves=parts.settings.waits_for_slaves,
             kick_flush=parts.workers.log.kick,
             appended=parts.client_api.message_arrived,
             answered=parts.client_plane.flush,
@@ -122,7 +153,8 @@ class MasterRole:
             accept_damage=parts.tables.accept_damage,
             connected_ids=lambda: {slave.broker_id for slave in self.slaves() if slave.broker_id is not None},
             forgotten=self.floor.forget_replica,
-            given_up=parts.stopping.is_set,
+            claim=None if self._seat is None else self._seat.claim,
+            given_up=lambda: self._is_given_up or parts.stopping.is_set(),
             state_changed=parts.links.registration_changed,
             tail_bytes=parts.proof_bytes,
         )
@@ -156,6 +188,11 @@ class MasterRole:
         return self.write_path.waiting_count
 
     @property
+    def client_refusal(self) -> str | None:
+        """Why it takes and gives nothing: others may have become masters."""
+        return None if self._seat is None else self._seat.refusal
+
+    @property
     def epoch_refusal(self) -> str | None:
         """While it serves it is the master."""
         return "this broker is the master, and serves" if self.is_serving else None
@@ -183,13 +220,22 @@ class MasterRole:
         """Notes where the log ends now, to know later how old a slave's lag is."""
         self.lag_age.tick()
 
-    def verified(self, broker_id: int, end_offset: int, connection: str) -> None:
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
         """The slave behind `connection` has proven its log."""
-        self.replica.verified(broker_id, end_offset, peer=connection, now_ms=self._parts.clock.monotonic_ms())
+        now_ms = self._parts.clock.monotonic_ms()
+        self.replica.verified(broker_id, end_offset, peer=connection, now_ms=now_ms, disk_id=disk_id)
+
+    def require(self) -> None:
+        """Acknowledges what the in-sync set holds, as the group's record has it now."""
+        if self._seat is not None:
+            self.replica.require(self._seat.required)
+            self.write_path.collect()
 
     def superseded(self, reason: str) -> None:
         """Another master took our place. One that starts has to hear that, too, but it asks for itself."""
-        if self.is_serving:
+        if self.is_serving and self._seat is not None:
+            self._seat.superseded(reason)
+        elif self.is_serving:
             log.critical("master_superseded", reason=reason, remedy="none: this broker stops, and asks when it starts")
             self._parts.fail(f"another master took our place: {reason}")
 
@@ -214,6 +260,10 @@ class MasterRole:
 
     # Life
 
+    def give_up(self) -> None:
+        """Somebody else became master while this one starts: `begin` returns soon, and it does not serve."""
+        self._is_given_up = True
+
     async def begin(self, tasks: asyncio.TaskGroup) -> None:
         """Serves slaves from its end on, unless the broker is to stop before."""
         parts = self._parts
@@ -221,13 +271,18 @@ class MasterRole:
             self._tasks.append(tasks.create_task(parts.send_tracer.run()))
         # Listed, in no route: operators see what it waits for, and its replicas that it is there.
         parts.links.announce()
-        if not await self.recovery.run(is_whole=parts.is_whole):
+        if self._seat is not None and self._holds_all:
+            await self.recovery.begin_claimed(self._seat.epoch)
+        elif not await self.recovery.run(is_whole=parts.is_whole):
+            parts.is_whole = self.recovery.is_whole
             return  # The tail stays in doubt: the next start asks again.
         # Not before the log is whole: what lies beyond its end goes back to it.
         await asyncio.to_thread(self.leases.load)
         # Only then: a tick beside it would find a half-filled table and no journal.
         self._tasks += [tasks.create_task(self._lease_ticks()), tasks.create_task(self._progress_ticks())]
         await asyncio.to_thread(parts.store.trust_tail)
+        parts.store.set_writable(True)
+        self.require()
         self.ha.start(host=parts.settings.bind_address, port=parts.settings.ha_listen_port)
         parts.ports["haListenPort"] = self.ha.port
         self.is_serving = True
@@ -248,6 +303,7 @@ class MasterRole:
         self.ha.stop()
         self.write_path.close()
         self._parts.ports["haListenPort"] = 0
+        self._parts.store.set_writable(False, "this broker is master no more")
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -267,6 +323,8 @@ class MasterRole:
         parts.tables.collect_progress(parts.leases)
         parts.tables.persist_all()
         self.leases.close()
+        # Another master's are read into it, if this broker is master again.
+        parts.leases.clear()
 
     async def _lease_ticks(self) -> None:
         """Ends silent sessions and leases, and compacts the lease journal."""

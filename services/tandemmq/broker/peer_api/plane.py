@@ -8,10 +8,12 @@ from typing import Final, Self
 from tandemmq.broker.audit.services import AuditServices
 from tandemmq.broker.dead_letters import DeadLetterResend
 from tandemmq.broker.departure import Departure
+from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.group_changes import GroupChanges
 from tandemmq.broker.kept_tails import KeptTails
 from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.peer_api.admin import AdminServicer
+from tandemmq.broker.peer_api.failover import FailoverServicer
 from tandemmq.broker.peer_api.message_queries import MessageQueryServicer
 from tandemmq.broker.peer_api.metadata import MetadataServicer
 from tandemmq.broker.peer_api.operations import BrokerOperationsServicer
@@ -30,6 +32,7 @@ from tandemmq.proto.admin.v1 import (
     trace_service_pb2_grpc,
 )
 from tandemmq.proto.broker.v1 import (
+    failover_service_pb2_grpc,
     metadata_service_pb2_grpc,
     replica_reader_service_pb2_grpc,
     replica_repair_service_pb2_grpc,
@@ -45,6 +48,7 @@ SERVICE_NAMES: Final = (
     "tandemmq.broker.v1.ReplicaService",
     "tandemmq.broker.v1.ReplicaReaderService",
     "tandemmq.broker.v1.ReplicaRepairService",
+    "tandemmq.broker.v1.FailoverService",
     "tandemmq.admin.v1.BrokerAdminService",
     "tandemmq.admin.v1.BrokerOperationsService",
     "tandemmq.admin.v1.MessageQueryService",
@@ -65,6 +69,7 @@ class MetadataPlane:
     operations: BrokerOperationsServicer
     queries: MessageQueryServicer
     traces: TraceServicer
+    failover: FailoverServicer
 
     @classmethod
     def of(
@@ -78,6 +83,7 @@ class MetadataPlane:
         queries: MessageQueries,
         audit: AuditServices,
         events: EventMemory,
+        failover: Failover | None = None,
     ) -> Self:
         """Whatever depends on the role asks for it with each call."""
         return cls(
@@ -113,6 +119,7 @@ class MetadataPlane:
             ),
             queries=MessageQueryServicer(queries),
             traces=_traces_of(parts, queries),
+            failover=FailoverServicer(failover, identity=parts.identity, authority=parts.settings.failover_authority),
         )
 
     def serve_on(self, server: GrpcServer) -> None:
@@ -125,6 +132,7 @@ class MetadataPlane:
         broker_admin_service_pb2_grpc.add_BrokerAdminServiceServicer_to_server(self.admin, aio_server)
         broker_operations_service_pb2_grpc.add_BrokerOperationsServiceServicer_to_server(self.operations, aio_server)
         message_query_service_pb2_grpc.add_MessageQueryServiceServicer_to_server(self.queries, aio_server)
+        failover_service_pb2_grpc.add_FailoverServiceServicer_to_server(self.failover, aio_server)
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self.traces, aio_server)
 
 

@@ -110,6 +110,8 @@ class Follower:
         self._dispatch_handle: asyncio.Handle | None = None
         self._pace = DispatchPace(walk_bytes_max=store.walk_bytes_max)
         self._has_caught_up = True
+        self.caught_up_epoch = 0
+        """The epoch in which this process last had all that its master had; 0: it never had."""
         self._followed_since_ms = 0
         self._followed_from = 0
         self._connection = HaConnection(
@@ -211,6 +213,8 @@ class Follower:
         self._has_caught_up = False
         self._followed_since_ms = self._clock.monotonic_ms()
         self._followed_from = self._store.min_offset if self._extent().is_empty else self._store.end_offset
+        if self._store.dispatched_offset == self._store.end_offset and not self.lag_bytes:
+            self.caught_up_epoch = self._replica.history.last_epoch
         watch = asyncio.create_task(self._leave_replaced(master))
         try:
             if self._extent().is_empty:
@@ -448,6 +452,7 @@ class Follower:
         """Says once a connection when everything the master had at its beginning is here and can be consumed."""
         if self._store.dispatched_offset == self._store.end_offset and not self.lag_bytes:
             self._has_caught_up = True
+            self.caught_up_epoch = self._replica.history.last_epoch
             log.info(
                 "caught_up_with_master",
                 end_offset=self._store.end_offset,

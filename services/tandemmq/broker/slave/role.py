@@ -121,7 +121,7 @@ class SlaveRole:
     def second_passed(self) -> None:
         """Nothing depends on it."""
 
-    def verified(self, broker_id: int, end_offset: int, connection: str) -> None:
+    def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
         """It proves its own log and takes no proof."""
 
     def superseded(self, reason: str) -> None:

@@ -64,17 +64,17 @@ class BrokerObservability:
             sampler=HeadSampler(self.trace_options.sample_rate, chance=chance.random, bits=chance.getrandbits),
             sink=SpanFan(sinks),
         )
-        if settings.is_master:
+        if settings.may_be_master:
             self.send_tracer = SendTracer(
                 self.tracing,
                 self.put_meter,
                 policy=AckPolicy(
                     needed_slaves=settings.master_options().needed_slaves,
                     sync_flush=settings.flush_disk_type is FlushDiskType.SYNC_FLUSH,
-                    waits_for_slaves=settings.broker_role is BrokerRole.SYNC_MASTER,
+                    waits_for_slaves=settings.waits_for_slaves,
                 ),
             )
-        else:
+        if not settings.is_master or settings.failover_authority:
             self.replica_timelines = ReplicaTimelines()
 
     def span_counts(self) -> Mapping[str, int]:

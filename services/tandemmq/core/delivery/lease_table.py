@@ -75,10 +75,16 @@ class LeaseTable:
         """`nonce` gives 64 unpredictable bits. `stored_offset` is the replicated progress of (group, topic, queue id),
         where a group resumes that this table does not know: after a failover, or when its files were lost.
         """
-        self._state = LeaseState(queues, options=options, stored_offset=stored_offset)
+        self._queues = queues
+        self._stored_offset = stored_offset
         self._options = options
         self._broker_name = encode_broker_name(broker_name)
         self._nonce = nonce
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets everything: the files belong to another master's table from now on."""
+        self._state = LeaseState(self._queues, options=self._options, stored_offset=self._stored_offset)
         self._unseen_clients: set[str] = set()
         """Had leases before the restart and did not ask for anything since."""
         self._grace_end_ms: int | None = None

@@ -195,9 +195,10 @@ class Mastership:
     # The authority is away
 
     def promise(self, epoch: int, duration_ms: int, *, now_ms: int) -> bool:
-        """Our master asks that we do not claim for `duration_ms`. False: it is not our master, or asks for too much."""
+        """Our master asks that we do not claim for `duration_ms`. False: it is not our master, asks for too much, or a
+        claim of ours may be on its way."""
         record = self.record
-        if self.epoch or record is None or record.epoch != epoch or duration_ms > record.lease_ms:
+        if self.epoch or self._open or record is None or record.epoch != epoch or duration_ms > record.lease_ms:
             return False
         self._claims_after_ms = max(self._claims_after_ms, now_ms + duration_ms)
         return True

@@ -1,0 +1,529 @@
+"""Makes this broker what its group's record says: reads the record, claims, renews, and changes the role.
+
+`Mastership` in the core decides; here the authority is asked, roles begin and end, and other members are told. One task
+for the whole life of the process. A role that begins may take long, and has a task of its own meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+import structlog
+
+from tandemmq.broker.failover.authority import Authority, AuthorityUnavailable, Held, SwapLost
+from tandemmq.broker.master.role import MasterRole
+from tandemmq.broker.parts import BrokerParts, Role
+from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
+from tandemmq.broker.slave.role import SlaveRole
+from tandemmq.core.replication.group_record import GroupRecord, Replica
+from tandemmq.core.replication.mastership import (
+    Claim,
+    FailoverOptions,
+    FailoverStep,
+    Follow,
+    Hold,
+    Mastership,
+    Recover,
+    StepDown,
+    Write,
+)
+
+__all__ = ["ChangeOfMaster", "Failover", "HandOverRefused", "boot_time_ms"]
+
+log = structlog.get_logger(__name__)
+
+_MASTER_TICK_S: Final = 0.25
+_MEMBER_TICK_S: Final = 0.5
+_HAND_OVER_LIMIT_S: Final = 3.0
+_POLL_S: Final = 0.005
+_CHANGES_MAX: Final = 16
+
+
+class HandOverRefused(Exception):
+    """The master stays where it is; the text says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOfMaster:
+    """A change that this process took part in, for people."""
+
+    epoch: int
+    is_master: bool
+    reason: str
+    at_wall_ms: int
+    took_ms: int
+
+
+class RoleChanges(Protocol):
+    """The broker around the roles."""
+
+    async def end_role(self, reason: str) -> None:
+        """The role that is has ended, its files are closed, and clients are refused, when this returns."""
+
+    async def begin_role(self, role: Role) -> None:
+        """`role` is the broker's; returns once it serves, or has given up."""
+
+
+def boot_time_ms() -> int:
+    """Runs on while the machine sleeps, so that a lease does."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+class Failover:
+    """One per broker of a group that fails over. Implements `FailoverSeat`. Event loop only."""
+
+    def __init__(
+        self,
+        parts: BrokerParts,
+        *,
+        authority: Authority,
+        options: FailoverOptions,
+        changes: RoleChanges,
+        accepts_loss: bool = False,
+        now_ms: Callable[[], int] = boot_time_ms,
+    ) -> None:
+        self._parts = parts
+        self._authority = authority
+        self._options = options
+        self._changes = changes
+        self._accepts_loss = accepts_loss
+        self._now_ms = now_ms
+        self._held: Held | None = None
+        self._mastership: Mastership | None = None
+        self._starting: asyncio.Task[None] | None = None
+        """A master's start that hears its group."""
+        self._poked = asyncio.Event()
+        self._turn = asyncio.Lock()
+        """Of whoever changes the role or writes the record."""
+        self._fence: asyncio.TimerHandle | None = None
+        self._refusal: str | None = None
+        self._is_unclean = False
+        self.problem = ""
+        """Why nothing can be done now, in words; empty: nothing is wrong."""
+        self.last_changes: list[ChangeOfMaster] = []
+        """Newest last."""
+
+    # What the role asks
+
+    @property
+    def epoch(self) -> int:
+        """See `FailoverSeat`."""
+        return self._member.epoch
+
+    @property
+    def required(self) -> frozenset[str]:
+        """See `FailoverSeat`."""
+        return frozenset(replica.disk_id for replica in self._member.required)
+
+    @property
+    def refusal(self) -> str | None:
+        """See `FailoverSeat`."""
+        return self._refusal
+
+    @property
+    def record(self) -> GroupRecord | None:
+        """The group's record as it was heard last; None: none was."""
+        return None if self._mastership is None else self._mastership.record
+
+    @property
+    def acts(self) -> bool:
+        """This broker is the master by the record, and its lease runs."""
+        return self._mastership is not None and self._mastership.may_act(self._now_ms())
+
+    @property
+    def is_electable(self) -> bool:
+        """It holds all that is acknowledged, and may claim without asking anybody."""
+        member = self._mastership
+        if member is None or member.epoch or not member.may_claim():
+            return False
+        return member.record is not None and self._is_electable(self._parts.role)
+
+    @property
+    def _member(self) -> Mastership:
+        assert self._mastership is not None, "run comes first"
+        return self._mastership
+
+    def superseded(self, reason: str) -> None:
+        """Somebody follows another master: nothing is given until the record says what is."""
+        log.warning("master_superseded", reason=reason)
+        self._refuse(f"another master may have taken our place: {reason}")
+        self.poke()
+
+    def poke(self) -> None:
+        """The record has changed, somebody says: it is read at once."""
+        self._poked.set()
+
+    async def claim(self, epoch: int) -> int:
+        """See `FailoverSeat`: of a start that has heard its group and holds the best log in reach."""
+        member = self._member
+        async with self._turn:
+            if not member.epoch:
+                try:
+                    await self._read()
+                except AuthorityUnavailable as error:
+                    self._note_problem(f"the authority is away: {error}")
+                    return 0
+                if member.may_claim() or self._is_unclean:
+                    await self._swap_claim(member.claim("its replicas were heard", epoch=epoch))
+            return member.epoch
+
+    # Life
+
+    async def run(self) -> None:
+        """Until it is cancelled; once the store is recovered and a slave's role is there."""
+        parts = self._parts
+        self._mastership = Mastership(
+            Replica(parts.identity.broker_id, parts.member.disk_id),
+            nonce=secrets.token_hex(8),
+            is_home_master=parts.settings.is_master,
+            options=self._options,
+            known_epoch=parts.member.record_epoch,
+        )
+        try:
+            while not parts.stopping.is_set():
+                async with self._turn:
+                    await self._tick()
+                self._poked.clear()
+                try:
+                    async with asyncio.timeout(_MASTER_TICK_S if self._member.epoch else _MEMBER_TICK_S):
+                        await self._poked.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            if self._fence is not None:
+                self._fence.cancel()
+            if self._starting is not None:
+                self._starting.cancel()
+            await self._authority.close()
+
+    async def _tick(self) -> None:
+        try:
+            if self._member.epoch:
+                await self._master_tick()
+            else:
+                await self._member_tick()
+        except AuthorityUnavailable as error:
+            self._note_problem(f"the authority is away: {error}")
+            await self._ask_to_withhold()
+
+    # As a member that is not master
+
+    async def _member_tick(self) -> None:
+        await self._read()
+        member, role = self._member, self._parts.role
+        step = member.next_step(now_ms=self._now_ms(), is_electable=self._is_electable(role))
+        if not isinstance(step, Hold):
+            self._note_problem("")
+        match step:
+            case Hold(reason, is_alarm):
+                self._note_problem(reason, is_alarm=is_alarm)
+            case Follow():
+                if isinstance(role, MasterRole):
+                    await self._become_slave("another broker is the master")
+            case Recover(reason):
+                if self._starting is None or self._starting.done():
+                    await self._start_to_recover(reason)
+            case Claim(record):
+                await self._claim_at_once(record)
+            case _:
+                raise AssertionError(f"no step of a member: {step}")
+
+    def _is_electable(self, role: Role) -> bool:
+        record = self.record
+        if not isinstance(role, SlaveRole) or record is None:
+            return False
+        has_caught_up = role.follower.caught_up_epoch == record.epoch
+        # Then this process has all that it ever acknowledged, however its machine was stopped before.
+        self._parts.is_whole = self._parts.is_whole or has_caught_up
+        return has_caught_up
+
+    async def _claim_at_once(self, record: GroupRecord) -> None:
+        """No byte may come from the old master, and no report go to it, once the record names us."""
+        started_ms = self._now_ms()
+        await self._changes.end_role("this broker becomes the master")
+        if await self._swap_claim(record):
+            await self._changes.begin_role(MasterRole(self._parts, seat=self, holds_all=True))
+            self._note_change(record, is_master=True, started_ms=started_ms)
+        else:
+            await self._changes.begin_role(SlaveRole(self._parts))
+
+    async def _start_to_recover(self, reason: str) -> None:
+        log.info("master_starts", reason=reason)
+        await self._changes.end_role("this broker asks its group whether it may be the master")
+        role = MasterRole(self._parts, accepts_loss=self._accepts_loss, seat=self)
+        self._starting = asyncio.create_task(self._recover(role))
+        # The role is the broker's before anybody looks again.
+        await asyncio.sleep(0)
+
+    async def _recover(self, role: MasterRole) -> None:
+        started_ms = self._now_ms()
+        try:
+            await self._changes.begin_role(role)
+        except Exception as error:
+            log.exception("master_start_failed")
+            self._parts.fail(f"this broker could not become the master: {error}")
+            return
+        if role.is_serving and self.record is not None:
+            self._note_change(self.record, is_master=True, started_ms=started_ms)
+        self._is_unclean = False
+        self.poke()
+
+    async def _become_slave(self, reason: str, *, has_resigned: bool = False) -> None:
+        role = self._parts.role
+        if isinstance(role, MasterRole) and not role.is_serving:
+            role.give_up()
+            self._parts.is_whole = self._parts.is_whole and role.recovery.is_whole
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+            self._starting = None
+        log.warning("master_steps_down", reason=reason)
+        await self._changes.end_role(reason)
+        self._member.stepped_down(now_ms=self._now_ms(), has_resigned=has_resigned)
+        self._refusal = None
+        await self._changes.begin_role(SlaveRole(self._parts))
+        if self.record is not None:
+            self._note_change(self.record, is_master=False, started_ms=self._now_ms())
+
+    async def _swap_claim(self, record: GroupRecord) -> bool:
+        """Whether the record names us now. AuthorityUnavailable counts as no: it is read again."""
+        member, parts = self._member, self._parts
+        record = replace(record, changed_wall_ms=parts.clock.wall_ms())
+        sent_ms = self._now_ms()
+        member.sent(record, now_ms=sent_ms)
+        try:
+            self._held = await self._authority.swap(self._held, record)
+        except (SwapLost, AuthorityUnavailable) as error:
+            log.info("claim_lost", epoch=record.epoch, reason=str(error))
+            return False
+        await parts.member.see_record(record.epoch, record.master.disk_id)
+        member.claimed(record, self._held.version, sent_ms=sent_ms, now_ms=self._now_ms())
+        self._arm_fence()
+        log.warning("master_claimed", epoch=record.epoch, reason=record.reason)
+        return True
+
+    # As the master
+
+    async def _master_tick(self) -> None:
+        member, parts = self._member, self._parts
+        role = parts.role
+        assert isinstance(role, MasterRole), "who has claimed has a master's role"
+        acked = (
+            {
+                Replica(slave.broker_id, slave.disk_id): slave.acked_offset
+                for slave in role.slaves()
+                if slave.broker_id is not None and slave.disk_id and slave.holds_all
+            }
+            if role.is_serving
+            else {}
+        )
+        step: FailoverStep | None = member.next_write(
+            now_ms=self._now_ms(), end_offset=parts.store.end_offset, acked=acked
+        )
+        role.require()
+        if isinstance(step, StepDown):
+            await self._become_slave(step.reason)
+        elif isinstance(step, Write):
+            await self._write(step.record)
+
+    async def _write(self, record: GroupRecord) -> None:
+        """Renews, with another set perhaps. What it adds is waited for before anybody can read it."""
+        member, before = self._member, self._member.record
+        if before is not None and record.in_sync != before.in_sync:
+            log.warning(
+                "in_sync_set_changes",
+                epoch=record.epoch,
+                before=_ids(before.in_sync),
+                after=_ids(record.in_sync),
+            )
+            record = record.with_past(*self._parts.member.history.epochs[-1])
+        sent_ms = self._now_ms()
+        member.sent(record, now_ms=sent_ms)
+        self._require()
+        try:
+            self._held = await self._authority.swap(self._held, record)
+        except SwapLost:
+            await self._read()
+        else:
+            member.written(record, self._held.version, sent_ms=sent_ms, now_ms=self._now_ms())
+        self._require()
+        self._note_problem("")
+        self._arm_fence()
+
+    def _require(self) -> None:
+        role = self._parts.role
+        if isinstance(role, MasterRole):
+            role.require()
+
+    async def _ask_to_withhold(self) -> None:
+        """The authority is away: whoever could claim promises not to, so that this master goes on."""
+        member = self._member
+        if not member.epoch:
+            return
+        sent_ms = self._now_ms()
+        others = member.others
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(self._withholds(other)) for other in others]
+        if all(task.result() for task in asked):
+            member.promised_by_all(sent_ms=sent_ms)
+            self._arm_fence()
+
+    async def _withholds(self, other: Replica) -> bool:
+        endpoint = self._parts.members.member_metadata(other.broker_id)
+        if endpoint is None:
+            return False
+        try:
+            async with PeerClient(endpoint) as peer:
+                return await peer.withhold_claim(
+                    self._parts.identity, epoch=self._member.epoch, duration_ms=self._options.lease_ms
+                )
+        except PeerUnavailable as error:
+            log.info("claim_not_withheld", replica=endpoint, reason=str(error))
+            return False
+
+    def withhold_claim(self, epoch: int, duration_ms: int) -> bool:
+        """Our master asks; see `Mastership.promise`."""
+        return self._mastership is not None and self._mastership.promise(epoch, duration_ms, now_ms=self._now_ms())
+
+    # The lease
+
+    def _arm_fence(self) -> None:
+        """Takes and gives while the lease runs, and not a moment longer."""
+        if self._fence is not None:
+            self._fence.cancel()
+        left_ms = self._member.acts_until_ms - self._now_ms()
+        if left_ms <= 0:
+            self._refuse("the lease of this master is over, and the authority has not renewed it")
+            return
+        if self._refusal is not None:
+            log.info("master_acts_again")
+            self._refusal = None
+            role = self._parts.role
+            if role.is_serving and not self._parts.stopping.is_set():
+                self._parts.refusal = role.client_refusal
+        self._fence = asyncio.get_running_loop().call_later(left_ms / 1_000, self._arm_fence)
+
+    def _refuse(self, reason: str) -> None:
+        if self._refusal is None:
+            log.error("master_acts_no_more", reason=reason, remedy="see tandemmq ha status")
+        self._refusal = reason
+        if isinstance(self._parts.role, MasterRole) and self._parts.failure is None:
+            self._parts.refusal = reason
+
+    # On purpose
+
+    async def hand_over(self, to: int | None = None) -> int:
+        """Makes another member of the in-sync set master: broker `to`, or whoever is nearest. Returns who it is.
+
+        Sends of that moment are answered first. HandOverRefused: this broker goes on as it is.
+        """
+        async with self._turn:
+            return await self._hand_over(to)
+
+    def successor(self, to: int | None = None) -> int:
+        """Who would become master. HandOverRefused: nobody."""
+        return self._successor_of(to)[1].broker_id
+
+    def _successor_of(self, to: int | None) -> tuple[MasterRole, Replica]:
+        role, record = self._parts.role, self.record
+        if not self.acts or record is None or not isinstance(role, MasterRole) or not role.is_serving:
+            raise HandOverRefused("this broker is not the master; ask the master")
+        return role, self._successor(record, role, to)
+
+    async def _hand_over(self, to: int | None) -> int:
+        member, parts = self._member, self._parts
+        role, successor = self._successor_of(to)
+        log.warning("hand_over_begins", to=successor.broker_id)
+        parts.refusal = f"broker {successor.broker_id} becomes the master of this group"
+        try:
+            async with asyncio.timeout(_HAND_OVER_LIMIT_S):
+                while role.waiting_count or not self._has_all(role, successor):
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            parts.refusal = role.client_refusal
+            raise HandOverRefused(
+                f"broker {successor.broker_id} did not reach the end of the log within {_HAND_OVER_LIMIT_S:g} s; "
+                "look at its lag, and try again"
+            ) from None
+        resignation = member.resignation(successor.broker_id)
+        await self._changes.end_role("the master hands over")
+        member.stepped_down(now_ms=self._now_ms(), has_resigned=True)
+        try:
+            self._held = await self._authority.swap(self._held, resignation)
+            member.heard(resignation, self._held.version, now_ms=self._now_ms())
+        except (SwapLost, AuthorityUnavailable) as error:
+            log.error("resignation_not_written", reason=str(error), consequence="the successor waits for the lease")
+        await self._tell(successor)
+        await self._changes.begin_role(SlaveRole(parts))
+        self._note_change(resignation, is_master=False, started_ms=self._now_ms())
+        return successor.broker_id
+
+    def _successor(self, record: GroupRecord, role: MasterRole, to: int | None) -> Replica:
+        connected = {
+            Replica(slave.broker_id, slave.disk_id): slave.acked_offset
+            for slave in role.slaves()
+            if slave.broker_id is not None and slave.disk_id
+        }
+        able = [replica for replica in record.in_sync - {record.master} if replica in connected]
+        if to is not None:
+            able = [replica for replica in able if replica.broker_id == to]
+        if not able:
+            who = "no other member" if to is None else f"broker {to} is not"
+            raise HandOverRefused(
+                f"{who} in the in-sync set {_ids(record.in_sync)} and connected; "
+                "start it, or wait until it has caught up"
+            )
+        return max(able, key=lambda replica: (connected[replica], -replica.broker_id))
+
+    def _has_all(self, role: MasterRole, successor: Replica) -> bool:
+        end_offset = self._parts.store.end_offset
+        return any(slave.disk_id == successor.disk_id and slave.acked_offset >= end_offset for slave in role.slaves())
+
+    async def _tell(self, successor: Replica) -> None:
+        endpoint = self._parts.members.member_metadata(successor.broker_id)
+        if endpoint is None:
+            return
+        try:
+            async with PeerClient(endpoint) as peer:
+                await peer.record_changed(self._parts.identity)
+        except PeerUnavailable as error:
+            log.info("successor_not_told", replica=endpoint, reason=str(error), consequence="it looks within a second")
+
+    async def leave(self) -> None:
+        """The process ends in order: another member becomes master before, if one can."""
+        if self._mastership is None or not self._mastership.epoch or self._parts.failure is not None:
+            return
+        try:
+            await self.hand_over()
+        except HandOverRefused as error:
+            log.info("nobody_takes_over", reason=str(error))
+
+    # Inside
+
+    async def _read(self) -> None:
+        self._held = await self._authority.read()
+        record = None if self._held is None else self._held.record
+        version = None if self._held is None else self._held.version
+        self._member.heard(record, version, now_ms=self._now_ms())
+        if record is not None:
+            await self._parts.member.see_record(record.epoch, record.master.disk_id)
+
+    def _note_problem(self, problem: str, *, is_alarm: bool = False) -> None:
+        if problem and problem != self.problem:
+            (log.error if is_alarm else log.info)("failover_waits", reason=problem)
+        self.problem = problem
+
+    def _note_change(self, record: GroupRecord, *, is_master: bool, started_ms: int) -> None:
+        change = ChangeOfMaster(
+            record.epoch, is_master, record.reason, self._parts.clock.wall_ms(), self._now_ms() - started_ms
+        )
+        self.last_changes = [*self.last_changes, change][-_CHANGES_MAX:]
+
+
+def _ids(replicas: frozenset[Replica]) -> list[int]:
+    return sorted(replica.broker_id for replica in replicas)

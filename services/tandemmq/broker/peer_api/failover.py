@@ -1,0 +1,91 @@
+"""FailoverService: what members of a group that fails over tell each other. The edge: protobuf stops here."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, TypeAlias
+
+import grpc
+
+from tandemmq.broker.failover.controller import Failover, HandOverRefused
+from tandemmq.core.replication.group_record import Replica
+from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.proto.broker.v1 import failover_service_pb2 as pb
+from tandemmq.proto.broker.v1 import failover_service_pb2_grpc
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+__all__ = ["FailoverServicer"]
+
+
+class FailoverServicer(failover_service_pb2_grpc.FailoverServiceServicer):
+    """`failover` is None where the group does not fail over."""
+
+    def __init__(self, failover: Failover | None, *, identity: BrokerIdentity, authority: str) -> None:
+        self._failover = failover
+        self._identity = identity
+        self._authority = authority
+
+    async def GetFailoverState(  # noqa: N802
+        self, request: pb.GetFailoverStateRequest, context: _Context
+    ) -> pb.GetFailoverStateResponse:
+        failover = await self._required(context)
+        record = failover.record
+        response = pb.GetFailoverStateResponse(
+            acts=failover.acts,
+            is_electable=failover.is_electable,
+            problem=failover.problem,
+            authority=self._authority,
+        )
+        if record is not None:
+            response.epoch = record.epoch
+            response.master.CopyFrom(_replica(record.master))
+            response.in_sync.extend(_replica(replica) for replica in sorted(record.in_sync))
+            response.reason = record.reason
+            response.changed_time.FromMilliseconds(record.changed_wall_ms)
+            response.lease.FromMilliseconds(record.lease_ms)
+            for epoch, start_offset in record.past:
+                response.past.add(epoch=epoch, start_offset=start_offset)
+        for change in failover.last_changes:
+            told = response.changes.add(epoch=change.epoch, is_master=change.is_master, reason=change.reason)
+            told.time.FromMilliseconds(change.at_wall_ms)
+            told.took.FromMilliseconds(change.took_ms)
+        return response
+
+    async def WithholdClaim(  # noqa: N802
+        self, request: pb.WithholdClaimRequest, context: _Context
+    ) -> pb.WithholdClaimResponse:
+        failover = await self._required(context, request.cluster, request.broker_name)
+        withheld = failover.withhold_claim(request.epoch, request.duration.ToMilliseconds())
+        return pb.WithholdClaimResponse(withheld=withheld)
+
+    async def NoteRecordChange(  # noqa: N802
+        self, request: pb.NoteRecordChangeRequest, context: _Context
+    ) -> pb.NoteRecordChangeResponse:
+        (await self._required(context, request.cluster, request.broker_name)).poke()
+        return pb.NoteRecordChangeResponse()
+
+    async def HandOver(self, request: pb.HandOverRequest, context: _Context) -> pb.HandOverResponse:  # noqa: N802
+        failover = await self._required(context)
+        to = request.to_broker_id if request.HasField("to_broker_id") else None
+        try:
+            successor = failover.successor(to) if request.dry_run else await failover.hand_over(to)
+        except HandOverRefused as error:
+            await _refuse(context, str(error))
+        return pb.HandOverResponse(to_broker_id=successor)
+
+    async def _required(self, context: _Context, cluster: str = "", broker_name: str = "") -> Failover:
+        ours = (self._identity.cluster, self._identity.broker_name)
+        if broker_name and (cluster, broker_name) != ours:
+            await _refuse(context, f"broker_name: {broker_name} of {cluster} is not this group, {ours[1]} of {ours[0]}")
+        if self._failover is None:
+            await _refuse(context, "failoverAuthority: it is not set, so no other broker of the group takes over")
+        return self._failover
+
+
+async def _refuse(context: _Context, reason: str) -> NoReturn:
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
+    raise AssertionError("abort raises")
+
+
+def _replica(replica: Replica) -> pb.FailoverReplica:
+    return pb.FailoverReplica(broker_id=replica.broker_id, disk_id=replica.disk_id)
