@@ -42,6 +42,7 @@ class MasterRole:
 
     client_refusal: Final = None
     change_refusal: Final = None
+    is_master: Final = True
     holds_copies: Final = False
     has_master: Final = True
     lag_bytes: Final = 0

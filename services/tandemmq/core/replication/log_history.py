@@ -184,7 +184,8 @@ class ReplicatedLog(Protocol):
 # | run        | starts of this disk, this one included                                                    |
 # | cluster, brokerName, brokerId | whose disk it is                                                       |
 # | promised   | epoch and diskId of the master that is promised to be followed next, if it begins         |
-# | replicas   | by broker id: diskId, run, epoch, endOffset, metadata (host:port), left (stopped in order) |
+# | replicas   | by broker id: diskId, run, epoch, endOffset, metadata (host:port), left (stopped in       |
+# |            | order), masterEpoch (the greatest in which it was master; 0: never)                       |
 
 REPLICA_FILE: Final = "replica.json"
 REPLICAS_MAX: Final = 64
@@ -258,6 +259,7 @@ class ReplicaRecord:
                     "endOffset": memory.end_offset,
                     "metadata": memory.metadata_endpoint,
                     "left": memory.left,
+                    "masterEpoch": memory.master_epoch,
                 }
                 for memory in self.replicas
             },
@@ -284,6 +286,8 @@ class ReplicaRecord:
                         epoch=int(memory["epoch"]),
                         metadata_endpoint=str(memory["metadata"]),
                         left=bool(memory["left"]),
+                        # An earlier version knew roles by their ids.
+                        master_epoch=int(memory.get("masterEpoch", -1)),
                     )
                     for broker_id, memory in document["replicas"].items()
                 ),
