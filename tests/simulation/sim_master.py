@@ -104,6 +104,7 @@ class SimMaster:
             store=self.store,
             recovering=self._recovering,
             superseded=self.superseded,
+            is_master=True,
         )
         self._members = GroupMembers(identity, view=lambda: self._registration.view, stated_master="")
         self._recovery = GroupRecovery(

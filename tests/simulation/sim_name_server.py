@@ -19,7 +19,6 @@ from tandemmq.core.metadata.metadata_store import DataVersion
 from tandemmq.core.routing.group_memory import GroupMemory
 from tandemmq.core.routing.route_table import HeartbeatStatus, RegistrationRefused, RouteTable
 from tandemmq.core.routing.values import (
-    MASTER_ID,
     BrokerEndpoints,
     BrokerIdentity,
     RegisteredBroker,
@@ -124,7 +123,7 @@ class SimNameServer:
         route = self._table.route(topic)
         if route is None:
             return None
-        endpoints = route.brokers[0].endpoints.get(MASTER_ID)
+        endpoints = route.brokers[0].master
         return None if endpoints is None else endpoints.client
 
     def routed_hosts(self, topic: str) -> list[str]:
@@ -193,6 +192,7 @@ class BrokerRegistration:
     store: MessageStore
     recovering: Callable[[], str]
     superseded: Callable[[str], None]
+    is_master: bool
     members: tuple[RegisteredBroker, ...] = ()
     """The live brokers, as the NameServer last said."""
     announced: bool = False
@@ -272,7 +272,7 @@ class BrokerRegistration:
             endpoints=BrokerEndpoints(
                 client="" if self.recovering() else host,
                 metadata=self.metadata_endpoint,
-                ha=f"{host}:{HA_PORT}" if self.identity.is_master and not self.recovering() else "",
+                ha=f"{host}:{HA_PORT}" if self.is_master and not self.recovering() else "",
             ),
             incarnation=self.process.started_wall_ms,
             liveness_timeout_ms=LIVENESS_TIMEOUT_MS,
@@ -292,6 +292,7 @@ class BrokerRegistration:
             end_offset=self.store.dispatched_offset,
             known_replicas=self.replica.replicas,
             recovering=self.recovering(),
+            is_master=self.is_master,
         )
         await self._ask(lambda plane: plane.register(registration))
 

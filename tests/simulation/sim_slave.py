@@ -66,6 +66,7 @@ class SimSlave:
             store=self.store,
             recovering=lambda: "",
             superseded=lambda reason: None,
+            is_master=False,
         )
         self._members = GroupMembers(identity, view=lambda: self._registration.view, stated_master="")
 

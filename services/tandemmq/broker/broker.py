@@ -450,6 +450,7 @@ class Broker:
             end_offset=self.end_offset,
             known_replicas=parts.member.replicas,
             recovering=parts.role.waits_for,
+            is_master=parts.role.is_master,
         )
 
     def _endpoints(self) -> BrokerEndpoints:

@@ -10,7 +10,7 @@ from typing import Final
 
 from tandemmq.broker.slave.follower import MasterAddress
 from tandemmq.core.clock import Clock
-from tandemmq.core.routing.values import MASTER_ID, BrokerIdentity, RegisteredBroker, parse_address
+from tandemmq.core.routing.values import BrokerIdentity, RegisteredBroker, parse_address
 from tandemmq.service.name_server_link import ClusterView
 
 __all__ = ["GroupMembers", "PeerProbe", "PeerProbes", "ProbeTarget", "probe_targets"]
@@ -27,11 +27,16 @@ class GroupMembers:
 
     def master_address(self) -> MasterAddress | None:
         """Where the master is followed; None while nobody says."""
-        registered = self._by_id().get(MASTER_ID)
+        registered = self._master()
         metadata = registered.endpoints.metadata or None if registered is not None else None
         ha = self._stated_master or (registered.endpoints.ha if registered is not None else "")
         disk_id = registered.disk_id if registered is not None else ""
         return MasterAddress(ha=ha, metadata=metadata, disk_id=disk_id) if ha else None
+
+    def _master(self) -> RegisteredBroker | None:
+        """Whoever registered as master, and never ourselves; one that serves before one that recovers."""
+        masters = [broker for broker in self.registered() if broker.is_master and broker.identity != self._identity]
+        return max(masters, key=lambda broker: (not broker.recovering, broker.role_epoch), default=None)
 
     def master_metadata(self) -> str | None:
         """The master's metadata plane."""
@@ -109,7 +114,7 @@ def probe_targets(
         if (member.cluster, member.broker_name) != (identity.cluster, identity.broker_name) or member == identity:
             continue
         peer = f"{member.broker_name}:{member.broker_id}"
-        if member.broker_id == MASTER_ID and broker.endpoints.ha:
+        if broker.is_master and broker.endpoints.ha:
             targets.append(ProbeTarget(peer, "ha", broker.endpoints.ha))
         if broker.endpoints.metadata:
             targets.append(ProbeTarget(peer, "metadata", broker.endpoints.metadata))

@@ -124,6 +124,10 @@ class Role(Protocol):
         """How far the master's log is ahead of ours."""
 
     @property
+    def is_master(self) -> bool:
+        """It is its group's master, or is about to be; else it follows."""
+
+    @property
     def holds_copies(self) -> bool:
         """Its tables and leases are copies of its master's."""
 

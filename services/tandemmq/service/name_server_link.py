@@ -29,7 +29,6 @@ from tandemmq.core.clock import Clock
 from tandemmq.core.metadata.metadata_store import DataVersion
 from tandemmq.core.routing.route_table import merge_snapshots
 from tandemmq.core.routing.values import (
-    MASTER_ID,
     BrokerIdentity,
     GroupMemoryAnswer,
     RegisteredBroker,
@@ -86,7 +85,7 @@ class Registrant(Protocol):
 
     @property
     def identity(self) -> BrokerIdentity:
-        """Who it is; another id after a role switch."""
+        """Who it is."""
 
     @property
     def incarnation(self) -> int:
@@ -400,9 +399,15 @@ class NameServerLinks:
         if self._registrant is None:
             return None
         group = self._registrant.identity
-        wanted = BrokerIdentity(group.cluster, group.broker_name, MASTER_ID)
         return next(
-            (broker for broker in self._view.brokers if broker.identity == wanted and not broker.recovering), None
+            (
+                broker
+                for broker in self._view.brokers
+                if (broker.identity.cluster, broker.identity.broker_name) == (group.cluster, group.broker_name)
+                and broker.is_master
+                and not broker.recovering
+            ),
+            None,
         )
 
 

@@ -13,6 +13,7 @@ from tandemmq.core.metadata.metadata_store import DataVersion
 from tandemmq.core.metadata.topic_table import topic_name_problem
 from tandemmq.core.routing.route_table import QueuePermission, QueueRow, RegistrationRefused, queue_rows
 from tandemmq.core.routing.values import (
+    MASTER_ID,
     AddressScheme,
     BrokerData,
     BrokerEndpoints,
@@ -39,6 +40,7 @@ __all__ = [
     "client_id_problem",
     "identity_message",
     "identity_value",
+    "is_master_value",
     "memory_message",
     "memory_value",
     "message_queue",
@@ -60,6 +62,8 @@ _SUPERSEDED: Final = "superseded: "
 # What a broker waits for is a sentence.
 _RECOVERING_CHARACTERS_MAX: Final = 400
 _ENDPOINT_CHARACTERS_MAX: Final = 300
+# A group's master_id while it has none.
+_NO_MASTER: Final = -1
 # The end of the year 9999, the last that a Timestamp takes.
 _TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 
@@ -108,6 +112,7 @@ def registration_message(registration: Registration) -> pb.RegisterBrokerRequest
         end_offset=registration.end_offset,
         known_replicas=[replica_message(replica) for replica in registration.known_replicas],
         recovering=registration.recovering[:_RECOVERING_CHARACTERS_MAX],
+        role=_role_message(is_master=registration.is_master),
     )
 
 
@@ -136,7 +141,19 @@ def registration_value(message: pb.RegisterBrokerRequest) -> Registration:
         end_offset=message.end_offset,
         known_replicas=tuple(_replica_value(replica) for replica in message.known_replicas),
         recovering=message.recovering[:_RECOVERING_CHARACTERS_MAX],
+        is_master=is_master_value(message),
     )
+
+
+def _role_message(*, is_master: bool) -> pb.BrokerRole:
+    return pb.BROKER_ROLE_MASTER if is_master else pb.BROKER_ROLE_SLAVE
+
+
+def is_master_value(message: pb.RegisterBrokerRequest | pb.RegisteredBroker) -> bool:
+    """Its role; by the id where an older version does not tell it, or a newer one tells what we do not know."""
+    if message.role in (pb.BROKER_ROLE_MASTER, pb.BROKER_ROLE_SLAVE):
+        return message.role == pb.BROKER_ROLE_MASTER
+    return message.identity.broker_id == MASTER_ID
 
 
 def refusal_text(refused: RegistrationRefused) -> str:
@@ -160,6 +177,7 @@ def replica_message(replica: ReplicaMemory) -> pb.ReplicaMemory:
         metadata_endpoint=replica.metadata_endpoint,
         left=replica.left,
         live=replica.live,
+        master_epoch=replica.master_epoch,
     )
     message.last_seen_time.FromMilliseconds(replica.last_seen_wall_ms)
     return message
@@ -191,6 +209,8 @@ def broker_message(broker: RegisteredBroker, *, last_seen_wall_ms: int) -> pb.Re
         epoch=broker.epoch,
         end_offset=broker.end_offset,
         recovering=broker.recovering,
+        role=_role_message(is_master=broker.is_master),
+        role_epoch=broker.role_epoch,
     )
     message.last_seen_time.FromMilliseconds(last_seen_wall_ms)
     return message
@@ -207,6 +227,8 @@ def broker_value(message: pb.RegisteredBroker) -> RegisteredBroker:
         message.epoch,
         message.end_offset,
         message.recovering,
+        is_master_value(message),
+        message.role_epoch if message.HasField("role_epoch") else message.epoch,
     )
 
 
@@ -244,6 +266,8 @@ def route_value(message: pb.TopicRoute) -> TopicRoute:
                 group.broker_name,
                 # Maps have no order on the wire.
                 {broker_id: _endpoints_value(group.endpoints[broker_id]) for broker_id in sorted(group.endpoints)},
+                _master_id_value(group),
+                group.epoch,
             )
             for group in message.brokers
         ),
@@ -282,7 +306,14 @@ def _group_message(group: BrokerData) -> pb.BrokerData:
         cluster=group.cluster,
         broker_name=group.broker_name,
         endpoints={broker_id: _endpoints_message(where) for broker_id, where in group.endpoints.items()},
+        master_id=_NO_MASTER if group.master_id is None else group.master_id,
+        epoch=group.epoch,
     )
+
+
+def _master_id_value(group: pb.BrokerData) -> int | None:
+    master_id = group.master_id if group.HasField("master_id") else MASTER_ID
+    return master_id if master_id in group.endpoints else None
 
 
 def _endpoints_message(endpoints: BrokerEndpoints) -> pb.BrokerEndpoints:
@@ -306,6 +337,7 @@ def _replica_value(message: pb.ReplicaMemory) -> ReplicaMemory:
         last_seen_wall_ms=min(max(message.last_seen_time.ToMilliseconds(), 0), _TIMESTAMP_MS_MAX),
         left=message.left,
         live=message.live,
+        master_epoch=message.master_epoch if message.HasField("master_epoch") else -1,
     )
 
 
@@ -378,7 +410,7 @@ def rows_or_problem(route: Callable[[str], TopicRoute | None], topic: str) -> li
     rows = queue_rows(found)
     if not rows:
         # The two causes have different remedies, so the text tells them apart; the code is the same for clients.
-        has_master = any(0 in group.endpoints for group in found.brokers)
+        has_master = any(group.master is not None for group in found.brokers)
         reason = "permits neither reading nor writing" if has_master else "has no live master"
         return definition.Status(code=_Code.TOPIC_NOT_FOUND, message=f"topic {topic} {reason}")
     return rows

@@ -63,6 +63,7 @@ class MasterRole:
     holds. `seat` is of a group that fails over; with `holds_all` it begins the seat's epoch and asks nobody."""
 
     change_refusal: Final = None
+    is_master: Final = True
     holds_copies: Final = False
     has_master: Final = True
     lag_bytes: Final = 0

@@ -111,6 +111,8 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
                 epoch=request.epoch,
                 end_offset=request.range.end_offset,
                 metadata_endpoint=request.metadata_endpoint,
+                # It follows us. What it was before others know.
+                master_epoch=0,
             ),
             tail=LogRange(request.range.start_offset, request.range.end_offset),
             digest=request.digest,

@@ -374,6 +374,7 @@ class Follower:
                         epoch=history.last_epoch,
                         end_offset=tail.end_offset,
                         metadata_endpoint=peer.endpoint,
+                        master_epoch=history.last_epoch,
                     )
                 )
                 # Another master may have been promised a later epoch meanwhile. Nothing is awaited from here until the

@@ -31,6 +31,7 @@ class SlaveRole:
 
     client_refusal: Final = "this broker is a slave; its master takes and gives messages"
     change_refusal: Final = "this broker is a slave; make the change on its master"
+    is_master: Final = False
     holds_copies: Final = True
     recovery: Final = None
     waits_for: Final = ""

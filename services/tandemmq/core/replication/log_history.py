@@ -185,7 +185,8 @@ class ReplicatedLog(Protocol):
 # | cluster, brokerName, brokerId | whose disk it is                                                       |
 # | promised   | epoch and diskId of the master that is promised to be followed next, if it begins         |
 # | recordEpoch | greatest epoch of the group's record that this disk has seen; absent: never one          |
-# | replicas   | by broker id: diskId, run, epoch, endOffset, metadata (host:port), left (stopped in order) |
+# | replicas   | by broker id: diskId, run, epoch, endOffset, metadata (host:port), left (stopped in       |
+# |            | order), masterEpoch (the greatest in which it was master; 0: never)                       |
 
 REPLICA_FILE: Final = "replica.json"
 REPLICAS_MAX: Final = 64
@@ -262,6 +263,7 @@ class ReplicaRecord:
                     "endOffset": memory.end_offset,
                     "metadata": memory.metadata_endpoint,
                     "left": memory.left,
+                    "masterEpoch": memory.master_epoch,
                 }
                 for memory in self.replicas
             },
@@ -288,6 +290,8 @@ class ReplicaRecord:
                         epoch=int(memory["epoch"]),
                         metadata_endpoint=str(memory["metadata"]),
                         left=bool(memory["left"]),
+                        # An earlier version knew roles by their ids.
+                        master_epoch=int(memory.get("masterEpoch", -1)),
                     )
                     for broker_id, memory in document["replicas"].items()
                 ),

@@ -7,6 +7,8 @@ may be new or an old copy, so it asks who cannot have been replaced with it. Hen
 - What is known of a disk comes from its own words; others' words fill in what was not heard: of two, the greater run
   counts, then the greater end of the log. Epochs never go back.
 - The words of a broker that recovers take nothing away: an old copy of a disk must not become its own witness.
+- A slave's epoch is that of a master it followed. So each disk has a second one: in which it was master itself. Who
+  asks for a later master is told of those only.
 - A goodbye changes an entry and never removes it. Only an operator does (`forget`), or a bound: the entry that is
   dropped first is the one that left longest ago, then the one that was not heard of for the longest time, and a live
   one never before a dead one. "Longest ago" is the order in which news came, so no clock decides.
@@ -69,6 +71,7 @@ class GroupMemoryImage:
                     "metadata": replica.metadata_endpoint,
                     "lastSeenTime": replica.last_seen_wall_ms,
                     "left": replica.left,
+                    "masterEpoch": replica.master_epoch,
                 }
                 for (cluster, broker_name), replica in self.replicas
             ],
@@ -109,6 +112,8 @@ class GroupMemory:
                     metadata_endpoint=entry["metadata"],
                     last_seen_wall_ms=entry["lastSeenTime"],
                     left=entry["left"],
+                    # An earlier version knew roles by their ids.
+                    master_epoch=entry.get("masterEpoch", -1),
                 )
                 memory._put((entry["cluster"], entry["brokerName"]), replica)
         except (ValueError, KeyError, TypeError) as error:
@@ -129,10 +134,10 @@ class GroupMemory:
         return by_id.get(identity.broker_id, {}).get(disk_id)
 
     def later_master(self, identity: BrokerIdentity, disk_id: str, epoch: int) -> ReplicaMemory | None:
-        """The disk of the greatest epoch above `epoch` that a broker of this id had on another disk."""
-        by_id = self._groups.get((identity.cluster, identity.broker_name), {})
-        others = [each for each in by_id.get(identity.broker_id, {}).values() if each.disk_id != disk_id]
-        return max((each for each in others if each.epoch > epoch), key=lambda each: each.epoch, default=None)
+        """The disk that was the group's master in the greatest epoch above `epoch`, under any id; never `disk_id`."""
+        others = (each for each in self.replicas((identity.cluster, identity.broker_name)) if each.disk_id != disk_id)
+        later = [each for each in others if each.master_epoch > epoch]
+        return max(later, key=lambda each: each.master_epoch, default=None)
 
     def image(self) -> GroupMemoryImage:
         return GroupMemoryImage(self.made_wall_ms, tuple(self._all()))
@@ -149,6 +154,7 @@ class GroupMemory:
                 now,
                 run=max(told.run, known.run),
                 epoch=max(told.epoch, known.epoch),
+                master_epoch=max(told.master_epoch, known.master_epoch),
                 end_offset=told.end_offset if is_final else max(told.end_offset, known.end_offset),
                 metadata_endpoint=told.metadata_endpoint or known.metadata_endpoint,
             )
@@ -165,6 +171,7 @@ class GroupMemory:
         now = replace(
             base,
             epoch=max(told.epoch, known.epoch),
+            master_epoch=max(told.master_epoch, known.master_epoch),
             metadata_endpoint=base.metadata_endpoint or known.metadata_endpoint or told.metadata_endpoint,
             last_seen_wall_ms=max(told.last_seen_wall_ms, known.last_seen_wall_ms),
         )

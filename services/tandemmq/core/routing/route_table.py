@@ -6,8 +6,12 @@ Theory of operation. Mirrors RocketMQ's RouteInfoManager, but a dead process nev
   address; an earlier one cannot push out a live later one, so two masters with one id do not take turns. A process on
   another disk is another replica and waits until the live one has gone. Wall clocks decide nothing, except between
   brokers of an older version, which know no disk: there the later incarnation counts.
-- A master is superseded when its epoch is lower than one that its id had on another disk. It is refused, and its
-  heartbeats say so, because it may not have noticed (`GroupMemory` outlives the members).
+- Who is master a member says when it registers; its id says nothing. A group has one: of two that serve, the one that
+  registered in the greater epoch. The other stays listed, as no master, until it registers as a slave. An epoch has
+  one master, so a second id that registers in it is refused.
+- A master is superseded when its epoch is lower than one in which another disk of its group was master. It is refused,
+  and its heartbeats say so, because it may not have noticed (`GroupMemory` outlives the members). So an older master
+  never takes the route back. The epoch of a slave supersedes nobody: it comes from a master, who speaks for himself.
 - A member that recovers is listed and is in no route: its topic table is not the group's, and it has no HA address.
 - A member lives until it leaves, its heartbeat stream breaks, or it is silent for its liveness timeout. Only the stream
   that carried its last heartbeat counts, so the end of a stream that it has replaced is no loss.
@@ -23,12 +27,13 @@ state.
 Clients get one row for each queue of each group that can serve it now, as in RocketMQ 5's RouteActivity, with two
 differences that their own mistakes call for. Only the master's rows are listed: Go and Rust choose among all rows
 without looking at the broker id, and would send to a slave. And only what the topic really permits is listed, because
-the same clients do not look at the permission.
+the same clients do not look at the permission. Others send to broker id 0 only, so clients are told that id, whichever
+the master has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
@@ -41,7 +46,6 @@ from tandemmq.core.routing.values import (
     PERMISSION_WRITE,
     Address,
     BrokerData,
-    BrokerEndpoints,
     BrokerIdentity,
     QueueData,
     RegisteredBroker,
@@ -99,6 +103,7 @@ class QueueRow:
     queue_id: int
     permission: QueuePermission
     broker_name: str
+    # As clients are told it: always `MASTER_ID`.
     broker_id: int
     address: Address
     # Message types that may be sent to it, for example ("NORMAL",).
@@ -111,7 +116,7 @@ def queue_rows(route: TopicRoute) -> list[QueueRow]:
     Empty when no group has a live master, or none permits anything. Go compares routes by position, and a queue id 0
     exists for each broker because Node reads no other.
     """
-    masters = {group.broker_name: group.endpoints.get(MASTER_ID) for group in route.brokers}
+    masters = {group.broker_name: group.master for group in route.brokers}
     rows = []
     for queues in route.queues:
         master = masters.get(queues.broker_name)
@@ -132,14 +137,12 @@ def external_route(route: TopicRoute) -> TopicRoute:
 
 
 def _external_group(group: BrokerData) -> BrokerData:
-    return replace(
-        group,
-        endpoints={
-            broker_id: replace(endpoints, client=endpoints.client_external)
-            for broker_id, endpoints in group.endpoints.items()
-            if endpoints.client_external
-        },
-    )
+    external = {
+        broker_id: replace(endpoints, client=endpoints.client_external)
+        for broker_id, endpoints in group.endpoints.items()
+        if endpoints.client_external
+    }
+    return replace(group, endpoints=external, master_id=group.master_id if group.master_id in external else None)
 
 
 def accepted_message_types(message_type: str) -> tuple[str, ...]:
@@ -222,6 +225,8 @@ class _Member:
     broker: RegisteredBroker
     liveness_timeout_ms: int
     last_seen_ms: int
+    # What it said itself; `broker` is a master only while no other one is.
+    says_master: bool
     # Stream of its last heartbeat; None before the first.
     connection: int | None = None
 
@@ -238,6 +243,8 @@ class _TableOrigin:
     broker_id: int
     incarnation: int
     data_version: DataVersion
+    # False for a slave that stands in.
+    is_master: bool
 
 
 @dataclass(slots=True)
@@ -252,8 +259,14 @@ class _Group:
 
     @property
     def master(self) -> RegisteredBroker | None:
-        member = self.members.get(MASTER_ID)
-        return member.broker if member is not None else None
+        """The master; while none serves, one that recovers."""
+        return _master_of(member.broker for member in self.members.values())
+
+    @property
+    def serving_master(self) -> RegisteredBroker | None:
+        """The master that routes name."""
+        master = self.master
+        return master if master is not None and not master.recovering else None
 
     @property
     def serving_ids(self) -> list[int]:
@@ -265,11 +278,23 @@ class _Group:
         serving_ids = self.serving_ids
         if broker_id not in serving_ids:
             return False
-        if broker_id == MASTER_ID:
-            return True
-        # The smallest is the master if that serves.
+        master = self.serving_master
+        if master is not None:
+            return master.identity.broker_id == broker_id
         is_stand_in = broker_id == serving_ids[0]
-        return is_stand_in and (self.origin is None or self.origin.broker_id == broker_id)
+        return is_stand_in and (
+            self.origin is None or (self.origin.broker_id == broker_id and not self.origin.is_master)
+        )
+
+    def settle_roles(self) -> None:
+        """A master gives way to a newer one: one that serves until it registers again, one that recovers meanwhile."""
+        master = self.serving_master
+        for member in self.members.values():
+            broker = member.broker
+            is_claim = member.says_master if broker.recovering else broker.is_master
+            is_master = is_claim and (master is None or broker is master or broker.role_epoch > master.role_epoch)
+            if is_master is not broker.is_master:
+                member.broker = replace(broker, is_master=is_master)
 
 
 class RouteTable:
@@ -303,9 +328,9 @@ class RouteTable:
         group = self._groups.get(identity.broker_name) or _Group(identity.cluster)
         current = group.members.get(identity.broker_id)
         broker = _broker_of(registration)
-        refused = self._superseded(broker) or _contradiction(broker, group, current)
+        refused = (self._superseded(broker) if broker.is_master else None) or _contradiction(broker, group, current)
         if refused is not None:
-            is_stale = current is not None and identity.is_master and current.broker.epoch > broker.epoch
+            is_stale = current is not None and broker.is_master and current.broker.epoch > broker.epoch
             # Also on the same disk, which is then a copy: whoever serves in an earlier epoch has to stop.
             return replace(refused, is_superseded=refused.is_superseded or (is_stale and not broker.recovering))
         is_new = current is None or not _is_same_process(current.broker, broker)
@@ -313,10 +338,12 @@ class RouteTable:
         if current is not None and is_new:
             replaced.append(current.broker)
         connection = current.connection if current is not None and not is_new else None
-        group.members[identity.broker_id] = _Member(broker, registration.liveness_timeout_ms, now_ms, connection)
+        member = _Member(broker, registration.liveness_timeout_ms, now_ms, registration.is_master, connection)
+        group.members[identity.broker_id] = member
         self._groups[identity.broker_name] = group
+        group.settle_roles()
         is_table_changed = self._take_topics(group, registration)
-        is_change = bool(replaced) or is_table_changed or current is None or current.broker != broker
+        is_change = bool(replaced) or is_table_changed or current is None or current.broker != member.broker
         if is_change:
             self._revision += 1
         self._remember_registration(registration, replaced, wall_ms=wall_ms)
@@ -354,7 +381,7 @@ class RouteTable:
         self._remember(member.broker, wall_ms=wall_ms)
         is_table_known = member.broker.data_version == data_version
         status = HeartbeatStatus.ACCEPTED if is_table_known else HeartbeatStatus.TABLE_UNKNOWN
-        refused = self._superseded(member.broker)
+        refused = self._superseded(member.broker) if member.says_master else None
         return HeartbeatAnswer(status, group.master, is_change, refused.reason if refused is not None else "")
 
     def unregister(
@@ -493,6 +520,7 @@ class RouteTable:
             end_offset=broker.end_offset,
             metadata_endpoint=broker.endpoints.metadata,
             last_seen_wall_ms=wall_ms,
+            master_epoch=broker.epoch if broker.is_master else 0,
         )
         group = (identity.cluster, identity.broker_name)
         self.memory.told_of_itself(group, told, is_recovering=bool(broker.recovering))
@@ -500,22 +528,31 @@ class RouteTable:
     def _superseded(self, broker: RegisteredBroker) -> RegistrationRefused | None:
         """A master that another one has followed, on another disk; one that recovers is about to learn it anyway."""
         identity = broker.identity
-        if not identity.is_master or not broker.disk_id or broker.recovering:
+        if broker.recovering:
             return None
         later = self.memory.later_master(identity, broker.disk_id, broker.epoch)
         if later is None:
             return None
+        if not broker.disk_id and (not later.live or later.broker_id == identity.broker_id):
+            # Of an older version, which counts no epochs: it gives way only to a master that is there.
+            return None
         return RegistrationRefused(
-            f"{identity.broker_name} had a master of epoch {later.epoch} on disk {later.disk_id}, last at "
-            f"{later.metadata_endpoint or 'an unknown address'}; disk {broker.disk_id} knows epoch {broker.epoch} "
-            f"only. If that disk is gone for good, give it up with `tandemmq broker accept-loss`",
+            f"{identity.broker_name} had a master of epoch {later.master_epoch} on disk {later.disk_id} of id "
+            f"{later.broker_id}, last at {later.metadata_endpoint or 'an unknown address'}; disk "
+            f"{broker.disk_id or 'without an id'} of id {identity.broker_id} knows epoch {broker.epoch} only. If that "
+            f"disk is gone for good, give it up with `tandemmq broker accept-loss`",
             is_superseded=True,
         )
 
     def _take_topics(self, group: _Group, registration: Registration) -> bool:
         """Makes the registrant's topic table the group's, if it is its turn; True if that changed anything."""
         identity = registration.identity
-        origin = _TableOrigin(identity.broker_id, registration.incarnation, registration.data_version)
+        origin = _TableOrigin(
+            identity.broker_id,
+            registration.incarnation,
+            registration.data_version,
+            is_master=group.serving_master is not None,
+        )
         if not group.takes_table_of(identity.broker_id) or group.origin == origin:
             return False
         topics = {queues.topic: _queue_data(identity.broker_name, queues) for queues in registration.topics}
@@ -536,16 +573,15 @@ class RouteTable:
         self.memory.gone(broker.identity, broker.disk_id)
         group = self._groups[broker.identity.broker_name]
         del group.members[broker.identity.broker_id]
+        group.settle_roles()
         if not group.members:
             del self._groups[broker.identity.broker_name]
         self._revision += 1
 
     def _broker_data(self, broker_name: str) -> BrokerData:
         group = self._groups[broker_name]
-        endpoints: dict[int, BrokerEndpoints] = {
-            broker_id: group.members[broker_id].broker.endpoints for broker_id in group.serving_ids
-        }
-        return BrokerData(group.cluster, broker_name, endpoints)
+        members = [group.members[broker_id].broker for broker_id in group.serving_ids]
+        return _group_data(group.cluster, broker_name, members)
 
     def _route(self, topic: str, groups: Mapping[str, BrokerData]) -> TopicRoute:
         """`groups` are those that serve the topic, in order of their names."""
@@ -598,7 +634,27 @@ def _broker_of(registration: Registration) -> RegisteredBroker:
         registration.epoch,
         registration.end_offset,
         registration.recovering,
+        registration.is_master,
+        role_epoch=registration.epoch,
     )
+
+
+def _group_data(cluster: str, broker_name: str, members: Sequence[RegisteredBroker]) -> BrokerData:
+    """`members` are those that serve, by their ids."""
+    master = _master_of(members)
+    endpoints = {member.identity.broker_id: member.endpoints for member in members}
+    if master is None:
+        return BrokerData(cluster, broker_name, endpoints, None)
+    return BrokerData(cluster, broker_name, endpoints, master.identity.broker_id, master.role_epoch)
+
+
+def _master_of(members: Iterable[RegisteredBroker]) -> RegisteredBroker | None:
+    """Of those that registered as master one that serves, and there the one of the greatest epoch.
+
+    Two in one epoch have met different NameServers. Then the smaller id counts, so that everybody sees the same one.
+    """
+    claims = [member for member in members if member.is_master]
+    return max(claims, key=lambda each: (not each.recovering, each.role_epoch, -each.identity.broker_id), default=None)
 
 
 def _is_same_process(one: RegisteredBroker, other: RegisteredBroker) -> bool:
@@ -620,6 +676,8 @@ def _contradiction(broker: RegisteredBroker, group: _Group, current: _Member | N
         return RegistrationRefused(
             f"{identity.broker_name} is alive in cluster {group.cluster}; a broker name belongs to one cluster"
         )
+    if (same_epoch := _other_of_its_epoch(broker, group)) is not None:
+        return same_epoch
     if current is None or _is_same_process(current.broker, broker):
         return None
     live = current.broker
@@ -649,6 +707,19 @@ def _contradiction(broker: RegisteredBroker, group: _Group, current: _Member | N
     return None
 
 
+def _other_of_its_epoch(broker: RegisteredBroker, group: _Group) -> RegistrationRefused | None:
+    master, identity = group.serving_master, broker.identity
+    if master is None or not broker.is_master or broker.recovering or master.role_epoch != broker.epoch:
+        return None
+    if master.identity == identity or (_is_same_address(master, broker) and not _on_different_disks(master, broker)):
+        return None
+    return RegistrationRefused(
+        f"{identity.broker_name} has a master of epoch {broker.epoch}: id {master.identity.broker_id} at "
+        f"{master.endpoints.client}; an epoch has one master, and the process at {broker.endpoints.client} with id "
+        f"{identity.broker_id} has to begin a later one or to be its slave"
+    )
+
+
 def _drop_former_role(group: _Group, broker: RegisteredBroker) -> list[RegisteredBroker]:
     """Takes out the registrant's entry under another id: a master that became a slave, or the reverse."""
     former = [
@@ -672,18 +743,19 @@ def _drop_former_role(group: _Group, broker: RegisteredBroker) -> list[Registere
 def merge_snapshots(snapshots: Sequence[RouteSnapshot], *, revision: int) -> RouteSnapshot:
     """The union of `snapshots`, ordered from stalest to freshest by the caller.
 
-    Of two processes with one identity the later one counts; a group's queues are those of the freshest snapshot in
-    which the group serves, as a whole, so that a deleted topic does not linger.
+    Of two processes with one identity the later one counts, and of two registrations of one process that of the greater
+    epoch. A group's queues are those of the freshest snapshot in which the group serves, and under no older master, as
+    a whole, so that a deleted topic does not linger.
     """
     if len(snapshots) == 1:
         return replace(snapshots[0], revision=revision)
     brokers = _merged_brokers(snapshots)
     groups = _groups(brokers)
     source = {
-        broker.identity.broker_name: index
+        name: index
         for index, snapshot in enumerate(snapshots)
-        for broker in snapshot.brokers
-        if not broker.recovering and broker.identity.broker_name in groups
+        for name, group in _groups({broker.identity: broker for broker in snapshot.brokers}).items()
+        if name in groups and not (group.master_id is not None and group.epoch < groups[name].epoch)
     }
     queues: dict[str, dict[str, QueueData]] = {}
     order_topic_confs: dict[str, str] = {}
@@ -702,20 +774,33 @@ def _merged_brokers(snapshots: Sequence[RouteSnapshot]) -> dict[BrokerIdentity, 
     for snapshot in snapshots:
         for broker in snapshot.brokers:
             known = brokers.get(broker.identity)
-            if known is None or not known.is_later_than(broker):
+            if known is None or not _outdates(known, broker):
                 brokers[broker.identity] = broker
+    groups = _groups(brokers)
+    for identity, broker in brokers.items():
+        group = groups.get(identity.broker_name)
+        if group is None or group.master_id in (None, identity.broker_id):
+            continue
+        if broker.is_master and broker.role_epoch <= group.epoch:
+            brokers[identity] = replace(broker, is_master=False)
     return brokers
 
 
+def _outdates(known: RegisteredBroker, fresher: RegisteredBroker) -> bool:
+    """Whether what a staler snapshot says of a broker counts all the same."""
+    if not _is_same_process(known, fresher):
+        return bool(known.is_later_than(fresher))
+    # Nobody becomes a master without a later epoch, so in one epoch the slave is the later one.
+    return (known.role_epoch, not known.is_master) > (fresher.role_epoch, not fresher.is_master)
+
+
 def _groups(brokers: Mapping[BrokerIdentity, RegisteredBroker]) -> dict[str, BrokerData]:
-    members: dict[str, dict[int, BrokerEndpoints]] = {}
-    clusters: dict[str, str] = {}
+    """The groups in which somebody serves."""
+    members: dict[str, list[RegisteredBroker]] = {}
     for identity in sorted(brokers):
-        if brokers[identity].recovering:
-            continue
-        members.setdefault(identity.broker_name, {})[identity.broker_id] = brokers[identity].endpoints
-        clusters[identity.broker_name] = identity.cluster
-    return {name: BrokerData(clusters[name], name, members[name]) for name in members}
+        if not brokers[identity].recovering:
+            members.setdefault(identity.broker_name, []).append(brokers[identity])
+    return {name: _group_data(each[-1].identity.cluster, name, each) for name, each in members.items()}
 
 
 def _route(

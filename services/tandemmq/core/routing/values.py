@@ -32,7 +32,7 @@ __all__ = [
     "parse_address",
 ]
 
-# The broker id of a group's master; slaves are above.
+# The broker id of a group's master for clients, which send to no other; and of one whose version does not tell roles.
 MASTER_ID: Final = 0
 
 # Bits of a queue's permission (RocketMQ's PermName).
@@ -47,12 +47,8 @@ class BrokerIdentity:
     cluster: str
     # Name of the broker group: a master and its slaves.
     broker_name: str
+    # Its own for good; the role changes.
     broker_id: int
-
-    @property
-    def is_master(self) -> bool:
-        """True for the member whose queues take messages."""
-        return self.broker_id == MASTER_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +99,12 @@ class ReplicaMemory:
     left: bool = False
     # Registered now with the NameServer that tells this.
     live: bool = False
+    # Greatest epoch in which it was, or wanted to be, its group's master; 0: never. Below 0: not told, goes by its id.
+    master_epoch: int = -1
+
+    def __post_init__(self) -> None:
+        if self.master_epoch < 0:
+            object.__setattr__(self, "master_epoch", self.epoch if self.broker_id == MASTER_ID else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,12 @@ class Registration:
     known_replicas: tuple[ReplicaMemory, ...] = ()
     # What it waits for before it serves; empty when it serves.
     recovering: str = ""
+    # It is its group's master, or recovers to be it. None: not told, goes by its id.
+    is_master: bool = None  # type: ignore[assignment]  # a bool from here on
+
+    def __post_init__(self) -> None:
+        if self.is_master is None:
+            object.__setattr__(self, "is_master", self.identity.broker_id == MASTER_ID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +162,17 @@ class RegisteredBroker:
     end_offset: int = field(default=0, compare=False)
     # What it waits for before it serves; it is in no route until then.
     recovering: str = ""
+    # It registered as its group's master, and no newer master did. None: not told, goes by its id.
+    is_master: bool = None  # type: ignore[assignment]  # a bool from here on
+    # The epoch in which it registered. `epoch` moves on: a former master that follows already is in its successor's
+    # before it has registered as a slave. Below 0: not told, is `epoch`.
+    role_epoch: int = -1
+
+    def __post_init__(self) -> None:
+        if self.is_master is None:
+            object.__setattr__(self, "is_master", self.identity.broker_id == MASTER_ID)
+        if self.role_epoch < 0:
+            object.__setattr__(self, "role_epoch", self.epoch)
 
     def is_later_than(self, other: RegisteredBroker) -> bool | None:
         """Whether this is the later of two processes with one identity; None if that cannot be told, or is one process.
@@ -187,6 +206,19 @@ class BrokerData:
     cluster: str
     broker_name: str
     endpoints: Mapping[int, BrokerEndpoints]
+    # The master among them; None: there is none. Below 0: not told, goes by the ids.
+    master_id: int | None = -1
+    # The master's; 0 without one.
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        if self.master_id is not None and self.master_id < 0:
+            object.__setattr__(self, "master_id", MASTER_ID if MASTER_ID in self.endpoints else None)
+
+    @property
+    def master(self) -> BrokerEndpoints | None:
+        """Where the master is; None: there is none."""
+        return self.endpoints.get(self.master_id) if self.master_id is not None else None
 
 
 @dataclass(frozen=True, slots=True)

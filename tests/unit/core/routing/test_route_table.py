@@ -315,6 +315,8 @@ def test_epoch_rises_by_heartbeat_and_a_growing_log_changes_no_revision() -> Non
     assert heartbeat(table, epoch=4, end_offset=950).is_change
     [master] = table.brokers()
     assert (master.epoch, master.end_offset) == (4, 950)
+    # A heartbeat tells no role: that it is master in epoch 4 is known from here on.
+    assert register(table, registration(MASTER, ORDERS, disk_id="disk-1", run=9, epoch=4)).is_change
     assert not register(table, registration(MASTER, ORDERS, disk_id="disk-1", run=9, epoch=4)).is_change
 
 
