@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,13 +21,14 @@ from tandemmq.broker.departure import Departure
 from tandemmq.broker.failover.authority import open_authority
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.group_changes import GroupChanges
-from tandemmq.broker.master.role import MasterRole
+from tandemmq.broker.master.role import FailoverSeat, MasterRole
 from tandemmq.broker.metrics import BrokerMetrics
 from tandemmq.broker.parts import BrokerParts, Role
 from tandemmq.broker.peer_api.plane import SERVICE_NAMES, MetadataPlane
 from tandemmq.broker.peer_client import MemberLogs
 from tandemmq.broker.queries.message_queries import MessageQueries
 from tandemmq.broker.queries.stored_records import CommitLogPages
+from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.report import BrokerReport
 from tandemmq.broker.retention import Retention
 from tandemmq.broker.runtime_settings import RuntimeSettings, setting_appliers
@@ -87,7 +89,8 @@ class Broker:
         parts = self._parts = BrokerParts(
             settings, clock=clock, store_host=store_host, links=self._links, loop_meter=loop_meter or LoopMeter()
         )
-        self._failover = self._new_failover(accepts_loss=accepts_loss) if settings.failover_authority else None
+        self._accepts_loss = accepts_loss
+        self._failover = self._new_failover() if settings.failover_authority else None
         is_master = settings.is_master and self._failover is None
         parts.take_role(MasterRole(parts, accepts_loss=accepts_loss) if is_master else SlaveRole(parts))
         self._audit = self._new_audit()
@@ -115,16 +118,15 @@ class Broker:
             settings.metrics_options(), collect=self._metrics.collect, resource=parts.observability.resource
         )
 
-    def _new_failover(self, *, accepts_loss: bool) -> Failover:
-        parts, settings = self._parts, self._settings
+    def _new_failover(self) -> Failover:
+        settings = self._settings
         return Failover(
-            parts,
+            self,
             authority=open_authority(
                 settings.failover_authority, cluster=settings.broker_cluster_name, broker_name=settings.broker_name
             ),
             options=settings.failover_options(),
-            changes=self,
-            accepts_loss=accepts_loss,
+            nonce=secrets.token_hex(8),
         )
 
     def _new_audit(self) -> AuditServices:
@@ -263,10 +265,45 @@ class Broker:
         await self._tell_readiness()
         log.info("broker_serving", role=str(self._settings.broker_role), **parts.ports)
 
-    # A change of the role
+    # A change of the role; see `FailoverHost`.
+
+    @property
+    def member(self) -> ReplicaIdentity:
+        return self._parts.member
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def is_home_master(self) -> bool:
+        return self._settings.is_master
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._parts.stopping.is_set()
+
+    @property
+    def role(self) -> Role:
+        return self._parts.role
+
+    @property
+    def raw_end_offset(self) -> int:
+        return self._parts.store.end_offset
+
+    def member_metadata(self, broker_id: int) -> str | None:
+        return self._parts.members.member_metadata(broker_id)
+
+    def caught_up(self) -> None:
+        self._parts.is_whole = True
+
+    def refuse(self, reason: str | None) -> None:
+        self._parts.refusal = self._parts.role.client_refusal if reason is None else reason
+
+    def fail(self, failure: str) -> None:
+        self._parts.fail(failure)
 
     async def end_role(self, reason: str) -> None:
-        """See `RoleChanges`."""
         parts = self._parts
         parts.refusal = reason
         deadline_ms = self._clock.monotonic_ms() + ROLE_END_LIMIT_MS
@@ -275,8 +312,13 @@ class Broker:
         await parts.role.end(deadline_ms)
         parts.role.close_files()
 
-    async def begin_role(self, role: Role) -> None:
-        """See `RoleChanges`."""
+    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool) -> None:
+        await self._begin_role(MasterRole(self._parts, accepts_loss=self._accepts_loss, seat=seat, holds_all=holds_all))
+
+    async def begin_slave(self) -> None:
+        await self._begin_role(SlaveRole(self._parts))
+
+    async def _begin_role(self, role: Role) -> None:
         parts = self._parts
         parts.take_role(role)
         self._links.registration_changed()

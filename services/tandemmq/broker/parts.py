@@ -143,6 +143,16 @@ class Role(Protocol):
     def epoch_refusal(self) -> str | None:
         """Why no other member may begin an epoch now; None: it may."""
 
+    @property
+    def caught_up_epoch(self) -> int:
+        """Of a slave: the epoch in which it last had all that its master had; 0: it never had, or is a master."""
+
+    def require(self) -> None:
+        """A master of a group that fails over acknowledges what the in-sync set holds, as it is now."""
+
+    def give_up(self) -> None:
+        """A master that starts does not come to serve any more: its `begin` returns soon."""
+
     async def leave_master(self) -> None:
         """Drops the master that is followed; when it returns no byte of it comes any more."""
 

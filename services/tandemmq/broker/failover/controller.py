@@ -7,20 +7,20 @@ for the whole life of the process. A role that begins may take long, and has a t
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import structlog
 
 from tandemmq.broker.failover.authority import Authority, AuthorityUnavailable, Held, SwapLost
-from tandemmq.broker.master.role import MasterRole
-from tandemmq.broker.parts import BrokerParts, Role
+from tandemmq.broker.master.role import FailoverSeat
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
-from tandemmq.broker.slave.role import SlaveRole
+from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.core.clock import Clock
 from tandemmq.core.replication.group_record import GroupRecord, Replica
+from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.replication.mastership import (
     Claim,
     FailoverOptions,
@@ -32,8 +32,9 @@ from tandemmq.core.replication.mastership import (
     StepDown,
     Write,
 )
+from tandemmq.core.routing.values import BrokerIdentity
 
-__all__ = ["ChangeOfMaster", "Failover", "HandOverRefused", "boot_time_ms"]
+__all__ = ["ChangeOfMaster", "Failover", "FailoverHost", "FailoverRole", "HandOverRefused", "boot_time_ms"]
 
 log = structlog.get_logger(__name__)
 
@@ -59,14 +60,86 @@ class ChangeOfMaster:
     took_ms: int
 
 
-class RoleChanges(Protocol):
+class FailoverRole(Protocol):
+    """What a role is asked; see `tandemmq.broker.parts.Role`."""
+
+    @property
+    def is_master(self) -> bool:
+        """It is a master's."""
+
+    @property
+    def is_serving(self) -> bool:
+        """It has begun and has not ended."""
+
+    @property
+    def caught_up_epoch(self) -> int:
+        """Of a slave: the epoch in which it last had all that its master had; 0: it never had, or is a master."""
+
+    @property
+    def waiting_count(self) -> int:
+        """Sends without an answer yet."""
+
+    def slaves(self) -> Sequence[SlaveView]:
+        """Those connected."""
+
+    def require(self) -> None:
+        """A master acknowledges what `FailoverSeat.required` holds from now on."""
+
+    def give_up(self) -> None:
+        """A master that starts does not come to serve any more."""
+
+
+class FailoverHost(Protocol):
     """The broker around the roles."""
+
+    @property
+    def identity(self) -> BrokerIdentity:
+        """Who it is."""
+
+    @property
+    def member(self) -> ReplicaIdentity:
+        """Its disk, and what that remembers."""
+
+    @property
+    def clock(self) -> Clock:
+        """For what people read."""
+
+    @property
+    def is_home_master(self) -> bool:
+        """Its settings say that it is the master."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """No role begins any more."""
+
+    @property
+    def role(self) -> FailoverRole:
+        """The one that it has."""
+
+    @property
+    def raw_end_offset(self) -> int:
+        """End of its log, whatever became of the last record."""
+
+    def member_metadata(self, broker_id: int) -> str | None:
+        """The metadata plane of a member; None: it is not registered."""
+
+    def caught_up(self) -> None:
+        """Its log has all that it ever acknowledged, however the machine was stopped before."""
+
+    def refuse(self, reason: str | None) -> None:
+        """Takes and gives nothing for this reason from now on; None: as the role has it."""
+
+    def fail(self, failure: str) -> None:
+        """Ends the process."""
 
     async def end_role(self, reason: str) -> None:
         """The role that is has ended, its files are closed, and clients are refused, when this returns."""
 
-    async def begin_role(self, role: Role) -> None:
-        """`role` is the broker's; returns once it serves, or has given up."""
+    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool) -> None:
+        """A master's role is the broker's at once; returns when it serves, or has given up. See `MasterRole`."""
+
+    async def begin_slave(self) -> None:
+        """A slave's role is the broker's, and follows."""
 
 
 def boot_time_ms() -> int:
@@ -79,19 +152,20 @@ class Failover:
 
     def __init__(
         self,
-        parts: BrokerParts,
+        host: FailoverHost,
         *,
         authority: Authority,
         options: FailoverOptions,
-        changes: RoleChanges,
-        accepts_loss: bool = False,
+        nonce: str,
+        peer: Callable[[str], PeerClient] = PeerClient,
         now_ms: Callable[[], int] = boot_time_ms,
     ) -> None:
-        self._parts = parts
+        """`nonce` is unlike that of any other process."""
+        self._host = host
+        self._nonce = nonce
+        self._peer = peer
         self._authority = authority
         self._options = options
-        self._changes = changes
-        self._accepts_loss = accepts_loss
         self._now_ms = now_ms
         self._held: Held | None = None
         self._mastership: Mastership | None = None
@@ -141,7 +215,7 @@ class Failover:
         member = self._mastership
         if member is None or member.epoch or not member.may_claim():
             return False
-        return member.record is not None and self._is_electable(self._parts.role)
+        return self._has_caught_up
 
     @property
     def _member(self) -> Mastership:
@@ -176,16 +250,16 @@ class Failover:
 
     async def run(self) -> None:
         """Until it is cancelled; once the store is recovered and a slave's role is there."""
-        parts = self._parts
+        host = self._host
         self._mastership = Mastership(
-            Replica(parts.identity.broker_id, parts.member.disk_id),
-            nonce=secrets.token_hex(8),
-            is_home_master=parts.settings.is_master,
+            Replica(host.identity.broker_id, host.member.disk_id),
+            nonce=self._nonce,
+            is_home_master=host.is_home_master,
             options=self._options,
-            known_epoch=parts.member.record_epoch,
+            known_epoch=host.member.record_epoch,
         )
         try:
-            while not parts.stopping.is_set():
+            while not host.is_stopping:
                 async with self._turn:
                     await self._tick()
                 self._poked.clear()
@@ -215,15 +289,17 @@ class Failover:
 
     async def _member_tick(self) -> None:
         await self._read()
-        member, role = self._member, self._parts.role
-        step = member.next_step(now_ms=self._now_ms(), is_electable=self._is_electable(role))
+        member = self._member
+        if self._has_caught_up:
+            self._host.caught_up()
+        step = member.next_step(now_ms=self._now_ms(), is_electable=self._has_caught_up)
         if not isinstance(step, Hold):
             self._note_problem("")
         match step:
             case Hold(reason, is_alarm):
                 self._note_problem(reason, is_alarm=is_alarm)
             case Follow():
-                if isinstance(role, MasterRole):
+                if self._host.role.is_master:
                     await self._become_slave("another broker is the master")
             case Recover(reason):
                 if self._starting is None or self._starting.done():
@@ -233,67 +309,60 @@ class Failover:
             case _:
                 raise AssertionError(f"no step of a member: {step}")
 
-    def _is_electable(self, role: Role) -> bool:
+    @property
+    def _has_caught_up(self) -> bool:
         record = self.record
-        if not isinstance(role, SlaveRole) or record is None:
-            return False
-        has_caught_up = role.follower.caught_up_epoch == record.epoch
-        # Then this process has all that it ever acknowledged, however its machine was stopped before.
-        self._parts.is_whole = self._parts.is_whole or has_caught_up
-        return has_caught_up
+        return record is not None and self._host.role.caught_up_epoch == record.epoch
 
     async def _claim_at_once(self, record: GroupRecord) -> None:
         """No byte may come from the old master, and no report go to it, once the record names us."""
         started_ms = self._now_ms()
-        await self._changes.end_role("this broker becomes the master")
+        await self._host.end_role("this broker becomes the master")
         if await self._swap_claim(record):
-            await self._changes.begin_role(MasterRole(self._parts, seat=self, holds_all=True))
+            await self._host.begin_master(self, holds_all=True)
             self._note_change(record, is_master=True, started_ms=started_ms)
         else:
-            await self._changes.begin_role(SlaveRole(self._parts))
+            await self._host.begin_slave()
 
     async def _start_to_recover(self, reason: str) -> None:
         log.info("master_starts", reason=reason)
-        await self._changes.end_role("this broker asks its group whether it may be the master")
-        role = MasterRole(self._parts, accepts_loss=self._accepts_loss, seat=self)
-        self._starting = asyncio.create_task(self._recover(role))
+        await self._host.end_role("this broker asks its group whether it may be the master")
+        self._starting = asyncio.create_task(self._recover())
         # The role is the broker's before anybody looks again.
         await asyncio.sleep(0)
 
-    async def _recover(self, role: MasterRole) -> None:
+    async def _recover(self) -> None:
         started_ms = self._now_ms()
         try:
-            await self._changes.begin_role(role)
+            await self._host.begin_master(self, holds_all=False)
         except Exception as error:
             log.exception("master_start_failed")
-            self._parts.fail(f"this broker could not become the master: {error}")
+            self._host.fail(f"this broker could not become the master: {error}")
             return
-        if role.is_serving and self.record is not None:
+        if self._host.role.is_serving and self.record is not None:
             self._note_change(self.record, is_master=True, started_ms=started_ms)
         self._is_unclean = False
         self.poke()
 
     async def _become_slave(self, reason: str, *, has_resigned: bool = False) -> None:
-        role = self._parts.role
-        if isinstance(role, MasterRole) and not role.is_serving:
-            role.give_up()
-            self._parts.is_whole = self._parts.is_whole and role.recovery.is_whole
+        if not self._host.role.is_serving:
+            self._host.role.give_up()
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait([self._starting])
             self._starting = None
         log.warning("master_steps_down", reason=reason)
-        await self._changes.end_role(reason)
+        await self._host.end_role(reason)
         self._member.stepped_down(now_ms=self._now_ms(), has_resigned=has_resigned)
         self._refusal = None
-        await self._changes.begin_role(SlaveRole(self._parts))
+        await self._host.begin_slave()
         if self.record is not None:
             self._note_change(self.record, is_master=False, started_ms=self._now_ms())
 
     async def _swap_claim(self, record: GroupRecord) -> bool:
         """Whether the record names us now. AuthorityUnavailable counts as no: it is read again."""
-        member, parts = self._member, self._parts
-        record = replace(record, changed_wall_ms=parts.clock.wall_ms())
+        member, host = self._member, self._host
+        record = replace(record, changed_wall_ms=host.clock.wall_ms())
         sent_ms = self._now_ms()
         member.sent(record, now_ms=sent_ms)
         try:
@@ -301,7 +370,7 @@ class Failover:
         except (SwapLost, AuthorityUnavailable) as error:
             log.info("claim_lost", epoch=record.epoch, reason=str(error))
             return False
-        await parts.member.see_record(record.epoch, record.master.disk_id)
+        await host.member.see_record(record.epoch, record.master.disk_id)
         member.claimed(record, self._held.version, sent_ms=sent_ms, now_ms=self._now_ms())
         self._arm_fence()
         log.warning("master_claimed", epoch=record.epoch, reason=record.reason)
@@ -310,9 +379,8 @@ class Failover:
     # As the master
 
     async def _master_tick(self) -> None:
-        member, parts = self._member, self._parts
-        role = parts.role
-        assert isinstance(role, MasterRole), "who has claimed has a master's role"
+        member, role = self._member, self._host.role
+        assert role.is_master, "who has claimed has a master's role"
         acked = (
             {
                 Replica(slave.broker_id, slave.disk_id): slave.acked_offset
@@ -323,7 +391,7 @@ class Failover:
             else {}
         )
         step: FailoverStep | None = member.next_write(
-            now_ms=self._now_ms(), end_offset=parts.store.end_offset, acked=acked
+            now_ms=self._now_ms(), end_offset=self._host.raw_end_offset, acked=acked
         )
         role.require()
         if isinstance(step, StepDown):
@@ -341,24 +409,19 @@ class Failover:
                 before=_ids(before.in_sync),
                 after=_ids(record.in_sync),
             )
-            record = record.with_past(*self._parts.member.history.epochs[-1])
+            record = record.with_past(*self._host.member.history.epochs[-1])
         sent_ms = self._now_ms()
         member.sent(record, now_ms=sent_ms)
-        self._require()
+        self._host.role.require()
         try:
             self._held = await self._authority.swap(self._held, record)
         except SwapLost:
             await self._read()
         else:
             member.written(record, self._held.version, sent_ms=sent_ms, now_ms=self._now_ms())
-        self._require()
+        self._host.role.require()
         self._note_problem("")
         self._arm_fence()
-
-    def _require(self) -> None:
-        role = self._parts.role
-        if isinstance(role, MasterRole):
-            role.require()
 
     async def _ask_to_withhold(self) -> None:
         """The authority is away: whoever could claim promises not to, so that this master goes on."""
@@ -374,13 +437,13 @@ class Failover:
             self._arm_fence()
 
     async def _withholds(self, other: Replica) -> bool:
-        endpoint = self._parts.members.member_metadata(other.broker_id)
+        endpoint = self._host.member_metadata(other.broker_id)
         if endpoint is None:
             return False
         try:
-            async with PeerClient(endpoint) as peer:
+            async with self._peer(endpoint) as peer:
                 return await peer.withhold_claim(
-                    self._parts.identity, epoch=self._member.epoch, duration_ms=self._options.lease_ms
+                    self._host.identity, epoch=self._member.epoch, duration_ms=self._options.lease_ms
                 )
         except PeerUnavailable as error:
             log.info("claim_not_withheld", replica=endpoint, reason=str(error))
@@ -403,17 +466,16 @@ class Failover:
         if self._refusal is not None:
             log.info("master_acts_again")
             self._refusal = None
-            role = self._parts.role
-            if role.is_serving and not self._parts.stopping.is_set():
-                self._parts.refusal = role.client_refusal
+            if self._host.role.is_serving and not self._host.is_stopping:
+                self._host.refuse(None)
         self._fence = asyncio.get_running_loop().call_later(left_ms / 1_000, self._arm_fence)
 
     def _refuse(self, reason: str) -> None:
         if self._refusal is None:
             log.error("master_acts_no_more", reason=reason, remedy="see tandemmq ha status")
         self._refusal = reason
-        if isinstance(self._parts.role, MasterRole) and self._parts.failure is None:
-            self._parts.refusal = reason
+        if self._host.role.is_master and not self._host.is_stopping:
+            self._host.refuse(reason)
 
     # On purpose
 
@@ -429,29 +491,29 @@ class Failover:
         """Who would become master. HandOverRefused: nobody."""
         return self._successor_of(to)[1].broker_id
 
-    def _successor_of(self, to: int | None) -> tuple[MasterRole, Replica]:
-        role, record = self._parts.role, self.record
-        if not self.acts or record is None or not isinstance(role, MasterRole) or not role.is_serving:
+    def _successor_of(self, to: int | None) -> tuple[FailoverRole, Replica]:
+        role, record = self._host.role, self.record
+        if not self.acts or record is None or not role.is_serving:
             raise HandOverRefused("this broker is not the master; ask the master")
         return role, self._successor(record, role, to)
 
     async def _hand_over(self, to: int | None) -> int:
-        member, parts = self._member, self._parts
+        member, host = self._member, self._host
         role, successor = self._successor_of(to)
         log.warning("hand_over_begins", to=successor.broker_id)
-        parts.refusal = f"broker {successor.broker_id} becomes the master of this group"
+        host.refuse(f"broker {successor.broker_id} becomes the master of this group")
         try:
             async with asyncio.timeout(_HAND_OVER_LIMIT_S):
                 while role.waiting_count or not self._has_all(role, successor):
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            parts.refusal = role.client_refusal
+            host.refuse(None)
             raise HandOverRefused(
                 f"broker {successor.broker_id} did not reach the end of the log within {_HAND_OVER_LIMIT_S:g} s; "
                 "look at its lag, and try again"
             ) from None
         resignation = member.resignation(successor.broker_id)
-        await self._changes.end_role("the master hands over")
+        await host.end_role("the master hands over")
         member.stepped_down(now_ms=self._now_ms(), has_resigned=True)
         try:
             self._held = await self._authority.swap(self._held, resignation)
@@ -459,11 +521,11 @@ class Failover:
         except (SwapLost, AuthorityUnavailable) as error:
             log.error("resignation_not_written", reason=str(error), consequence="the successor waits for the lease")
         await self._tell(successor)
-        await self._changes.begin_role(SlaveRole(parts))
+        await host.begin_slave()
         self._note_change(resignation, is_master=False, started_ms=self._now_ms())
         return successor.broker_id
 
-    def _successor(self, record: GroupRecord, role: MasterRole, to: int | None) -> Replica:
+    def _successor(self, record: GroupRecord, role: FailoverRole, to: int | None) -> Replica:
         connected = {
             Replica(slave.broker_id, slave.disk_id): slave.acked_offset
             for slave in role.slaves()
@@ -480,23 +542,23 @@ class Failover:
             )
         return max(able, key=lambda replica: (connected[replica], -replica.broker_id))
 
-    def _has_all(self, role: MasterRole, successor: Replica) -> bool:
-        end_offset = self._parts.store.end_offset
+    def _has_all(self, role: FailoverRole, successor: Replica) -> bool:
+        end_offset = self._host.raw_end_offset
         return any(slave.disk_id == successor.disk_id and slave.acked_offset >= end_offset for slave in role.slaves())
 
     async def _tell(self, successor: Replica) -> None:
-        endpoint = self._parts.members.member_metadata(successor.broker_id)
+        endpoint = self._host.member_metadata(successor.broker_id)
         if endpoint is None:
             return
         try:
-            async with PeerClient(endpoint) as peer:
-                await peer.record_changed(self._parts.identity)
+            async with self._peer(endpoint) as peer:
+                await peer.record_changed(self._host.identity)
         except PeerUnavailable as error:
             log.info("successor_not_told", replica=endpoint, reason=str(error), consequence="it looks within a second")
 
     async def leave(self) -> None:
         """The process ends in order: another member becomes master before, if one can."""
-        if self._mastership is None or not self._mastership.epoch or self._parts.failure is not None:
+        if self._mastership is None or not self._mastership.epoch:
             return
         try:
             await self.hand_over()
@@ -511,7 +573,7 @@ class Failover:
         version = None if self._held is None else self._held.version
         self._member.heard(record, version, now_ms=self._now_ms())
         if record is not None:
-            await self._parts.member.see_record(record.epoch, record.master.disk_id)
+            await self._host.member.see_record(record.epoch, record.master.disk_id)
 
     def _note_problem(self, problem: str, *, is_alarm: bool = False) -> None:
         if problem and problem != self.problem:
@@ -520,7 +582,7 @@ class Failover:
 
     def _note_change(self, record: GroupRecord, *, is_master: bool, started_ms: int) -> None:
         change = ChangeOfMaster(
-            record.epoch, is_master, record.reason, self._parts.clock.wall_ms(), self._now_ms() - started_ms
+            record.epoch, is_master, record.reason, self._host.clock.wall_ms(), self._now_ms() - started_ms
         )
         self.last_changes = [*self.last_changes, change][-_CHANGES_MAX:]
 

@@ -63,7 +63,8 @@ class GroupView:
 
 
 class GroupRecovery:
-    """One start of a master. `run` or `begin_claimed`, once; `waiting` and `accept_loss` meanwhile, by operators' calls.
+    """One start of a master. `run` or `begin_claimed`, once; meanwhile operators may ask for `waiting`, and
+    `accept_loss`.
 
     `alone_with_store` keeps every job away while the log is cut or moved; `given_up` tells that the broker is to stop
     instead; `state_changed` is called when `waiting` changes. `fetch_metadata` brings tables and leases from the

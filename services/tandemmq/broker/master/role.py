@@ -66,6 +66,7 @@ class MasterRole:
     is_master: Final = True
     holds_copies: Final = False
     has_master: Final = True
+    caught_up_epoch: Final = 0
     lag_bytes: Final = 0
 
     def __init__(
@@ -264,6 +265,8 @@ class MasterRole:
     def give_up(self) -> None:
         """Somebody else became master while this one starts: `begin` returns soon, and it does not serve."""
         self._is_given_up = True
+        # It may have cut or fetched: what it lacks comes from the master that there is.
+        self._parts.is_whole = self._parts.is_whole and self.recovery.is_whole
 
     async def begin(self, tasks: asyncio.TaskGroup) -> None:
         """Serves slaves from its end on, unless the broker is to stop before."""

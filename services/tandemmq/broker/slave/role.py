@@ -113,7 +113,18 @@ class SlaveRole:
         """Adds the metrics of a slave."""
         self._metrics.tell(samples)
 
+    @property
+    def caught_up_epoch(self) -> int:
+        """See `Follower`."""
+        return self.follower.caught_up_epoch
+
     # What it is told
+
+    def require(self) -> None:
+        """It acknowledges nothing to clients."""
+
+    def give_up(self) -> None:
+        """It does not start as a master."""
 
     def flushed(self) -> None:
         """A slave that promises its disk reports now."""

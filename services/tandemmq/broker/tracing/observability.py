@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tandemmq.broker.put import PutMeter
-from tandemmq.broker.settings import BrokerRole, BrokerSettings
+from tandemmq.broker.settings import BrokerSettings
 from tandemmq.broker.tracing.send_tracer import BrokerTracing, SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.routing.values import BrokerIdentity
