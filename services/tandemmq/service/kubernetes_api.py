@@ -26,6 +26,7 @@ __all__ = [
     "Kind",
     "KubernetesApi",
     "KubernetesUnavailable",
+    "ObjectConflict",
     "ObjectMissing",
     "PodStream",
     "api_of_pod",
@@ -63,11 +64,16 @@ class ObjectMissing(KubernetesUnavailable):
     """There is no object of that name (404)."""
 
 
+class ObjectConflict(KubernetesUnavailable):
+    """The object is another version than the one to replace, or the one to create is there (409). Nothing changed."""
+
+
 class Kind(StrEnum):
     """Kinds of objects, as the client spells them in the names of its methods."""
 
     CONFIG_MAP = "config_map"
     EVENT = "event"
+    LEASE = "lease"
     PERSISTENT_VOLUME_CLAIM = "persistent_volume_claim"
     POD = "pod"
     POD_DISRUPTION_BUDGET = "pod_disruption_budget"
@@ -77,16 +83,21 @@ class Kind(StrEnum):
 class KubernetesApi:
     """One namespace. Calls block, from any thread; every one may raise KubernetesUnavailable."""
 
-    def __init__(self, configuration: Any, namespace: str, *, is_inside: bool) -> None:
+    def __init__(
+        self, configuration: Any, namespace: str, *, is_inside: bool, timeout_s: tuple[float, float] = _TIMEOUT_S
+    ) -> None:
+        """`timeout_s`: to connect, and for each part of an answer."""
         from kubernetes import client
 
         self._configuration = configuration
+        self._timeout_s = timeout_s
         self.namespace: Final = namespace
         self.is_inside: Final = is_inside
         """True in a pod of this cluster: addresses of pods can be dialled."""
-        connection = client.ApiClient(configuration)
+        self._connection = connection = client.ApiClient(configuration)
         core = client.CoreV1Api(connection)
         self._apis: dict[Kind, Any] = dict.fromkeys(Kind, core) | {
+            Kind.LEASE: client.CoordinationV1Api(connection),
             Kind.STATEFUL_SET: client.AppsV1Api(connection),
             Kind.POD_DISRUPTION_BUDGET: client.PolicyV1Api(connection),
         }
@@ -104,9 +115,14 @@ class KubernetesApi:
         """Merges `changes` into the object; None removes a key. Raises ObjectMissing. Idempotent."""
         self._ask("patch", kind, name, body=changes, _content_type=_MERGE_PATCH)
 
-    def create(self, kind: Kind, document: Document) -> None:
-        """A new object."""
-        self._ask("create", kind, body=document)
+    def create(self, kind: Kind, document: Document) -> Document:
+        """A new object, as it is stored. Raises ObjectConflict: there is one."""
+        return self._ask("create", kind, body=document)
+
+    def replace(self, kind: Kind, name: str, document: Document) -> Document:
+        """The object in place of the one of `document`'s resourceVersion, as it is stored. Raises ObjectMissing and
+        ObjectConflict."""
+        return self._ask("replace", kind, name, body=document)
 
     def open_stream(self, pod: str, port: int) -> PodStream:
         """A connection to a port inside a pod, through the API server. Needs the right to create pods/portforward."""
@@ -118,11 +134,15 @@ class KubernetesApi:
         call = core.connect_get_namespaced_pod_portforward
         return PodStream(_translated(lambda: forward(call, pod, self.namespace, ports=str(port))), port)
 
+    def close(self) -> None:
+        """Closes the connections that no call uses."""
+        self._connection.rest_client.pool_manager.clear()
+
     def _ask(self, verb: str, kind: Kind, *names: str, **options: Any) -> Document:
         call = getattr(self._apis[kind], f"{verb}_namespaced_{kind}")
         response = _translated(
             lambda: call(
-                *names, namespace=self.namespace, _preload_content=False, _request_timeout=_TIMEOUT_S, **options
+                *names, namespace=self.namespace, _preload_content=False, _request_timeout=self._timeout_s, **options
             )
         )
         body = bytes(response.data)
@@ -159,14 +179,23 @@ def is_in_pod() -> bool:
     return (_SERVICE_ACCOUNT / "token").exists()
 
 
-def api_of_pod(namespace: str = "") -> KubernetesApi:
-    """By the pod's own ServiceAccount, in its own namespace unless another is named. Raises KubernetesUnavailable."""
+def api_of_pod(namespace: str = "", *, time_limit_s: float | None = None) -> KubernetesApi:
+    """By the pod's own ServiceAccount, in its own namespace unless another is named. Raises KubernetesUnavailable.
+
+    With `time_limit_s` each step of a call ends within it, and no call is sent twice.
+    """
     from kubernetes import client, config
 
     configuration = client.Configuration()
     load: Any = config.load_incluster_config
     _configured(lambda: load(configuration))
-    return KubernetesApi(configuration, namespace or _own_namespace(), is_inside=True)
+    timeout_s = _TIMEOUT_S
+    if time_limit_s is not None:
+        # A replacement that is sent again after its answer was lost would meet its own first copy, and call it a
+        # conflict.
+        configuration.retries = False
+        timeout_s = (time_limit_s, time_limit_s)
+    return KubernetesApi(configuration, namespace or _own_namespace(), is_inside=True, timeout_s=timeout_s)
 
 
 def api_of_user(namespace: str = "", *, context: str = "") -> KubernetesApi:
@@ -226,4 +255,6 @@ def _refusal(status: int, body: str | bytes) -> KubernetesUnavailable:
     text = f"{status}: {' '.join(text.split())[:400]}"
     if status in (401, 403):
         return AccessDenied(text)
+    if status == 409:
+        return ObjectConflict(text)
     return ObjectMissing(text) if status == 404 else KubernetesUnavailable(text)
