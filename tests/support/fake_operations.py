@@ -442,7 +442,7 @@ class FakeOperations(Operations):
     def _detail(self, message: Message, body_bytes: int) -> MessageDetail:
         digest = hashlib.sha256(message.body).hexdigest()
         copies = [
-            ReplicaCopy(f"{message.broker_name}:0", True, digest, None, True, "holds it, on disk"),
+            ReplicaCopy(f"{message.broker_name}:0", True, digest, None, True, "holds it, on disk", master=True),
             ReplicaCopy(f"{message.broker_name}:1", True, digest, True, False, "holds the same bytes"),
         ]
         consumption = {one.group: "acknowledged" for one in self.cluster.progress(message.topic)}

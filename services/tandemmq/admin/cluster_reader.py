@@ -30,8 +30,10 @@ from tandemmq.admin.cluster_state import (
 )
 from tandemmq.admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, error_text
 from tandemmq.core.clock import Clock
+from tandemmq.core.routing.route_table import merge_snapshots
+from tandemmq.core.routing.values import RegisteredBroker, RouteSnapshot
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
-from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
+from tandemmq.service.route_messages import broker_value
 
 __all__ = ["CachedCluster", "ClusterReader", "ClusterReading", "Reader"]
 
@@ -57,28 +59,30 @@ class ClusterReader:
         registration wins. Takes at most about 3 s for the NameServers and 3 s for each 64 brokers.
         """
         answers = await asyncio.gather(*(self._ask_name_server(address) for address in self._name_servers))
-        found: dict[tuple[str, int], tuple[ExpectedBroker, bool]] = {
-            (broker.broker_name, broker.broker_id): (broker, False) for broker in (*self._expected, *remembered)
+        found: dict[tuple[str, int], tuple[ExpectedBroker, bool | None]] = {
+            (broker.broker_name, broker.broker_id): (broker, None) for broker in (*self._expected, *remembered)
         }
-        for _, brokers in answers:
-            found |= {(broker.broker_name, broker.broker_id): (broker, True) for broker in brokers}
+        merged = merge_snapshots([RouteSnapshot(0, {}, brokers) for _, brokers in answers], revision=0)
+        for registered in merged.brokers:
+            identity = registered.identity
+            found[identity.broker_name, identity.broker_id] = (_registered(registered), registered.is_master)
         states = await asyncio.gather(
-            *(self._ask_broker(broker, registered) for _, (broker, registered) in sorted(found.items()))
+            *(self._ask_broker(broker, as_master) for _, (broker, as_master) in sorted(found.items()))
         )
         return ClusterState(name_servers=tuple(server for server, _ in answers), brokers=tuple(states))
 
-    async def _ask_name_server(self, address: str) -> tuple[NameServerState, list[ExpectedBroker]]:
+    async def _ask_name_server(self, address: str) -> tuple[NameServerState, tuple[RegisteredBroker, ...]]:
         try:
             snapshot = await NameServerCalls(self._channels, address).snapshot()
         except grpc.aio.AioRpcError as error:
-            return NameServerState(address=address, error=error_text(error), revision=0, brokers=()), []
+            return NameServerState(address=address, error=error_text(error), revision=0, brokers=()), ()
         except EOFError as error:
-            return NameServerState(address=address, error=str(error), revision=0, brokers=()), []
-        brokers = [_registered(broker) for broker in snapshot.brokers]
-        keys = tuple(f"{broker.broker_name}:{broker.broker_id}" for broker in brokers)
+            return NameServerState(address=address, error=str(error), revision=0, brokers=()), ()
+        brokers = tuple(broker_value(broker) for broker in snapshot.brokers)
+        keys = tuple(f"{broker.identity.broker_name}:{broker.identity.broker_id}" for broker in brokers)
         return NameServerState(address=address, error=None, revision=snapshot.revision, brokers=keys), brokers
 
-    async def _ask_broker(self, broker: ExpectedBroker, registered: bool) -> BrokerState:
+    async def _ask_broker(self, broker: ExpectedBroker, registered_as_master: bool | None) -> BrokerState:
         status, failure = None, None
         try:
             async with self._slots:
@@ -92,13 +96,14 @@ class ClusterReader:
             client_endpoint=broker.client_endpoint,
             metadata_endpoint=broker.metadata_endpoint,
             ha_endpoint=broker.ha_endpoint,
-            registered=registered,
+            registered=registered_as_master is not None,
             status=status,
             error=failure,
+            registered_as_master=registered_as_master,
         )
 
 
-def _registered(broker: nameserver_pb.RegisteredBroker) -> ExpectedBroker:
+def _registered(broker: RegisteredBroker) -> ExpectedBroker:
     return ExpectedBroker(
         cluster=broker.identity.cluster,
         broker_name=broker.identity.broker_name,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from tandemmq.core.routing.values import MASTER_ID
+
 __all__ = [
     "SILENT_MS_MAX",
     "BrokerState",
@@ -222,6 +224,8 @@ class BrokerState:
     status: BrokerStatus | None
     # Why there is no status.
     error: str | None
+    # What it registered as; None: nobody knows it.
+    registered_as_master: bool | None = None
 
     @property
     def key(self) -> str:
@@ -230,8 +234,10 @@ class BrokerState:
 
     @property
     def is_master(self) -> bool:
-        """True for the group's master by its id."""
-        return self.broker_id == 0
+        """True for the group's master: as it registered, else as it says itself, else by its id."""
+        if self.registered_as_master is not None:
+            return self.registered_as_master
+        return self.status.role != "SLAVE" if self.status is not None else self.broker_id == MASTER_ID
 
 
 @dataclass(frozen=True, slots=True)

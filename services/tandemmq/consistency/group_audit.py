@@ -135,7 +135,6 @@ def _on_all(finding: Finding, count: int) -> Finding:
     return replace(finding, detail=f"{finding.detail}; alike on all {count} replicas", verdict=finding.verdict)
 
 
-_MASTER: Final = 0
 _CHECKS_PER_SLOT: Final = 8
 _COMPARED_AT_ONCE_BYTES: Final = 32 << 20
 """A task that compares holds so much of each replica in memory."""
@@ -205,6 +204,7 @@ class GroupAudit:
     ) -> None:
         self._group = group
         self._specs = {spec.broker_id: spec for spec in specs}
+        self._master_id = next((spec.broker_id for spec in specs if spec.is_master), None)
         self._options = options
         self._store = store
         self._progress = progress
@@ -285,7 +285,7 @@ class GroupAudit:
         """Those that answer."""
         described: dict[int, _Described] = {}
         for is_master in (False, True):
-            turn = [spec for spec in specs if (spec.broker_id == _MASTER) is is_master]
+            turn = [spec for spec in specs if (spec.broker_id == self._master_id) is is_master]
             for spec, answer in zip(turn, self._questions.ask([DescribeTask(spec) for spec in turn])):
                 if not answer.problem:
                     facts = ReplicaFacts.from_json(answer.values["facts"])
@@ -307,7 +307,7 @@ class GroupAudit:
         lost = [
             offset for broker_id, offset in memory.replica_watermarks.items() if offset > ends.get(broker_id, offset)
         ]
-        is_ahead = _MASTER in ends and max(ends.values()) > ends[_MASTER]
+        is_ahead = self._master_id in ends and max(ends.values()) > ends[self._master_id]
         if not lost and not is_ahead:
             return []
         (answer,) = self._questions.ask([TailTask(tuple(replicas.values()), max(lost, default=0))])
@@ -439,11 +439,11 @@ class GroupAudit:
         ]
 
     def _metadata_findings(self, described: Mapping[int, _Described]) -> list[Finding]:
-        master = described.get(_MASTER)
-        if master is None:
+        if self._master_id is None or self._master_id not in described:
             return []
-        slaves = {broker_id: found.metadata for broker_id, found in described.items() if broker_id != _MASTER}
-        return list(compare_metadata(self._group, master.metadata, slaves, settled=True))
+        texts = {broker_id: found.metadata for broker_id, found in described.items()}
+        master = texts.pop(self._master_id)
+        return list(compare_metadata(self._group, master, texts, settled=True, master_id=self._master_id))
 
     # The end
 
@@ -501,6 +501,7 @@ class GroupAudit:
                 differing=[*differing, *_ranges_of(None, findings)],
                 watermark=memory.watermark(replicas),
             ),
+            master_id=self._master_id,
         )
         return GroupResult(
             summary=summary,
@@ -538,6 +539,7 @@ class GroupAudit:
                 outcome=outcome,
                 replicas=self._replica_summaries(replicas, ()),
                 problem=self._problem,
+                master_id=self._master_id,
             ),
             cpu_seconds=self._questions.cpu_seconds,
         )

@@ -11,8 +11,11 @@ from tandemmq.consistency.discovery import Discovery
 from tandemmq.consistency.settings import NothingFound
 from tandemmq.consistency.source_files.broker_files import CHANNEL_OPTIONS
 from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
+from tandemmq.core.routing.route_table import merge_snapshots
+from tandemmq.core.routing.values import RegisteredBroker, RouteSnapshot
 from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as nameserver_pb
 from tandemmq.proto.nameserver.v1.name_server_service_pb2_grpc import NameServerServiceStub
+from tandemmq.service.route_messages import broker_value
 
 __all__ = ["registered_brokers"]
 
@@ -23,30 +26,24 @@ _WAIT_FOR_READY_S: Final = 10.0
 
 def registered_brokers(name_servers: Sequence[str], *, cluster: str) -> Discovery:
     """All live brokers that any of the NameServers knows, of one cluster if it is named. Raises NothingFound."""
-    brokers: dict[tuple[str, str, int], nameserver_pb.RegisteredBroker] = {}
+    answers = []
     notes = []
     for address in name_servers:
         try:
-            found = _ask(address)
+            answers.append(RouteSnapshot(0, {}, _ask(address)))
         except grpc.RpcError as error:
             notes.append(f"NameServer {address} does not answer: {error.code().name}")
-            continue
-        for broker in found:
-            identity = broker.identity
-            key = (identity.cluster, identity.broker_name, identity.broker_id)
-            # A broker that moved is known at its new place by the NameServer it told first.
-            if key not in brokers or broker.incarnation > brokers[key].incarnation:
-                brokers[key] = broker
     if len(notes) == len(name_servers):
         raise NothingFound(f"{'; '.join(notes)}; check namesrvAddr")
-    wanted = [broker for broker in brokers.values() if not cluster or broker.identity.cluster == cluster]
+    brokers = merge_snapshots(answers, revision=0).brokers
+    wanted = [broker for broker in brokers if not cluster or broker.identity.cluster == cluster]
     names = sorted({broker.identity.cluster for broker in wanted})
     if len(names) > 1:
         raise NothingFound(f"the NameServers know the clusters {', '.join(names)}; choose one by clusterName")
     return Discovery(cluster=", ".join(names), replicas=tuple(_specs(wanted)), notes=tuple(notes))
 
 
-def _ask(address: str) -> Iterable[nameserver_pb.RegisteredBroker]:
+def _ask(address: str) -> tuple[RegisteredBroker, ...]:
     with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=_WAIT_FOR_READY_S)
@@ -56,10 +53,10 @@ def _ask(address: str) -> Iterable[nameserver_pb.RegisteredBroker]:
         reply: nameserver_pb.ListBrokersResponse = NameServerServiceStub(channel).ListBrokers(
             request, timeout=_TIMEOUT_S
         )
-        return reply.brokers
+        return tuple(broker_value(broker) for broker in reply.brokers)
 
 
-def _specs(brokers: Iterable[nameserver_pb.RegisteredBroker]) -> Iterable[SourceSpec]:
+def _specs(brokers: Iterable[RegisteredBroker]) -> Iterable[SourceSpec]:
     for broker in brokers:
         identity = broker.identity
         yield SourceSpec(
@@ -67,4 +64,5 @@ def _specs(brokers: Iterable[nameserver_pb.RegisteredBroker]) -> Iterable[Source
             broker_id=identity.broker_id,
             kind=SourceKind.BROKER,
             location=broker.endpoints.metadata,
+            is_master=broker.is_master,
         )

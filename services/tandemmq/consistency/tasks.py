@@ -312,9 +312,13 @@ class TailTask:
     """Up to which an earlier run verified replicas that may be shorter now."""
 
     @property
+    def _master_id(self) -> int | None:
+        return next((replica.facts.broker_id for replica in self.replicas if replica.spec.is_master), None)
+
+    @property
     def key(self) -> str:
         """See Task."""
-        return f"tail:{self.watermark}"
+        return f"tail:{self.watermark}:{self._master_id}"
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -340,7 +344,10 @@ class TailTask:
         """See Task."""
         with ExitStack() as opened:
             stores = _stores(self.replicas, opened)
-            findings = [*missing_tails(stores, watermark=self.watermark), *extra_tails(stores)]
+            findings = [
+                *missing_tails(stores, watermark=self.watermark),
+                *extra_tails(stores, master_id=self._master_id),
+            ]
         return {"findings": [finding.to_json() for finding in findings]}, self.expected_bytes
 
 

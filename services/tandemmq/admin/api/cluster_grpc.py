@@ -73,6 +73,7 @@ def _broker(broker: BrokerState) -> pb.BrokerState:
         registered=broker.registered,
         status=_status(broker, broker.status) if broker.status is not None else None,
         error=broker.error or "",
+        master=broker.is_master,
     )
 
 

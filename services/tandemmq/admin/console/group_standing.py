@@ -26,7 +26,7 @@ class GroupStanding:
 
     @property
     def master(self) -> BrokerState | None:
-        """The member with id 0, if anybody knows of one."""
+        """The master, if anybody knows of one."""
         return next((broker for broker in self.members if broker.is_master), None)
 
     @property

@@ -274,7 +274,7 @@ def _copy_row(copy: ReplicaCopy) -> CopyRow:
         tone, state = "warning", "not held"
     elif copy.equal is False:
         tone, state = "bad", "different bytes"
-    elif copy.broker.endswith(":0"):
+    elif copy.master:
         tone, state = "ok", "the master's"
     else:
         tone, state = ("ok", "same bytes") if copy.equal else ("warning", "not compared")
@@ -295,7 +295,7 @@ def _copies_verdict(copies: Iterable[ReplicaCopy]) -> tuple[str, str]:
         return "The copies differ. Run the consistency job before anything else: it tells which one is right.", "bad"
     if not held:
         return "No replica that answered holds it.", "bad"
-    others = [copy for copy in found if not copy.broker.endswith(":0")]
+    others = [copy for copy in found if not copy.master]
     if not others:
         return "There is one copy: this broker group has no slave.", "ok"
     if len(held) == len(found) and all(copy.equal for copy in others):

@@ -59,8 +59,9 @@ class BrokerOperations:
 
     async def accept_loss(self, broker_name: str, *, names: Sequence[str] = (), dry_run: bool = False) -> AcceptedLoss:
         """Asks what the master waits for; and, unless `dry_run`, gives that up if it is what was named."""
-        self._members.of_group(broker_name)
-        master = self._members.broker(f"{broker_name}:0")
+        members = self._members.of_group(broker_name)
+        waiting = (broker for broker in members if broker.status is not None and broker.status.start_wait is not None)
+        master = self._members.broker(next(waiting, members[0]).key)
         problem = f"what {master.key} waits for cannot be given up"
         waits = await self._questions.broker(
             master,

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Protocol, TypeAlias
 
@@ -79,21 +79,37 @@ async def copies_of(
     found = await questions.brokers(asked, lambda broker: broker.messages.digest(physical_offset, size))
     answers = {answer.subject: answer for answer in found}
     digests = [answers.get(member.key) or _silent(member) for member in members]
-    return judged_copies(digests, physical_offset, size, whole=size == record_bytes)
+    master_key = next((member.key for member in members if member.is_master), "")
+    return judged_copies(digests, physical_offset, size, master_key=master_key, whole=size == record_bytes)
 
 
 def judged_copies(
-    answers: Sequence[Answer[pb.DigestRecordResponse]], physical_offset: int, size: int, *, whole: bool = True
+    answers: Sequence[Answer[pb.DigestRecordResponse]],
+    physical_offset: int,
+    size: int,
+    *,
+    master_key: str,
+    whole: bool = True,
 ) -> list[ReplicaCopy]:
-    """Compares with the master's, `name:0`. `whole` False: only the beginning of the record was asked for."""
-    master = next((answer.value for answer in answers if answer.subject.endswith(":0")), None)
+    """Compares with the master's. `whole` False: only the beginning of the record was asked for."""
+    master = next((answer.value for answer in answers if answer.subject == master_key), None)
     reference = master.sha256 if master is not None and master.held else None
     what = "the record" if whole else f"the first {size:,} bytes of the record"
-    return [_judged(answer, reference, physical_offset, size, what) for answer in answers]
+    copies = [
+        _judged(answer, reference, physical_offset, size, what, is_master=answer.subject == master_key)
+        for answer in answers
+    ]
+    return [replace(copy, master=copy.broker == master_key) for copy in copies]
 
 
 def _judged(
-    answer: Answer[pb.DigestRecordResponse], reference: bytes | None, physical_offset: int, size: int, what: str
+    answer: Answer[pb.DigestRecordResponse],
+    reference: bytes | None,
+    physical_offset: int,
+    size: int,
+    what: str,
+    *,
+    is_master: bool,
 ) -> ReplicaCopy:
     digest = answer.value
     if digest is None:
@@ -104,7 +120,7 @@ def _judged(
     flushed = digest.flushed_offset >= physical_offset + size
     disk = "on disk" if flushed else "not yet on disk"
     sha256 = digest.sha256.hex()
-    if answer.subject.endswith(":0"):
+    if is_master:
         return ReplicaCopy(answer.subject, True, sha256, True, flushed, f"the master holds {what}, {disk}")
     if reference is None:
         verdict = f"holds {what}, {disk}; there is no copy of the master's to compare it with"

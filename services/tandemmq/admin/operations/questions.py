@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, groupby
@@ -24,6 +24,7 @@ from tandemmq.admin.rpc import (
     error_text,
 )
 from tandemmq.core.clock import Clock
+from tandemmq.core.routing.values import MASTER_ID
 
 __all__ = [
     "PAGE_SIZE_MAX",
@@ -312,8 +313,8 @@ class Members:
 
     def of_group(self, broker_name: str) -> list[BrokerState]:
         """Members of one broker group, its master first. NOT_FOUND: there is none of that name."""
-        members = [broker for broker in self._state().brokers if broker.broker_name == broker_name]
-        if not members:
+        members = next((group for group in self._groups() if group[0].broker_name == broker_name), None)
+        if members is None:
             raise _no_group(broker_name, self.group_names)
         return members
 
@@ -339,7 +340,7 @@ class Members:
 
         A slave holds what its master held, but for what it had not copied. UNAVAILABLE when nobody answers.
         """
-        groups = [self.of_group(broker_name)] if broker_name else [list(group) for group in self._groups()]
+        groups = [self.of_group(broker_name)] if broker_name else self._groups()
         brokers: list[BrokerState] = []
         unseen: list[Unseen] = []
         for members in groups:
@@ -351,8 +352,7 @@ class Members:
             if not reader.is_master:
                 first = members[0]
                 reason = _silent(first).reason if first.is_master else "is not known to any NameServer"
-                subject = f"{reader.broker_name}:0"
-                unseen.append(Unseen(subject, f"{reason}; its slave {reader.key} was asked instead"))
+                unseen.append(Unseen(_master_key(members), f"{reason}; its slave {reader.key} was asked instead"))
         if not brokers:
             raise _nobody(self._state())
         return Readers(brokers, unseen)
@@ -361,7 +361,7 @@ class Members:
         """Masters that answered, and what is known of the others. UNAVAILABLE when there is none."""
         readers = self.readers()
         masters = [broker for broker in readers.brokers if broker.is_master]
-        stood_in = [broker for broker in readers.brokers if not broker.is_master]
+        stood_in = {broker.broker_name for broker in readers.brokers if not broker.is_master}
         if not masters:
             raise OperationFailed(
                 FailureKind.UNAVAILABLE,
@@ -369,7 +369,7 @@ class Members:
                 cause="\n".join(f"{each.subject}: {each.reason}" for each in readers.unseen),
                 remedy="restart a master; `tandemmq status` shows what is there",
             )
-        keys = {f"{broker.broker_name}:0" for broker in stood_in}
+        keys = {_master_key(members) for members in self._groups() if members[0].broker_name in stood_in}
         unseen = [
             Unseen(each.subject, each.reason.partition("; its slave")[0]) if each.subject in keys else each
             for each in readers.unseen
@@ -385,27 +385,28 @@ class Members:
         wanted = set(broker_names) or set(self.group_names)
         for name in sorted(wanted.difference(self.group_names)):
             raise _no_group(name, self.group_names)
-        groups = [list(group) for group in self._groups()]
-        members = [group for group in groups if group[0].broker_name in wanted]
+        members = [group for group in self._groups() if group[0].broker_name in wanted]
         if not members:
             raise _nobody(self._state())
-        away = [group[0] for group in members if not group[0].is_master or group[0].status is None]
+        away = [group for group in members if not group[0].is_master or group[0].status is None]
         if away:
             raise OperationFailed(
                 FailureKind.REFUSED,
-                f"{', '.join(f'{broker.broker_name}:0' for broker in away)} does not answer; nothing was changed",
+                f"{', '.join(_master_key(group) for group in away)} does not answer; nothing was changed",
                 cause="\n".join(
-                    f"{broker.key} at {broker.metadata_endpoint}: {broker.error}"
-                    if broker.is_master
-                    else f"{broker.broker_name}:0: is not known to any NameServer"
-                    for broker in away
+                    f"{group[0].key} at {group[0].metadata_endpoint}: {group[0].error}"
+                    if group[0].is_master
+                    else f"{_master_key(group)}: is not known to any NameServer"
+                    for group in away
                 ),
                 remedy="wait until it is back; `tandemmq status` shows when",
             )
         return [group[0] for group in members]
 
-    def _groups(self) -> Iterator[Iterator[BrokerState]]:
-        return (group for _, group in groupby(self._state().brokers, key=lambda broker: broker.broker_name))
+    def _groups(self) -> list[list[BrokerState]]:
+        """Ordered by name; of each its master first."""
+        groups = groupby(self._state().brokers, key=lambda broker: broker.broker_name)
+        return [sorted(members, key=lambda broker: not broker.is_master) for _, members in groups]
 
     def _state(self) -> ClusterState:
         state = self._newest()
@@ -414,6 +415,15 @@ class Members:
                 FailureKind.UNAVAILABLE, "the cluster has not been read yet", remedy="ask again in a second"
             )
         return state
+
+
+def _master_key(members: Sequence[BrokerState]) -> str:
+    """`name:id`; of a master whom nobody knows `name:0`, unless that is somebody else."""
+    first = members[0]
+    if first.is_master:
+        return first.key
+    is_taken = any(broker.broker_id == MASTER_ID for broker in members)
+    return f"the master of {first.broker_name}" if is_taken else f"{first.broker_name}:{MASTER_ID}"
 
 
 def _silent(broker: BrokerState) -> Unseen:

@@ -437,6 +437,8 @@ class ReplicaCopy:
     flushed: bool
     # In words: `holds the same bytes`, `3,120 bytes behind`, `does not answer: …`.
     verdict: str
+    # The group's master has it.
+    master: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -480,8 +480,9 @@ def _settings(look: ClusterLook) -> Iterator[Check]:
                 "settings",
                 broker.key,
                 Verdict.PROBLEM,
-                f"has id {broker.broker_id} and role {broker.status.role}",
-                "brokerId 0 belongs to the master, ids above 0 to slaves",
+                f"is registered as {'master' if broker.is_master else 'slave'} and has role {broker.status.role}",
+                "wait some seconds and look again: a change of role is on its way, or another member is master in a "
+                "later epoch and this one has not heard of it",
             )
     for name in sorted({broker.broker_name for broker in look.state.brokers}):
         flushes = {

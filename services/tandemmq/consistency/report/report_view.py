@@ -6,7 +6,7 @@ Values only, ready to be shown; the template chooses none of the words about the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -331,6 +331,8 @@ class ReportView:
     named_only: tuple[GroupSummary, ...]
     # All, worst first.
     groups: tuple[GroupSummary, ...]
+    master_ids: Mapping[str, int | None]
+    """Of each group."""
     severities: tuple[FindingsOfSeverity, ...]
     unlisted_findings: int
     costs: tuple[tuple[str, str], ...]
@@ -368,6 +370,7 @@ def report_view(summary: RunSummary, earlier: Sequence[RunSummary]) -> ReportVie
         folded=tuple(folded),
         named_only=tuple(rest[_FOLDED_PICTURES_MAX:]),
         groups=tuple(groups),
+        master_ids={group.group: group.master_id for group in summary.groups},
         severities=tuple(_severities(summary)),
         unlisted_findings=max(0, summary.findings_total - len(summary.findings)),
         costs=tuple(_costs(summary)),
@@ -377,9 +380,9 @@ def report_view(summary: RunSummary, earlier: Sequence[RunSummary]) -> ReportVie
     )
 
 
-def role_of(broker_id: int) -> str:
+def role_of(broker_id: int, master_id: int | None) -> str:
     """`master`, `slave 1`."""
-    return "master" if broker_id == 0 else f"slave {broker_id}"
+    return "master" if broker_id == master_id else f"slave {broker_id}"
 
 
 def _is_bad(group: GroupSummary) -> bool:
@@ -472,7 +475,7 @@ def _group_sentence(group: GroupSummary, findings: Sequence[Finding]) -> str:
         return f"equal on {counted(len(group.replicas), 'replica')}, {_compared(group)}"
     wrong = sorted({finding.broker_id for finding in findings if finding.broker_id is not None})
     unnamed = any(finding.broker_id is None for finding in findings)
-    who = ", ".join(role_of(broker_id) for broker_id in wrong)
+    who = ", ".join(role_of(broker_id, group.master_id) for broker_id in wrong)
     if who and unnamed:
         who += "; elsewhere nobody can be named"
     sentence = f"{counted(group.findings, 'finding')}"

@@ -25,6 +25,7 @@ from typing import Any, Final, Self
 from pyarrow import fs
 
 from tandemmq.core.audit.replica_store import ReplicaUnreadable, StoreEntry
+from tandemmq.core.routing.values import MASTER_ID
 from tandemmq.service.page_cache import drop_absent_pages, resident_pages
 
 __all__ = [
@@ -74,6 +75,12 @@ class SourceSpec:
     read_mode: ReadMode = ReadMode.DIRECT
     rate_limit: int = 0
     """Bytes a second; 0: none. A broker limits itself."""
+    is_master: bool = None  # type: ignore[assignment]  # a bool from here on
+    """As its NameServers say. None: nobody says, goes by its id."""
+
+    def __post_init__(self) -> None:
+        if self.is_master is None:
+            object.__setattr__(self, "is_master", self.broker_id == MASTER_ID)
 
     @property
     def is_broker(self) -> bool:

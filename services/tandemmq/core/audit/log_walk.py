@@ -22,6 +22,7 @@ from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore
 from tandemmq.core.message.record_decoder import Blank, Corrupt, RecordFound, ScanStop, scan_record
 from tandemmq.core.message.record_layout import SMALLEST_RECORD_BYTES
 from tandemmq.core.replication.log_history import LogRange
+from tandemmq.core.routing.values import MASTER_ID
 
 if TYPE_CHECKING:
     from tandemmq.core.storage.record_batch import RecordBatch
@@ -364,7 +365,6 @@ def _reason(stop: ScanStop | Corrupt | Blank | None, room: int) -> str:
 
 _LISTED_MAX: Final = 100
 """Messages of one tail that are named by themselves; one finding more counts the rest."""
-_MASTER_ID: Final = 0
 
 
 def common_range(facts: Iterable[ReplicaFacts]) -> LogRange:
@@ -397,18 +397,18 @@ def missing_tails(stores: Mapping[int, ReplicaStore], *, watermark: int = 0) -> 
     return list(findings.taken())
 
 
-def extra_tails(stores: Mapping[int, ReplicaStore]) -> list[Finding]:
+def extra_tails(stores: Mapping[int, ReplicaStore], *, master_id: int | None = MASTER_ID) -> list[Finding]:
     """TAIL_EXTRA of each slave whose log goes on beyond its master's end.
 
     Facts of a running group must be taken of slaves first and of the master last: then no slave only seems ahead.
     """
-    master = stores.get(_MASTER_ID)
+    master = stores.get(master_id) if master_id is not None else None
     findings = FindingList()
     if master is None:
         return []
     end = master.facts.end_offset
     for broker_id, store in stores.items():
-        if broker_id == _MASTER_ID or store.facts.end_offset <= end:
+        if broker_id == master_id or store.facts.end_offset <= end:
             continue
         template = Finding(
             kind=FindingKind.TAIL_EXTRA,

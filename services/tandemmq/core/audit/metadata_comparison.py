@@ -23,13 +23,13 @@ from tandemmq.core.metadata.metadata_store import (
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, DelayOffsetTable
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupConfig, SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
+from tandemmq.core.routing.values import MASTER_ID
 
 __all__ = ["compare_metadata"]
 
 MetadataTexts: TypeAlias = Mapping[MetadataFile, str | None]
 ConfigT = TypeVar("ConfigT", TopicConfig, SubscriptionGroupConfig)
 
-_MASTER_ID: Final = 0
 _OFFSETS_APART_MS: Final = 60_000
 _SET_BACK: Final = (
     "the slave keeps the higher one, since no operator set it back; "
@@ -39,22 +39,28 @@ _SYNC_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 def compare_metadata(
-    group: str, master: MetadataTexts, slaves: Mapping[int, MetadataTexts], *, settled: bool
+    group: str,
+    master: MetadataTexts,
+    slaves: Mapping[int, MetadataTexts],
+    *,
+    settled: bool,
+    master_id: int = MASTER_ID,
 ) -> list[Finding]:
     """What slaves have otherwise than their master; texts are those of the files, None: no file.
 
     `settled`: what differs now will stay so: the caller waited for longer than slaves take to copy and has read again,
     or the stores were ended in order. Without it only what no copying will mend is reported.
     """
-    return list(_Comparer(group, master, settled=settled).compare(slaves))
+    return list(_Comparer(group, master, master_id, settled=settled).compare(slaves))
 
 
 class _Comparer:
     """One call of compare_metadata."""
 
-    def __init__(self, group: str, master: MetadataTexts, *, settled: bool) -> None:
+    def __init__(self, group: str, master: MetadataTexts, master_id: int, *, settled: bool) -> None:
         self._group = group
         self._master = master
+        self._master_id = master_id
         self._settled = settled
 
     def compare(self, slaves: Mapping[int, MetadataTexts]) -> Iterator[Finding]:
@@ -62,7 +68,7 @@ class _Comparer:
         for file in MetadataFile:
             problem = _problem(file, self._master.get(file))
             if problem:
-                yield self._unreadable(_MASTER_ID, file, problem)
+                yield self._unreadable(self._master_id, file, problem)
             elif self._master.get(file) is not None:
                 readable.append(file)
         for broker_id, texts in slaves.items():
@@ -133,7 +139,7 @@ class _Comparer:
             verdict=Verdict.MASTER_RULE,
             detail=detail,
             broker_id=broker_id,
-            source_broker_id=None if broker_id == _MASTER_ID else _MASTER_ID,
+            source_broker_id=None if broker_id == self._master_id else self._master_id,
             topic=topic,
             queue_id=queue_id,
             queue_offset=queue_offset,

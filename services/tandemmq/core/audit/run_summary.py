@@ -10,6 +10,7 @@ from enum import IntEnum, StrEnum
 from typing import Any, Final, Self
 
 from tandemmq.core.audit.findings import Finding
+from tandemmq.core.routing.values import MASTER_ID
 
 __all__ = ["SCHEMA_VERSION", "ExitCode", "GroupSummary", "Outcome", "ReplicaSummary", "RunSummary", "Tier"]
 
@@ -85,6 +86,8 @@ class GroupSummary:
     extent_map: str = ""
     """The common range in at most 256 equal parts, a letter each, for a picture: `.` never verified, `o` by an earlier
     run, `=` equal now, `x` differs."""
+    master_id: int | None = MASTER_ID
+    """Its master, as the NameServers said; by the id where only folders were read. None: they knew none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from tandemmq.admin.operations.questions import Answer, CallFailure
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as pb
 
 OFFSET, SIZE = 1_000, 200
+MASTER = "broker-a:0"
 
 
 def _held(broker: str, content: bytes = b"record", *, flushed: int = 2_000) -> Answer[pb.DigestRecordResponse]:
@@ -23,7 +24,7 @@ def _not_held(broker: str, *, min_offset: int = 0, end_offset: int = 2_000) -> A
 
 
 def _verdicts(*answers: Answer[pb.DigestRecordResponse]) -> list[tuple[str, bool | None, str]]:
-    return [(copy.broker, copy.equal, copy.verdict) for copy in judged_copies(answers, OFFSET, SIZE)]
+    return [(copy.broker, copy.equal, copy.verdict) for copy in judged_copies(answers, OFFSET, SIZE, master_key=MASTER)]
 
 
 def test_copies_are_compared_with_the_masters() -> None:
@@ -56,13 +57,21 @@ def test_a_replica_without_it_says_why() -> None:
 
 def test_without_the_masters_copy_nothing_is_called_equal() -> None:
     away: Answer[pb.DigestRecordResponse] = Answer("broker-a:0", "broker-a", None, CallFailure.silent("refused"))
-    [_, copy] = judged_copies([away, _held("broker-a:1")], OFFSET, SIZE)
+    [_, copy] = judged_copies([away, _held("broker-a:1")], OFFSET, SIZE, master_key=MASTER)
     assert (copy.held, copy.equal) == (True, None)
     assert "no copy of the master's" in copy.verdict
-    [_, copy] = judged_copies([_not_held("broker-a:0"), _held("broker-a:1")], OFFSET, SIZE)
+    [_, copy] = judged_copies([_not_held("broker-a:0"), _held("broker-a:1")], OFFSET, SIZE, master_key=MASTER)
     assert copy.equal is None
 
 
 def test_of_a_large_record_the_beginning_is_compared() -> None:
-    [first, _] = judged_copies([_held("broker-a:0"), _held("broker-a:1")], OFFSET, SIZE, whole=False)
+    [first, _] = judged_copies([_held("broker-a:0"), _held("broker-a:1")], OFFSET, SIZE, master_key=MASTER, whole=False)
     assert "the first 200 bytes of the record" in first.verdict
+
+
+def test_the_master_is_compared_with_whatever_its_id() -> None:
+    first, second = judged_copies(
+        [_held("broker-a:0", b"rotten"), _held("broker-a:1")], OFFSET, SIZE, master_key="broker-a:1"
+    )
+    assert (first.equal, first.master) == (False, False)
+    assert (second.equal, second.master, second.verdict) == (True, True, "the master holds the record, on disk")

@@ -12,11 +12,11 @@ from tandemmq.admin.console.messages import BODY_BYTES, message_view
 from tandemmq.admin.operations.values import DeadLetterResult, MessageDetail, ReplicaCopy
 
 _MESSAGE = next(message for message in messages() if message.topic == "orders")
-_MASTER = ReplicaCopy("broker-a:0", True, "ab", None, True, "holds it")
+_MASTER = ReplicaCopy("broker-a:0", True, "ab", None, True, "holds it", master=True)
 _SLAVE = ReplicaCopy("broker-a:1", True, "ab", True, True, "holds the same bytes")
 _BEHIND = ReplicaCopy("broker-a:1", False, "", None, False, "3,120 bytes behind")
 _OTHER = ReplicaCopy("broker-a:1", True, "cd", False, True, "holds other bytes")
-_GONE = ReplicaCopy("broker-a:0", False, "", None, False, "does not answer: refused")
+_GONE = ReplicaCopy("broker-a:0", False, "", None, False, "does not answer: refused", master=True)
 
 
 @pytest.mark.parametrize(

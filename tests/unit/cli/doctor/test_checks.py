@@ -203,10 +203,10 @@ def test_flush_type_must_agree_in_a_group() -> None:
     assert "flushDiskType differs" in _only(_look(state=with_broker(state, other))).fact
 
 
-def test_id_and_role_that_contradict_are_a_problem() -> None:
+def test_registration_and_role_that_contradict_are_a_problem() -> None:
     state = _state()
     wrong = replace(state.brokers[1], status=replace(slave().status, role="ASYNC_MASTER"))  # type: ignore[type-var]
-    assert _only(_look(state=with_broker(state, wrong))).fact == "has id 1 and role ASYNC_MASTER"
+    assert _only(_look(state=with_broker(state, wrong))).fact == "is registered as slave and has role ASYNC_MASTER"
 
 
 def test_cluster_names_that_differ_are_a_problem() -> None:
