@@ -410,6 +410,8 @@ class Broker:
         if parts.failure is None:
             # Nothing is appended any more: this end is exact, and the next start of a master need not ask about it.
             await self._links.unregister(is_log_closed=True)
+        if self._failover is not None:
+            await self._failover.close()
         await self._audit.close_helper()
         await self._metadata_server.stop(limit_ms=500)
         await self._audit.repairs_ended()

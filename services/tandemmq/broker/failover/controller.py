@@ -273,7 +273,10 @@ class Failover:
                 self._fence.cancel()
             if self._starting is not None:
                 self._starting.cancel()
-            await self._authority.close()
+
+    async def close(self) -> None:
+        """Gives the connection to the authority back; after `leave`."""
+        await self._authority.close()
 
     async def _tick(self) -> None:
         try:
