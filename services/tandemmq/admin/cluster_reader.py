@@ -59,15 +59,16 @@ class ClusterReader:
         registration wins. Takes at most about 3 s for the NameServers and 3 s for each 64 brokers.
         """
         answers = await asyncio.gather(*(self._ask_name_server(address) for address in self._name_servers))
-        found: dict[tuple[str, int], tuple[ExpectedBroker, bool | None]] = {
-            (broker.broker_name, broker.broker_id): (broker, None) for broker in (*self._expected, *remembered)
-        }
+        found = {(broker.broker_name, broker.broker_id): broker for broker in (*self._expected, *remembered)}
         merged = merge_snapshots([RouteSnapshot(0, {}, brokers) for _, brokers in answers], revision=0)
-        for registered in merged.brokers:
-            identity = registered.identity
-            found[identity.broker_name, identity.broker_id] = (_registered(registered), registered.is_master)
+        registered = {(broker.identity.broker_name, broker.identity.broker_id): broker for broker in merged.brokers}
+        found |= {key: _as_registered(broker) for key, broker in registered.items()}
+        with_master = {name for (name, _), broker in registered.items() if broker.is_master}
         states = await asyncio.gather(
-            *(self._ask_broker(broker, as_master) for _, (broker, as_master) in sorted(found.items()))
+            *(
+                self._ask_broker(broker, registered.get(key), has_master=broker.broker_name in with_master)
+                for key, broker in sorted(found.items())
+            )
         )
         return ClusterState(name_servers=tuple(server for server, _ in answers), brokers=tuple(states))
 
@@ -82,7 +83,11 @@ class ClusterReader:
         keys = tuple(f"{broker.identity.broker_name}:{broker.identity.broker_id}" for broker in brokers)
         return NameServerState(address=address, error=None, revision=snapshot.revision, brokers=keys), brokers
 
-    async def _ask_broker(self, broker: ExpectedBroker, registered_as_master: bool | None) -> BrokerState:
+    async def _ask_broker(
+        self, broker: ExpectedBroker, registered: RegisteredBroker | None, *, has_master: bool
+    ) -> BrokerState:
+        # One that NameServers do not know may take itself for the master of a group that has another one by now.
+        named_master = registered.is_master if registered is not None else False if has_master else None
         status, failure = None, None
         try:
             async with self._slots:
@@ -96,14 +101,14 @@ class ClusterReader:
             client_endpoint=broker.client_endpoint,
             metadata_endpoint=broker.metadata_endpoint,
             ha_endpoint=broker.ha_endpoint,
-            registered=registered_as_master is not None,
+            registered=registered is not None,
             status=status,
             error=failure,
-            registered_as_master=registered_as_master,
+            named_master=named_master,
         )
 
 
-def _registered(broker: RegisteredBroker) -> ExpectedBroker:
+def _as_registered(broker: RegisteredBroker) -> ExpectedBroker:
     return ExpectedBroker(
         cluster=broker.identity.cluster,
         broker_name=broker.identity.broker_name,

@@ -224,8 +224,8 @@ class BrokerState:
     status: BrokerStatus | None
     # Why there is no status.
     error: str | None
-    # What it registered as; None: nobody knows it.
-    registered_as_master: bool | None = None
+    # Whether NameServers name it as its group's master. None: they know neither it nor a master of its group.
+    named_master: bool | None = None
 
     @property
     def key(self) -> str:
@@ -234,9 +234,9 @@ class BrokerState:
 
     @property
     def is_master(self) -> bool:
-        """True for the group's master: as it registered, else as it says itself, else by its id."""
-        if self.registered_as_master is not None:
-            return self.registered_as_master
+        """True for the group's master: as NameServers say, else as it says itself, else by its id."""
+        if self.named_master is not None:
+            return self.named_master
         return self.status.role != "SLAVE" if self.status is not None else self.broker_id == MASTER_ID
 
 
