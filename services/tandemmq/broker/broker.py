@@ -266,7 +266,7 @@ class Broker:
         self._links.registration_changed()
         parts.refusal = parts.role.client_refusal
         await self._tell_readiness()
-        log.info("broker_serving", role=str(self._settings.broker_role), **parts.ports)
+        log.info("broker_serving", role=parts.role_name, **parts.ports)
 
     # A change of the role; see `FailoverHost`.
 

@@ -650,7 +650,7 @@ class BrokerMetrics:
 
     def _tell_process(self, samples: MetricSamples) -> None:
         parts, meter = self._parts, self._parts.loop_meter
-        role, flush_disk_type = str(parts.settings.broker_role), str(parts.settings.flush_disk_type)
+        role, flush_disk_type = parts.role_name, str(parts.settings.flush_disk_type)
         samples.add("rocketmq_broker_info", 1, role, flush_disk_type, VERSION)
         samples.add("rocketmq_broker_uptime_seconds", (parts.clock.monotonic_ms() - self._started_ms) / 1_000)
         samples.add("rocketmq_broker_event_loop_stalls_total", meter.stall_count)

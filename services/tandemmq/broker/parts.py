@@ -30,7 +30,7 @@ from tandemmq.broker.put import PutAnswer, PutDone
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.runtime_settings import Applier
-from tandemmq.broker.settings import BrokerSettings
+from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
@@ -149,6 +149,9 @@ class Role(Protocol):
 
     def require(self) -> None:
         """A master of a group that fails over acknowledges what the in-sync set holds, as it is now."""
+
+    async def copy_progress(self) -> bool:
+        """A slave takes topics, groups, offsets and leases as its master has them now. False: it could not."""
 
     def give_up(self) -> None:
         """A master that starts does not come to serve any more: its `begin` returns soon."""
@@ -395,6 +398,13 @@ class BrokerParts:
     def proof_bytes(self) -> int:
         """So much of a log's tail is compared: at least twice the largest record, or it could be filler alone."""
         return 2 * (self.settings.max_message_size + _RECORD_HEAD_ROOM_BYTES)
+
+    @property
+    def role_name(self) -> str:
+        """RocketMQ's name of what this broker is now; a master that its group elected waits for its slaves."""
+        if not self.role.is_master:
+            return str(BrokerRole.SLAVE)
+        return str(self.settings.broker_role if self.settings.is_master else BrokerRole.SYNC_MASTER)
 
     def metadata_endpoint(self) -> str:
         """Our metadata plane as it is registered."""

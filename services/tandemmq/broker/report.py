@@ -71,7 +71,7 @@ class BrokerReport:
             cluster=parts.identity.cluster,
             broker_name=parts.identity.broker_name,
             broker_id=parts.identity.broker_id,
-            role=str(settings.broker_role),
+            role=parts.role_name,
             flush_disk_type=str(settings.flush_disk_type),
             version=VERSION,
             uptime_seconds=(parts.clock.monotonic_ms() - self._started_ms) // 1000,

@@ -85,6 +85,9 @@ class FailoverRole(Protocol):
     def require(self) -> None:
         """A master acknowledges what `FailoverSeat.required` holds from now on."""
 
+    async def copy_progress(self) -> bool:
+        """A slave takes topics, groups, offsets and leases as its master has them now. False: it could not."""
+
     def give_up(self) -> None:
         """A master that starts does not come to serve any more."""
 
@@ -515,6 +518,7 @@ class Failover:
                 f"broker {successor.broker_id} did not reach the end of the log within {_HAND_OVER_LIMIT_S:g} s; "
                 "look at its lag, and try again"
             ) from None
+        await self._have_progress_copied(successor)
         resignation = member.resignation(successor.broker_id)
         await host.end_role("the master hands over")
         member.stepped_down(now_ms=self._now_ms(), has_resigned=True)
@@ -548,6 +552,22 @@ class Failover:
     def _has_all(self, role: FailoverRole, successor: Replica) -> bool:
         end_offset = self._host.raw_end_offset
         return any(slave.disk_id == successor.disk_id and slave.acked_offset >= end_offset for slave in role.slaves())
+
+    async def copy_progress(self) -> bool:
+        """Our master hands over to us: what its groups have consumed is copied now. False: it could not be."""
+        return await self._host.role.copy_progress()
+
+    async def _have_progress_copied(self, successor: Replica) -> None:
+        """Nobody consumes any more: without it, what was acknowledged in the last moments would come again."""
+        endpoint = self._host.member_metadata(successor.broker_id)
+        try:
+            async with self._peer(endpoint or "") as peer:
+                is_copied = endpoint is not None and await peer.copy_progress(self._host.identity)
+        except PeerUnavailable as error:
+            log.info("progress_not_copied", replica=endpoint, reason=str(error))
+            return
+        if not is_copied:
+            log.info("progress_not_copied", replica=endpoint, reason="it does not follow us just now")
 
     async def _tell(self, successor: Replica) -> None:
         endpoint = self._host.member_metadata(successor.broker_id)

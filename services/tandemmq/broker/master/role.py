@@ -262,6 +262,10 @@ class MasterRole:
 
     # Life
 
+    async def copy_progress(self) -> bool:
+        """There is nobody to copy from."""
+        return False
+
     def give_up(self) -> None:
         """Somebody else became master while this one starts: `begin` returns soon, and it does not serve."""
         self._is_given_up = True

@@ -64,6 +64,12 @@ class FailoverServicer(failover_service_pb2_grpc.FailoverServiceServicer):
         (await self._required(context, request.cluster, request.broker_name)).poke()
         return pb.NoteRecordChangeResponse()
 
+    async def CopyProgress(  # noqa: N802
+        self, request: pb.CopyProgressRequest, context: _Context
+    ) -> pb.CopyProgressResponse:
+        failover = await self._required(context, request.cluster, request.broker_name)
+        return pb.CopyProgressResponse(copied=await failover.copy_progress())
+
     async def HandOver(self, request: pb.HandOverRequest, context: _Context) -> pb.HandOverResponse:  # noqa: N802
         failover = await self._required(context)
         to = request.to_broker_id if request.HasField("to_broker_id") else None
