@@ -93,6 +93,8 @@ class Broker:
         self._accepts_loss = accepts_loss
         self._failover = self._new_failover() if settings.failover_authority else None
         is_master = settings.is_master and self._failover is None
+        if self._failover is not None:
+            parts.tables.spread = self._failover.spread
         parts.take_role(MasterRole(parts, accepts_loss=accepts_loss) if is_master else SlaveRole(parts))
         self._forwarder = CallForwarder(parts.members.master_client, now_ms=clock.monotonic_ms)
         self._audit = self._new_audit()

@@ -330,6 +330,7 @@ class BrokerParts:
         self.failure: str | None = None
         """Why the broker stops with exit code 1."""
         self.stopping: Final = asyncio.Event()
+        self._spreading: Final[set[asyncio.Task[None]]] = set()
         self.ports: Final = {"listenPort": 0, "grpcServerPort": 0, "haListenPort": 0}
         """Those that are open, by setting; 0 before."""
         self.is_whole: bool = False
@@ -423,7 +424,13 @@ class BrokerParts:
     def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
         """Creates a topic, and calls `done` when it is durable."""
         self.tables.put_topic(TopicConfig(topic, queue_count, queue_count))
-        self.tables.when_written(done)
+        if self.tables.spread is None:
+            self.tables.when_written(done)
+        else:
+            spreading = asyncio.get_running_loop().create_task(self.tables.written())
+            self._spreading.add(spreading)
+            spreading.add_done_callback(self._spreading.discard)
+            spreading.add_done_callback(lambda _: done())
 
     def create_group(self, group: str, *, client_id: str) -> str | None:
         """Creates a consumer group because a client named it; or says why not."""

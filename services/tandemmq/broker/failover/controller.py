@@ -518,7 +518,7 @@ class Failover:
                 f"broker {successor.broker_id} did not reach the end of the log within {_HAND_OVER_LIMIT_S:g} s; "
                 "look at its lag, and try again"
             ) from None
-        await self._have_progress_copied(successor)
+        await self._have_copied(successor)
         resignation = member.resignation(successor.broker_id)
         await host.end_role("the master hands over")
         member.stepped_down(now_ms=self._now_ms(), has_resigned=True)
@@ -557,9 +557,17 @@ class Failover:
         """Our master hands over to us: what its groups have consumed is copied now. False: it could not be."""
         return await self._host.role.copy_progress()
 
-    async def _have_progress_copied(self, successor: Replica) -> None:
-        """Nobody consumes any more: without it, what was acknowledged in the last moments would come again."""
-        endpoint = self._host.member_metadata(successor.broker_id)
+    async def spread(self) -> None:
+        """Has every member of the in-sync set copy the tables: a topic that an operator was told of must not go with
+        this master. One that cannot copy now is waited for no longer than its time limit."""
+        if self.acts and self._host.role.is_serving:
+            async with asyncio.TaskGroup() as tasks:
+                for member in self._member.required:
+                    tasks.create_task(self._have_copied(member))
+
+    async def _have_copied(self, member: Replica) -> None:
+        """Tables and leases. Before a hand-over: what was acknowledged in the last moments would come again."""
+        endpoint = self._host.member_metadata(member.broker_id)
         try:
             async with self._peer(endpoint or "") as peer:
                 is_copied = endpoint is not None and await peer.copy_progress(self._host.identity)
