@@ -447,9 +447,12 @@ class Cluster:
                 f"{waited.epoch} at {waited.at_us / 1e6:.3f} s at offset {waited.physical_offset}"
             )
         if member is not self._acting_master:
-            self.deliveries.master_changed(now_us=self.timeline.now_us)
+            assert member.process is not None, "it serves"
+            # The last copy may not have been written any more.
+            copied_us, _ = member.process.leases_asked_us
+            self.deliveries.master_changed(copied_us=copied_us, now_us=self.timeline.now_us)
             # What its copies knew: they are some seconds old.
-            self._progress = self._no_more_than(self._stored_progress([member]))
+            self._progress = self._no_more_than(broker.tables.consumer_offsets.offsets_of(GROUP, TOPIC))
         self._acting_master, self._is_acting = member, True
 
     def seed_authority(self) -> None:
@@ -546,7 +549,7 @@ class Cluster:
             if stored is None:
                 self._begin[queue_id] = max(offset, self._begin.get(queue_id, 0))
                 self._unasked[queue_id] = max(offset, self._unasked.get(queue_id, 0))
-            elif offset > stored:
+            elif offset > (self._most_finished(queue_id) if self.settings.failover else stored):
                 raise Violation(
                     f"the group starts at {offset} in queue {queue_id}, though a disk holds its offset {stored}"
                 )
@@ -627,13 +630,17 @@ class Cluster:
             least = min(self._progress.get(queue_id, 0), node.store.queue_max_offset(TOPIC, queue_id))
             if offset < least:
                 raise Violation(f"the group's offset in queue {queue_id} went from {least} to {offset}")
-            self._unasked[queue_id] = most = self.deliveries.first_unasked(
-                queue_id, self._unasked.get(queue_id, self._begin.get(queue_id, 0))
-            )
+            most = self._most_finished(queue_id)
             if offset > most:
                 raise Violation(f"the group's offset in queue {queue_id} is {offset}, but {most} is not finished")
         if committed:
             self._progress, self._is_progress_on_disks_only = committed, False
+
+    def _most_finished(self, queue_id: int) -> int:
+        """Up to where consumers asked to have everything finished."""
+        known = self._unasked.get(queue_id, self._begin.get(queue_id, 0))
+        self._unasked[queue_id] = most = self.deliveries.first_unasked(queue_id, known)
+        return most
 
     def _check_followers(self) -> None:
         """A slave whose bytes the master counts holds the master's bytes."""

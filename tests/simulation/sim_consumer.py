@@ -20,8 +20,6 @@ __all__ = ["DeliveryRecord", "SimConsumer"]
 CALL_TIMEOUT_MS: Final = 3_000
 IDLE_PAUSE_MS: Final = 700
 FORGOTTEN_SHARE: Final = 0.05
-LEASE_COPY_AGE_MS: Final = 10_000
-"""How old a slave's copy of the leases may be: it is made each 2 s, and a master that nobody hears goes on for 5 s."""
 
 
 @dataclass(slots=True)
@@ -51,14 +49,12 @@ class DeliveryRecord:
     lease_ms: float = INVISIBLE_MS
     """How long a lease lasts at least, by the fastest clock of all brokers."""
     deliveries: int = 0
-    used_us: int = 0
-    """When anything was given or finished last."""
     _changes: list[tuple[int, int]] = field(default_factory=list)
     """Of masters: what the old one gave or finished from the first time to the second, the new one may not know."""
 
-    def master_changed(self, *, now_us: int) -> None:
-        """Another broker begins with its copy of the leases."""
-        self._changes.append((self.used_us - LEASE_COPY_AGE_MS * US_PER_MS, now_us))
+    def master_changed(self, *, copied_us: int, now_us: int) -> None:
+        """Another broker begins with a copy of the leases that was made at `copied_us`."""
+        self._changes.append((copied_us, now_us))
 
     def _is_excused(self, at_us: int) -> bool:
         """The last that was done with a message may not be known to whoever gives it now."""
@@ -73,7 +69,6 @@ class DeliveryRecord:
     def delivered(self, message: DeliveredMessage, *, asked_us: int, now_us: int) -> None:
         """A consumer got a message; it asked for it at `asked_us`."""
         self.deliveries += 1
-        self.used_us = now_us
         key = (message.queue_id, message.queue_offset, message.message_id)
         before = self.messages.get(key)
         if before is None:
@@ -98,7 +93,6 @@ class DeliveryRecord:
 
     def finished(self, message: DeliveredMessage, *, asked_us: int) -> None:
         """An acknowledgement was answered with OK."""
-        self.used_us = max(self.used_us, asked_us)
         self.messages[message.queue_id, message.queue_offset, message.message_id].finished_us = asked_us
 
 

@@ -117,13 +117,16 @@ class SimPeerClient:
 
     async def leases(self, known: LeasePosition, *, accept_copy: bool = False) -> LeaseChange:
         """GetLeases."""
-        return await self._process.network.call(
+        asked_us = self._process.machine.timeline.now_us
+        change = await self._process.network.call(
             self._process,
             self._host,
             REPLICAS,
             lambda peer: peer.leases(known, accept_copy=accept_copy),
             timeout_ms=DIGEST_TIMEOUT_MS,
         )
+        self._process.leases_asked_us = (self._process.leases_asked_us[1], asked_us)
+        return change
 
     async def metadata_changes(self) -> AsyncIterator[None]:
         """WatchMetadata."""
