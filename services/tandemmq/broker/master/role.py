@@ -62,7 +62,6 @@ class MasterRole:
     """See `tandemmq.broker.parts.Role`. With `accepts_loss` it waits for no replica that it cannot reach, whatever that
     holds. `seat` is of a group that fails over; with `holds_all` it begins the seat's epoch and asks nobody."""
 
-    change_refusal: Final = None
     is_master: Final = True
     holds_copies: Final = False
     has_master: Final = True
@@ -193,6 +192,13 @@ class MasterRole:
     def client_refusal(self) -> str | None:
         """Why it takes and gives nothing: others may have become masters."""
         return None if self._seat is None else self._seat.refusal
+
+    @property
+    def change_refusal(self) -> str | None:
+        """Where another may be master, or become it, nobody would hear of the change."""
+        if self._seat is None:
+            return None
+        return self._seat.refusal if self.is_serving else "this broker is not the master yet; ask again"
 
     @property
     def epoch_refusal(self) -> str | None:

@@ -132,8 +132,11 @@ class MetadataPull:
     async def _copy_leases(self, peer: PeerClient, leases: LeaseCopy) -> None:
         """A master of an older version has none to give, and one that compacts has none just now."""
         is_told = False
+        # At once: this slave may be the next master, and what its copy lacks is delivered again.
+        pause_s = 0.0
         while True:
-            await asyncio.sleep(self._leases_interval_s)
+            await asyncio.sleep(pause_s)
+            pause_s = self._leases_interval_s
             acts_count = leases.acts_count
             try:
                 change = await peer.leases(leases.known)
