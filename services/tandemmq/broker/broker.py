@@ -17,6 +17,7 @@ import structlog
 
 from tandemmq.broker.audit.replica_state import ReplicaState
 from tandemmq.broker.audit.services import AuditServices
+from tandemmq.broker.client_api.forwarding import CallForwarder
 from tandemmq.broker.departure import Departure
 from tandemmq.broker.failover.authority import open_authority
 from tandemmq.broker.failover.controller import Failover
@@ -32,7 +33,7 @@ from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.report import BrokerReport
 from tandemmq.broker.retention import Retention
 from tandemmq.broker.runtime_settings import RuntimeSettings, setting_appliers
-from tandemmq.broker.settings import BrokerSettings
+from tandemmq.broker.settings import BrokerSettings, ClientFront
 from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.record import Host
@@ -93,6 +94,7 @@ class Broker:
         self._failover = self._new_failover() if settings.failover_authority else None
         is_master = settings.is_master and self._failover is None
         parts.take_role(MasterRole(parts, accepts_loss=accepts_loss) if is_master else SlaveRole(parts))
+        self._forwarder = CallForwarder(parts.members.master_client, now_ms=clock.monotonic_ms)
         self._audit = self._new_audit()
         self._runtime_settings = self._new_runtime_settings(log_level)
         self._departure = Departure(
@@ -243,6 +245,7 @@ class Broker:
                 if not parts.stopping.is_set():
                     await self._serve()
                 if self._failover is not None:
+                    parts.client_plane.forward(self._forwarder)
                     tasks.append(background.create_task(self._failover.run()))
                 await parts.stopping.wait()
             finally:
@@ -321,6 +324,11 @@ class Broker:
     async def _begin_role(self, role: Role) -> None:
         parts = self._parts
         parts.take_role(role)
+        if role.is_master:
+            parts.client_plane.forward(None)
+            await self._forwarder.close()
+        else:
+            parts.client_plane.forward(self._forwarder)
         self._links.registration_changed()
         await role.begin(self._background)
         if role.is_serving and not parts.stopping.is_set():
@@ -410,6 +418,7 @@ class Broker:
         if parts.failure is None:
             # Nothing is appended any more: this end is exact, and the next start of a master need not ask about it.
             await self._links.unregister(is_log_closed=True)
+        await self._forwarder.close()
         if self._failover is not None:
             await self._failover.close()
         await self._audit.close_helper()
@@ -506,6 +515,7 @@ class Broker:
             client=host_port(settings.broker_ip1, settings.advertised_grpc_port or client_port) if client_port else "",
             metadata=parts.metadata_endpoint(),
             ha=host_port(settings.ha_host, ha_port) if ha_port else "",
+            forwards=self._failover is not None and settings.client_front is not ClientFront.GRPCIO,
             client_external=host_port(settings.external_advertised_host, external_port) if external_port else "",
         )
 

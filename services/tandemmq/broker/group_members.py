@@ -38,6 +38,11 @@ class GroupMembers:
         masters = [broker for broker in self.registered() if broker.is_master and broker.identity != self._identity]
         return max(masters, key=lambda broker: (not broker.recovering, broker.role_epoch), default=None)
 
+    def master_client(self) -> str | None:
+        """The client plane of another member that is the master; None: there is none, or it is ourselves."""
+        master = self._master()
+        return master.endpoints.client or None if master is not None else None
+
     def master_metadata(self) -> str | None:
         """The master's metadata plane."""
         address = self.master_address()

@@ -11,7 +11,7 @@ import errno
 import ssl
 from collections.abc import Callable, Mapping
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 from google.protobuf.message import DecodeError, Message
@@ -29,7 +29,7 @@ from tandemmq.service.loop_turns import LoopTurns
 from tandemmq.service.reflection import reflection_table
 from tandemmq.service.rpc import BidiMethod, Call, Method, MethodTable, StatusCode, StreamHandler, UnaryMethod
 
-__all__ = ["Http2Call", "Http2Front", "MethodIndex"]
+__all__ = ["Forwarder", "Http2Call", "Http2Front", "MethodIndex"]
 
 
 # One call of the HTTP/2 front: `tandemmq.service.rpc.Call` on top of `tandemmq.http2.Stream`.
@@ -59,11 +59,23 @@ class _Route:
             self.handler = method.handler
 
 
+class Forwarder(Protocol):
+    """Somebody else who may answer a call."""
+
+    def takes(self, path: str, call: Call, data: bytes) -> bool:
+        """Answers it later. False: the front's own handler does."""
+
+    def opened(self, path: str, call: Call) -> StreamHandler[Any] | None:
+        """The handler of a bidirectional call, to be given bytes; None: the front's own."""
+
+
 class MethodIndex(StreamMaker):
     """The methods of a front, by the path they are called with, and what its calls share."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock: Final = clock
+        self.forwarder: Forwarder | None = None
+        """Asked before the front's own handlers; None: nobody is."""
         self.by_path: Final[dict[str, _Route]] = {}
         self._otherwise: dict[str, str] = {}
 
@@ -93,6 +105,7 @@ class Http2Call(Stream):
     _on_undelivered: Callable[[], None] | None = None
     _metadata: Mapping[str, str] | None = None
     _is_gone = False
+    _is_forwarded = False
 
     def __init__(
         self, index: MethodIndex, connection: Connection, stream_id: int, headers: list[Header], shape: RequestShape
@@ -184,6 +197,10 @@ class Http2Call(Stream):
             return
         self._route = found
         if found.bidi is not None:
+            forwarder = self._index.forwarder
+            if forwarder is not None and (handler := forwarder.opened(path, self)) is not None:
+                self._handler, self._is_forwarded = handler, True
+                return
             try:
                 self._handler = found.bidi.handler(self)
             except Exception:
@@ -222,6 +239,9 @@ class Http2Call(Stream):
     def _run(self, data: bytes) -> None:
         route = self._route
         assert route is not None, "a call without a method has ended"
+        forwarder = self._index.forwarder
+        if forwarder is not None and forwarder.takes(self.path, self, data):
+            return
         handler = route.handler
         assert handler is not None, "a bidirectional call has a handler"
         try:
@@ -252,7 +272,7 @@ class Http2Call(Stream):
         if handler is None:
             return
         try:
-            request = route.parse(data)
+            request = data if self._is_forwarded else route.parse(data)
         except DecodeError:
             self.end(StatusCode.INVALID_ARGUMENT.value[0], _NOT_A_MESSAGE)
             self._is_gone = True
@@ -340,6 +360,10 @@ class Http2Front:
             return self._server.listen(self._bind_address, self._port)
         except OSError as error:
             raise ListenError(self._bind_address, self._port, _reason(error)) from error
+
+    def forward(self, forwarder: Forwarder | None) -> None:
+        """From now on `forwarder` is asked before each call; None: nobody is. Not for this port's own services."""
+        self._index.forwarder = forwarder
 
     def adopt(self, transport: asyncio.Transport, received: bytes) -> None:
         """Serves a connection that was accepted elsewhere, and of which `received` was read already."""

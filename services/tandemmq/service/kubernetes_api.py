@@ -139,10 +139,19 @@ class KubernetesApi:
         self._connection.rest_client.pool_manager.clear()
 
     def _ask(self, verb: str, kind: Kind, *names: str, **options: Any) -> Document:
-        call = getattr(self._apis[kind], f"{verb}_namespaced_{kind}")
+        api = self._apis[kind]
+        method = getattr(type(api), f"{verb}_namespaced_{kind}")
+        # Newer versions make their own objects of a document first: those lose fields that they do not know, and write
+        # a full second without the fraction that a Lease must have.
+        call = getattr(method, "raw_function", method)
         response = _translated(
             lambda: call(
-                *names, namespace=self.namespace, _preload_content=False, _request_timeout=self._timeout_s, **options
+                api,
+                *names,
+                namespace=self.namespace,
+                _preload_content=False,
+                _request_timeout=self._timeout_s,
+                **options,
             )
         )
         body = bytes(response.data)

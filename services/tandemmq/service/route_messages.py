@@ -322,6 +322,7 @@ def _endpoints_message(endpoints: BrokerEndpoints) -> pb.BrokerEndpoints:
         metadata=endpoints.metadata,
         ha=endpoints.ha,
         client_external=endpoints.client_external,
+        forwards=endpoints.forwards,
     )
 
 
@@ -342,7 +343,7 @@ def _replica_value(message: pb.ReplicaMemory) -> ReplicaMemory:
 
 
 def _endpoints_value(message: pb.BrokerEndpoints) -> BrokerEndpoints:
-    return BrokerEndpoints(message.client, message.metadata, message.ha, message.client_external)
+    return BrokerEndpoints(message.client, message.metadata, message.ha, message.client_external, message.forwards)
 
 
 # QueryRoute of RocketMQ's client API, served by NameServer and broker: either may be a client's access point.
@@ -420,7 +421,9 @@ def message_queue(row: QueueRow, topic: definition.Resource) -> definition.Messa
     """A row as clients read it. `topic` is echoed as requested, namespace included: clients match by it."""
     endpoints = definition.Endpoints(
         scheme=_SCHEMES[row.address.scheme],
-        addresses=[definition.Address(host=row.address.host, port=row.address.port)],
+        addresses=[
+            definition.Address(host=address.host, port=address.port) for address in (row.address, *row.stand_ins)
+        ],
     )
     return definition.MessageQueue(
         topic=topic,

@@ -13,7 +13,7 @@ from tandemmq.broker.settings import BrokerSettings, ClientFront
 from tandemmq.core.clock import Clock
 from tandemmq.http2.server import TlsMode
 from tandemmq.service.grpc_server import GrpcServer
-from tandemmq.service.http2_front import Http2Front
+from tandemmq.service.http2_front import Forwarder, Http2Front
 from tandemmq.service.loop_turns import LoopTurns
 from tandemmq.service.rpc import MethodTable
 
@@ -108,6 +108,12 @@ class ClientPlane:
     async def start(self) -> dict[str, int]:
         """Listens; ports by setting. Raises ListenError."""
         return {key: await server.start() for key, server in self._servers.items()}
+
+    def forward(self, forwarder: Forwarder | None) -> None:
+        """Has calls answered by another broker, where the front can (grpcio's cannot); None: by this one again."""
+        for server in self._servers.values():
+            if isinstance(server, Http2Front):
+                server.forward(forwarder)
 
     async def set_serving(self, is_serving: bool) -> None:
         """Readiness, as probes and clients see it."""

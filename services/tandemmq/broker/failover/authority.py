@@ -95,6 +95,7 @@ class BlockingCalls:
                     await asyncio.wait([self._running])
                 running = asyncio.get_running_loop().run_in_executor(self._executor, call)
                 self._running = running
+                running.add_done_callback(_hear)
                 return await asyncio.shield(running)
         except TimeoutError as error:
             raise AuthorityUnavailable(f"{self._place} does not answer within {CALL_LIMIT_S:g} s") from error
@@ -102,6 +103,12 @@ class BlockingCalls:
     def close(self) -> None:
         """Starts nothing more. Does not wait for what runs."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _hear(ended: asyncio.Future[Any]) -> None:
+    """An outcome that nobody waited for is no mistake."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 # The file.

@@ -30,6 +30,8 @@ from tandemmq.service.loop_meter import SystemClock
 __all__ = ["RECORD_ANNOTATION", "LeaseAuthority", "lease_of_pod"]
 
 RECORD_ANNOTATION: Final = "tandemmq.io/broker-group-record"
+# A call ends by itself before who waits for it gives up.
+_STEP_LIMIT_S: Final = 0.9 * CALL_LIMIT_S
 # Two groups that were given one Lease must not take each other's record for theirs.
 _OWNER_ANNOTATION: Final = "tandemmq.io/broker-group-record-of"
 # An update that changes nothing keeps the resourceVersion. With this none changes nothing.
@@ -166,7 +168,7 @@ class LeaseAuthority:
 def lease_of_pod(lease: str, *, cluster: str, broker_name: str) -> LeaseAuthority:
     """In this pod's namespace, by its ServiceAccount. ValueError: this is no pod. Blocks for the package's import."""
     try:
-        api = api_of_pod(time_limit_s=CALL_LIMIT_S)
+        api = api_of_pod(time_limit_s=_STEP_LIMIT_S)
     except KubernetesUnavailable as error:
         raise ValueError(
             f"failoverAuthority=kubernetes:{lease} needs a pod with a ServiceAccount's token ({error}); mount it, or "

@@ -45,6 +45,7 @@ from tandemmq.core.routing.values import (
     PERMISSION_READ,
     PERMISSION_WRITE,
     Address,
+    AddressScheme,
     BrokerData,
     BrokerIdentity,
     QueueData,
@@ -108,6 +109,8 @@ class QueueRow:
     address: Address
     # Message types that may be sent to it, for example ("NORMAL",).
     accept_types: tuple[str, ...]
+    # Members that pass calls on to the master, to be tried when its own address does not answer.
+    stand_ins: tuple[Address, ...] = ()
 
 
 def queue_rows(route: TopicRoute) -> list[QueueRow]:
@@ -116,19 +119,31 @@ def queue_rows(route: TopicRoute) -> list[QueueRow]:
     Empty when no group has a live master, or none permits anything. Go compares routes by position, and a queue id 0
     exists for each broker because Node reads no other.
     """
-    masters = {group.broker_name: group.master for group in route.brokers}
+    groups = {group.broker_name: group for group in route.brokers}
     rows = []
     for queues in route.queues:
-        master = masters.get(queues.broker_name)
+        group = groups.get(queues.broker_name)
+        master = group.master if group is not None else None
         address = parse_address(master.client) if master is not None else None
-        if address is None:
+        if group is None or address is None:
             continue
+        stand_ins = _stand_ins(group, address)
         accept_types = accepted_message_types(queues.message_type)
         rows += [
-            QueueRow(route.topic, queue_id, permission, queues.broker_name, MASTER_ID, address, accept_types)
+            QueueRow(route.topic, queue_id, permission, queues.broker_name, MASTER_ID, address, accept_types, stand_ins)
             for queue_id, permission in enumerate(_permissions(queues))
         ]
     return rows
+
+
+def _stand_ins(group: BrokerData, master: Address) -> tuple[Address, ...]:
+    """By broker id. A name stands alone: official clients take one, or several addresses of one kind."""
+    if master.scheme is AddressScheme.DOMAIN_NAME:
+        return ()
+    others = (parse_address(endpoints.client) for endpoints in group.endpoints.values() if endpoints.forwards)
+    return tuple(
+        address for address in others if address is not None and address != master and address.scheme is master.scheme
+    )
 
 
 def external_route(route: TopicRoute) -> TopicRoute:

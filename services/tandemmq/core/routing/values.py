@@ -63,6 +63,8 @@ class BrokerEndpoints:
     ha: str = ""
     # The client API for clients outside the cluster's network.
     client_external: str = ""
+    # While it is not the master its client plane passes calls on to who is.
+    forwards: bool = False
 
 
 @dataclass(frozen=True, slots=True)
