@@ -24,6 +24,7 @@ KINDS: Final = (
     "io.k8s.api.apps.v1.StatefulSet",
     "io.k8s.api.batch.v1.CronJob",
     "io.k8s.api.batch.v1.Job",
+    "io.k8s.api.coordination.v1.Lease",
     "io.k8s.api.core.v1.ConfigMap",
     "io.k8s.api.core.v1.PersistentVolumeClaim",
     "io.k8s.api.core.v1.Pod",

@@ -78,6 +78,9 @@ _TRACED = ("--set", "tracing.enabled=true,tracing.viewer.enabled=true")
         ("master a", 8081, {*_PEERS, "others"}),
         ("master a", 10911, {"master a", "slave a", "slave b", "admin", "rollout", "test", "run", "executor"}),
         ("master a", 10912, {"master a", "slave a", "admin"}),
+        ("slave a", 8081, {*_PEERS, "others"}),
+        ("slave a", 10911, {"master a", "slave a", "slave b", "admin", "rollout", "test", "run", "executor"}),
+        ("slave a", 10912, {"master a", "slave a", "admin"}),
         ("slave b", 10912, {"slave b", "admin"}),
         ("NameServer", 9876, {"master a", "slave a", "slave b", "admin", "rollout", "test", "run", "executor"}),
         ("admin", 8080, set()),
@@ -106,6 +109,9 @@ def test_planes_open_for_those_who_are_named() -> None:
     assert not _may(rendered, "others", "master a", 8081)
     assert _may(rendered, "stranger", "master a", 8081)
     assert _may(rendered, "test", "master a", 8081)
+    # Who passes a call on to the master.
+    assert _may(rendered, "slave a", "master a", 8081)
+    assert _may(rendered, "master a", "slave a", 8081)
     for to, port in (("admin", 8080), ("master a", 5557), ("slave b", 5557), ("NameServer", 5557)):
         assert _may(rendered, "prometheus", to, port), to
         assert not _may(rendered, "stranger", to, port), to
@@ -151,6 +157,7 @@ def test_rights_are_in_the_namespace_and_as_few_as_can_be() -> None:
         "get named statefulsets",
         "patch named statefulsets",
     }
+    assert _rights(rendered, "mq-broker") == {"get named leases", "update named leases"}
     assert _rights(rendered, "mq-consistency") == {
         *(f"{verb} pods" for verb in ("create", "get", "list", "watch", "delete", "deletecollection")),
         "get named configmaps",
@@ -166,12 +173,18 @@ def test_the_hook_may_change_the_brokers_sets_and_no_others() -> None:
     assert set(named) == set(render().kind("StatefulSet")) - {"mq-nameserver"}
 
 
+def test_brokers_may_change_their_groups_leases_and_no_others() -> None:
+    (rule,) = render().one("Role", "mq-broker")["rules"]
+    assert set(rule["resourceNames"]) == set(render().kind("Lease")) == {"mq-broker-a", "mq-broker-b"}
+
+
 def test_a_binding_names_the_account_its_pod_runs_as() -> None:
     rendered = render(preset="2m-2s-sync")
     for name, pod in (
         ("mq-admin", "Deployment/mq-admin"),
         ("mq-rollout", "Job/mq-rollout"),
         ("mq-consistency", "CronJob/mq-consistency-quick"),
+        ("mq-broker", "StatefulSet/mq-broker-a-slave"),
     ):
         (subject,) = rendered.one("RoleBinding", name)["subjects"]
         account = rendered.pod_templates()[pod]["spec"]["serviceAccountName"]

@@ -95,7 +95,7 @@ def test_settings_are_those_of_rocketmqs_files(preset: str) -> None:
 @pytest.mark.parametrize(
     ("preset", "role", "needed", "total"),
     [
-        ("2m-2s-sync", BrokerRole.SYNC_MASTER, 2, 2),
+        ("2m-2s-sync", BrokerRole.SYNC_MASTER, 1, 2),
         ("2m-2s-async", BrokerRole.ASYNC_MASTER, 1, 2),
         ("2m-noslave", BrokerRole.ASYNC_MASTER, 1, 1),
     ],
@@ -117,13 +117,16 @@ def test_a_broker_takes_what_a_slave_is_given(preset: str, tmp_path: Path) -> No
         settings = _broker(render(preset=preset), name, "1", tmp_path)
         assert settings.broker_role is BrokerRole.SLAVE
         assert settings.broker_id == 1
+        assert settings.may_be_master == (preset == "2m-2s-sync")
         assert settings.name_servers == tuple(
             f"mq-nameserver-{i}.mq-nameserver.ns.svc.cluster.local:9876" for i in range(2)
         )
 
 
-def test_sync_states_how_many_copies_an_acknowledgement_needs() -> None:
-    assert render(preset="2m-2s-sync").settings("StatefulSet", "mq-broker-a-master")["inSyncReplicas"] == "2"
+@pytest.mark.parametrize(("failover", "needed"), [("auto", "1"), ("false", "2")])
+def test_sync_states_how_many_copies_an_acknowledgement_needs(failover: str, needed: str) -> None:
+    rendered = render("--set", f"failover.enabled={failover}", preset="2m-2s-sync")
+    assert rendered.settings("StatefulSet", "mq-broker-a-master")["inSyncReplicas"] == needed
 
 
 @each_preset

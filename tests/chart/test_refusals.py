@@ -26,6 +26,12 @@ def _groups(*groups: dict[str, object]) -> tuple[str, ...]:
 REFUSED = [
     # Single values
     (_set(replication="semi"), ("/replication", "'sync', 'async', 'none'")),
+    (_set(failover__enabled="yes"), ("/failover/enabled", "'auto'")),
+    (_set(failover__leaseMilliseconds=100), ("/failover/leaseMilliseconds", "1,000")),
+    (_set(replication="async", failover__enabled=True), ("/failover/enabled", "auto or false", "replication: sync")),
+    (_set(replication="none", failover__enabled=True), ("/failover/enabled", "auto or false", "replication: sync")),
+    (_set(failover__minInSyncReplicas=3), ("failover.minInSyncReplicas: 3", "broker-a has 2 members")),
+    (_set(brokers__settings={"failoverAuthority": "file:/x"}), ("left out: the chart sets it (failover.enabled)",)),
     (_set(nameserver__replicas=0), ("/nameserver/replicas", "want 1")),
     (_set(tls__mode="sometimes"), ("/tls/mode", "'permissive'")),
     (_set(noSuchKey=1), ("noSuchKey",)),

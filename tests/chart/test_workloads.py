@@ -108,6 +108,7 @@ def test_only_who_asks_kubernetes_has_a_token() -> None:
         "Job/mq-rollout",
         "CronJob/mq-consistency-quick",
         "CronJob/mq-consistency-deep",
+        *(f"StatefulSet/{broker}" for broker in BROKERS),
     }
     assert all(each["automountServiceAccountToken"] is False for each in rendered.kind("ServiceAccount").values())
 
@@ -200,3 +201,64 @@ def test_an_image_is_named_by_registry_tag_and_digest() -> None:
     named = images("--set", f"global.imageRegistry=r.example.com,brokers.image.digest={digest},admin.image.tag=y")
     assert named["mq-broker-a-slave"] == f"r.example.com/tandemmq/broker@{digest}"
     assert named["mq-admin"] == named["mq-rollout"] == named["mq-test"] == "r.example.com/tandemmq/admin:y"
+
+
+# Who may be the master of a group
+
+
+@each_broker
+def test_any_member_may_be_master_and_listens_as_one(broker: str) -> None:
+    rendered = render()
+    settings = rendered.settings("StatefulSet", broker)
+    group = settings["brokerName"]
+    assert settings["failoverAuthority"] == f"kubernetes:mq-{group}"
+    assert (settings["failoverLease"], settings["inSyncReplicas"]) == ("6000", "1")
+    assert rendered.has("Lease", f"mq-{group}")
+    ports = {each["name"]: each["containerPort"] for each in rendered.container("StatefulSet", broker)["ports"]}
+    names = {each["name"]: each["targetPort"] for each in rendered.one("Service", broker)["spec"]["ports"]}
+    assert ports.items() >= {"grpc-client": 8081, "grpc-metadata": 10911, "ha": 10912}.items()
+    assert names == {"grpc-client": "grpc-client", "grpc-metadata": "grpc-metadata", "ha": "ha"}
+
+
+def test_the_access_point_is_whoever_may_be_master() -> None:
+    def chosen(*arguments: str) -> set[str]:
+        rendered = render(*arguments)
+        selector = rendered.one("Service", "mq-broker")["spec"]["selector"].items()
+        templates = rendered.pod_templates()
+        return {name for name in BROKERS if selector <= templates[f"StatefulSet/{name}"]["metadata"]["labels"].items()}
+
+    assert chosen() == set(BROKERS)
+    assert chosen("--set", "failover.enabled=false") == {"mq-broker-a-master", "mq-broker-b-master"}
+
+
+def test_helm_writes_nothing_of_a_lease_that_brokers_write() -> None:
+    """A merge leaves alone what no manifest had."""
+    for lease in render().kind("Lease").values():
+        assert lease.keys() == {"apiVersion", "kind", "metadata"}
+        assert lease["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_a_lease_goes_when_the_volumes_do() -> None:
+    """Volumes without their record, or a record of lost volumes, would wait for an operator."""
+    leases = render("--set", "brokers.persistence.retention.whenDeleted=Delete").kind("Lease").values()
+    assert [each["metadata"].get("annotations") for each in leases] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "values", ["failover.enabled=false", "replication=async", "replication=none"], ids=lambda value: str(value)
+)
+def test_without_failover_there_is_nothing_of_it(values: str) -> None:
+    rendered = render("--set", values)
+    assert not rendered.kind("Lease")
+    assert not rendered.has("Role", "mq-broker")
+    assert not rendered.has("RoleBinding", "mq-broker")
+    for broker in {*BROKERS} & {*rendered.kind("StatefulSet")}:
+        assert not rendered.pod_templates()[f"StatefulSet/{broker}"]["spec"]["automountServiceAccountToken"]
+        assert not {key for key in rendered.settings("StatefulSet", broker) if key.startswith("failover")}
+
+
+def test_a_group_may_refuse_sends_while_a_member_is_away() -> None:
+    settings = render("--set", "failover.minInSyncReplicas=2,failover.leaseMilliseconds=600000").settings
+    for broker in BROKERS:
+        assert settings("StatefulSet", broker)["inSyncReplicas"] == "2"
+        assert settings("StatefulSet", broker)["failoverLease"] == "600000"

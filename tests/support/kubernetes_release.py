@@ -97,8 +97,12 @@ class FakeSet:
 class FakeRelease:
     """Satisfies `KubernetesCluster` and `AskMaster`. `events` has every deletion, with who was in sync then."""
 
-    def __init__(self, groups: dict[str, int], *, name_servers: int = 2) -> None:
+    def __init__(self, groups: dict[str, int], *, name_servers: int = 2, fails_over: bool = False) -> None:
+        """`groups`: slaves by name. With `fails_over` a master that is deleted hands over to a member in sync."""
         self.namespace = "mq"
+        self.fails_over = fails_over
+        # Pod of each group's master.
+        self.masters = {group: f"mq-{group}-master-0" for group in groups}
         self.names = ["mq"]
         self.sets: dict[str, FakeSet] = {}
         for group, slaves in groups.items():
@@ -161,18 +165,27 @@ class FakeRelease:
 
     def in_sync(self, group: str) -> list[str]:
         """Slaves that hold what their master holds."""
-        slaves = self.sets.get(f"mq-{group}-slave")
-        master = self.sets[f"mq-{group}-master"].pods[0]
-        if slaves is None or not self.is_ready(master):
+        members = self._members(group).values()
+        if not any(found.name == self.masters[group] and self.is_ready(found) for found in members):
             return []
         return [
             found.name
-            for found in slaves.pods.values()
-            if found is not None
+            for found in members
+            if found.name != self.masters[group]
             and self.is_ready(found)
             and found.age >= _SYNC_TURNS
             and found.name not in self.lagging
         ]
+
+    def _members(self, group: str) -> dict[int, FakePod]:
+        """Pods that there are, by broker id."""
+        return {
+            each.first_ordinal + index: found
+            for each in self.sets.values()
+            if each.group == group
+            for index, found in each.pods.items()
+            if found is not None
+        }
 
     def _control(self, each: FakeSet) -> None:
         for index, found in each.pods.items():
@@ -186,6 +199,8 @@ class FakeRelease:
             if index >= each.partition and found.revision != each.update:
                 sync = ",".join(self.in_sync(each.group)) if each.group else ""
                 self.events.append(f"delete {found.name} [{sync}]")
+                if self.fails_over and sync and self.masters[each.group] == found.name:
+                    self.masters[each.group] = sync.partition(",")[0]
                 each.pods[index] = None
                 return
             if index >= each.partition and not self.is_ready(found):
@@ -231,18 +246,20 @@ class FakeRelease:
     # AskMaster
 
     async def __call__(self, pod: PodState) -> MasterCopies:
-        """The master's answer."""
+        """The pod's answer."""
         if not pod.ready:
             return MasterCopies(error="UNAVAILABLE")
-        slaves = self.sets.get(f"mq-{pod.broker_group}-slave")
+        members = self._members(pod.broker_group)
+        (own_id,) = (broker_id for broker_id, found in members.items() if found.name == pod.name)
+        if pod.name != self.masters[pod.broker_group]:
+            return MasterCopies(error="", broker_id=own_id, is_master=False)
         copies: list[CopyState] = []
-        for index, found in (slaves.pods if slaves else {}).items():
-            if slaves is not None and self.is_ready(found):
-                assert found is not None
+        for broker_id, found in members.items():
+            if broker_id != own_id and self.is_ready(found):
                 synced = found.name in self.in_sync(pod.broker_group)
                 acked = self.end_offset if synced else self.end_offset - 5_000
-                copies.append(CopyState(slaves.first_ordinal + index, acked, self.end_offset - acked, synced))
-        return MasterCopies(error="", end_offset=self.end_offset, slaves=tuple(copies))
+                copies.append(CopyState(broker_id, acked, self.end_offset - acked, synced))
+        return MasterCopies(error="", broker_id=own_id, end_offset=self.end_offset, slaves=tuple(copies))
 
     def _answer(self) -> None:
         if self.denied:

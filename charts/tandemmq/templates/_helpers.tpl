@@ -74,6 +74,16 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- if hasKey $group "slaves" }}{{ $group.slaves }}{{ else if eq (index . 0).Values.replication "none" }}0{{ else }}1{{ end }}
 {{- end }}
 
+{{/* "true" where a group's members take turns as its master, else empty. */}}
+{{- define "tandemmq.failover" -}}
+{{- if and (eq .Values.replication "sync") (ne (toString .Values.failover.enabled) "false") }}true{{ end }}
+{{- end }}
+
+{{/* Name of a group's Lease and of the Service that leads to its master: (list root group). */}}
+{{- define "tandemmq.group" -}}
+{{ include "tandemmq.fullname" (index . 0) }}-{{ index . 1 }}
+{{- end }}
+
 {{/*
 The StatefulSets of all brokers, as YAML with the one key `sets`: a master for each group, and its slaves if it has any.
 `firstId` is the broker id of the first pod, and its ordinal.

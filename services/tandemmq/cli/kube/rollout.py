@@ -8,9 +8,12 @@ template changes. This lowers the partitions, one pod after the other, and close
         wait until its master serves and its slaves hold what the master held when the wait began
         each slave, the last first: open its gate, wait until it runs the new revision and has caught up
         wait as at the beginning
-        the master: open its gate (its preStop hook drains it), wait until it serves and its slaves follow it
+        the master: open its gate (its preStop hook drains it, and with failover hands over), wait until the group has a
+            master that serves, and the others follow it
         close the gates
         give clients the time to find the master again, before another group is touched
+
+The master is who says that it is; with failover that may be a pod of the slaves' set. The set that it is in comes last.
 
 A pod of an older revision that does not serve is renewed without that wait, and a master in that state before its
 slaves: otherwise the way back from a bad upgrade would wait for what the bad upgrade broke. Nothing else is forced.
@@ -79,10 +82,13 @@ class CopyState:
 
 @dataclass(frozen=True, slots=True)
 class MasterCopies:
-    """A master's own answer; or why there is none."""
+    """A broker's own answer; or why there is none."""
 
     # Empty when it answered.
     error: str
+    broker_id: int = 0
+    # False: it is a slave, and the rest says nothing of its group.
+    is_master: bool = True
     # Empty when it takes writes.
     write_refusal: str = ""
     # One past the last byte of its CommitLog.
@@ -106,19 +112,26 @@ class GroupState:
         return tuple(each for each in (self.slave_set, self.master_set) if each is not None)
 
     @property
-    def master_pod(self) -> PodState | None:
-        """The master's pod, if there is one now."""
-        return None if self.master_set is None else self.pods.get(self.master_set.pod_name(0))
-
-    @property
-    def slave_ids(self) -> dict[int, str]:
-        """Broker id of each slave there should be, with the name of its pod."""
-        if self.slave_set is None:
-            return {}
+    def members(self) -> dict[int, str]:
+        """Broker id of each member there should be, with the name of its pod; the home master first."""
         return {
-            self.slave_set.first_ordinal + index: self.slave_set.pod_name(index)
-            for index in range(self.slave_set.replicas)
+            each.first_ordinal + index: each.pod_name(index)
+            for each in reversed(self.sets)
+            for index in range(each.replicas)
         }
+
+    def master_name(self, copies: MasterCopies | None) -> str:
+        """Name of the master's pod: of whoever says so, else the home master's; "" without either."""
+        is_told = copies is not None and not copies.error and copies.is_master
+        master_id = copies.broker_id if is_told and copies is not None else 0
+        return self.members.get(master_id, "")
+
+    def set_order(self, copies: MasterCopies | None, *, master_first: bool) -> list[StatefulSetState]:
+        """In which order they are renewed: the set that has the master last, or first."""
+        master = self.master_name(copies)
+        has_master = [each for each in self.sets if master in _pod_names(each)]
+        others = [each for each in self.sets if each not in has_master]
+        return has_master + others if master_first else others + has_master
 
     def outdated_pods(self, stateful_set: StatefulSetState) -> list[int]:
         """Indexes of pods that do not run the newest revision, the absent included."""
@@ -163,14 +176,17 @@ class GroupState:
         """Until the master serves: there, ready, answering and taking writes."""
         if self.master_set is None:
             return "there is no master StatefulSet"
-        if missing := _pod_missing(self.pods, self.master_set.pod_name(0)):
+        master = self.master_name(copies)
+        if missing := _pod_missing(self.pods, master):
             return missing
         if copies is None:
-            return f"{self.master_set.pod_name(0)} was not asked yet"
+            return f"{master} was not asked yet"
         if copies.error:
-            return f"{self.master_set.pod_name(0)} does not answer ({copies.error})"
+            return f"{master} does not answer ({copies.error})"
+        if not copies.is_master:
+            return f"no member of {self.name} is its master"
         if copies.write_refusal:
-            return f"{self.master_set.pod_name(0)} refuses writes: {copies.write_refusal}"
+            return f"{master} refuses writes: {copies.write_refusal}"
         return ""
 
     def slaves_missing(
@@ -178,23 +194,21 @@ class GroupState:
     ) -> str:
         """Until every slave is ready, counted in sync by its master, and holds the master's log up to `mark_offset`.
 
-        In sync alone allows a lag of haMaxGapNotInSync. `without` names pods that are not waited for; those of an index
-        below `from_index` need not be looked at either.
+        In sync alone allows a lag of haMaxGapNotInSync. `without` names pods that are not waited for; those of the
+        slaves' set of an index below `from_index` need not be looked at either.
         """
         if self.slave_set is None:
             return ""
-        wanted = {
-            broker_id: pod
-            for broker_id, pod in self.slave_ids.items()
-            if pod not in without and broker_id >= self.slave_set.first_ordinal + from_index
-        }
+        spared = {self.master_name(copies), *without, *_pod_names(self.slave_set)[:from_index]}
+        wanted = {broker_id: pod for broker_id, pod in self.members.items() if pod not in spared}
         unready = [text for pod in wanted.values() if (text := _pod_missing(self.pods, pod))]
         if unready:
             return "; ".join(unready)
         if not wanted:
             return ""
-        if copies is None or copies.error:
-            return f"the master does not tell which slaves are in sync ({copies.error if copies else 'not asked'})"
+        if copies is None or copies.error or not copies.is_master:
+            why = "not asked" if copies is None else copies.error or "nobody is master"
+            return f"the master does not tell which slaves are in sync ({why})"
         by_id = {copy.broker_id: copy for copy in copies.slaves if copy.broker_id >= 0}
         # A slave that connected without having its log compared has no name yet, but it counts.
         nameless = [copy for copy in copies.slaves if copy.broker_id < 0]
@@ -263,6 +277,10 @@ def name_servers_missing(stateful_sets: Sequence[StatefulSetState]) -> str:
     return ""
 
 
+def _pod_names(stateful_set: StatefulSetState) -> list[str]:
+    return [stateful_set.pod_name(index) for index in range(stateful_set.replicas)]
+
+
 def _pod_missing(pods: Mapping[str, PodState], name: str) -> str:
     pod = pods.get(name)
     if pod is None:
@@ -283,7 +301,7 @@ _PATIENCE_MS: Final = 120_000
 
 
 class AskMaster(Protocol):
-    """Asks the broker in a pod for its copies."""
+    """Asks the broker in a pod whether it is the master, and for its copies."""
 
     async def __call__(self, pod: PodState) -> MasterCopies:
         """Never raises: a broker that does not answer within its deadline is an answer, too."""
@@ -321,8 +339,9 @@ class Rollout:
         for group in _in_order(await self._groups()):
             if not group.outdated:
                 continue
-            master_first = _master_of(group) in group.stuck_pods(patient=True)
-            for stateful_set in _set_order(group, master_first=master_first):
+            _, copies = await self.look_at(group.name)
+            master_first = group.master_name(copies) in group.stuck_pods(patient=True)
+            for stateful_set in group.set_order(copies, master_first=master_first):
                 if group.is_outdated(stateful_set):
                     names = ", ".join(stateful_set.pod_name(index) for index in reversed(range(stateful_set.replicas)))
                     lines.append(f"{group.name}: renew {names} ({stateful_set.home_role})")
@@ -356,8 +375,9 @@ class Rollout:
         health = _Health(self, name, may_be_stuck=True)
         await self._until(f"{name} can spare a member", health.missing, _HEALTH_REMEDY)
         group = await self._group(name)
+        _, copies = await self.look_at(name)
         gates = {each.name: each.partition for each in group.sets}
-        for planned in _set_order(group, master_first=_master_of(group) in health.stuck):
+        for planned in group.set_order(copies, master_first=group.master_name(copies) in health.stuck):
             if not group.is_outdated(planned):
                 continue
             if planned.update_type != "RollingUpdate":
@@ -378,17 +398,23 @@ class Rollout:
     async def _renew_slaves(self, name: str, planned: StatefulSetState) -> None:
         """One slave after the other, the last first, each in sync before the next is touched."""
         for index in reversed(range(planned.replicas)):
+            group, copies = await self.look_at(name)
+            if group.master_name(copies) == planned.pod_name(index):
+                await self._wait_to_spare_master(name)
             await self._set_partition(planned.name, index)
             health = _Health(self, name, needs_master=False, renewed_from=(planned.name, index))
             await self._until(f"{planned.pod_name(index)} is renewed and in sync", health.missing, _RENEWAL_REMEDY)
 
     async def _renew_master(self, name: str, planned: StatefulSetState) -> None:
-        await self._until(
-            f"{name} can spare its master", _Health(self, name, may_be_stuck=True).missing, _HEALTH_REMEDY
-        )
+        await self._wait_to_spare_master(name)
         await self._set_partition(planned.name, 0)
         health = _Health(self, name, needs_slaves=False, renewed_from=(planned.name, 0))
         await self._until(f"{planned.pod_name(0)} is renewed and serves", health.missing, _RENEWAL_REMEDY)
+
+    async def _wait_to_spare_master(self, name: str) -> None:
+        await self._until(
+            f"{name} can spare its master", _Health(self, name, may_be_stuck=True).missing, _HEALTH_REMEDY
+        )
 
     async def _set_partition(self, stateful_set: str, partition: int) -> None:
         self._say(
@@ -465,12 +491,21 @@ class Rollout:
             await self._sleep(_POLL_S)
 
     async def look_at(self, name: str) -> tuple[GroupState, MasterCopies | None]:
-        """A group and its master's answer, None when there is no master pod that could be asked."""
+        """A group and its master's answer; the home master's where nobody says that he is the master, and None where
+        there is no pod to ask."""
         group = next((each for each in await self._groups() if each.name == name), None)
         if group is None:
             raise _gone(name)
-        pod = group.master_pod
-        return group, None if pod is None or not pod.ip else await self._ask_master(pod)
+        answers: dict[str, MasterCopies] = {}
+        for member in group.members.values():
+            pod = group.pods.get(member)
+            if pod is None or not pod.ip:
+                continue
+            answers[member] = answer = await self._ask_master(pod)
+            if not answer.error and answer.is_master and not answer.write_refusal:
+                return group, answer
+        masters = [each for each in answers.values() if not each.error and each.is_master]
+        return group, masters[0] if masters else answers.get(group.master_name(None))
 
     def now_ms(self) -> int:
         """Monotonic time."""
@@ -515,7 +550,7 @@ class _Health:
             if text := group.renewal_missing(renewing, from_index=index):
                 return text
             from_index = index if renewing is group.slave_set else 0
-        if _master_of(group) in self.stuck:
+        if group.master_name(copies) in self.stuck:
             # It serves nobody; its slaves cannot follow it either.
             return ""
         if self._needs_master and (text := group.master_missing(copies)):
@@ -530,15 +565,6 @@ class _Health:
 def _in_order(groups: Sequence[GroupState]) -> list[GroupState]:
     """Groups with a broken member first, so that no healthy one is touched while another is down."""
     return sorted(groups, key=lambda group: (not group.stuck_pods(patient=True), group.name))
-
-
-def _set_order(group: GroupState, *, master_first: bool) -> list[StatefulSetState]:
-    return list(reversed(group.sets)) if master_first else list(group.sets)
-
-
-def _master_of(group: GroupState) -> str:
-    """Name of the master's pod, "" without one."""
-    return "" if group.master_set is None else group.master_set.pod_name(0)
 
 
 def _gone(name: str) -> CommandError:
@@ -589,7 +615,8 @@ def rollout(
 ) -> None:
     """Renew brokers after `helm upgrade`, group by group, so that nothing acknowledged is ever on one broker only.
 
-    Slaves first, one at a time, each in sync before the next; then the master, drained first. The chart runs this as a
+    Slaves first, one at a time, each in sync before the next; then the master, which drains and, with failover, hands
+    over first. The chart runs this as a
     hook after an upgrade or a rollback; run again, it goes on where it stopped.
 
     Exit code 0: every broker runs the newest revision. 1: the limit passed, with what was missing and the remedy;
@@ -675,6 +702,9 @@ class _BrokerInPod:
 def _copies(reply: admin_pb.GetBrokerStatusResponse) -> MasterCopies:
     return MasterCopies(
         error="",
+        broker_id=reply.broker_id,
+        # Slaves tell of their master, whatever their settings say.
+        is_master=not reply.HasField("master_link"),
         write_refusal=reply.write_refusal,
         end_offset=reply.end_offset,
         slaves=tuple(

@@ -77,6 +77,56 @@ async def test_slaves_are_renewed_one_by_one_each_in_sync_before_the_next() -> N
     ]
 
 
+async def test_master_that_hands_over_is_last_wherever_it_is() -> None:
+    release = FakeRelease({"broker-a": 1}, fails_over=True)
+    for revision, order in (("v2", ["slave-1", "master-0"]), ("v3", ["master-0", "slave-1"])):
+        release.events.clear()
+        release.upgrade(revision)
+        assert await Run(release).rollout.plan() == [
+            f"broker-a: renew mq-broker-a-{pod_name} ({pod_name.partition('-')[0]})" for pod_name in order
+        ]
+        assert await Run(release).rollout.run() == ["broker-a"]
+        # Whoever is deleted, a slave is in sync.
+        assert [event for event in release.events if event.startswith("delete mq-broker")] == [
+            f"delete mq-broker-a-{order[0]} [mq-broker-a-{order[0]}]",
+            f"delete mq-broker-a-{order[1]} [mq-broker-a-{order[0]}]",
+        ]
+        assert set(release.revisions().values()) == {revision}
+
+
+async def test_master_among_two_slaves_hands_over_only_to_one_in_sync() -> None:
+    release = FakeRelease({"broker-a": 2}, fails_over=True)
+    release.masters["broker-a"] = "mq-broker-a-slave-2"
+    release.upgrade("v2")
+    await Run(release).rollout.run()
+    deleted = [event for event in release.events if event.startswith("delete mq-broker")]
+    assert deleted == [
+        "delete mq-broker-a-master-0 [mq-broker-a-master-0,mq-broker-a-slave-1]",
+        "delete mq-broker-a-slave-2 [mq-broker-a-master-0,mq-broker-a-slave-1]",
+        "delete mq-broker-a-slave-1 [mq-broker-a-slave-1,mq-broker-a-slave-2]",
+    ]
+
+
+async def test_home_master_that_lags_keeps_the_master_from_being_restarted() -> None:
+    release = FakeRelease({"broker-a": 1}, fails_over=True)
+    release.masters["broker-a"] = "mq-broker-a-slave-1"
+    release.lagging.add("mq-broker-a-master-0")
+    release.upgrade("v2")
+    with pytest.raises(CommandError) as failure:
+        await Run(release, limit_s=60).rollout.run()
+    assert "mq-broker-a-master-0 is not in sync" in failure.value.cause
+    assert set(release.revisions().values()) == {"v1"}
+
+
+async def test_group_of_which_nobody_is_master_is_not_touched() -> None:
+    release = FakeRelease({"broker-a": 1}, fails_over=True)
+    release.masters["broker-a"] = ""
+    release.upgrade("v2")
+    with pytest.raises(CommandError) as failure:
+        await Run(release, limit_s=60).rollout.run()
+    assert "no member of broker-a is its master" in failure.value.cause
+
+
 async def test_group_of_the_newest_revision_is_left_alone() -> None:
     release = FakeRelease({"broker-a": 1})
     run = Run(release)
