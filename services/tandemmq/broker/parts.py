@@ -30,7 +30,7 @@ from tandemmq.broker.put import PutAnswer, PutDone
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.runtime_settings import Applier
-from tandemmq.broker.settings import BrokerSettings
+from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
@@ -390,6 +390,13 @@ class BrokerParts:
     def is_sync_flush(self) -> bool:
         """An answer waits for the disk."""
         return self.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+
+    @property
+    def role_name(self) -> str:
+        """SYNC_MASTER, ASYNC_MASTER or SLAVE: what it is now, whatever its settings say."""
+        if not self.role.is_master:
+            return str(BrokerRole.SLAVE)
+        return str(self.settings.broker_role if self.settings.is_master else BrokerRole.SYNC_MASTER)
 
     @property
     def proof_bytes(self) -> int:
