@@ -16,6 +16,8 @@ from tandemmq.admin.cluster_state import (
     ClusterState,
     DiskState,
     ExpectedBroker,
+    FailoverReplica,
+    FailoverState,
     Finding,
     LatencyCounts,
     MasterLinkState,
@@ -28,14 +30,16 @@ from tandemmq.admin.cluster_state import (
     is_healthy,
     worst_first,
 )
+from tandemmq.admin.protobuf import as_value
 from tandemmq.admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, error_text
 from tandemmq.core.clock import Clock
 from tandemmq.core.routing.route_table import merge_snapshots
 from tandemmq.core.routing.values import RegisteredBroker, RouteSnapshot
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.proto.broker.v1 import failover_service_pb2 as failover_pb
 from tandemmq.service.route_messages import broker_value
 
-__all__ = ["CachedCluster", "ClusterReader", "ClusterReading", "Reader"]
+__all__ = ["CachedCluster", "ClusterReader", "ClusterReading", "Reader", "failover_state"]
 
 # Questions in flight at once: a cluster of hundreds of brokers is read in waves.
 _ASKED_AT_ONCE: Final = 64
@@ -168,7 +172,14 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
         run=reply.run,
         start_wait=_start_wait(reply.start_wait) if reply.HasField("start_wait") else None,
         problems=tuple((problem.problem, problem.remedy) for problem in reply.problems),
+        failover=failover_state(reply.failover) if reply.HasField("failover") else None,
     )
+
+
+def failover_state(state: failover_pb.GetFailoverStateResponse) -> FailoverState:
+    """What a member knows, as a value."""
+    master = as_value(FailoverReplica, state.master) if state.HasField("master") else None
+    return as_value(FailoverState, state, master=master)
 
 
 def _start_wait(wait: admin_pb.StartWait) -> StartWait:

@@ -109,7 +109,10 @@ class Broker:
         )
         self._retention = Retention(parts.store, disk=parts.disk, clock=clock, floor=lambda: parts.role.floor)
         self._report = BrokerReport(
-            parts, settings=self._runtime_settings, retention_problems=lambda: self._retention.problems
+            parts,
+            settings=self._runtime_settings,
+            retention_problems=lambda: self._retention.problems,
+            failover=self._failover,
         )
         self._metadata_server = self._new_metadata_server(events or EventMemory())
         self._metrics = BrokerMetrics(
@@ -117,6 +120,7 @@ class Broker:
             settings=self._runtime_settings,
             retention=self._retention,
             problem_count=lambda: self._report.problem_count,
+            failover=self._failover,
         )
         self._metric_exports = MetricExports(
             settings.metrics_options(), collect=self._metrics.collect, resource=parts.observability.resource

@@ -396,6 +396,13 @@ class BrokerParts:
         return self.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
     @property
+    def role_name(self) -> str:
+        """SYNC_MASTER, ASYNC_MASTER or SLAVE: what it is now, whatever its settings say."""
+        if not self.role.is_master:
+            return str(BrokerRole.SLAVE)
+        return str(self.settings.broker_role if self.settings.is_master else BrokerRole.SYNC_MASTER)
+
+    @property
     def proof_bytes(self) -> int:
         """So much of a log's tail is compared: at least twice the largest record, or it could be filler alone."""
         return 2 * (self.settings.max_message_size + _RECORD_HEAD_ROOM_BYTES)

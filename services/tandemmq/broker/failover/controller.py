@@ -19,6 +19,7 @@ from tandemmq.broker.master.role import FailoverSeat
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.clock import Clock
+from tandemmq.core.histogram import Histogram
 from tandemmq.core.replication.group_record import GroupRecord, Replica
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.replication.mastership import (
@@ -34,7 +35,15 @@ from tandemmq.core.replication.mastership import (
 )
 from tandemmq.core.routing.values import BrokerIdentity
 
-__all__ = ["ChangeOfMaster", "Failover", "FailoverHost", "FailoverRole", "HandOverRefused", "boot_time_ms"]
+__all__ = [
+    "CLAIM_REASONS",
+    "ChangeOfMaster",
+    "Failover",
+    "FailoverHost",
+    "FailoverRole",
+    "HandOverRefused",
+    "boot_time_ms",
+]
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +52,8 @@ _MEMBER_TICK_S: Final = 0.5
 _HAND_OVER_LIMIT_S: Final = 3.0
 _POLL_S: Final = 0.005
 _CHANGES_MAX: Final = 16
+CLAIM_REASONS: Final = ("handed_over", "lease_over", "heard_group")
+_CLAIM_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class HandOverRefused(Exception):
@@ -182,6 +193,12 @@ class Failover:
         self._is_unclean = False
         self.problem = ""
         """Why nothing can be done now, in words; empty: nothing is wrong."""
+        self.is_authority_away = False
+        """It did not answer when it was asked last."""
+        self.claim_counts = dict.fromkeys(CLAIM_REASONS, 0)
+        """How often this process became master, by reason."""
+        self.claim_seconds = Histogram(_CLAIM_BOUNDS_S)
+        """From the moment that it knew until it served."""
         self.last_changes: list[ChangeOfMaster] = []
         """Newest last."""
 
@@ -243,7 +260,7 @@ class Failover:
                 try:
                     await self._read()
                 except AuthorityUnavailable as error:
-                    self._note_problem(f"the authority is away: {error}")
+                    self._note_away(error)
                     return 0
                 if member.may_claim() or self._is_unclean:
                     await self._swap_claim(member.claim("its replicas were heard", epoch=epoch))
@@ -288,7 +305,7 @@ class Failover:
             else:
                 await self._member_tick()
         except AuthorityUnavailable as error:
-            self._note_problem(f"the authority is away: {error}")
+            self._note_away(error)
             await self._ask_to_withhold()
 
     # As a member that is not master
@@ -316,17 +333,22 @@ class Failover:
                 raise AssertionError(f"no step of a member: {step}")
 
     @property
+    def _is_named(self) -> bool:
+        record = self.record
+        return record is not None and record.successor == self._member.me.broker_id
+
+    @property
     def _has_caught_up(self) -> bool:
         record = self.record
         return record is not None and self._host.role.caught_up_epoch == record.epoch
 
     async def _claim_at_once(self, record: GroupRecord) -> None:
         """No byte may come from the old master, and no report go to it, once the record names us."""
-        started_ms = self._now_ms()
+        started_ms, is_named = self._now_ms(), self._is_named
         await self._host.end_role("this broker becomes the master")
         if await self._swap_claim(record):
             await self._host.begin_master(self, holds_all=True)
-            self._note_change(record, is_master=True, started_ms=started_ms)
+            self._note_claim(record, "handed_over" if is_named else "lease_over", started_ms=started_ms)
         else:
             await self._host.begin_slave()
 
@@ -346,7 +368,7 @@ class Failover:
             self._host.fail(f"this broker could not become the master: {error}")
             return
         if self._host.role.is_serving and self.record is not None:
-            self._note_change(self.record, is_master=True, started_ms=started_ms)
+            self._note_claim(self.record, "heard_group", started_ms=started_ms)
         self._is_unclean = False
         self.poke()
 
@@ -424,6 +446,7 @@ class Failover:
         except SwapLost:
             await self._read()
         else:
+            self.is_authority_away = False
             member.written(record, self._held.version, sent_ms=sent_ms, now_ms=self._now_ms())
         self._host.role.require()
         self._note_problem("")
@@ -600,6 +623,7 @@ class Failover:
 
     async def _read(self) -> None:
         self._held = await self._authority.read()
+        self.is_authority_away = False
         record = None if self._held is None else self._held.record
         version = None if self._held is None else self._held.version
         self._member.heard(record, version, now_ms=self._now_ms())
@@ -610,6 +634,15 @@ class Failover:
         if problem and problem != self.problem:
             (log.error if is_alarm else log.info)("failover_waits", reason=problem)
         self.problem = problem
+
+    def _note_away(self, error: AuthorityUnavailable) -> None:
+        self.is_authority_away = True
+        self._note_problem(f"the authority is away: {error}")
+
+    def _note_claim(self, record: GroupRecord, reason: str, *, started_ms: int) -> None:
+        self._note_change(record, is_master=True, started_ms=started_ms)
+        self.claim_counts[reason] += 1
+        self.claim_seconds.observe((self._now_ms() - started_ms) / 1_000)
 
     def _note_change(self, record: GroupRecord, *, is_master: bool, started_ms: int) -> None:
         change = ChangeOfMaster(
