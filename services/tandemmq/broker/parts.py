@@ -407,13 +407,6 @@ class BrokerParts:
         """So much of a log's tail is compared: at least twice the largest record, or it could be filler alone."""
         return 2 * (self.settings.max_message_size + _RECORD_HEAD_ROOM_BYTES)
 
-    @property
-    def role_name(self) -> str:
-        """RocketMQ's name of what this broker is now; a master that its group elected waits for its slaves."""
-        if not self.role.is_master:
-            return str(BrokerRole.SLAVE)
-        return str(self.settings.broker_role if self.settings.is_master else BrokerRole.SYNC_MASTER)
-
     def metadata_endpoint(self) -> str:
         """Our metadata plane as it is registered."""
         return host_port(self.settings.ha_host, self.ports["listenPort"])

@@ -215,6 +215,12 @@ class Failover:
         return frozenset(replica.disk_id for replica in self._member.required)
 
     @property
+    def is_in_sync(self) -> bool:
+        """See `FailoverSeat`."""
+        record = self.record
+        return record is not None and self._member.me in record.in_sync
+
+    @property
     def refusal(self) -> str | None:
         """See `FailoverSeat`."""
         return self._refusal

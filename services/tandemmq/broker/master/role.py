@@ -51,6 +51,10 @@ class FailoverSeat(Protocol):
     def refusal(self) -> str | None:
         """Why this master takes and gives nothing now."""
 
+    @property
+    def is_in_sync(self) -> bool:
+        """The group's record has this broker's disk in the in-sync set."""
+
     async def claim(self, epoch: int) -> int:
         """Makes this broker master, of `epoch` or a later one, which it returns; 0: somebody else is."""
 
@@ -155,6 +159,7 @@ class MasterRole:
             connected_ids=lambda: {slave.broker_id for slave in self.slaves() if slave.broker_id is not None},
             forgotten=self.floor.forget_replica,
             claim=None if self._seat is None else self._seat.claim,
+            is_in_sync=lambda: self._seat is not None and self._seat.is_in_sync,
             given_up=lambda: self._is_given_up or parts.stopping.is_set(),
             state_changed=parts.links.registration_changed,
             tail_bytes=parts.proof_bytes,

@@ -84,6 +84,8 @@ class MetadataPull:
         self._changed = asyncio.Event()
         self.has_all = False
         """Every table was taken from a master since the process started, or was the same already."""
+        self.has_progress = False
+        """And the leases, once."""
 
     async def run(self) -> None:
         """Pulls until cancelled."""
@@ -151,6 +153,8 @@ class MetadataPull:
                     await asyncio.to_thread(leases.take, change, acts_count=acts_count)
                 except DiskError as error:
                     log.error("leases_not_stored", error=str(error))
+                    continue
+            self.has_progress = True
 
     async def copy_now(self) -> bool:
         """Tables and leases as the master has them at this moment. False: it is not followed, or does not answer."""

@@ -116,8 +116,8 @@ class SlaveRole:
 
     @property
     def caught_up_epoch(self) -> int:
-        """See `Follower`."""
-        return self.follower.caught_up_epoch
+        """See `Follower`. Without the progress of groups it would deliver again what was acknowledged long before."""
+        return self.follower.caught_up_epoch if self._metadata_pull.has_progress else 0
 
     # What it is told
 
