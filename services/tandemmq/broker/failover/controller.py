@@ -637,7 +637,8 @@ class Failover:
             await self._host.member.see_record(record.epoch, record.master.disk_id)
 
     def _note_problem(self, problem: str, *, is_alarm: bool = False) -> None:
-        if problem and problem != self.problem:
+        # One that lasts is told once, whatever else its text says.
+        if problem and problem.partition(":")[0] != self.problem.partition(":")[0]:
             (log.error if is_alarm else log.info)("failover_waits", reason=problem)
         self.problem = problem
 
