@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from simulation.checkers import (
@@ -27,6 +27,8 @@ from simulation.member import BrokerNode, Member
 from simulation.network import Network
 from simulation.process import Journal, Machine, Process, ProcessFell
 from simulation.run_settings import MASTER, NAME_SERVER, TOPIC, RunSettings
+from simulation.sim_authority import AUTHORITY, AuthorityHost, AuthorityState
+from simulation.sim_broker import SimBroker
 from simulation.sim_consumer import DeliveryRecord, SimConsumer
 from simulation.sim_delivery import GROUP
 from simulation.sim_master import SimMaster
@@ -35,6 +37,7 @@ from simulation.sim_operator import SimOperator
 from simulation.sim_producer import SimProducer
 from simulation.sim_slave import SimSlave
 from simulation.virtual_time import US_PER_MS, Timeline
+from tandemmq.core.replication.group_record import Replica
 from tandemmq.core.storage.message_store import MessageStore
 
 __all__ = ["Cluster", "RunReport", "run"]
@@ -51,6 +54,11 @@ ROUTE_LIMIT_MS: Final = 20_000
 WATCH_INTERVAL_MS: Final = 1_000
 REPLACED_LIMIT_MS: Final = 60_000
 """How long a master that was replaced, and perhaps paused or cut off, may go on to deliver."""
+RETURN_LIMIT_MS: Final = 60_000
+"""After the last fault somebody acts as master within this time: a lease of 6 s, the start of a process, and the
+while that a group without any memory looks for its members."""
+MASTERLESS_MS: Final = 20_000
+"""So long an operator lets a group be without a master."""
 FOR_EVER_US: Final = 1 << 62
 
 
@@ -87,16 +95,28 @@ class Cluster:
         """The first message of each queue that no consumer asked to have finished."""
         self._begin: dict[int, int] = {}
         """Where the group begins in each queue: what is before need not be delivered."""
-        names = (MASTER, *(f"slave-{number}" for number in range(1, settings.slave_count + 1)))
+        if settings.failover:
+            names: tuple[str, ...] = tuple(f"broker-{number}" for number in range(1 + settings.slave_count))
+        else:
+            names = (MASTER, *(f"slave-{number}" for number in range(1, settings.slave_count + 1)))
         self.budget = FaultBudget(names, settings.in_sync_replicas, settings.sync_flush)
         self.members = [self._new_member(name, broker_id) for broker_id, name in enumerate(names)]
-        self.master, *self.slaves = self.members
         self.second_masters: list[Member] = []
         """Further processes with the master's broker id, newest last: somebody's mistake."""
-        self._acting_master = self.master
+        self._acting_master = self.members[0]
         """The one that began to serve last: what only other masters' disks hold is not the group's any more."""
         self._is_acting = False
         """False while it has not begun to serve since the one before it ended."""
+        self.authority = AuthorityState()
+        self.authority.late_share = settings.authority_late_share
+        self._authority_machine = Machine(AUTHORITY, self.network, self._rng(AUTHORITY))
+        self._authority_process: Process | None = None
+        self._incarnations: dict[int, str] = {}
+        """Who acknowledged in an epoch."""
+        self._answers_at: dict[int, Answer] = {}
+        """The last answer at each physical offset."""
+        self._masterless_since_us = 0
+        self.deliveries.lease_ms /= 1 + settings.clock_rate_spread
         self.faults = FaultInjector(self, self._rng("faults"))
         self.producers: list[SimProducer] = []
         self.operator: SimOperator | None = None
@@ -105,17 +125,31 @@ class Cluster:
         self._name_server_folder: dict[str, str] | None = {} if settings.name_server_remembers else None
         self.name_server: SimNameServer | None = None
 
+    @property
+    def master(self) -> Member:
+        """Who is the master, or was it last."""
+        return self._acting_master if self.settings.failover else self.members[0]
+
+    @property
+    def slaves(self) -> list[Member]:
+        """The others."""
+        return [member for member in self.members if member is not self.master]
+
     # Life
 
     def start(self) -> None:
         """Starts the NameServer, all members and the clients, some of them late."""
         self.timeline.after(self.settings.name_server_late_ms * US_PER_MS, self.start_name_server)
+        if self.settings.failover:
+            self.start_authority()
         for member in self.members:
             late_ms = 0 if member is self.master else self.settings.slaves_late_ms
             self.timeline.after(late_ms * US_PER_MS, member.start)
+        asked = self.members if self.settings.failover else self.members[:1]
+        hosts = {member.broker_id: member.name for member in asked}
         process = Process(Machine("operator", self.network, self._rng("operator")), failed=self._client_failed)
         self.operator = SimOperator(
-            process, self.network, self.ledger, self.settings, self._rng("operator choices"), {0: self.master.name}
+            process, self.network, self.ledger, self.settings, self._rng("operator choices"), hosts
         )
         self.operator.start()
         for number in range(self.settings.producer_count):
@@ -165,6 +199,20 @@ class Cluster:
         self.network.process_killed(process)
         self.timeline.after(after_ms * US_PER_MS, self.start_name_server)
 
+    def start_authority(self) -> None:
+        """Starts the authority, unless it runs."""
+        if self._authority_process is None:
+            self._authority_process = process = Process(self._authority_machine, failed=self._client_failed)
+            AuthorityHost(process, self.network, self.authority, self._rng(f"swaps {self.timeline.now_us}")).start()
+
+    def stop_authority(self, *, for_ms: int) -> None:
+        """It is away for a while; what it has written stays."""
+        process, self._authority_process = self._authority_process, None
+        if process is not None:
+            process.stop()
+            self.network.process_killed(process)
+            self.timeline.after(for_ms * US_PER_MS, self.start_authority)
+
     def run_for(self, duration_ms: int) -> None:
         """Lets virtual time pass."""
         self.timeline.run(until_us=self.timeline.now_us + duration_ms * US_PER_MS)
@@ -184,6 +232,10 @@ class Cluster:
         for second in self.second_masters:
             self.end_second_master(second)
         self.start_name_server()
+        self.authority.late_share = 0
+        if self.settings.failover:
+            self.start_authority()
+            self.seed_authority()
         for member in self.members:
             member.resume()
             member.disk.crash_at_operation(0)
@@ -200,6 +252,8 @@ class Cluster:
             producer.stop()
         if self.operator is not None:
             self.operator.stop()
+        if self.settings.failover:
+            self.run_until(lambda: self._actor() is not None, limit_ms=RETURN_LIMIT_MS, what="nobody acts as master")
         self.run_until(self._converged, limit_ms=HEAL_LIMIT_MS, what="the slaves do not follow their master")
         self.run_until(
             self._tables_follow, limit_ms=HEAL_LIMIT_MS, what="the slaves' tables do not follow their master's"
@@ -249,7 +303,8 @@ class Cluster:
 
     def describe(self) -> str:
         """Where every member is."""
-        parts = []
+        record = self.authority.record
+        parts = [] if record is None else [f"record {record}"]
         for member in self.members:
             node = member.node
             if node is None or not node.loaded:
@@ -288,12 +343,29 @@ class Cluster:
             data_loss=self._data_loss,
             may_lose_power=self.may_lose_power,
             segment_bytes=self.settings.commit_log_file_bytes,
+            clock_rate=self._clock_rate(name),
         )
+
+    def _clock_rate(self, name: str) -> float:
+        spread = self.settings.clock_rate_spread
+        return 1.0 + self._rng(f"{name} clock").uniform(-spread, spread) if spread else 1.0
 
     def _make_node(self, member: Member, process: Process) -> BrokerNode:
         def settled(began_us: int) -> None:
             self.budget.flushed(member.name, began_us=began_us)
 
+        if self.settings.failover:
+            return SimBroker(
+                member=member,
+                process=process,
+                network=self.network,
+                settings=self.settings,
+                journal=self.journal,
+                answered=lambda answer: self._answered(member, answer),
+                group_began=self._group_began,
+                serves=lambda broker: self._epoch_begins(member, broker),
+                settled=settled,
+            )
         if member.broker_id == 0:
             return SimMaster(
                 member=member,
@@ -332,6 +404,84 @@ class Cluster:
             self._change_master(self.master, cause=f"end of {second.name}")
             self._is_acting = False
 
+    # A group that fails over
+
+    def _actor(self) -> SimBroker | None:
+        """Who acts as master."""
+        nodes = [member.node for member in self.members]
+        return next((node for node in nodes if isinstance(node, SimBroker) and node.loaded and node.acts), None)
+
+    def _answered(self, member: Member, answer: Answer) -> None:
+        """A master acknowledges."""
+        known = self._incarnations.setdefault(answer.epoch, answer.incarnation)
+        if known != answer.incarnation:
+            raise Violation(f"{known} and {answer.incarnation} both acknowledge in epoch {answer.epoch}")
+        before = self._answers_at.get(answer.physical_offset)
+        is_other = before is not None and before.message_id != answer.message_id
+        if before is not None and is_other and (before.message_id, before.physical_offset) in self.ledger.answers:
+            if before.waited and answer.waited:
+                raise Violation(
+                    f"{before.message_id} and {answer.message_id} were both acknowledged at offset "
+                    f"{answer.physical_offset}, in epochs {before.epoch} and {answer.epoch}"
+                )
+            self._excuse(answer if before.waited else before)
+        if not answer.waited and member is not self._acting_master:
+            self._excuse(answer)
+        if (answer.message_id, answer.physical_offset) not in self.ledger.lost:
+            self._answers_at[answer.physical_offset] = answer
+            self.ledger.answered(answer)
+
+    def _excuse(self, answer: Answer) -> None:
+        """Nobody but a master that is replaced had to agree."""
+        key = (answer.message_id, answer.physical_offset)
+        self.ledger.answers.pop(key, None)
+        self.ledger.lost[key] = "a change of the master, and it did not wait"
+
+    def _epoch_begins(self, member: Member, broker: SimBroker) -> None:
+        """Whoever becomes master has all that was ever acknowledged, but for what no disk has any more."""
+        epoch = broker.replica.history.last_epoch
+        gone = self.ledger.take_stock(member.holds, cause=f"{member.name} became master of epoch {epoch}")
+        if waited := next((answer for answer in gone if answer.waited), None):
+            raise Violation(
+                f"{member.name} becomes master of epoch {epoch} without {waited.message_id}, acknowledged in epoch "
+                f"{waited.epoch} at {waited.at_us / 1e6:.3f} s at offset {waited.physical_offset}"
+            )
+        if member is not self._acting_master:
+            assert member.process is not None, "it serves"
+            # The last copy may not have been written any more.
+            copied_us, _ = member.process.leases_asked_us
+            self.deliveries.master_changed(copied_us=copied_us, now_us=self.timeline.now_us)
+            # What its copies knew: they are some seconds old.
+            self._progress = self._no_more_than(broker.tables.consumer_offsets.offsets_of(GROUP, TOPIC))
+        self._acting_master, self._is_acting = member, True
+
+    def seed_authority(self) -> None:
+        """An operator sees that the authority was put back, and writes the newest record again."""
+        if self.authority.is_put_back:
+            record = self.authority.greatest()
+            self.journal.note("OPERATOR", f"seeds the authority with epoch {record.epoch}")
+            self.authority.write(record.to_text())
+
+    def _name_other_master(self) -> None:
+        """An operator gives up an in-sync set of which no disk is in any machine: the best log is the group's."""
+        record, now_us = self.authority.record, self.timeline.now_us
+        if record is None or self._actor() is not None:
+            self._masterless_since_us = now_us
+            return
+        nodes = [member.node for member in self.members if isinstance(member.node, SimBroker) and member.node.loaded]
+        if now_us - self._masterless_since_us < MASTERLESS_MS * US_PER_MS or len(nodes) < len(self.members):
+            return
+        there = {node.replica.disk_id: node for node in nodes}
+        if any(replica.disk_id in there for replica in record.in_sync):
+            return
+        best = max(nodes, key=lambda node: (node.replica.history.last_epoch, node.store.end_offset))
+        replica = Replica(best.identity.broker_id, best.replica.disk_id)
+        self.journal.note("OPERATOR", f"names {replica} instead of {sorted(record.in_sync)}")
+        self.authority.write(
+            replace(record, epoch=record.epoch + 1, master=replica, nonce="", in_sync=frozenset({replica})).to_text()
+        )
+        self._masterless_since_us = now_us
+
     def _master_serves(self, member: Member) -> None:
         self._is_acting = True
         if member is not self._acting_master:
@@ -351,7 +501,8 @@ class Cluster:
         survives = self.budget.survives(member.name, disk_lost=disk_lost)
         self.budget.lost(member.name, at_us=self.timeline.now_us, disk_lost=disk_lost)
         yield
-        if member.broker_id == 0:
+        is_master = member is self.master if self.settings.failover else member.broker_id == 0
+        if is_master or (disk_lost and self.settings.failover):
             self.deliveries.journal_lost_us = self.timeline.now_us
         gone = self.ledger.take_stock(self._is_held, cause=cause)
         if survives and (waited := next((answer for answer in gone if answer.waited), None)):
@@ -362,18 +513,17 @@ class Cluster:
         self.ledger.take_stock_of_tables(
             lambda file, name: any(table_holds(holder.disk, file, name) for holder in self._holders)
         )
-        if member.broker_id == 0:
-            self._progress, self._is_progress_on_disks_only = self._stored_progress(self._holders), True
+        if is_master:
+            stored = self._stored_progress(self._holders)
+            self._progress = self._no_more_than(stored) if self.settings.failover else stored
+            self._is_progress_on_disks_only = True
         elif self._is_progress_on_disks_only:
-            left = self._stored_progress(self._holders)
-            self._progress = {
-                queue_id: min(offset, left[queue_id]) for queue_id, offset in self._progress.items() if queue_id in left
-            }
+            self._progress = self._no_more_than(self._stored_progress(self._holders))
 
     @property
     def _holders(self) -> list[Member]:
         """The members whose disks are the group's."""
-        return [self._acting_master, *self.slaves]
+        return self.members if self.settings.failover else [self._acting_master, *self.slaves]
 
     def _is_held(self, answer: Answer) -> bool:
         return any(member.holds(answer) for member in self._holders)
@@ -385,6 +535,13 @@ class Cluster:
                 progress[queue_id] = max(offset, progress.get(queue_id, 0))
         return progress
 
+    def _no_more_than(self, stored: dict[int, int]) -> dict[int, int]:
+        return {
+            queue_id: min(offset, stored[queue_id])
+            for queue_id, offset in self._progress.items()
+            if queue_id in stored
+        }
+
     def _group_began(self, offsets: dict[int, int]) -> None:
         """The group starts in a lease table that knew nothing of it: the first time, or after a loss."""
         for queue_id, offset in offsets.items():
@@ -392,7 +549,7 @@ class Cluster:
             if stored is None:
                 self._begin[queue_id] = max(offset, self._begin.get(queue_id, 0))
                 self._unasked[queue_id] = max(offset, self._unasked.get(queue_id, 0))
-            elif offset > stored:
+            elif offset > (self._most_finished(queue_id) if self.settings.failover else stored):
                 raise Violation(
                     f"the group starts at {offset} in queue {queue_id}, though a disk holds its offset {stored}"
                 )
@@ -415,13 +572,13 @@ class Cluster:
 
     def _tables_follow(self) -> bool:
         """All members have the master's topics and groups, in their files."""
-        nodes = [member.node for member in self.members if isinstance(member.node, SimMaster | SimSlave)]
+        nodes = [member.node for member in self.members if isinstance(member.node, SimMaster | SimSlave | SimBroker)]
         versions = {(node.tables.topics.version, node.tables.groups.version) for node in nodes}
         return len(nodes) == len(self.members) and len(versions) == 1 and all(_is_written(node) for node in nodes)
 
     def _consumed(self) -> bool:
         node = self.master.node
-        return isinstance(node, SimMaster) and all(
+        return isinstance(node, SimMaster | SimBroker) and all(
             node.committed.get(queue_id, 0) == node.store.queue_max_offset(TOPIC, queue_id)
             for queue_id in range(self.settings.queue_count)
         )
@@ -431,6 +588,8 @@ class Cluster:
         if not self.budget.settled and self._converged():
             self.budget.converged()
         self._give_up_lost_disks()
+        if self.settings.failover:
+            self._name_other_master()
         self._check_progress()
         self._check_route()
         self._check_followers()
@@ -438,9 +597,10 @@ class Cluster:
 
     def _give_up_lost_disks(self) -> None:
         """An operator accepts the loss of disks that are in no machine any more, and of no others."""
-        for master in (self.master, *self.second_masters):
+        starting = self.members if self.settings.failover else [self.master, *self.second_masters]
+        for master in starting:
             node = master.node
-            if not isinstance(node, SimMaster) or node.waiting is None or not node.waiting.missing:
+            if not isinstance(node, SimMaster | SimBroker) or not node.loaded or node.waiting is None or not node.waiting.missing:
                 continue
             seconds = [second for second in self.second_masters if second.running]
             there = {member.disk_id for member in (*self.members, *seconds) if member is not master}
@@ -463,20 +623,24 @@ class Cluster:
     def _check_progress(self) -> None:
         """Consumer offsets never go back, nor below what a disk still held after a loss, but with the log's end."""
         node = self._acting_master.node
-        if not self._is_acting or not isinstance(node, SimMaster) or not node.ready:
+        if not self._is_acting or not isinstance(node, SimMaster | SimBroker) or not node.ready:
             return
         committed = node.committed
         for queue_id, offset in committed.items():
             least = min(self._progress.get(queue_id, 0), node.store.queue_max_offset(TOPIC, queue_id))
             if offset < least:
                 raise Violation(f"the group's offset in queue {queue_id} went from {least} to {offset}")
-            self._unasked[queue_id] = most = self.deliveries.first_unasked(
-                queue_id, self._unasked.get(queue_id, self._begin.get(queue_id, 0))
-            )
+            most = self._most_finished(queue_id)
             if offset > most:
                 raise Violation(f"the group's offset in queue {queue_id} is {offset}, but {most} is not finished")
         if committed:
             self._progress, self._is_progress_on_disks_only = committed, False
+
+    def _most_finished(self, queue_id: int) -> int:
+        """Up to where consumers asked to have everything finished."""
+        known = self._unasked.get(queue_id, self._begin.get(queue_id, 0))
+        self._unasked[queue_id] = most = self.deliveries.first_unasked(queue_id, known)
+        return most
 
     def _check_followers(self) -> None:
         """A slave whose bytes the master counts holds the master's bytes."""
@@ -497,7 +661,7 @@ class Cluster:
             raise Violation(f"{name} follows its master with other bytes within [{start}, {end})")
 
 
-def _is_written(node: SimMaster | SimSlave) -> bool:
+def _is_written(node: SimMaster | SimSlave | SimBroker) -> bool:
     written: list[bool] = []
     node.tables.when_written(lambda: written.append(True))
     return bool(written)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 from simulation.checkers import last_boundary
 from simulation.network import NORMAL_DELAY_US
 from simulation.run_settings import NAME_SERVER
+from simulation.sim_authority import AUTHORITY
+from simulation.sim_broker import SimBroker
 from simulation.virtual_time import US_PER_MS
 from tandemmq.core.storage.message_store import MessageStore
 
@@ -78,6 +80,17 @@ class FaultInjector:
             self._lose_power_after_cut: 0,
             self._lose_master_disk_within_record: 0,
         }
+        if cluster.settings.failover:
+            # Somebody else with a member's very disk is no failure of a machine, but of whoever started it.
+            kinds[self._start_second_master] = 0
+            kinds.update({
+                self._hand_over: 5,
+                self._cut_authority: 5,
+                self._stop_authority: 2,
+                self._put_back_authority: 1,
+                self._pause_master: 3,
+                self._kill_master: 4,
+            })  # fmt: skip
         left_out = UNSURVIVED - set(cluster.settings.also_faults)
         weights = dict(cluster.settings.fault_weights)
         self._kinds = {
@@ -323,6 +336,55 @@ class FaultInjector:
             return
         self._later(1, lambda: self._lose_master_disk_soon(looks_left - 1))
 
+    def _hand_over(self) -> str | None:
+        """A planned change."""
+        node = self._cluster.master.node
+        if not isinstance(node, SimBroker) or not node.acts:
+            return None
+        to = self._rng.choice((None, *(member.broker_id for member in self._cluster.slaves)))
+        process = self._cluster.master.process
+        assert process is not None
+        process.loop.spawn(node.hand_over(to), name="hand over")
+        return f"{self._cluster.master.name} is to hand over to {'anybody' if to is None else to}"
+
+    def _cut_authority(self) -> str | None:
+        """A member alone, or all of them, asks in vain, or gets no answer."""
+        names = [member.name for member in self._cluster.members]
+        chosen = names if self._rng.random() < 0.3 else [self._rng.choice(names)]
+        ways = self._rng.choice(("both", "there", "back"))
+        cut_ms = self._cut_ms()
+        for name in chosen:
+            if ways != "back":
+                self._cut(name, AUTHORITY, cut_ms)
+            if ways != "there":
+                self._cut(AUTHORITY, name, cut_ms)
+        return f"{', '.join(chosen)} and the authority are cut off ({ways}) for {cut_ms} ms"
+
+    def _stop_authority(self) -> str | None:
+        away_ms = self._rng.choice((1_000, 10_000, 60_000))
+        self._cluster.stop_authority(for_ms=away_ms)
+        return f"the authority is away for {away_ms} ms"
+
+    def _put_back_authority(self) -> str | None:
+        """A backup is restored; some time later an operator sees the alarm."""
+        if not self._cluster.authority.put_back(self._rng.choice((1, 2, 5, 20))):
+            return None
+        self._later(self._rng.choice((3_000, 15_000, 40_000)), self._cluster.seed_authority)
+        return f"the authority is put back to {self._cluster.authority.record}"
+
+    def _pause_master(self) -> str | None:
+        member = self._cluster.master
+        duration_ms = self._rng.choice((2_000, 5_000, 5_600, 6_500, 9_000, 20_000))
+        member.pause(duration_ms)
+        return f"{member.name}, the master, is paused for {duration_ms} ms"
+
+    def _kill_master(self) -> str | None:
+        member = self._cluster.master
+        if not member.running:
+            return None
+        member.kill(restart_after_ms=self._down_ms())
+        return f"kill {member.name}, the master"
+
     def _slow_disk(self) -> str | None:
         machine = self._rng.choice(self._cluster.members).machine
         machine.blocking_ms = SLOW_FLUSH_MS
@@ -369,7 +431,7 @@ class FaultInjector:
         if self._rng.random() < 0.5:
             self._cluster.restart_name_server(after_ms=away_ms)
             return f"no name server for {away_ms} ms"
-        slave = self._rng.choice(self._cluster.slaves)
+        slave = self._rng.choice(self._cluster.members if self._cluster.settings.failover else self._cluster.slaves)
         slave.kill(restart_after_ms=away_ms)
         return f"{slave.name} is away for {away_ms} ms"
 
@@ -381,7 +443,8 @@ class FaultInjector:
 
     def _two_hosts(self) -> tuple[str, str]:
         names = [member.name for member in self._cluster.members]
-        first, second = self._rng.sample([*names, NAME_SERVER], 2)
+        others = [NAME_SERVER, AUTHORITY] if self._cluster.settings.failover else [NAME_SERVER]
+        first, second = self._rng.sample([*names, *others], 2)
         return first, second
 
     def _down_ms(self) -> int:

@@ -38,6 +38,9 @@ class Answer:
     record: bytes
     waited: bool
     at_us: int
+    epoch: int = 0
+    incarnation: str = ""
+    """Of a group that fails over: the master's, and the process that it was."""
 
 
 @dataclass(slots=True)

@@ -111,10 +111,11 @@ class Member:
         data_loss: DataLoss,
         may_lose_power: Callable[[Member], bool],
         segment_bytes: int,
+        clock_rate: float = 1.0,
     ) -> None:
         self.name = name
         self.broker_id = broker_id
-        self.machine = Machine(name, network, rng)
+        self.machine = Machine(name, network, rng, clock_rate=clock_rate)
         self.disk = self._new_disk()
         self.process: Process | None = None
         self.node: BrokerNode | None = None

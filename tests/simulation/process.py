@@ -52,12 +52,15 @@ class Process:
         self.clock = machine.clock
         self.started_wall_ms = machine.clock.wall_ms()
         self.network = machine.network
+        self.leases_asked_us: tuple[int, int] = (-1, -1)
+        """Of a slave: when it asked its master for leases, the last time but one that it got an answer, and the last."""
         self.loop = ProcessLoop(  # type: ignore[abstract]
             machine.timeline,
             machine.rng,
             owner=self,
             blocking_us=machine.blocking_us,
             failed=lambda error: failed(self, error),
+            rate=machine.clock.rate,
         )
 
     @property
@@ -78,13 +81,13 @@ class Process:
 class Machine:
     """A host with a clock and a pace of its disk. `blocking_ms` is the range a flush takes, drawn anew for each."""
 
-    def __init__(self, name: str, network: Network, rng: random.Random) -> None:
+    def __init__(self, name: str, network: Network, rng: random.Random, *, clock_rate: float = 1.0) -> None:
         self.name = name
         self.network = network
         self.timeline = timeline = network.timeline
         self.rng = rng
         self._boots = 1
-        self.clock = VirtualClock(timeline, booted_at_us=0, wall_skew_ms=rng.randint(-2_000, 2_000))
+        self.clock = VirtualClock(timeline, booted_at_us=0, wall_skew_ms=rng.randint(-2_000, 2_000), rate=clock_rate)
         self.blocking_ms: tuple[int, int] = (1, 10)
 
     def blocking_us(self) -> int:
@@ -110,7 +113,10 @@ class Machine:
         """The machine starts again: its monotonic clock begins anew, its wall clock may have jumped."""
         self._boots += 1
         self.clock = VirtualClock(
-            self.timeline, booted_at_us=self.timeline.now_us, wall_skew_ms=self.rng.randint(-2_000, 2_000)
+            self.timeline,
+            booted_at_us=self.timeline.now_us,
+            wall_skew_ms=self.rng.randint(-2_000, 2_000),
+            rate=self.clock.rate,
         )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
+from tandemmq.core.replication.mastership import FailoverOptions
 from tandemmq.core.storage.options import FlushDiskType
 
 __all__ = [
@@ -27,6 +28,8 @@ MASTER: Final = "master"
 NAME_SERVER: Final = "name-server"
 HA_PORT: Final = 10_912
 METADATA_PORT: Final = 10_911
+FAILOVER_SEEDS: Final = (2, 4)
+"""Of five seeds those whose group fails over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +69,39 @@ class RunSettings:
     """Kinds of faults that come more often than they do otherwise, or at all: their names and weights."""
     master_recovery_timeout_ms: int = 60_000
     """The product's own: how long a master looks for NameServers that are silent."""
+    failover: bool = False
+    """The group's record says who is master, and an authority keeps it."""
+    is_sync_master: bool = True
+    """Of a group that fails over: a send waits for the in-sync set, and for `in_sync_replicas` at least."""
+    clock_rate_spread: float = 0.0
+    """Of a group that fails over: how far a machine's clock may run fast or slow."""
+    authority_late_share: float = 0.0
+    """Of swaps of the record: those that are applied late."""
 
     @classmethod
     def draw(cls, seed: int, *, also_faults: tuple[str, ...] = ()) -> RunSettings:
         """The settings of a seed."""
+        settings = cls._draw_fixed(seed, also_faults)
+        return settings.with_failover() if seed % 5 in FAILOVER_SEEDS else settings
+
+    def with_failover(self) -> RunSettings:
+        """The same in a group that fails over."""
+        rng = random.Random(f"failover {self.seed}")
+        slave_count = rng.choice((1, 2))
+        return replace(
+            self,
+            failover=True,
+            slave_count=slave_count,
+            in_sync_replicas=rng.choices((1, 2, 3)[: 1 + slave_count], (6, 3, 1)[: 1 + slave_count])[0],
+            is_sync_master=rng.random() < 0.9,
+            clock_rate_spread=rng.choice((0.0, 0.02, 0.1)),
+            authority_late_share=rng.choice((0.0, 0.0, 0.03, 0.2)),
+            name_server_late_ms=0,
+            slaves_late_ms=rng.choice((0, 0, 0, 6_000)),
+        )
+
+    @classmethod
+    def _draw_fixed(cls, seed: int, also_faults: tuple[str, ...]) -> RunSettings:
         rng = random.Random(f"settings {seed}")
         return cls(
             seed=seed,
@@ -95,7 +127,7 @@ class RunSettings:
     @property
     def waits_for_slaves(self) -> bool:
         """True for a SYNC_MASTER."""
-        return self.in_sync_replicas > 1
+        return self.is_sync_master if self.failover else self.in_sync_replicas > 1
 
     @property
     def sync_flush(self) -> bool:
@@ -105,6 +137,10 @@ class RunSettings:
     def master_options(self) -> MasterOptions:
         """Replication of the master, with frames so small that records and files are cut in many places."""
         return MasterOptions(needed_slaves=self.in_sync_replicas - 1, transfer_batch_bytes=self.transfer_batch_bytes)
+
+    def failover_options(self) -> FailoverOptions:
+        """The product's own."""
+        return FailoverOptions(min_in_sync=self.in_sync_replicas)
 
     def slave_options(self) -> SlaveOptions:
         """Replication of a slave."""

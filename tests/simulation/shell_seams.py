@@ -19,6 +19,7 @@ from simulation.network import PeerUnavailable
 from simulation.sim_peer_client import SimPeerClient
 from simulation.sim_socket import SimSocketModule
 from simulation.virtual_time import bury_all
+from tandemmq.broker.failover import controller
 from tandemmq.broker.master import group_recovery, ha_listener
 from tandemmq.broker.slave import follower, ha_connection, metadata_pull
 
@@ -38,6 +39,7 @@ def in_simulation() -> Iterator[None]:
         for module in (follower, group_recovery, metadata_pull):
             stack.enter_context(mock.patch.object(module, "PeerClient", SimPeerClient))
             stack.enter_context(mock.patch.object(module, "PeerUnavailable", PeerUnavailable))
+        stack.enter_context(mock.patch.object(controller, "PeerUnavailable", PeerUnavailable))
         configured = structlog.get_config()
         structlog.configure(
             # Virtual hours of the shell's log would hide the one sentence that matters.

@@ -46,7 +46,19 @@ class DeliveryRecord:
     """Queue id and offset of everything a consumer ever asked to have finished."""
     two_masters_until_us: int = -1
     """Until then one of two masters may not have heard yet that it is replaced: what it gives comes twice."""
+    lease_ms: float = INVISIBLE_MS
+    """How long a lease lasts at least, by the fastest clock of all brokers."""
     deliveries: int = 0
+    _changes: list[tuple[int, int]] = field(default_factory=list)
+    """Of masters: what the old one gave or finished from the first time to the second, the new one may not know."""
+
+    def master_changed(self, *, copied_us: int, now_us: int) -> None:
+        """Another broker begins with a copy of the leases that was made at `copied_us`."""
+        self._changes.append((copied_us, now_us))
+
+    def _is_excused(self, at_us: int) -> bool:
+        """The last that was done with a message may not be known to whoever gives it now."""
+        return at_us <= self.journal_lost_us or any(start <= at_us <= end for start, end in self._changes)
 
     def first_unasked(self, queue_id: int, offset: int) -> int:
         """The first message from `offset` on that nobody asked to have finished: nothing behind it is committed."""
@@ -65,13 +77,13 @@ class DeliveryRecord:
         if now_us < self.two_masters_until_us:
             before.received_us, before.finished_us = asked_us, None
             return
-        if before.finished_us is not None and self.journal_lost_us < before.finished_us:
+        if before.finished_us is not None and not self._is_excused(before.finished_us):
             raise Violation(
                 f"{message.message_id}, queue {message.queue_id} offset {message.queue_offset}, was delivered again at "
                 f"{now_us / 1e6:.3f} s, acknowledged at {before.finished_us / 1e6:.3f} s"
             )
-        lease_end_us = before.received_us + INVISIBLE_MS * US_PER_MS
-        if now_us < lease_end_us and self.journal_lost_us < before.received_us:
+        lease_end_us = before.received_us + round(self.lease_ms * US_PER_MS)
+        if now_us < lease_end_us and not self._is_excused(before.received_us):
             raise Violation(
                 f"{message.message_id} was delivered again at {now_us / 1e6:.3f} s, leased until "
                 f"{lease_end_us / 1e6:.3f} s"

@@ -21,7 +21,16 @@ from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.storage.disk import Disk
 from tandemmq.core.storage.message_store import MessageStore
 
-__all__ = ["DELIVERIES", "GROUP", "INVISIBLE_MS", "DeliveredMessage", "DeliveryService", "SimDelivery"]
+__all__ = [
+    "DELIVERIES",
+    "GROUP",
+    "INVISIBLE_MS",
+    "DeliveredMessage",
+    "DeliveryService",
+    "SimDelivery",
+    "SimDeliveryDoor",
+    "new_lease_table",
+]
 
 GROUP: Final = "billing"
 INVISIBLE_MS: Final = 10_000
@@ -59,49 +68,41 @@ class DeliveryService(Protocol):
 DELIVERIES: Final = ServiceKey[DeliveryService]("delivery")
 
 
-class SimDelivery:
-    """Owned by one run of the master. See `tandemmq.broker.master.role.MasterRole` for the order of its steps."""
+def new_lease_table(process: Process, store: MessageStore, tables: MetadataTables, settings: RunSettings) -> LeaseTable:
+    """An empty one over a store."""
+    return LeaseTable(
+        StoreQueueReader(store),
+        options=DeliveryOptions(
+            consume_from_earliest=settings.consume_from_earliest, compaction_floor_bytes=COMPACTION_FLOOR_BYTES
+        ),
+        broker_name=BROKER_NAME,
+        nonce=lambda: process.machine.rng.getrandbits(64),
+        stored_offset=tables.consumer_offsets.offset,
+    )
+
+
+class SimDeliveryDoor:
+    """A consumer's two calls, on the lease table of whoever is master."""
 
     def __init__(
         self,
         *,
         process: Process,
-        disk: Disk,
-        store: MessageStore,
         tables: MetadataTables,
-        settings: RunSettings,
+        table: LeaseTable,
+        persist: Callable[[], None],
+        refusal: Callable[[], str | None],
         group_began: Callable[[dict[int, int]], None],
+        queue_count: int,
     ) -> None:
         """`group_began` is told where the group starts, by queue id, when the lease table did not know it before."""
         self._process = process
-        self._group_began = group_began
         self._tables = tables
-        self._queue_ids = range(settings.queue_count)
-        self._table = LeaseTable(
-            StoreQueueReader(store),
-            options=DeliveryOptions(
-                consume_from_earliest=settings.consume_from_earliest, compaction_floor_bytes=COMPACTION_FLOOR_BYTES
-            ),
-            broker_name=BROKER_NAME,
-            nonce=lambda: process.machine.rng.getrandbits(64),
-            stored_offset=tables.consumer_offsets.offset,
-        )
-        self.storage = LeaseStorage(disk, self._table, process.clock)
-
-    def load(self) -> None:
-        """Restores the leases; the store is recovered by now."""
-        self.storage.load()
-
-    def start(self) -> None:
-        """The broker begins its work; see `tandemmq.broker.master.role.MasterRole.begin`."""
-        self._process.loop.spawn(self._ticks(), name="leases")
-        self._process.loop.spawn(self._progress_ticks(), name="progress")
-
-    def close(self) -> None:
-        """An orderly stop writes everything."""
-        self._tables.collect_progress(self._table)
-        self._tables.persist_all()
-        self.storage.close()
+        self._table = table
+        self._persist = persist
+        self._refusal = refusal
+        self._group_began = group_began
+        self._queue_ids = range(queue_count)
 
     def committed(self) -> dict[int, int]:
         """First unfinished message by queue id, where the group has begun."""
@@ -109,6 +110,7 @@ class SimDelivery:
         return {queue_id: int(offset) for queue_id, offset in offsets.items() if offset is not None}
 
     async def receive(self, client_id: str) -> list[DeliveredMessage]:
+        self._check()
         if self._tables.groups.get(GROUP) is None or self._tables.topics.get(TOPIC) is None:
             raise PeerUnavailable(f"there is no group {GROUP}, or no topic {TOPIC}")
         is_known = bool(self.committed())
@@ -124,18 +126,64 @@ class SimDelivery:
             auto_renew=False,
             client_id=client_id,
         )
-        self.storage.persist()
+        self._persist()
         if not is_known:
             self._group_began(self.committed())
         return [_delivered(delivery) for delivery in received.deliveries]
 
     async def acknowledge(self, handles: list[str]) -> list[bool]:
+        self._check()
         now_ms = self._process.clock.monotonic_ms()
         finished = [
             self._table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=now_ms) for handle in handles
         ]
-        self.storage.persist()
+        self._persist()
         return finished
+
+    def _check(self) -> None:
+        if (reason := self._refusal()) is not None:
+            raise PeerUnavailable(reason)
+
+
+class SimDelivery(SimDeliveryDoor):
+    """Owned by one run of the master. See `tandemmq.broker.master.role.MasterRole` for the order of its steps."""
+
+    def __init__(
+        self,
+        *,
+        process: Process,
+        disk: Disk,
+        store: MessageStore,
+        tables: MetadataTables,
+        settings: RunSettings,
+        group_began: Callable[[dict[int, int]], None],
+    ) -> None:
+        table = new_lease_table(process, store, tables, settings)
+        self.storage = LeaseStorage(disk, table, process.clock)
+        super().__init__(
+            process=process,
+            tables=tables,
+            table=table,
+            persist=self.storage.persist,
+            refusal=lambda: None,
+            group_began=group_began,
+            queue_count=settings.queue_count,
+        )
+
+    def load(self) -> None:
+        """Restores the leases; the store is recovered by now."""
+        self.storage.load()
+
+    def start(self) -> None:
+        """The broker begins its work; see `tandemmq.broker.master.role.MasterRole.begin`."""
+        self._process.loop.spawn(self._ticks(), name="leases")
+        self._process.loop.spawn(self._progress_ticks(), name="progress")
+
+    def close(self) -> None:
+        """An orderly stop writes everything."""
+        self._tables.collect_progress(self._table)
+        self._tables.persist_all()
+        self.storage.close()
 
     async def _ticks(self) -> None:
         while True:

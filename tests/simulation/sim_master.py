@@ -104,7 +104,8 @@ class SimMaster:
             store=self.store,
             recovering=self._recovering,
             superseded=self.superseded,
-            is_master=True,
+            is_master=lambda: True,
+            is_listening=lambda: self.ready,
         )
         self._members = GroupMembers(identity, view=lambda: self._registration.view, stated_master="")
         self._recovery = GroupRecovery(
@@ -220,7 +221,7 @@ class SimMaster:
                 store=self.store,
                 identity=self._identity,
                 replica=self.replica,
-                role=self,
+                role=lambda: self,
                 tables=self.tables,
             ),
         )

@@ -192,7 +192,9 @@ class BrokerRegistration:
     store: MessageStore
     recovering: Callable[[], str]
     superseded: Callable[[str], None]
-    is_master: bool
+    is_master: Callable[[], bool]
+    is_listening: Callable[[], bool]
+    """Slaves may follow."""
     members: tuple[RegisteredBroker, ...] = ()
     """The live brokers, as the NameServer last said."""
     announced: bool = False
@@ -272,7 +274,7 @@ class BrokerRegistration:
             endpoints=BrokerEndpoints(
                 client="" if self.recovering() else host,
                 metadata=self.metadata_endpoint,
-                ha=f"{host}:{HA_PORT}" if self.is_master and not self.recovering() else "",
+                ha=f"{host}:{HA_PORT}" if self.is_listening() else "",
             ),
             incarnation=self.process.started_wall_ms,
             liveness_timeout_ms=LIVENESS_TIMEOUT_MS,
@@ -292,7 +294,7 @@ class BrokerRegistration:
             end_offset=self.store.dispatched_offset,
             known_replicas=self.replica.replicas,
             recovering=self.recovering(),
-            is_master=self.is_master,
+            is_master=self.is_master(),
         )
         await self._ask(lambda plane: plane.register(registration))
 

@@ -96,4 +96,6 @@ class SimOperator:
         host = await self.network.call(
             self.process, NAME_SERVER, ROUTES, lambda route: route.master_of(TOPIC), timeout_ms=1_000
         )
-        return self.hosts[0] if host is None else host
+        if host is not None:
+            return host
+        return self.hosts[0] if len(self.hosts) == 1 else self.rng.choice(list(self.hosts.values()))

@@ -20,6 +20,7 @@ __all__ = ["SimPeerClient"]
 CALL_TIMEOUT_MS: Final = 3_000
 VERIFY_TIMEOUT_MS: Final = 10_000
 DIGEST_TIMEOUT_MS: Final = 30_000
+FAILOVER_TIMEOUT_MS: Final = 1_000
 # Small against the product's 1 MiB, so that a fetch is many calls and faults fall between them.
 PIECE_BYTES: Final = 2_000
 
@@ -72,6 +73,22 @@ class SimPeerClient:
             timeout_ms=VERIFY_TIMEOUT_MS,
         )
 
+    async def withhold_claim(self, identity: BrokerIdentity, *, epoch: int, duration_ms: int) -> bool:
+        """WithholdClaim."""
+        return await self._process.network.call(
+            self._process,
+            self._host,
+            REPLICAS,
+            lambda peer: peer.withhold_claim(epoch, duration_ms),
+            timeout_ms=FAILOVER_TIMEOUT_MS,
+        )
+
+    async def record_changed(self, identity: BrokerIdentity) -> None:
+        """NoteRecordChange."""
+        await self._process.network.call(
+            self._process, self._host, REPLICAS, lambda peer: peer.record_changed(), timeout_ms=FAILOVER_TIMEOUT_MS
+        )
+
     async def read_log(self, wanted: LogRange) -> AsyncIterator[tuple[int, bytes]]:
         """ReadLog, one call a piece."""
         offset = wanted.start_offset
@@ -100,13 +117,16 @@ class SimPeerClient:
 
     async def leases(self, known: LeasePosition, *, accept_copy: bool = False) -> LeaseChange:
         """GetLeases."""
-        return await self._process.network.call(
+        asked_us = self._process.machine.timeline.now_us
+        change = await self._process.network.call(
             self._process,
             self._host,
             REPLICAS,
             lambda peer: peer.leases(known, accept_copy=accept_copy),
             timeout_ms=DIGEST_TIMEOUT_MS,
         )
+        self._process.leases_asked_us = (self._process.leases_asked_us[1], asked_us)
+        return change
 
     async def metadata_changes(self) -> AsyncIterator[None]:
         """WatchMetadata."""

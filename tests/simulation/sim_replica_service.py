@@ -6,11 +6,12 @@ See `tandemmq.broker.peer_api.replica.ReplicaServicer` and `tandemmq.broker.peer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from simulation.network import PeerUnavailable, ServiceKey
+from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.leases import LeaseChange, LeasePosition
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.peer_api.metadata import MetadataRole
@@ -75,6 +76,12 @@ class ReplicaService(Protocol):
     async def metadata_change(self) -> None:
         """Returns at a change of any table, or after `WATCH_LIMIT_MS`."""
 
+    async def withhold_claim(self, epoch: int, duration_ms: int) -> bool:
+        """WithholdClaim."""
+
+    async def record_changed(self) -> None:
+        """NoteRecordChange."""
+
 
 REPLICAS: Final = ServiceKey[ReplicaService]("replica")
 
@@ -96,15 +103,28 @@ class SimReplicaService:
         store: MessageStore,
         identity: BrokerIdentity,
         replica: ReplicaIdentity,
-        role: AskedRole,
+        role: Callable[[], AskedRole],
         tables: MetadataTables,
+        failover: Failover | None = None,
     ) -> None:
         self._store = store
         self._identity = identity
         self._replica = replica
-        self._role = role
+        self._asked_role = role
+        self._failover = failover
         self._tables = tables
-        self._proof = ReplicaProof(log=store, replica=replica, role=lambda: role)
+        self._proof = ReplicaProof(log=store, replica=replica, role=role)
+
+    @property
+    def _role(self) -> AskedRole:
+        return self._asked_role()
+
+    async def withhold_claim(self, epoch: int, duration_ms: int) -> bool:
+        return self._failover is not None and self._failover.withhold_claim(epoch, duration_ms)
+
+    async def record_changed(self) -> None:
+        if self._failover is not None:
+            self._failover.poke()
 
     async def log(self) -> PeerLog:
         store, replica = self._store, self._replica

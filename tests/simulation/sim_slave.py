@@ -66,7 +66,8 @@ class SimSlave:
             store=self.store,
             recovering=lambda: "",
             superseded=lambda reason: None,
-            is_master=False,
+            is_master=lambda: False,
+            is_listening=lambda: False,
         )
         self._members = GroupMembers(identity, view=lambda: self._registration.view, stated_master="")
 
@@ -133,7 +134,7 @@ class SimSlave:
                 store=self.store,
                 identity=self._identity,
                 replica=self.replica,
-                role=self,
+                role=lambda: self,
                 tables=self.tables,
             ),
         )

@@ -107,14 +107,20 @@ class VirtualClock:
     timeline: Timeline
     booted_at_us: int = 0
     wall_skew_ms: int = 0
+    rate: float = 1.0
+    """How fast it runs; see `ProcessLoop`."""
 
     def monotonic_ms(self) -> int:
         """Milliseconds since the machine booted."""
-        return (self.timeline.now_us - self.booted_at_us) // US_PER_MS
+        return self._passed_us() // US_PER_MS
 
     def monotonic_ns(self) -> int:
         """Nanoseconds since the machine booted."""
-        return (self.timeline.now_us - self.booted_at_us) * NS_PER_US
+        return self._passed_us() * NS_PER_US
+
+    def _passed_us(self) -> int:
+        passed_us = self.timeline.now_us - self.booted_at_us
+        return passed_us if self.rate == 1 else int(passed_us * self.rate)
 
     def wall_ms(self) -> int:
         """What the machine takes for the time of day, in ms since 1970."""
@@ -202,8 +208,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         owner: object,
         blocking_us: Callable[[], int],
         failed: Callable[[BaseException], None],
+        rate: float = 1.0,
     ) -> None:
+        """`rate` is that of the machine's clock: with 1.1 a timer of a second fires after 0.91 s."""
         LOOPS.add(self)
+        self._rate = rate
         self.dead = False
         self.frozen = False
         self.held: list[Callable[[], None]] = []
@@ -243,14 +252,14 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             for _ in range(BURIAL_ATTEMPTS):
                 try:
                     task.get_coro().close()
-                except Exception:  # Clean-up of the dead: an exit that awaits, a disk already gone.
+                except (Exception, asyncio.CancelledError):  # Clean-up of the dead: an exit that awaits, a disk already gone.
                     continue
                 break
 
     # What asyncio asks of a loop
 
     def time(self) -> float:
-        return self._timeline.now_us / US_PER_S
+        return self._timeline.now_us * self._rate / US_PER_S
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
@@ -260,12 +269,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> _Handle:
-        return self._schedule(self._timeline.now_us + round(delay * US_PER_S), callback, args, context)
+        return self._schedule(self._timeline.now_us + round(delay * US_PER_S / self._rate), callback, args, context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> _Handle:
-        return self._schedule(round(when * US_PER_S), callback, args, context)
+        return self._schedule(round(when * US_PER_S / self._rate), callback, args, context)
 
     def _schedule(
         self,

@@ -85,5 +85,5 @@ def _broker(name: str, broker_id: int, status: BrokerStatus) -> BrokerState:
         registered=True,
         status=status,
         error=None,
-        registered_as_master=broker_id == 0,
+        named_master=broker_id == 0,
     )

@@ -16,6 +16,8 @@ from tandemmq.admin.cluster_state import (
     ClusterState,
     DiskState,
     ExpectedBroker,
+    FailoverReplica,
+    FailoverState,
     Finding,
     LatencyCounts,
     MasterLinkState,
@@ -28,14 +30,16 @@ from tandemmq.admin.cluster_state import (
     is_healthy,
     worst_first,
 )
+from tandemmq.admin.protobuf import as_value
 from tandemmq.admin.rpc import BrokerAdminCalls, Channels, NameServerCalls, error_text
 from tandemmq.core.clock import Clock
 from tandemmq.core.routing.route_table import merge_snapshots
 from tandemmq.core.routing.values import RegisteredBroker, RouteSnapshot
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
+from tandemmq.proto.broker.v1 import failover_service_pb2 as failover_pb
 from tandemmq.service.route_messages import broker_value
 
-__all__ = ["CachedCluster", "ClusterReader", "ClusterReading", "Reader"]
+__all__ = ["CachedCluster", "ClusterReader", "ClusterReading", "Reader", "failover_state"]
 
 # Questions in flight at once: a cluster of hundreds of brokers is read in waves.
 _ASKED_AT_ONCE: Final = 64
@@ -59,15 +63,16 @@ class ClusterReader:
         registration wins. Takes at most about 3 s for the NameServers and 3 s for each 64 brokers.
         """
         answers = await asyncio.gather(*(self._ask_name_server(address) for address in self._name_servers))
-        found: dict[tuple[str, int], tuple[ExpectedBroker, bool | None]] = {
-            (broker.broker_name, broker.broker_id): (broker, None) for broker in (*self._expected, *remembered)
-        }
+        found = {(broker.broker_name, broker.broker_id): broker for broker in (*self._expected, *remembered)}
         merged = merge_snapshots([RouteSnapshot(0, {}, brokers) for _, brokers in answers], revision=0)
-        for registered in merged.brokers:
-            identity = registered.identity
-            found[identity.broker_name, identity.broker_id] = (_registered(registered), registered.is_master)
+        registered = {(broker.identity.broker_name, broker.identity.broker_id): broker for broker in merged.brokers}
+        found |= {key: _as_registered(broker) for key, broker in registered.items()}
+        with_master = {name for (name, _), broker in registered.items() if broker.is_master}
         states = await asyncio.gather(
-            *(self._ask_broker(broker, as_master) for _, (broker, as_master) in sorted(found.items()))
+            *(
+                self._ask_broker(broker, registered.get(key), has_master=broker.broker_name in with_master)
+                for key, broker in sorted(found.items())
+            )
         )
         return ClusterState(name_servers=tuple(server for server, _ in answers), brokers=tuple(states))
 
@@ -82,7 +87,11 @@ class ClusterReader:
         keys = tuple(f"{broker.identity.broker_name}:{broker.identity.broker_id}" for broker in brokers)
         return NameServerState(address=address, error=None, revision=snapshot.revision, brokers=keys), brokers
 
-    async def _ask_broker(self, broker: ExpectedBroker, registered_as_master: bool | None) -> BrokerState:
+    async def _ask_broker(
+        self, broker: ExpectedBroker, registered: RegisteredBroker | None, *, has_master: bool
+    ) -> BrokerState:
+        # One that NameServers do not know may take itself for the master of a group that has another one by now.
+        named_master = registered.is_master if registered is not None else False if has_master else None
         status, failure = None, None
         try:
             async with self._slots:
@@ -96,14 +105,14 @@ class ClusterReader:
             client_endpoint=broker.client_endpoint,
             metadata_endpoint=broker.metadata_endpoint,
             ha_endpoint=broker.ha_endpoint,
-            registered=registered_as_master is not None,
+            registered=registered is not None,
             status=status,
             error=failure,
-            registered_as_master=registered_as_master,
+            named_master=named_master,
         )
 
 
-def _registered(broker: RegisteredBroker) -> ExpectedBroker:
+def _as_registered(broker: RegisteredBroker) -> ExpectedBroker:
     return ExpectedBroker(
         cluster=broker.identity.cluster,
         broker_name=broker.identity.broker_name,
@@ -163,7 +172,14 @@ def _status(reply: admin_pb.GetBrokerStatusResponse) -> BrokerStatus:
         run=reply.run,
         start_wait=_start_wait(reply.start_wait) if reply.HasField("start_wait") else None,
         problems=tuple((problem.problem, problem.remedy) for problem in reply.problems),
+        failover=failover_state(reply.failover) if reply.HasField("failover") else None,
     )
+
+
+def failover_state(state: failover_pb.GetFailoverStateResponse) -> FailoverState:
+    """What a member knows, as a value."""
+    master = as_value(FailoverReplica, state.master) if state.HasField("master") else None
+    return as_value(FailoverState, state, master=master)
 
 
 def _start_wait(wait: admin_pb.StartWait) -> StartWait:

@@ -17,9 +17,12 @@ __all__ = [
     "SILENT_MS_MAX",
     "BrokerState",
     "BrokerStatus",
+    "ChangeOfMaster",
     "ClusterState",
     "DiskState",
     "ExpectedBroker",
+    "FailoverReplica",
+    "FailoverState",
     "Finding",
     "LatencyCounts",
     "MasterLinkState",
@@ -139,6 +142,60 @@ class LatencyCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class FailoverReplica:
+    """A member of a group that fails over, and its disk."""
+
+    broker_id: int
+    disk_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOfMaster:
+    """A change of master that a member's process took part in."""
+
+    epoch: int
+    # It became master; False: slave.
+    is_master: bool
+    reason: str
+    # By its wall clock.
+    time_ms: int
+    # From the moment that it knew until it served.
+    took_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverState:
+    """What a member of a group that fails over knows of its group's record."""
+
+    # 0: the group has no record, or it was not heard yet.
+    epoch: int
+    # None without a record.
+    master: FailoverReplica | None
+    # They hold all that is acknowledged.
+    in_sync: Sequence[FailoverReplica]
+    # Why this epoch began, and when by its master's wall clock; -1: not known.
+    reason: str
+    changed_ms: int
+    # It is the master by the record, and its lease runs.
+    acts: bool
+    # It may claim without asking anybody.
+    is_electable: bool
+    # Why nothing can be done now; empty: nothing is wrong.
+    problem: str
+    # As it is configured.
+    authority: str
+    authority_away: bool = False
+    lease_ms: int = 0
+    # Of its process, newest last.
+    changes: Sequence[ChangeOfMaster] = ()
+
+    @property
+    def in_sync_ids(self) -> tuple[int, ...]:
+        """Their numbers in the group."""
+        return tuple(replica.broker_id for replica in self.in_sync)
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerStatus:
     """A broker's own answer. Offsets are physical, in bytes; ranges are half-open."""
 
@@ -193,6 +250,8 @@ class BrokerStatus:
     start_wait: StartWait | None = None
     # What the broker itself says is to be mended, and how.
     problems: tuple[tuple[str, str], ...] = ()
+    # Of a group that fails over.
+    failover: FailoverState | None = None
 
     @property
     def role_in_words(self) -> str:
@@ -224,8 +283,8 @@ class BrokerState:
     status: BrokerStatus | None
     # Why there is no status.
     error: str | None
-    # What it registered as; None: nobody knows it.
-    registered_as_master: bool | None = None
+    # Whether NameServers name it as its group's master. None: they know neither it nor a master of its group.
+    named_master: bool | None = None
 
     @property
     def key(self) -> str:
@@ -234,9 +293,9 @@ class BrokerState:
 
     @property
     def is_master(self) -> bool:
-        """True for the group's master: as it registered, else as it says itself, else by its id."""
-        if self.registered_as_master is not None:
-            return self.registered_as_master
+        """True for the group's master: as NameServers say, else as it says itself, else by its id."""
+        if self.named_master is not None:
+            return self.named_master
         return self.status.role != "SLAVE" if self.status is not None else self.broker_id == MASTER_ID
 
 
@@ -348,12 +407,52 @@ def _group_findings(state: ClusterState) -> Iterator[Finding]:
             broker.is_master and broker.status and (broker.registered or not state.registrations_known)
             for broker in members
         ):
-            yield _problem(
-                f"broker group {name}",
-                "has no working master: it takes no messages",
-                "restart its master; clients use the other groups meanwhile",
-            )
+            yield _problem(f"broker group {name}", "has no working master: it takes no messages", _election(members))
+        yield from _failover_findings(name, members)
         yield from _more_than_master(members)
+
+
+def _election(members: Sequence[BrokerState]) -> str:
+    """What to do for a group without a master."""
+    states = [broker.status.failover for broker in members if broker.status and broker.status.failover]
+    newest = max(states, key=lambda state: state.epoch, default=None)
+    if newest is None:
+        return "restart its master; clients use the other groups meanwhile"
+    if any(state.is_electable for state in states):
+        return "wait some seconds: a member of its in-sync set becomes the master when the lease of the old one is over"
+    return (
+        f"start a member of its in-sync set, {_numbers(newest.in_sync_ids)}: no other holds all that is acknowledged"
+        if newest.in_sync
+        else "start its home master, which has brokerId 0: it writes the group's first record"
+    )
+
+
+def _failover_findings(name: str, members: Sequence[BrokerState]) -> Iterator[Finding]:
+    """Of a group that fails over: the authority, and who could take over."""
+    states = [(broker, broker.status.failover) for broker in members if broker.status and broker.status.failover]
+    if not states:
+        return
+    newest = max((state for _, state in states), key=lambda state: state.epoch)
+    if away := [broker.key for broker, state in states if state.authority_away]:
+        yield _problem(
+            f"broker group {name}",
+            f"{', '.join(away)} cannot reach the authority {newest.authority}: the group keeps its master while its "
+            "members reach each other, and no other can be elected",
+            "bring the authority back, or the network to it; nothing else is to be done afterwards",
+        )
+    for broker, state in states:
+        if state.problem and not state.authority_away:
+            yield _problem(broker.key, f"fails over to nobody: {state.problem}", _election(members))
+    if any(state.acts for _, state in states) and len(members) > 1 and len(newest.in_sync) < 2:
+        yield _problem(
+            f"broker group {name}",
+            f"its in-sync set is {_numbers(newest.in_sync_ids)} alone: nobody could take over from the master",
+            "start its slaves, or wait until they have caught up: `tandemmq ha status`",
+        )
+
+
+def _numbers(broker_ids: Iterable[int]) -> str:
+    return ", ".join(f"broker {broker_id}" for broker_id in sorted(broker_ids)) or "nobody"
 
 
 def _more_than_master(members: Sequence[BrokerState]) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 from tandemmq.proto.admin.v1 import broker_operations_service_pb2 as operations_pb
 from tandemmq.proto.admin.v1 import message_query_service_pb2 as query_pb
 from tandemmq.proto.admin.v1 import trace_service_pb2 as trace_pb
+from tandemmq.proto.broker.v1 import failover_service_pb2 as failover_pb
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1 import replica_repair_service_pb2 as repair_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
@@ -27,6 +28,7 @@ __all__ = [
     "BrokerAdminCalls",
     "BrokerOperationsCalls",
     "Channels",
+    "FailoverCalls",
     "MessageQueryCalls",
     "NameServerCalls",
     "ReplicaCalls",
@@ -303,6 +305,24 @@ class ReplicaCalls:
         """What a starting master waits for, and an operator's word that it need not."""
         path = "/tandemmq.broker.v1.ReplicaService/AcceptLoss"
         return await _unary(self._channel, path, request, replica_pb.AcceptLossResponse, _SEARCH_TIMEOUT_S)
+
+
+class FailoverCalls:
+    """FailoverService of one address, as operators use it. Every call may raise `grpc.aio.AioRpcError`."""
+
+    def __init__(self, channels: Channels, address: str) -> None:
+        self._channel = channels.to(address)
+
+    async def state(self) -> failover_pb.GetFailoverStateResponse:
+        """What the member knows of its group's record."""
+        path = "/tandemmq.broker.v1.FailoverService/GetFailoverState"
+        request = failover_pb.GetFailoverStateRequest()
+        return await _unary(self._channel, path, request, failover_pb.GetFailoverStateResponse, _READ_TIMEOUT_S)
+
+    async def hand_over(self, request: failover_pb.HandOverRequest) -> failover_pb.HandOverResponse:
+        """The master makes another member master."""
+        path = "/tandemmq.broker.v1.FailoverService/HandOver"
+        return await _unary(self._channel, path, request, failover_pb.HandOverResponse, _SEARCH_TIMEOUT_S)
 
 
 class ReplicaRepairCalls:

@@ -93,6 +93,8 @@ class Broker:
         self._accepts_loss = accepts_loss
         self._failover = self._new_failover() if settings.failover_authority else None
         is_master = settings.is_master and self._failover is None
+        if self._failover is not None:
+            parts.tables.spread = self._failover.spread
         parts.take_role(MasterRole(parts, accepts_loss=accepts_loss) if is_master else SlaveRole(parts))
         self._forwarder = CallForwarder(parts.members.master_client, now_ms=clock.monotonic_ms)
         self._audit = self._new_audit()
@@ -107,7 +109,10 @@ class Broker:
         )
         self._retention = Retention(parts.store, disk=parts.disk, clock=clock, floor=lambda: parts.role.floor)
         self._report = BrokerReport(
-            parts, settings=self._runtime_settings, retention_problems=lambda: self._retention.problems
+            parts,
+            settings=self._runtime_settings,
+            retention_problems=lambda: self._retention.problems,
+            failover=self._failover,
         )
         self._metadata_server = self._new_metadata_server(events or EventMemory())
         self._metrics = BrokerMetrics(
@@ -115,6 +120,7 @@ class Broker:
             settings=self._runtime_settings,
             retention=self._retention,
             problem_count=lambda: self._report.problem_count,
+            failover=self._failover,
         )
         self._metric_exports = MetricExports(
             settings.metrics_options(), collect=self._metrics.collect, resource=parts.observability.resource
@@ -266,7 +272,7 @@ class Broker:
         self._links.registration_changed()
         parts.refusal = parts.role.client_refusal
         await self._tell_readiness()
-        log.info("broker_serving", role=str(self._settings.broker_role), **parts.ports)
+        log.info("broker_serving", role=parts.role_name, **parts.ports)
 
     # A change of the role; see `FailoverHost`.
 

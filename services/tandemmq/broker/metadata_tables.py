@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -113,6 +113,8 @@ class MetadataTables:
         self.kept: Final[dict[MetadataFile, list[str]]] = {}
         """What a slave kept although its master's table lacks it, one line each."""
         self._entries_written: dict[MetadataFile, int] = {}
+        self.spread: Callable[[], Awaitable[None]] | None = None
+        """In a group that fails over: has the members that may become master take the tables now."""
         self._kick: Callable[[], None] | None = None
         self._unwritten = _Unwritten()
         self._write: MetadataWrite | None = None
@@ -214,10 +216,12 @@ class MetadataTables:
             done()
 
     async def written(self) -> None:
-        """Returns when everything changed so far is durable."""
+        """Returns when everything changed so far is durable, and outlives a change of master."""
         is_written = asyncio.Event()
         self.when_written(is_written.set)
         await is_written.wait()
+        if self.spread is not None:
+            await self.spread()
 
     def _changed(self, file: MetadataFile) -> None:
         if file in self.damaged:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tandemmq.broker.client_api.client_api import ClientApi
 from tandemmq.broker.client_api.plane import ClientPlane
@@ -41,6 +41,10 @@ from tandemmq.core.storage.put_result import PutStatus
 from tandemmq.core.tracing.send_spans import OffsetTimeline
 from tandemmq.service.command_line import VERSION
 from tandemmq.service.metrics.exposition import OTHER, MetricFamily, MetricSamples, SeriesLimit
+
+if TYPE_CHECKING:
+    # Its roles are built on this module.
+    from tandemmq.broker.failover.controller import Failover
 
 __all__ = [
     "BrokerMetrics",
@@ -598,6 +602,18 @@ def _permission(parts: BrokerParts) -> int:
     return PERM_READ if parts.store.refusal is not None else PERM_READ_WRITE
 
 
+def _tell_failover(samples: MetricSamples, failover: Failover) -> None:
+    """Of a group that fails over."""
+    record = failover.record
+    samples.add("rocketmq_store_ha_failover_epoch", 0 if record is None else record.epoch)
+    samples.add("rocketmq_store_ha_failover_acting", failover.acts)
+    samples.add("rocketmq_store_ha_failover_authority_away", failover.is_authority_away)
+    if failover.acts and record is not None:
+        samples.add("rocketmq_store_ha_in_sync_replicas", len(record.in_sync))
+    samples.add_counts("rocketmq_store_ha_failovers_total", failover.claim_counts)
+    samples.add_histogram("rocketmq_store_ha_failover_duration_seconds", failover.claim_seconds.reading())
+
+
 class BrokerMetrics:
     """Collects what is in `metrics_catalogue.py`. Event loop only.
 
@@ -611,10 +627,12 @@ class BrokerMetrics:
         settings: RuntimeSettings,
         retention: RetentionFigures,
         problem_count: Callable[[], int],
+        failover: Failover | None = None,
     ) -> None:
         identity = parts.identity
         self._parts = parts
         self._problem_count = problem_count
+        self._failover = failover
         self._started_ms = parts.clock.monotonic_ms()
         self._base = (identity.cluster, NODE_TYPE, identity.broker_name, str(identity.broker_id))
         self._store_metrics = StoreMetrics(
@@ -650,7 +668,7 @@ class BrokerMetrics:
 
     def _tell_process(self, samples: MetricSamples) -> None:
         parts, meter = self._parts, self._parts.loop_meter
-        role, flush_disk_type = str(parts.settings.broker_role), str(parts.settings.flush_disk_type)
+        role, flush_disk_type = parts.role_name, str(parts.settings.flush_disk_type)
         samples.add("rocketmq_broker_info", 1, role, flush_disk_type, VERSION)
         samples.add("rocketmq_broker_uptime_seconds", (parts.clock.monotonic_ms() - self._started_ms) / 1_000)
         samples.add("rocketmq_broker_event_loop_stalls_total", meter.stall_count)
@@ -665,6 +683,8 @@ class BrokerMetrics:
         samples.add("rocketmq_broker_problems", self._problem_count())
         samples.add("rocketmq_store_log_damaged", bool(parts.log_damage))
         samples.add("rocketmq_store_ha_epoch", parts.member.history.last_epoch)
+        if self._failover is not None:
+            _tell_failover(samples, self._failover)
         samples.add("rocketmq_topic_number", len(parts.topics))
         samples.add("rocketmq_consumer_group_number", len(parts.groups))
         samples.add("rocketmq_broker_permission", _permission(parts))

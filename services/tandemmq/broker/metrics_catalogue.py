@@ -135,6 +135,39 @@ _REPLICATION: Final = (
         "Greatest epoch of the broker's history: it grows by one each time a master of the group begins to serve.",
     ),
     _gauge(
+        "rocketmq_store_ha_failover_epoch",
+        "1",
+        "Epoch of the group's record: it grows by one with each master. It and the next five are "
+        "told where failoverAuthority is set.",
+    ),
+    _gauge(
+        "rocketmq_store_ha_failover_acting",
+        "1",
+        "1 when this broker is the master by the record and its lease runs, else 0.",
+    ),
+    _gauge(
+        "rocketmq_store_ha_failover_authority_away",
+        "1",
+        "1 when the authority did not answer this broker when it was asked last, else 0.",
+    ),
+    _gauge(
+        "rocketmq_store_ha_in_sync_replicas",
+        "{replica}",
+        "Members that hold all that is acknowledged, the master included. Told by the master that acts.",
+    ),
+    _counter(
+        "rocketmq_store_ha_failovers_total",
+        "{change}",
+        "How often this broker became master: `handed_over` by an operator or a master that stopped, `lease_over` when "
+        "the master was gone, `heard_group` after a start.",
+        "reason",
+    ),
+    _histogram(
+        "rocketmq_store_ha_failover_duration_seconds",
+        "s",
+        "From the moment that this broker knew that it becomes master until it served.",
+    ),
+    _gauge(
         "rocketmq_store_ha_start_waiting_seconds",
         "s",
         "For how long a master that starts has waited for a replica, or for an operator; 0 when it does not.",

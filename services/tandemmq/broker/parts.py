@@ -30,7 +30,7 @@ from tandemmq.broker.put import PutAnswer, PutDone
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.runtime_settings import Applier
-from tandemmq.broker.settings import BrokerSettings
+from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
@@ -149,6 +149,9 @@ class Role(Protocol):
 
     def require(self) -> None:
         """A master of a group that fails over acknowledges what the in-sync set holds, as it is now."""
+
+    async def copy_progress(self) -> bool:
+        """A slave takes topics, groups, offsets and leases as its master has them now. False: it could not."""
 
     def give_up(self) -> None:
         """A master that starts does not come to serve any more: its `begin` returns soon."""
@@ -327,6 +330,7 @@ class BrokerParts:
         self.failure: str | None = None
         """Why the broker stops with exit code 1."""
         self.stopping: Final = asyncio.Event()
+        self._spreading: Final[set[asyncio.Task[None]]] = set()
         self.ports: Final = {"listenPort": 0, "grpcServerPort": 0, "haListenPort": 0}
         """Those that are open, by setting; 0 before."""
         self.is_whole: bool = False
@@ -392,6 +396,13 @@ class BrokerParts:
         return self.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
     @property
+    def role_name(self) -> str:
+        """SYNC_MASTER, ASYNC_MASTER or SLAVE: what it is now, whatever its settings say."""
+        if not self.role.is_master:
+            return str(BrokerRole.SLAVE)
+        return str(self.settings.broker_role if self.settings.is_master else BrokerRole.SYNC_MASTER)
+
+    @property
     def proof_bytes(self) -> int:
         """So much of a log's tail is compared: at least twice the largest record, or it could be filler alone."""
         return 2 * (self.settings.max_message_size + _RECORD_HEAD_ROOM_BYTES)
@@ -413,7 +424,13 @@ class BrokerParts:
     def create_topic(self, topic: str, *, queue_count: int, done: Callable[[], object]) -> None:
         """Creates a topic, and calls `done` when it is durable."""
         self.tables.put_topic(TopicConfig(topic, queue_count, queue_count))
-        self.tables.when_written(done)
+        if self.tables.spread is None:
+            self.tables.when_written(done)
+        else:
+            spreading = asyncio.get_running_loop().create_task(self.tables.written())
+            self._spreading.add(spreading)
+            spreading.add_done_callback(self._spreading.discard)
+            spreading.add_done_callback(lambda _: done())
 
     def create_group(self, group: str, *, client_id: str) -> str | None:
         """Creates a consumer group because a client named it; or says why not."""

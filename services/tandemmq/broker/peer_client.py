@@ -227,6 +227,13 @@ class PeerClient:
             answer = await self._failover.WithholdClaim(request, timeout=FAILOVER_TIMEOUT_S)
         return bool(answer.withheld)
 
+    async def copy_progress(self, identity: BrokerIdentity) -> bool:
+        """Has the peer copy what groups have consumed from its master, us."""
+        request = failover_service_pb2.CopyProgressRequest(cluster=identity.cluster, broker_name=identity.broker_name)
+        with self._asking("CopyProgress"):
+            answer = await self._failover.CopyProgress(request, timeout=FAILOVER_TIMEOUT_S)
+        return bool(answer.copied)
+
     async def record_changed(self, identity: BrokerIdentity) -> None:
         """Has the peer read the group's record at once."""
         request = failover_service_pb2.NoteRecordChangeRequest(

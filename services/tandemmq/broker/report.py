@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.group_members import PeerProbes, ProbeTarget, probe_targets
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.master.role import MasterRole
 from tandemmq.broker.parts import BrokerParts
+from tandemmq.broker.peer_api.failover import failover_state
 from tandemmq.broker.runtime_settings import RuntimeSettings
 from tandemmq.broker.slave.follower import Follower
 from tandemmq.broker.slave.role import SlaveRole
@@ -40,10 +42,12 @@ class BrokerReport:
         *,
         settings: RuntimeSettings,
         retention_problems: Callable[[], Sequence[str]],
+        failover: Failover | None = None,
     ) -> None:
         self._parts = parts
         self._runtime_settings = settings
         self._retention_problems = retention_problems
+        self._failover = failover
         self._started_ms = parts.clock.monotonic_ms()
         self._peer_probes = PeerProbes(clock=parts.clock, targets=self._probe_targets)
         self._disk_usage: DiskUsage | None = None
@@ -71,7 +75,7 @@ class BrokerReport:
             cluster=parts.identity.cluster,
             broker_name=parts.identity.broker_name,
             broker_id=parts.identity.broker_id,
-            role=str(settings.broker_role),
+            role=parts.role_name,
             flush_disk_type=str(settings.flush_disk_type),
             version=VERSION,
             uptime_seconds=(parts.clock.monotonic_ms() - self._started_ms) // 1000,
@@ -102,6 +106,8 @@ class BrokerReport:
             run=parts.member.run,
         )
         status.problems.extend(self._problems())
+        if self._failover is not None:
+            status.failover.CopyFrom(failover_state(self._failover, authority=settings.failover_authority))
         if self._disk_usage is not None:
             status.disk.CopyFrom(self._disk_state(self._disk_usage))
         match parts.role:

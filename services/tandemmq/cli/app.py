@@ -9,6 +9,7 @@ from tandemmq.cli.commands.checks import check_app
 from tandemmq.cli.commands.cluster import down, status, up, version
 from tandemmq.cli.commands.contexts import context_app
 from tandemmq.cli.commands.dead_letters import dead_letter_app
+from tandemmq.cli.commands.failovers import failover
 from tandemmq.cli.commands.groups import clients, group_app
 from tandemmq.cli.commands.kept_tails import restore_kept_tail
 from tandemmq.cli.commands.messages import message_app, send, tail
@@ -57,6 +58,7 @@ app.add_typer(topic_app, name="topic", rich_help_panel=_CHANGE)
 app.add_typer(group_app, name="group", rich_help_panel=_CHANGE)
 app.add_typer(broker_app, name="broker", rich_help_panel=_CHANGE)
 app.add_typer(dead_letter_app, name="dlq", rich_help_panel=_CHANGE)
+app.command(rich_help_panel=_CHANGE)(failover)
 app.command(rich_help_panel=_CHANGE)(repair)
 app.command(rich_help_panel=_CHANGE)(restore_kept_tail)
 

@@ -28,6 +28,7 @@ from tandemmq.admin.cluster_state import (
     Severity,
     is_healthy,
 )
+from tandemmq.admin.group_failover import failovers_of
 from tandemmq.admin.operations.messages import BodyForm, body_view
 from tandemmq.admin.operations.values import Unseen
 from tandemmq.cli.failure import one_line
@@ -64,6 +65,7 @@ def status_tables(state: ClusterState, findings: Sequence[Finding]) -> Renderabl
         "",
         _brokers(state),
         "",
+        *_failovers(state),
         _replication(state),
         "",
         _endpoints(state),
@@ -143,6 +145,14 @@ def _brokers(state: ClusterState) -> Table:
         offsets = (status.min_offset, status.end_offset, status.flushed_offset, status.dispatched_offset)
         table.add_row(broker.key, _role(status), *(f"{offset:,}" for offset in offsets), _copies(status))
     return table
+
+
+def _failovers(state: ClusterState) -> list[RenderableType]:
+    table = new_table("fails over", "master", "epoch", "in-sync set")
+    for name, group in failovers_of(state):
+        master = Text(group.master or "nobody", style="" if group.acts else "bold red")
+        table.add_row(name, master, str(group.epoch), " ".join(group.in_sync) or "-")
+    return [table, ""] if table.row_count else []
 
 
 def _role(status: BrokerStatus) -> Text:

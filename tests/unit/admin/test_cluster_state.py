@@ -160,3 +160,15 @@ def test_without_any_name_server_nobody_is_called_unregistered() -> None:
     findings = diagnose(ClusterState(name_servers=servers, brokers=brokers))
     assert [finding.subject for finding in findings] == [*(f"NameServer {each.address}" for each in servers), "cluster"]
     assert "no NameServer answers" in findings[-1].problem
+
+
+def test_master_is_who_registered_as_it_then_who_says_so_then_who_has_id_0() -> None:
+    known = replace(slave(), named_master=True)
+    assert known.is_master
+    assert not replace(master(), named_master=False).is_master
+    unknown = replace(slave(), named_master=None)
+    assert unknown.status is not None
+    assert not unknown.is_master
+    assert replace(unknown, status=replace(unknown.status, role="ASYNC_MASTER")).is_master
+    assert not replace(unknown, status=None).is_master
+    assert replace(master(), named_master=None, status=None).is_master

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.slave.follower import MasterAddress
 from tandemmq.core.metadata.metadata_store import DataVersion
@@ -28,6 +30,14 @@ def test_master_is_the_member_with_id_0_of_the_same_group_and_cluster() -> None:
     )
     assert members.master_address() == MasterAddress(ha="a:1", metadata="a:2")
     assert members.master_metadata() == "a:2"
+
+
+def test_master_is_who_registered_as_it_whatever_its_id_and_never_ourselves() -> None:
+    former = replace(_broker("broker-a", 0, ha="a:1", metadata="a:2"), is_master=False)
+    ourselves = replace(_broker("broker-a", 1, ha="a1:1", metadata="a1:2"), is_master=True, role_epoch=5)
+    master = replace(_broker("broker-a", 2, ha="a2:1", metadata="a2:2"), is_master=True, role_epoch=4)
+    assert _members(former, ourselves, master).master_address() == MasterAddress(ha="a2:1", metadata="a2:2")
+    assert _members(former, ourselves).master_address() is None
 
 
 def test_master_that_is_not_registered_is_not_known() -> None:

@@ -6,10 +6,30 @@ from dataclasses import dataclass, field
 import pytest
 from google.protobuf.message import Message
 
-from tandemmq.core.routing.values import BrokerData, BrokerEndpoints, QueueData, TopicRoute
+from tandemmq.core.metadata.metadata_store import DataVersion
+from tandemmq.core.routing.values import (
+    BrokerData,
+    BrokerEndpoints,
+    BrokerIdentity,
+    QueueData,
+    RegisteredBroker,
+    Registration,
+    ReplicaMemory,
+    TopicRoute,
+)
+from tandemmq.proto.nameserver.v1 import name_server_service_pb2 as pb
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as service
-from tandemmq.service.route_messages import RouteQueryHandler
+from tandemmq.service.route_messages import (
+    RouteQueryHandler,
+    broker_message,
+    broker_value,
+    registration_message,
+    registration_value,
+    replica_message,
+    route_message,
+    route_value,
+)
 from tandemmq.service.rpc import StatusCode
 
 ACCESS_POINT = definition.Endpoints(scheme=definition.IPv4, addresses=[definition.Address(host="127.0.0.1", port=9876)])
@@ -123,3 +143,72 @@ def test_client_without_an_id(client_id: str) -> None:
 )
 def test_unusable_access_point(endpoints: definition.Endpoints) -> None:
     assert query(endpoints=endpoints).status.code == definition.ILLEGAL_ACCESS_POINT
+
+
+# Roles, and versions that do not tell them
+
+
+def _identity(broker_id: int) -> BrokerIdentity:
+    return BrokerIdentity("DefaultCluster", "broker-a", broker_id)
+
+
+@pytest.mark.parametrize("broker_id", [0, 1])
+@pytest.mark.parametrize("is_master", [False, True])
+def test_roles_arrive_as_they_were_told(broker_id: int, is_master: bool) -> None:
+    known = (ReplicaMemory(0, "disk-0", 1, 7, 100, master_epoch=3),)
+    registration = Registration(
+        _identity(broker_id),
+        BrokerEndpoints("h:8081"),
+        1,
+        1_000,
+        DataVersion(),
+        (),
+        epoch=5,
+        known_replicas=known,
+        is_master=is_master,
+    )
+    assert registration_value(registration_message(registration)) == registration
+    broker = RegisteredBroker(
+        _identity(broker_id), BrokerEndpoints("h:8081"), 1, DataVersion(), epoch=5, is_master=is_master, role_epoch=4
+    )
+    assert broker_value(broker_message(broker, last_seen_wall_ms=0)) == broker
+
+
+@pytest.mark.parametrize("master_id", [None, 0, 1])
+def test_a_groups_master_arrives_as_it_was_told(master_id: int | None) -> None:
+    [group] = ROUTE.brokers
+    route = TopicRoute(
+        "orders", ROUTE.queues, (BrokerData(group.cluster, group.broker_name, group.endpoints, master_id, 4),)
+    )
+    assert route_value(route_message(route)) == route
+
+
+def test_an_older_version_means_broker_id_0() -> None:
+    for broker_id, is_master in ((0, True), (1, False)):
+        said = pb.RegisterBrokerRequest(identity=pb.BrokerIdentity(broker_id=broker_id), epoch=5)
+        said.known_replicas.add(broker_id=broker_id, disk_id="disk", epoch=7)
+        registration = registration_value(said)
+        assert registration.is_master is is_master
+        assert registration.known_replicas[0].master_epoch == (7 if is_master else 0)
+        broker = broker_value(pb.RegisteredBroker(identity=pb.BrokerIdentity(broker_id=broker_id), epoch=5))
+        assert (broker.is_master, broker.role_epoch) == (is_master, 5)
+
+
+def test_a_role_that_only_a_newer_version_knows_goes_by_the_id() -> None:
+    said = pb.RegisterBrokerRequest(identity=pb.BrokerIdentity(broker_id=0))
+    said.role = 17  # type: ignore[assignment]
+    assert registration_value(said).is_master
+
+
+def test_an_older_name_servers_route_has_member_0_as_master() -> None:
+    message = route_message(ROUTE)
+    message.brokers[0].ClearField("master_id")
+    assert route_value(message).brokers[0].master_id == 0
+    del message.brokers[0].endpoints[0]
+    assert route_value(message).brokers[0].master_id is None
+
+
+def test_what_is_remembered_of_a_master_arrives() -> None:
+    for master_epoch in (0, 3):
+        replica = ReplicaMemory(0, "disk-0", 1, 7, 100, master_epoch=master_epoch)
+        assert replica_message(replica).master_epoch == master_epoch

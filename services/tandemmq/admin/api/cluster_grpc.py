@@ -9,10 +9,12 @@ from typing import Any, Final
 from tandemmq.admin.api.access import Access, Refusal, request_of
 from tandemmq.admin.cluster_reader import CachedCluster, ClusterReading
 from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, Severity
+from tandemmq.admin.protobuf import as_message
 from tandemmq.core.clock import Clock
 from tandemmq.http2.stream import Stream
 from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as broker_pb
 from tandemmq.proto.admin.v1 import cluster_service_pb2 as pb
+from tandemmq.proto.broker.v1 import failover_service_pb2 as failover_pb
 from tandemmq.service.rpc import (
     BidiMethod,
     Call,
@@ -141,6 +143,9 @@ def _status(broker: BrokerState, status: BrokerStatus) -> broker_pb.GetBrokerSta
         if status.start_wait is not None
         else None,
         problems=[broker_pb.BrokerProblem(problem=problem, remedy=remedy) for problem, remedy in status.problems],
+        failover=as_message(failover_pb.GetFailoverStateResponse, status.failover)
+        if status.failover is not None
+        else None,
     )
 
 

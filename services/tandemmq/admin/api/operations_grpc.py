@@ -230,6 +230,11 @@ _METHODS: Final[dict[str, Callable[[Any, Operations], Awaitable[object]]]] = {
     "AcceptGroupLoss": lambda asked, to: _loss(
         to.accept_loss(asked.broker_name, names=asked.names, dry_run=asked.dry_run)
     ),
+    "FailOverGroup": lambda asked, to: to.failover(
+        asked.broker_name,
+        to=asked.to_broker_id if asked.HasField("to_broker_id") else None,
+        dry_run=asked.dry_run,
+    ),
     "ListClusterEvents": lambda asked, to: _named(
         to.events(limit=_limited("limit", asked.limit, default=_EVENTS, at_most=_EVENTS_MAX)), "events", "unseen"
     ),

@@ -33,6 +33,7 @@ from tandemmq.admin.operations.values import (
     GroupChange,
     GroupDetail,
     GroupSummary,
+    HandOver,
     KeptTail,
     MessageDetail,
     MessagePage,
@@ -203,6 +204,16 @@ class AcceptLossBody(Body):
     )
 
 
+class FailoverBody(Body):
+    """Who becomes the master."""
+
+    to_broker_id: int | None = Field(
+        default=None,
+        ge=0,
+        description="Its number in the group; absent: the member of the in-sync set that is nearest.",
+    )
+
+
 class RestoreBody(Body):
     """Where to begin."""
 
@@ -251,6 +262,19 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
         """Has a master that waits at its start serve without what it waits for. What only the missing disks hold is
         lost: with `dry_run` it tells in numbers what that is, and `names` says all of it again."""
         return await operations.accept_loss(broker_name, names=body.names, dry_run=dry_run)
+
+    @app.post(
+        "/api/v1/broker-groups/{broker_name}/failover",
+        tags=_BROKER_TAGS,
+        responses=CHANGE_PROBLEMS,
+        dependencies=[OPERATOR_ONLY],
+    )
+    async def failover(
+        broker_name: str, body: FailoverBody, dry_run: DryRun = False, operations: Operations = acting
+    ) -> HandOver:
+        """Has the group's master hand over to a member of its in-sync set, and waits until that serves. Nothing is done
+        when it is the master already."""
+        return await operations.failover(broker_name, to=body.to_broker_id, dry_run=dry_run)
 
     @app.get("/api/v1/kept-tails", tags=_BROKER_TAGS, responses=PROBLEMS)
     async def kept_tails(operations: Operations = acting) -> KeptTailsDocument:

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from tandemmq.admin.audit_log import Actor, AuditLog
 from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.admin.operations.brokers import BrokerOperations
+from tandemmq.admin.operations.failovers import FailoverOperations
 from tandemmq.admin.operations.groups import GroupOperations, topics_together
 from tandemmq.admin.operations.kept_tails import KeptTailOperations
 from tandemmq.admin.operations.message_search import MessageSearch, MessageTail
@@ -34,6 +35,7 @@ from tandemmq.admin.operations.values import (
     GroupChange,
     GroupDetail,
     GroupSummary,
+    HandOver,
     KeptTail,
     MessageDetail,
     MessagePage,
@@ -124,6 +126,7 @@ class Operations:
         self._tail = MessageTail(known, questions)
         self._sending = MessageSending(known, questions, send_client, clock=clock)
         self._brokers = BrokerOperations(known, questions)
+        self._failovers = FailoverOperations(known, questions, clock=clock)
         self._kept_tails = KeptTailOperations(known, questions)
 
     # Topics
@@ -325,6 +328,13 @@ class Operations:
         damaged tables. `names` are all that a dry run told; REFUSED: it waits for nothing, for others by now, or for
         something that nobody can give up."""
         return await self._brokers.accept_loss(broker_name, names=names, dry_run=dry_run)
+
+    @_changes(lambda broker_name, *, to=None: (broker_name, {} if to is None else {"to": str(to)}))
+    async def failover(self, broker_name: str, *, to: int | None = None, dry_run: bool = False) -> HandOver:
+        """Has the group's master hand over to broker `to`, or to the member of the in-sync set that is nearest, and
+        waits until that serves. REFUSED: the group does not fail over, has no master, or nobody may take over;
+        UNAVAILABLE: the successor does not serve in time."""
+        return await self._failovers.hand_over(broker_name, to=to, dry_run=dry_run)
 
     async def events(self, *, limit: int = 200) -> tuple[Sequence[EventLine], Sequence[Unseen]]:
         """What happened lately on all brokers, newest first; at most 500."""

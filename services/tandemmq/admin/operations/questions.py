@@ -18,6 +18,7 @@ from tandemmq.admin.rpc import (
     BrokerAdminCalls,
     BrokerOperationsCalls,
     Channels,
+    FailoverCalls,
     MessageQueryCalls,
     ReplicaCalls,
     TraceCalls,
@@ -177,6 +178,7 @@ class BrokerPlanes:
         self.admin = BrokerAdminCalls(channels, broker.metadata_endpoint)
         self.operations = BrokerOperationsCalls(channels, broker.metadata_endpoint)
         self.messages = MessageQueryCalls(channels, broker.metadata_endpoint)
+        self.failover = FailoverCalls(channels, broker.metadata_endpoint)
         self.replica = ReplicaCalls(channels, broker.metadata_endpoint)
         self.traces = TraceCalls(channels, broker.metadata_endpoint)
 

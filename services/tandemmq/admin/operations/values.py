@@ -33,6 +33,7 @@ __all__ = [
     "GroupChange",
     "GroupDetail",
     "GroupSummary",
+    "HandOver",
     "HoldingState",
     "KeptTail",
     "Message",
@@ -619,6 +620,27 @@ class AcceptedLoss:
     def names(self) -> tuple[str, ...]:
         """Of all that is given up: ids of disks, files of tables. Whoever accepts it says them again."""
         return (*(one.disk_id for one in self.missing), *(one.file for one in self.damaged_tables))
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A change of master on purpose. Both brokers the same: that one is the master already, and nothing was done."""
+
+    broker_name: str
+    # As name:id.
+    from_broker: str
+    to_broker: str
+    # Of the new master; with `dry_run` of the old one.
+    epoch: int
+    # From the order to the first look at which the new master took messages: it took none for at most so long.
+    no_sends_ms: int
+    dry_run: bool
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def changed(self) -> bool:
+        """Another broker is the master now."""
+        return self.from_broker != self.to_broker and not self.dry_run
 
 
 # Brokers

@@ -19,6 +19,7 @@ from tandemmq.broker.master.role import FailoverSeat
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.clock import Clock
+from tandemmq.core.histogram import Histogram
 from tandemmq.core.replication.group_record import GroupRecord, Replica
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.replication.mastership import (
@@ -34,7 +35,15 @@ from tandemmq.core.replication.mastership import (
 )
 from tandemmq.core.routing.values import BrokerIdentity
 
-__all__ = ["ChangeOfMaster", "Failover", "FailoverHost", "FailoverRole", "HandOverRefused", "boot_time_ms"]
+__all__ = [
+    "CLAIM_REASONS",
+    "ChangeOfMaster",
+    "Failover",
+    "FailoverHost",
+    "FailoverRole",
+    "HandOverRefused",
+    "boot_time_ms",
+]
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +52,8 @@ _MEMBER_TICK_S: Final = 0.5
 _HAND_OVER_LIMIT_S: Final = 3.0
 _POLL_S: Final = 0.005
 _CHANGES_MAX: Final = 16
+CLAIM_REASONS: Final = ("handed_over", "lease_over", "heard_group")
+_CLAIM_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class HandOverRefused(Exception):
@@ -84,6 +95,9 @@ class FailoverRole(Protocol):
 
     def require(self) -> None:
         """A master acknowledges what `FailoverSeat.required` holds from now on."""
+
+    async def copy_progress(self) -> bool:
+        """A slave takes topics, groups, offsets and leases as its master has them now. False: it could not."""
 
     def give_up(self) -> None:
         """A master that starts does not come to serve any more."""
@@ -179,6 +193,12 @@ class Failover:
         self._is_unclean = False
         self.problem = ""
         """Why nothing can be done now, in words; empty: nothing is wrong."""
+        self.is_authority_away = False
+        """It did not answer when it was asked last."""
+        self.claim_counts = dict.fromkeys(CLAIM_REASONS, 0)
+        """How often this process became master, by reason."""
+        self.claim_seconds = Histogram(_CLAIM_BOUNDS_S)
+        """From the moment that it knew until it served."""
         self.last_changes: list[ChangeOfMaster] = []
         """Newest last."""
 
@@ -193,6 +213,12 @@ class Failover:
     def required(self) -> frozenset[str]:
         """See `FailoverSeat`."""
         return frozenset(replica.disk_id for replica in self._member.required)
+
+    @property
+    def is_in_sync(self) -> bool:
+        """See `FailoverSeat`."""
+        record = self.record
+        return record is not None and self._member.me in record.in_sync
 
     @property
     def refusal(self) -> str | None:
@@ -240,7 +266,7 @@ class Failover:
                 try:
                     await self._read()
                 except AuthorityUnavailable as error:
-                    self._note_problem(f"the authority is away: {error}")
+                    self._note_away(error)
                     return 0
                 if member.may_claim() or self._is_unclean:
                     await self._swap_claim(member.claim("its replicas were heard", epoch=epoch))
@@ -285,7 +311,7 @@ class Failover:
             else:
                 await self._member_tick()
         except AuthorityUnavailable as error:
-            self._note_problem(f"the authority is away: {error}")
+            self._note_away(error)
             await self._ask_to_withhold()
 
     # As a member that is not master
@@ -313,17 +339,22 @@ class Failover:
                 raise AssertionError(f"no step of a member: {step}")
 
     @property
+    def _is_named(self) -> bool:
+        record = self.record
+        return record is not None and record.successor == self._member.me.broker_id
+
+    @property
     def _has_caught_up(self) -> bool:
         record = self.record
         return record is not None and self._host.role.caught_up_epoch == record.epoch
 
     async def _claim_at_once(self, record: GroupRecord) -> None:
         """No byte may come from the old master, and no report go to it, once the record names us."""
-        started_ms = self._now_ms()
+        started_ms, is_named = self._now_ms(), self._is_named
         await self._host.end_role("this broker becomes the master")
         if await self._swap_claim(record):
             await self._host.begin_master(self, holds_all=True)
-            self._note_change(record, is_master=True, started_ms=started_ms)
+            self._note_claim(record, "handed_over" if is_named else "lease_over", started_ms=started_ms)
         else:
             await self._host.begin_slave()
 
@@ -343,7 +374,7 @@ class Failover:
             self._host.fail(f"this broker could not become the master: {error}")
             return
         if self._host.role.is_serving and self.record is not None:
-            self._note_change(self.record, is_master=True, started_ms=started_ms)
+            self._note_claim(self.record, "heard_group", started_ms=started_ms)
         self._is_unclean = False
         self.poke()
 
@@ -421,6 +452,7 @@ class Failover:
         except SwapLost:
             await self._read()
         else:
+            self.is_authority_away = False
             member.written(record, self._held.version, sent_ms=sent_ms, now_ms=self._now_ms())
         self._host.role.require()
         self._note_problem("")
@@ -515,6 +547,7 @@ class Failover:
                 f"broker {successor.broker_id} did not reach the end of the log within {_HAND_OVER_LIMIT_S:g} s; "
                 "look at its lag, and try again"
             ) from None
+        await self._have_copied(successor)
         resignation = member.resignation(successor.broker_id)
         await host.end_role("the master hands over")
         member.stepped_down(now_ms=self._now_ms(), has_resigned=True)
@@ -549,6 +582,30 @@ class Failover:
         end_offset = self._host.raw_end_offset
         return any(slave.disk_id == successor.disk_id and slave.acked_offset >= end_offset for slave in role.slaves())
 
+    async def copy_progress(self) -> bool:
+        """Our master hands over to us: what its groups have consumed is copied now. False: it could not be."""
+        return await self._host.role.copy_progress()
+
+    async def spread(self) -> None:
+        """Has every member of the in-sync set copy the tables: a topic that an operator was told of must not go with
+        this master. One that cannot copy now is waited for no longer than its time limit."""
+        if self.acts and self._host.role.is_serving:
+            async with asyncio.TaskGroup() as tasks:
+                for member in self._member.required:
+                    tasks.create_task(self._have_copied(member))
+
+    async def _have_copied(self, member: Replica) -> None:
+        """Tables and leases. Before a hand-over: what was acknowledged in the last moments would come again."""
+        endpoint = self._host.member_metadata(member.broker_id)
+        try:
+            async with self._peer(endpoint or "") as peer:
+                is_copied = endpoint is not None and await peer.copy_progress(self._host.identity)
+        except PeerUnavailable as error:
+            log.info("progress_not_copied", replica=endpoint, reason=str(error))
+            return
+        if not is_copied:
+            log.info("progress_not_copied", replica=endpoint, reason="it does not follow us just now")
+
     async def _tell(self, successor: Replica) -> None:
         endpoint = self._host.member_metadata(successor.broker_id)
         if endpoint is None:
@@ -572,6 +629,7 @@ class Failover:
 
     async def _read(self) -> None:
         self._held = await self._authority.read()
+        self.is_authority_away = False
         record = None if self._held is None else self._held.record
         version = None if self._held is None else self._held.version
         self._member.heard(record, version, now_ms=self._now_ms())
@@ -582,6 +640,15 @@ class Failover:
         if problem and problem != self.problem:
             (log.error if is_alarm else log.info)("failover_waits", reason=problem)
         self.problem = problem
+
+    def _note_away(self, error: AuthorityUnavailable) -> None:
+        self.is_authority_away = True
+        self._note_problem(f"the authority is away: {error}")
+
+    def _note_claim(self, record: GroupRecord, reason: str, *, started_ms: int) -> None:
+        self._note_change(record, is_master=True, started_ms=started_ms)
+        self.claim_counts[reason] += 1
+        self.claim_seconds.observe((self._now_ms() - started_ms) / 1_000)
 
     def _note_change(self, record: GroupRecord, *, is_master: bool, started_ms: int) -> None:
         change = ChangeOfMaster(

@@ -51,6 +51,10 @@ class FailoverSeat(Protocol):
     def refusal(self) -> str | None:
         """Why this master takes and gives nothing now."""
 
+    @property
+    def is_in_sync(self) -> bool:
+        """The group's record has this broker's disk in the in-sync set."""
+
     async def claim(self, epoch: int) -> int:
         """Makes this broker master, of `epoch` or a later one, which it returns; 0: somebody else is."""
 
@@ -62,7 +66,6 @@ class MasterRole:
     """See `tandemmq.broker.parts.Role`. With `accepts_loss` it waits for no replica that it cannot reach, whatever that
     holds. `seat` is of a group that fails over; with `holds_all` it begins the seat's epoch and asks nobody."""
 
-    change_refusal: Final = None
     is_master: Final = True
     holds_copies: Final = False
     has_master: Final = True
@@ -156,6 +159,7 @@ class MasterRole:
             connected_ids=lambda: {slave.broker_id for slave in self.slaves() if slave.broker_id is not None},
             forgotten=self.floor.forget_replica,
             claim=None if self._seat is None else self._seat.claim,
+            is_in_sync=lambda: self._seat is not None and self._seat.is_in_sync,
             given_up=lambda: self._is_given_up or parts.stopping.is_set(),
             state_changed=parts.links.registration_changed,
             tail_bytes=parts.proof_bytes,
@@ -193,6 +197,13 @@ class MasterRole:
     def client_refusal(self) -> str | None:
         """Why it takes and gives nothing: others may have become masters."""
         return None if self._seat is None else self._seat.refusal
+
+    @property
+    def change_refusal(self) -> str | None:
+        """Where another may be master, or become it, nobody would hear of the change."""
+        if self._seat is None:
+            return None
+        return self._seat.refusal if self.is_serving else "this broker is not the master yet; ask again"
 
     @property
     def epoch_refusal(self) -> str | None:
@@ -261,6 +272,10 @@ class MasterRole:
             raise
 
     # Life
+
+    async def copy_progress(self) -> bool:
+        """There is nobody to copy from."""
+        return False
 
     def give_up(self) -> None:
         """Somebody else became master while this one starts: `begin` returns soon, and it does not serve."""

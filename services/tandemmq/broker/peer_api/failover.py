@@ -14,7 +14,7 @@ from tandemmq.proto.broker.v1 import failover_service_pb2_grpc
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-__all__ = ["FailoverServicer"]
+__all__ = ["FailoverServicer", "failover_state"]
 
 
 class FailoverServicer(failover_service_pb2_grpc.FailoverServiceServicer):
@@ -28,28 +28,7 @@ class FailoverServicer(failover_service_pb2_grpc.FailoverServiceServicer):
     async def GetFailoverState(  # noqa: N802
         self, request: pb.GetFailoverStateRequest, context: _Context
     ) -> pb.GetFailoverStateResponse:
-        failover = await self._required(context)
-        record = failover.record
-        response = pb.GetFailoverStateResponse(
-            acts=failover.acts,
-            is_electable=failover.is_electable,
-            problem=failover.problem,
-            authority=self._authority,
-        )
-        if record is not None:
-            response.epoch = record.epoch
-            response.master.CopyFrom(_replica(record.master))
-            response.in_sync.extend(_replica(replica) for replica in sorted(record.in_sync))
-            response.reason = record.reason
-            response.changed_time.FromMilliseconds(record.changed_wall_ms)
-            response.lease.FromMilliseconds(record.lease_ms)
-            for epoch, start_offset in record.past:
-                response.past.add(epoch=epoch, start_offset=start_offset)
-        for change in failover.last_changes:
-            told = response.changes.add(epoch=change.epoch, is_master=change.is_master, reason=change.reason)
-            told.time.FromMilliseconds(change.at_wall_ms)
-            told.took.FromMilliseconds(change.took_ms)
-        return response
+        return failover_state(await self._required(context), authority=self._authority)
 
     async def WithholdClaim(  # noqa: N802
         self, request: pb.WithholdClaimRequest, context: _Context
@@ -63,6 +42,12 @@ class FailoverServicer(failover_service_pb2_grpc.FailoverServiceServicer):
     ) -> pb.NoteRecordChangeResponse:
         (await self._required(context, request.cluster, request.broker_name)).poke()
         return pb.NoteRecordChangeResponse()
+
+    async def CopyProgress(  # noqa: N802
+        self, request: pb.CopyProgressRequest, context: _Context
+    ) -> pb.CopyProgressResponse:
+        failover = await self._required(context, request.cluster, request.broker_name)
+        return pb.CopyProgressResponse(copied=await failover.copy_progress())
 
     async def HandOver(self, request: pb.HandOverRequest, context: _Context) -> pb.HandOverResponse:  # noqa: N802
         failover = await self._required(context)
@@ -80,6 +65,32 @@ class FailoverServicer(failover_service_pb2_grpc.FailoverServiceServicer):
         if self._failover is None:
             await _refuse(context, "failoverAuthority: it is not set, so no other broker of the group takes over")
         return self._failover
+
+
+def failover_state(failover: Failover, *, authority: str) -> pb.GetFailoverStateResponse:
+    """What this member knows; `authority` as it is configured."""
+    record = failover.record
+    state = pb.GetFailoverStateResponse(
+        acts=failover.acts,
+        is_electable=failover.is_electable,
+        problem=failover.problem,
+        authority=authority,
+        authority_away=failover.is_authority_away,
+    )
+    if record is not None:
+        state.epoch = record.epoch
+        state.master.CopyFrom(_replica(record.master))
+        state.in_sync.extend(_replica(replica) for replica in sorted(record.in_sync))
+        state.reason = record.reason
+        state.changed_time.FromMilliseconds(record.changed_wall_ms)
+        state.lease.FromMilliseconds(record.lease_ms)
+        for epoch, start_offset in record.past:
+            state.past.add(epoch=epoch, start_offset=start_offset)
+    for change in failover.last_changes:
+        told = state.changes.add(epoch=change.epoch, is_master=change.is_master, reason=change.reason)
+        told.time.FromMilliseconds(change.at_wall_ms)
+        told.took.FromMilliseconds(change.took_ms)
+    return state
 
 
 async def _refuse(context: _Context, reason: str) -> NoReturn:

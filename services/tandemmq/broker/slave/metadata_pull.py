@@ -28,6 +28,9 @@ PULL_INTERVAL_S: Final = 10.0
 RETRY_PAUSE_S: Final = 3.0
 # What a message that is in flight may lose of its lease when the master's disk is lost.
 LEASES_INTERVAL_S: Final = 2.0
+# And where another master follows within seconds: what was acknowledged since comes again.
+FAILOVER_LEASES_INTERVAL_S: Final = 0.25
+_COPIES_MAX: Final = 8
 # Until there is a master to pull from.
 NOT_ACCEPTED_PAUSE_S: Final = 0.2
 # In one line of the log.
@@ -70,8 +73,10 @@ class MetadataPull:
         applied: Callable[[MetadataFile, list[str]], None],
         accepted: Callable[[], bool] = lambda: True,
         leases: LeaseCopy | None = None,
+        leases_interval_s: float = LEASES_INTERVAL_S,
     ) -> None:
         self._leases = leases
+        self._leases_interval_s = leases_interval_s
         self._tables = tables
         self._accepted = accepted
         self._master = master
@@ -79,6 +84,8 @@ class MetadataPull:
         self._changed = asyncio.Event()
         self.has_all = False
         """Every table was taken from a master since the process started, or was the same already."""
+        self.has_progress = False
+        """And the leases, once."""
 
     async def run(self) -> None:
         """Pulls until cancelled."""
@@ -127,8 +134,11 @@ class MetadataPull:
     async def _copy_leases(self, peer: PeerClient, leases: LeaseCopy) -> None:
         """A master of an older version has none to give, and one that compacts has none just now."""
         is_told = False
+        # At once: this slave may be the next master, and what its copy lacks is delivered again.
+        pause_s = 0.0
         while True:
-            await asyncio.sleep(LEASES_INTERVAL_S)
+            await asyncio.sleep(pause_s)
+            pause_s = self._leases_interval_s
             acts_count = leases.acts_count
             try:
                 change = await peer.leases(leases.known)
@@ -143,6 +153,26 @@ class MetadataPull:
                     await asyncio.to_thread(leases.take, change, acts_count=acts_count)
                 except DiskError as error:
                     log.error("leases_not_stored", error=str(error))
+                    continue
+            self.has_progress = True
+
+    async def copy_now(self) -> bool:
+        """Tables and leases as the master has them at this moment. False: it is not followed, or does not answer."""
+        endpoint, leases = self._master(), self._leases
+        if endpoint is None or leases is None or not self._accepted():
+            return False
+        try:
+            async with PeerClient(endpoint) as peer:
+                await self.pull(peer)
+                for _ in range(_COPIES_MAX):
+                    acts_count = leases.acts_count
+                    change = await peer.leases(leases.known)
+                    if change.is_empty:
+                        return True
+                    await asyncio.to_thread(leases.take, change, acts_count=acts_count)
+        except (PeerUnavailable, DiskError) as error:
+            log.info("progress_not_copied", master=endpoint, reason=str(error))
+        return False
 
     async def _follow_operator(self, acts: OperatorActs) -> None:
         if self._leases is None or acts.are_none:

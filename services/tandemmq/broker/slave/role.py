@@ -14,7 +14,7 @@ from tandemmq.broker.put import PutAnswer, PutDone, answer_of
 from tandemmq.broker.retention import SlaveFloor
 from tandemmq.broker.runtime_settings import Applier
 from tandemmq.broker.slave.follower import DISPATCH_SLICE, Follower
-from tandemmq.broker.slave.metadata_pull import MetadataPull
+from tandemmq.broker.slave.metadata_pull import FAILOVER_LEASES_INTERVAL_S, LEASES_INTERVAL_S, MetadataPull
 from tandemmq.broker.slave.traced_puts_pull import TracedPutsPull
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.replication.master_replica import SlaveView
@@ -66,6 +66,7 @@ class SlaveRole:
             master=parts.members.master_metadata,
             applied=parts.tables.applied_from_master,
             leases=self.leases,
+            leases_interval_s=(FAILOVER_LEASES_INTERVAL_S if parts.settings.failover_authority else LEASES_INTERVAL_S),
             accepted=lambda: self.follower.has_accepted_master,
         )
         self._metrics = SlaveMetrics(self.follower)
@@ -115,8 +116,8 @@ class SlaveRole:
 
     @property
     def caught_up_epoch(self) -> int:
-        """See `Follower`."""
-        return self.follower.caught_up_epoch
+        """See `Follower`. Without the progress of groups it would deliver again what was acknowledged long before."""
+        return self.follower.caught_up_epoch if self._metadata_pull.has_progress else 0
 
     # What it is told
 
@@ -125,6 +126,10 @@ class SlaveRole:
 
     def give_up(self) -> None:
         """It does not start as a master."""
+
+    async def copy_progress(self) -> bool:
+        """See `MetadataPull.copy_now`."""
+        return await self._metadata_pull.copy_now()
 
     def flushed(self) -> None:
         """A slave that promises its disk reports now."""

@@ -13,8 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, SlaveDeparture, SlaveState
+from tandemmq.admin.group_failover import GroupFailover, failover_of
 from tandemmq.admin.history import quantile_s
 from tandemmq.admin.operations.values import AcceptedLoss, ConfigChange, EventLine, Setting
+from tandemmq.cli.commands.failovers import failover_tables
 from tandemmq.cli.completion import complete_broker, complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
 from tandemmq.cli.failure import EXIT_REFUSED, CommandError
@@ -81,6 +83,8 @@ class GroupReplication:
     departures: Sequence[SlaveDeparture]
     # Members that do not answer, as name:id.
     silent: Sequence[str]
+    # None: it does not fail over.
+    failover: GroupFailover | None = None
 
     @property
     def in_sync_count(self) -> int:
@@ -132,7 +136,8 @@ def ha_tables(groups: Sequence[GroupReplication], *, now_ms: int) -> RenderableT
         parts += ["", slaves]
     if gone.row_count:
         parts += ["", gone]
-    return Group(*parts)
+    fail_over = [(group.broker_name, group.failover) for group in groups if group.failover is not None]
+    return Group(*parts, *failover_tables(fail_over, now_ms=now_ms))
 
 
 def _group(name: str, members: Iterable[BrokerState], rates: Mapping[str, BrokerRates]) -> GroupReplication:
@@ -142,7 +147,7 @@ def _group(name: str, members: Iterable[BrokerState], rates: Mapping[str, Broker
     silent = [broker.key for broker in members if broker.status is None and not broker.is_master]
     if master is None or status is None:
         problem = f"its master does not answer: {master.error}" if master is not None else "no master is known"
-        return GroupReplication(name, "", problem, 0, 0, (), None, None, (), silent)
+        return GroupReplication(name, "", problem, 0, 0, (), None, None, (), silent, failover_of(members))
     rate = rates.get(master.key)
     latency = rate.ack_latency if rate is not None and any(rate.ack_latency.counts) else status.ack_latency
     return GroupReplication(
@@ -156,6 +161,7 @@ def _group(name: str, members: Iterable[BrokerState], rates: Mapping[str, Broker
         ack_p99_seconds=quantile_s(latency, 0.99),
         departures=tuple(reversed(status.slave_departures)),
         silent=silent,
+        failover=failover_of(members),
     )
 
 
@@ -488,22 +494,27 @@ def accept_loss(
 @with_cluster
 def ha_status(
     cluster: ClusterChoice,
+    broker_group: Annotated[
+        str, typer.Argument(metavar="[GROUP]", help="Only this broker group.", autocompletion=complete_broker_group)
+    ] = "",
     group: Annotated[
         str,
-        typer.Option("--group", metavar="NAME", help="Only this broker group.", autocompletion=complete_broker_group),
+        typer.Option("--group", metavar="NAME", help="The same, as an option.", autocompletion=complete_broker_group),
     ] = "",
     interval: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds over which speeds are measured.")] = 1.0,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show replication: each master's end, how far each slave is behind in bytes and seconds, how long acknowledgements
-    take, when a slave will have caught up, and who went away lately and why.
+    take, when a slave will have caught up, and who went away lately and why. Of groups that fail over also the epoch,
+    the in-sync set, who could be elected, and the last changes of master.
 
     Examples:
 
       tandemmq ha status
 
-      tandemmq ha status --group broker-a --interval 10 -o json
+      tandemmq ha status broker-a --interval 10 -o json
     """
+    group = broker_group or group
     state, rates = cluster.run(lambda connection: read_with_rates(connection, SystemClock(), interval_s=interval))
     groups = [each for each in replication_of(state, rates) if group in ("", each.broker_name)]
     if group and not groups:

@@ -30,6 +30,7 @@ from tandemmq.cli.local.folder import (
     MemberRecord,
     free_ports,
     lay_out,
+    make_authority_folders,
     member_environment,
     member_problems,
     port_count,
@@ -161,7 +162,7 @@ def _members(lines: Iterable[MemberLine], brokers: Mapping[str, BrokerState], ra
         status = broker.status if broker else None
         table.add_row(
             line.name,
-            f"{line.role}, waiting" if status and status.start_wait else line.role,
+            status.role_in_words if status else line.role,
             str(line.pid or "-"),
             Text(
                 line.state + (f" ({line.last_exit})" if line.state == "died" else ""), _STATE_STYLES.get(line.state, "")
@@ -208,7 +209,8 @@ class ClusterSupervisor:
     """Starts NameServers, then the rest; stops the admin service, masters, slaves, NameServers.
 
     Brokers start together because a SYNC_MASTER that lost unflushed pages waits for its slave's copy before it serves.
-    Masters stop first: they take themselves out of the routes, and sends still waiting for a slave find it there.
+    Masters stop first: they take themselves out of the routes, and sends still waiting for a slave find it there. Not
+    those of groups that fail over: who is master there stops last, so that nobody is left to hand over to.
     """
 
     def __init__(self, supervised: Sequence[SupervisedMember], *, start_limit_s: float) -> None:
@@ -245,7 +247,11 @@ class ClusterSupervisor:
             await asyncio.sleep(_READY_POLL_S)
 
     async def _stop_in_order(self) -> None:
-        for wave in (self._of(_is_admin), self._of(_is_master), self._of(_is_slave), self._of(_is_name_server)):
+        last = [each for each in self._of(_fails_over) if await each.is_acting_master()]
+        brokers = [each for each in self._of(_is_broker) if each not in last]
+        first = [each for each in brokers if _fails_over(each.member) or _is_master(each.member)]
+        rest = [each for each in brokers if each not in first]
+        for wave in (self._of(_is_admin), first, [*rest, *last], self._of(_is_name_server)):
             async with asyncio.TaskGroup() as tasks:
                 for supervised in wave:
                     tasks.create_task(supervised.stop(limit_s=_STOP_LIMIT_S))
@@ -270,12 +276,12 @@ def _is_admin(member: Member) -> bool:
     return member.kind is MemberKind.ADMIN
 
 
-def _is_slave(member: Member) -> bool:
-    return member.role == "SLAVE"
-
-
 def _is_master(member: Member) -> bool:
-    return _is_broker(member) and not _is_slave(member)
+    return _is_broker(member) and member.role != "SLAVE"
+
+
+def _fails_over(member: Member) -> bool:
+    return _is_broker(member) and bool(member.authority)
 
 
 def _start_failure(supervised: SupervisedMember, cause: str) -> CommandError:
@@ -495,6 +501,7 @@ def checked_members(
         members.append(admin_member(folder, members, by_member, near=near))
     if tracing is not None:
         members = traced_members(members, tracing, near=near)
+    make_authority_folders(folder, members)
     problems = [*member_problems(members), *_own_problems(members, folder)]
     if problems:
         raise CommandError(

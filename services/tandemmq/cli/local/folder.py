@@ -4,6 +4,7 @@ DIR/conf/<member>.properties   configuration, copied from the preset once; a cha
 DIR/conf/PRESET                name of that preset
 DIR/logs/<member>.log          output of each process, appended
 DIR/store/<member>/            what brokers and NameServers store
+DIR/authority/                 who is master of each group that fails over
 DIR/cluster.json               members, pids and ports of the running cluster
 DIR/prometheus.yml             scrapes them, if they serve metrics
 DIR/lock                       locked while `tandemmq up` runs; holds its pid
@@ -46,6 +47,7 @@ __all__ = [
     "is_running",
     "join_addresses",
     "lay_out",
+    "make_authority_folders",
     "member_environment",
     "member_problems",
     "parse_properties",
@@ -78,6 +80,7 @@ PORT_KEYS: Final = {
     MemberKind.ADMIN: ("httpPort",),
 }
 METRICS_PORT_KEY: Final = "metricsPromExporterPort"
+_AUTHORITY_KEY: Final = "failoverAuthority"
 _HEALTH_PORT_KEYS: Final = {
     MemberKind.NAME_SERVER: "listenPort",
     MemberKind.BROKER: "listenPort",
@@ -109,6 +112,11 @@ class Member:
         if self.kind is not MemberKind.BROKER:
             return "NAMESERVER" if self.kind is MemberKind.NAME_SERVER else "ADMIN"
         return self.settings.get("brokerRole", "ASYNC_MASTER")
+
+    @property
+    def authority(self) -> str:
+        """Who keeps the record of its group's master; empty: its group does not fail over."""
+        return self.settings.get(_AUTHORITY_KEY, "")
 
     @property
     def config_path(self) -> str:
@@ -174,7 +182,12 @@ def member_environment() -> dict[str, str]:
 
 def member_problems(members: Sequence[Member]) -> list[str]:
     """What is wrong between members, a line each: no member can see it in its own file alone."""
-    return [*_port_problems(members), *_name_server_problems(members), *_identity_problems(members)]
+    return [
+        *_port_problems(members),
+        *_name_server_problems(members),
+        *_identity_problems(members),
+        *_authority_problems(members),
+    ]
 
 
 def _port_problems(members: Sequence[Member]) -> Iterator[str]:
@@ -218,6 +231,20 @@ def _identity_problems(members: Sequence[Member]) -> Iterator[str]:
             owner = owners.setdefault((key, value), member.name) if value else member.name
             if owner != member.name:
                 yield f"{member.name}: {key}: {value} is {owner}'s already; give each member its own"
+
+
+def _authority_problems(members: Sequence[Member]) -> Iterator[str]:
+    """A member that knows no record would be master beside the one that the record names."""
+    first: dict[str, Member] = {}
+    for member in members:
+        if member.kind is not MemberKind.BROKER:
+            continue
+        other = first.setdefault(member.settings.get("brokerName", "broker-a"), member)
+        if member.authority != other.authority:
+            yield (
+                f"{member.name}: {_AUTHORITY_KEY}: {member.authority or '(empty)'} is not that of {other.name}, "
+                f"{other.authority or '(empty)'}; give the whole group the same"
+            )
 
 
 # Whether a process noted down earlier still runs: a pid alone may belong to another program by now.
@@ -515,7 +542,21 @@ def read_member(folder: ClusterFolder, name: str, overrides: dict[str, list[str]
     filed = Member(name=name, settings=parse_properties(text))
     for_all = overrides.get("", []) if filed.kind is MemberKind.BROKER else []
     own = (*for_all, *overrides.get(name, []))
-    return replace(filed, settings={**filed.settings, **parse_properties("\n".join(own))}, overrides=own)
+    settings = {**filed.settings, **parse_properties("\n".join(own))}
+    # Of this run only: a folder that is copied must not share the record of the one it was copied from.
+    kind, _, place = settings.get(_AUTHORITY_KEY, "").partition(":")
+    if kind == "file" and place and not Path(place).is_absolute():
+        settings[_AUTHORITY_KEY] = f"file:{folder.root / place}"
+        own = (*own, f"{_AUTHORITY_KEY}={settings[_AUTHORITY_KEY]}")
+    return replace(filed, settings=settings, overrides=own)
+
+
+def make_authority_folders(folder: ClusterFolder, members: Iterable[Member]) -> None:
+    """Those below the data folder that keep the records of groups that fail over."""
+    for member in members:
+        kind, _, place = member.authority.partition(":")
+        if kind == "file" and Path(place).is_relative_to(folder.root):
+            Path(place).mkdir(parents=True, exist_ok=True)
 
 
 def split_overrides(values: Sequence[str], members: Sequence[str]) -> dict[str, list[str]]:

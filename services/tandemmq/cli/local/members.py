@@ -24,6 +24,7 @@ from tandemmq.cli.local.folder import (
     member_environment,
     read_member,
 )
+from tandemmq.proto.admin.v1 import broker_admin_service_pb2 as admin_pb
 
 __all__ = [
     "MemberState",
@@ -179,14 +180,22 @@ class SupervisedMember:
                 self._enter(MemberState.UNREADY)
             await asyncio.sleep(_SERVING_POLL_S if self.state is MemberState.SERVING else _STARTING_POLL_S)
 
+    async def is_acting_master(self) -> bool:
+        """It is the master of a group that fails over, by its own word; asked for 3 s at most."""
+        status = await self._status()
+        return status is not None and status.failover.acts
+
     async def _is_held(self) -> bool:
+        status = await self._status()
+        return status is not None and status.start_wait.needs_operator
+
+    async def _status(self) -> admin_pb.GetBrokerStatusResponse | None:
         if self.member.kind is not MemberKind.BROKER:
-            return False
+            return None
         try:
-            status = await BrokerAdminCalls(self._channels, self.member.address("listenPort")).status()
+            return await BrokerAdminCalls(self._channels, self.member.address("listenPort")).status()
         except grpc.aio.AioRpcError:
-            return False
-        return status.start_wait.needs_operator
+            return None
 
     def _note_death(self, exit_code: int, log_start: int) -> None:
         self.last_exit = f"killed by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"

@@ -18,6 +18,10 @@ more. Witnessed: somebody else remembers this disk in our last epoch with no mor
 copy of itself; and no other disk is remembered with a better log than ours, so no damage at our log's end looks like
 the end. What is remembered is as old as the last heartbeat, about a second.
 
+In the in-sync set. Where an authority keeps a record of the group (`mastership.py`) that names our disk as a member of
+the in-sync set, all that was ever acknowledged was on this disk. It needs no other member then, if it is whole, and
+nobody remembers more of *this disk* than it has: what others had beyond it was acknowledged to nobody.
+
 Disks that are gone. A member that answers from another disk than the one remembered has lost that one; and so have we,
 when another disk is remembered in our place. Nobody waits for such a disk, unless it held more than the best log.
 
@@ -146,6 +150,8 @@ class MasterStart:
     """What our own disk remembers of the others."""
     accepts_loss: bool = False
     """An operator gave up whatever cannot be reached."""
+    is_in_sync: bool = False
+    """The group's record has our disk in the in-sync set."""
     given_up: frozenset[str] = frozenset()
     """Disks that an operator gave up by their names."""
     _told: dict[str, tuple[ReplicaMemory, ...]] = field(default_factory=dict)
@@ -299,10 +305,12 @@ class MasterStart:
         if not self.own.is_whole or self.own.extent.is_empty:
             return False
         last_epoch, end_offset = self.own.history.last_epoch, self.own.extent.end_offset
-        if self._greatest_epoch() > last_epoch:
-            return False
         of_us = self._memories_of_us()
         if any(memory.epoch > last_epoch or memory.end_offset > end_offset for memory in of_us):
+            return False
+        if self.is_in_sync and any(memory.epoch == last_epoch for memory in of_us):
+            return True
+        if self._greatest_epoch() > last_epoch:
             return False
         if any(self._knew_more(memory, self.own.rank) for memory in self._memories().values()):
             # What they have came from here: something is gone, and recovery took the gap for the end of the log.

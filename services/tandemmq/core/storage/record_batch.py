@@ -40,7 +40,8 @@ from tandemmq.core.message.record_layout import (
 from tandemmq.core.storage.consume_queue import ENTRY
 from tandemmq.core.storage.consume_queue_table import ConsumeQueueTable
 from tandemmq.core.storage.disk import DiskFull
-from tandemmq.core.storage.index_file import IndexColumns, key_hash, tag_hash
+from tandemmq.core.storage.index_columns import IndexColumns
+from tandemmq.core.storage.index_file import key_hash, tag_hash
 from tandemmq.core.storage.index_table import IndexTable
 
 __all__ = ["RecordBatch", "enter_batch", "enter_batch_into_index", "read_batch"]

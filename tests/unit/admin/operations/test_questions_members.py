@@ -113,3 +113,16 @@ def test_only_slaves_are_left() -> None:
     assert _keys(list(members.readers().brokers)) == ["broker-a:1"]
     with pytest.raises(OperationFailed, match="no master answers"):
         members.masters()
+
+
+def test_the_master_is_asked_first_whatever_its_id() -> None:
+    members = _members(replace(slave("broker-b"), named_master=True), replace(master("broker-b"), named_master=False))
+    assert _keys(members.of_group("broker-b")) == ["broker-b:1", "broker-b:0"]
+    assert _keys(list(members.readers().brokers)) == ["broker-a:0", "broker-b:1"]
+    assert _keys(members.masters_to_change(["broker-b"])) == ["broker-b:1"]
+
+
+def test_a_group_whose_members_are_all_slaves_has_no_master_to_change() -> None:
+    members = _members(replace(master("broker-b"), named_master=False))
+    with pytest.raises(OperationFailed, match="the master of broker-b does not answer; nothing was changed"):
+        members.masters_to_change(["broker-b"])

@@ -53,3 +53,12 @@ def test_slave_beyond_its_master(tmp_path: Path) -> None:
     }
     assert len(findings) == 20
     assert findings[0].start_offset == stores[0].facts.end_offset
+
+
+def test_master_is_not_always_the_one_with_id_0(tmp_path: Path) -> None:
+    make_master(tmp_path / "long", messages=120)
+    make_master(tmp_path / "short", messages=100)
+    stores = open_group([tmp_path / "long", tmp_path / "short"])
+    assert not extra_tails(stores)
+    assert {found.broker_id for found in extra_tails(stores, master_id=1)} == {0}
+    assert not extra_tails(stores, master_id=None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandemmq.core.replication.log_history import HistoryCorrupt, LogHistory
+from tandemmq.core.replication.log_history import HistoryCorrupt, LogHistory, ReplicaRecord
+from tandemmq.core.routing.values import ReplicaMemory
 
 STARTS = st.lists(st.integers(0, 1_000), min_size=0, max_size=8).map(sorted)
 
@@ -84,3 +87,17 @@ def test_an_epoch_without_a_byte_is_dropped() -> None:
     history = LogHistory.of([(1, 0), (2, 100)])
     assert history.begun(3, 100).epochs == ((1, 0), (3, 100))
     assert history.begun(3, 150).epochs == ((1, 0), (2, 100), (3, 150))
+
+
+def test_a_replica_record_keeps_who_was_master_and_an_older_one_goes_by_the_ids() -> None:
+    members = (
+        ReplicaMemory(0, "disk-0", 1, 7, 100, "host-0:10911", master_epoch=3),
+        ReplicaMemory(1, "disk-1", 2, 7, 100, "host-1:10911", left=True, master_epoch=7),
+    )
+    record = ReplicaRecord("disk-2", 1, "DefaultCluster", "broker-a", 2, members)
+    assert ReplicaRecord.from_json(record.to_json()) == record
+    document = json.loads(record.to_json())
+    for member in document["replicas"].values():
+        del member["masterEpoch"]
+    older = ReplicaRecord.from_json(json.dumps(document))
+    assert [member.master_epoch for member in older.replicas] == [7, 0]

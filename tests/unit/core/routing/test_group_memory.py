@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -166,6 +168,17 @@ def test_a_text_is_the_memory_with_nobody_alive() -> None:
     assert restored.made_wall_ms == 77
     assert restored.replicas(GROUP) == tuple(replace(each, live=False) for each in memory.replicas(GROUP))
     assert (restored.changes, restored.progress) == (0, 0)
+
+
+def test_a_text_of_an_earlier_version_goes_by_the_ids() -> None:
+    memory = GroupMemory()
+    told(memory, replica(epoch=4), replace(replica("disk-2", epoch=7), broker_id=1, master_epoch=7))
+    content = json.loads(memory.image().text())["content"]
+    for entry in content["replicas"]:
+        del entry["masterEpoch"]
+    crc32 = zlib.crc32(json.dumps(content, sort_keys=True).encode())
+    restored = GroupMemory.restored(json.dumps({"crc32": crc32, "content": content}))
+    assert [each.master_epoch for each in restored.replicas(GROUP)] == [4, 0]
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"crc32": 0, "content": {}}', "cut", "flip", "version"])

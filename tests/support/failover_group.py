@@ -1,0 +1,289 @@
+"""A broker group of real processes that fails over, with senders that know every member, and how it is disturbed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import grpc
+
+from support.acknowledged_sends import AcknowledgedSender
+from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
+from support.topic_admin import create_topic
+from tandemmq.proto.broker.v1 import failover_service_pb2 as pb
+from tandemmq.proto.broker.v1 import failover_service_pb2_grpc
+
+__all__ = ["KINDS", "Change", "FailoverGroup"]
+
+TOPIC: Final = "failover"
+GROUP: Final = "broker-a"
+LEASE_MS: Final = 3_000
+"""Half the default, for tests to wait less."""
+LIMIT_S: Final = 60.0
+_LOOK_S: Final = 0.005
+_NUMBERS_APART: Final = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a disturbance cost."""
+
+    kind: str
+    silent_s: float
+    """The longest time without an acknowledgement."""
+    epoch: int
+    """Of the group's record afterwards."""
+
+
+class _AckWatch:
+    """The longest time between two acknowledgements of several senders, on a thread of its own."""
+
+    def __init__(self, senders: list[AcknowledgedSender]) -> None:
+        self._senders = senders
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ack-watch")
+        self._last_s = time.monotonic()
+        self._count = 0
+        self.longest_s = 0.0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def reset(self) -> None:
+        self.longest_s, self._last_s = 0.0, time.monotonic()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_LOOK_S):
+            count = sum(len(sender.acknowledged) for sender in self._senders)
+            now_s = time.monotonic()
+            if count > self._count:
+                self._count, self._last_s = count, now_s
+            self.longest_s = max(self.longest_s, now_s - self._last_s)
+
+
+class FailoverGroup:
+    """A NameServer, `replicas` brokers and a sender to each of them: a client tries all addresses of a group."""
+
+    def __init__(self, folder: Path, *, replicas: int = 2, settings: Mapping[str, str] | None = None) -> None:
+        self._folder = folder
+        self._replicas = replicas
+        self._settings = settings or {}
+        self._stack = ExitStack()
+        self.senders: list[AcknowledgedSender] = []
+        self.brokers: list[ServiceProcess] = []
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.cluster = stack.enter_context(ProcessCluster(self._folder))
+            self.cluster.add_name_server(with_disk=True)
+            self.authority = self._folder / "authority"
+            self.authority.mkdir()
+            self.brokers = [
+                self.cluster.add_broker(
+                    GROUP,
+                    broker_id=broker_id,
+                    settings={
+                        "failoverAuthority": f"file:{self.authority}",
+                        "failoverLease": str(LEASE_MS),
+                        "totalReplicas": str(self._replicas),
+                        **self._settings,
+                    },
+                )
+                for broker_id in range(self._replicas)
+            ]
+            self.wait_whole()
+            asyncio.run(create_topic(self.brokers[0], TOPIC))
+            self.senders = [
+                stack.enter_context(
+                    AcknowledgedSender(broker, TOPIC, inflight=4, first_number=_NUMBERS_APART * (1 + number))
+                )
+                for number, broker in enumerate(self.brokers)
+            ]
+            self._watch = _AckWatch(self.senders)
+            self._watch.start()
+            stack.callback(self._watch.stop)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    # Looking
+
+    def state_of(self, broker: ServiceProcess) -> pb.GetFailoverStateResponse | None:
+        """What a member knows; None: it does not answer."""
+
+        async def ask() -> pb.GetFailoverStateResponse:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{broker.ports['listenPort']}") as channel:
+                stub = failover_service_pb2_grpc.FailoverServiceStub(channel)
+                state: pb.GetFailoverStateResponse = await stub.GetFailoverState(
+                    pb.GetFailoverStateRequest(), timeout=1.0
+                )
+                return state
+
+        try:
+            return asyncio.run(ask())
+        except grpc.aio.AioRpcError:
+            return None
+
+    def master(self) -> int | None:
+        """The number of the member that acts as master."""
+        for number, broker in enumerate(self.brokers):
+            state = self.state_of(broker)
+            if state is not None and state.acts:
+                return number
+        return None
+
+    def wait_whole(self) -> None:
+        """Every member is in the in-sync set, and one acts."""
+
+        def is_whole() -> bool:
+            number = self.master()
+            state = None if number is None else self.state_of(self.brokers[number])
+            return state is not None and len(state.in_sync) == self._replicas
+
+        wait_until(is_whole, limit_s=LIMIT_S, what="all members are in the in-sync set")
+
+    def acknowledged(self) -> list[str]:
+        """Ids of all messages that were acknowledged."""
+        return [message_id for sender in self.senders for message_id in sender.acknowledged]
+
+    # Disturbing
+
+    def hand_over(self, to: int | None = None) -> int:
+        """Asks the master; returns who becomes master."""
+        number = self.master()
+        assert number is not None
+
+        async def ask() -> int:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{self.brokers[number].ports['listenPort']}") as channel:
+                stub = failover_service_pb2_grpc.FailoverServiceStub(channel)
+                answer = await stub.HandOver(pb.HandOverRequest(to_broker_id=to), timeout=10.0)
+                return int(answer.to_broker_id)
+
+        return asyncio.run(ask())
+
+    def change(self, kind: str) -> Change:
+        """Disturbs the whole group once, waits until it acknowledges and is whole again."""
+        number = self.master()
+        assert number is not None, "nobody is master"
+        self._watch.reset()
+        mend = KINDS[kind](self, self.brokers[number])
+        self._wait_acknowledging()
+        if mend is not None:
+            mend()
+        self.wait_whole()
+        self._wait_acknowledging()
+        state = self.state_of(self.brokers[self.master() or 0])
+        return Change(kind, self._watch.longest_s, 0 if state is None else state.epoch)
+
+    def _wait_acknowledging(self) -> None:
+        before = len(self.acknowledged())
+        wait_until(lambda: len(self.acknowledged()) > before + 20, limit_s=LIMIT_S, what="sends are acknowledged again")
+
+    # Judging, when the senders have stopped and the brokers still run
+
+    def stop_senders(self) -> None:
+        """Nothing is sent any more."""
+        for sender in self.senders:
+            sender.__exit__(None, None, None)
+
+    def lost(self) -> list[str]:
+        """Acknowledged messages that some member's log does not have; every member has to have caught up."""
+        logs = self._logs()
+        held = [set(re.findall(rb"01[0-9A-F]{32}", log)) for log in logs]
+        return [message_id for message_id in self.acknowledged() if any(message_id.encode() not in ids for ids in held)]
+
+    def are_equal(self) -> bool:
+        """All logs are the same bytes."""
+        return len(set(self._logs())) == 1
+
+    def _logs(self) -> list[bytes]:
+        return [
+            b"".join(commit_log_bytes(self.cluster.store_folder(key)).values()).rstrip(b"\0")
+            for key in sorted(self.cluster.brokers)
+        ]
+
+
+Mend = Callable[[], None]
+
+
+def _hand_over(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
+    group.hand_over()
+    return None
+
+
+def _stop(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
+    master.stop()
+    return master.start
+
+
+def _kill(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
+    master.kill()
+    return master.start
+
+
+def _kill_and_start(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
+    master.kill()
+    master.start()
+    return None
+
+
+def _pause(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
+    os.kill(master.pid, signal.SIGSTOP)
+    return lambda: os.kill(master.pid, signal.SIGCONT)
+
+
+def _slave_killed(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
+    slave = next(broker for broker in group.brokers if broker is not master)
+    slave.kill()
+    return slave.start
+
+
+def _both_killed(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
+    for broker in group.brokers:
+        broker.kill()
+    for broker in group.brokers:
+        broker.start()
+    return None
+
+
+def _authority_away(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
+    """Longer than the lease: the members see each other, so nothing stops."""
+    away = group.authority.with_name("away")
+    group.authority.rename(away)
+    time.sleep(2 * LEASE_MS / 1_000)
+
+    def mend() -> None:
+        away.rename(group.authority)
+
+    return mend
+
+
+KINDS: Final[Mapping[str, Callable[[FailoverGroup, ServiceProcess], Mend | None]]] = {
+    "hand over": _hand_over,
+    "stop": _stop,
+    "kill, left dead": _kill,
+    "kill, started again": _kill_and_start,
+    "pause longer than the lease": _pause,
+    "slave killed": _slave_killed,
+    "both killed": _both_killed,
+    "authority away": _authority_away,
+}
+"""What is done to the group, by its name: returns what mends it once it acknowledges again, if something has to."""
