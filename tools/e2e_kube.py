@@ -3,6 +3,7 @@
     make e2e-kube                                         # everything: build/e2e-kube.json, build/e2e-kube.md
     python tools/e2e_kube.py --only preset:2m-2s-sync     # one part; repeatable: see --help
     python tools/e2e_kube.py --only faults --faults kill power
+    python tools/e2e_kube.py --only failover --failovers power
     python tools/e2e_kube.py --only disks:2m-2s-sync --disk-faults claim copy
     python tools/e2e_kube.py --only consistency --plain   # the Spark job; without C extensions of the busiest modules
 
@@ -33,6 +34,7 @@ from e2e.kubernetes.disk_faults import DISK_FAULTS, lose_disks
 from e2e.kubernetes.disk_faults import VALUES as DISK_VALUES
 from e2e.kubernetes.external_access import VALUES as EXTERNAL_VALUES
 from e2e.kubernetes.external_access import reach_from_outside
+from e2e.kubernetes.failovers import FAILOVERS, change_masters
 from e2e.kubernetes.faults import FAULT_KINDS, break_everything
 from e2e.kubernetes.images import build_images
 from e2e.kubernetes.installation import Installation
@@ -44,7 +46,13 @@ PRESETS: Final = ("2m-2s-sync", "2m-2s-async", "2m-noslave")
 # What has a second copy to come back from.
 REPLICATED: Final = ("2m-2s-sync", "2m-2s-async")
 PARTS: Final = (
-    *("chart", *(f"preset:{preset}" for preset in PRESETS), "faults", *(f"disks:{preset}" for preset in REPLICATED)),
+    *(
+        "chart",
+        *(f"preset:{preset}" for preset in PRESETS),
+        "faults",
+        "failover",
+        *(f"disks:{preset}" for preset in REPLICATED),
+    ),
     *("scaling", "external", "consistency"),
 )
 WORKERS: Final = ("node1", "node2")
@@ -90,6 +98,7 @@ class Run:
         steps: dict[str, Callable[[], None]] = {
             "chart": lambda: check_chart(self._cluster, self._report, images=self._image_values),
             "faults": self._faults,
+            "failover": self._failover,
             "scaling": self._scaling,
             "external": self._external,
             "consistency": self._consistency,
@@ -112,6 +121,12 @@ class Run:
         break_everything(
             installation, self._report, client, kinds=self._arguments.faults or FAULT_KINDS, workers=WORKERS
         )
+        installation.remove_namespace()
+
+    def _failover(self) -> None:
+        installation = self._installation("2m-2s-sync", "e2e-failover")
+        client = self._begun(installation)
+        change_masters(installation, self._report, client, kinds=self._arguments.failovers or FAILOVERS)
         installation.remove_namespace()
 
     def _disks(self, preset: str) -> None:
@@ -152,6 +167,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=PARTS, help="a part; repeatable; default: all")
     parser.add_argument("--faults", nargs="+", choices=FAULT_KINDS, help="kinds of faults; default: all")
+    parser.add_argument("--failovers", nargs="+", choices=FAILOVERS, help="ways in which a master goes; default: all")
     parser.add_argument("--disk-faults", nargs="+", choices=DISK_FAULTS, help="kinds of disk faults; default: all")
     parser.add_argument("--plain", action="store_true", help="do not compile the modules every message passes through")
     parser.add_argument("--docs", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")

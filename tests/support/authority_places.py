@@ -17,12 +17,12 @@ from unittest import mock
 
 import grpc
 
+from support.kubernetes_pod import pod_of
 from tandemmq.broker.failover import authority as authority_module
 from tandemmq.broker.failover.authority import Authority, open_authority
 from tandemmq.broker.failover.kubernetes_lease import RECORD_ANNOTATION
 from tandemmq.proto.etcdserverpb import kv_pb2 as pb
 from tandemmq.proto.etcdserverpb import kv_pb2_grpc
-from tandemmq.service import kubernetes_api
 
 __all__ = ["AuthorityPlace", "EtcdPlace", "FakeEtcd", "FilePlace", "LeasePlace", "etcd_place", "lease_place"]
 
@@ -282,18 +282,10 @@ class _LeaseHandler(BaseHTTPRequestHandler):
 def lease_place(folder: Path) -> Iterator[LeasePlace]:
     """While the context lasts this process is in a pod of its namespace."""
     server = LeasePlace()
-    (folder / "namespace").write_text("mq\n")
-
-    def load(configuration: Any) -> None:
-        configuration.host = f"http://127.0.0.1:{server.server_address[1]}"
-
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        with (
-            mock.patch("kubernetes.config.load_incluster_config", load),
-            mock.patch.object(kubernetes_api, "_SERVICE_ACCOUNT", folder),
-        ):
+        with pod_of(folder, server.server_address[1], namespace="mq"):
             yield server
     finally:
         server.may_answer.set()

@@ -2,7 +2,8 @@
 
 Which role a broker holds is state, not configuration, so it stands in no template; `kubectl get pods -L
 tandemmq.io/role` shows it, and a Service may select by it. A pod is a broker's when its name is the first part of the
-host name that the broker advertises. A broker that does not answer keeps the label it has: nobody knows better.
+host name that the broker advertises. A broker that does not answer keeps the label it has: nobody knows better. Only
+`master` it loses, once another member of its group answers as master.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tandemmq.admin.cluster_reader import CachedCluster
 from tandemmq.admin.cluster_state import ClusterState
 from tandemmq.service.kubernetes_api import (
     COMPONENT_LABEL,
+    GROUP_LABEL,
     INSTANCE_LABEL,
     ROLE_LABEL,
     Kind,
@@ -85,8 +87,12 @@ class RoleLabels:
         """One comparison; blocks. Returns the labels that were changed, by pod. Raises KubernetesUnavailable."""
         roles = roles_by_pod(state)
         changed = {}
-        for pod in self._pods.list_brokers():
+        pods = self._pods.list_brokers()
+        with_master = {pod.labels.get(GROUP_LABEL) for pod in pods if roles.get(pod.name) == "master"} - {None}
+        for pod in pods:
             role = roles.get(pod.name)
+            if role is None and pod.labels.get(ROLE_LABEL) == "master" and pod.labels.get(GROUP_LABEL) in with_master:
+                role = "slave"
             if role is not None and pod.labels.get(ROLE_LABEL) != role:
                 self._pods.set_label(pod.name, ROLE_LABEL, role)
                 changed[pod.name] = role

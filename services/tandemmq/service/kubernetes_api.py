@@ -1,18 +1,24 @@
-"""The one way to the Kubernetes API server: the `kubernetes` client, its answers as plain JSON, its errors as ours.
+"""The one way to the Kubernetes API server: its answers as plain JSON, its errors as ours.
 
-The package is imported at the first connection only: it takes half a second and 40 MB, and most processes never need
-it. Its own classes are passed over for the same reason: a list of pods takes longer to become objects than to arrive.
+In a pod it is asked by HTTPS with the ServiceAccount's token and the standard library alone: what a broker, the admin
+and the hooks of a chart want is five verbs. The `kubernetes` client would take seconds and 100 MB of each of them.
+Outside it is what reads a kubeconfig, with all its ways to log in, and opens streams to pods.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import select
 import socket
+import ssl
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from urllib.parse import quote, urlencode
 
 __all__ = [
     "COMPONENT_LABEL",
@@ -48,8 +54,9 @@ Document: TypeAlias = Mapping[str, Any]
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # Connect and read. The API server answers lists of a namespace within milliseconds, or is away.
 _TIMEOUT_S: Final = (5.0, 10.0)
-# The client would say JSON patch, which is a list of operations.
+# A list of operations is another kind of patch, and what the client would say.
 _MERGE_PATCH: Final = "application/merge-patch+json"
+_JSON: Final = "application/json"
 
 
 class KubernetesUnavailable(Exception):
@@ -80,84 +87,73 @@ class Kind(StrEnum):
     STATEFUL_SET = "stateful_set"
 
 
+class _Question(NamedTuple):
+    """One call. `name` is empty for a list and for an object to create."""
+
+    verb: str
+    kind: Kind
+    name: str = ""
+    selector: str = ""
+    from_cache: bool = False
+    body: Document | None = None
+
+
+class _Connection(Protocol):
+    """To one API server, from any thread."""
+
+    def ask(self, question: _Question, namespace: str) -> tuple[int, bytes]:
+        """Status and body; KubernetesUnavailable when there is none."""
+
+    def open_stream(self, pod: str, namespace: str, port: int) -> PodStream:
+        """See `KubernetesApi`."""
+
+    def close(self) -> None:
+        """Closes what no call uses."""
+
+
 class KubernetesApi:
     """One namespace. Calls block, from any thread; every one may raise KubernetesUnavailable."""
 
-    def __init__(
-        self, configuration: Any, namespace: str, *, is_inside: bool, timeout_s: tuple[float, float] = _TIMEOUT_S
-    ) -> None:
-        """`timeout_s`: to connect, and for each part of an answer."""
-        from kubernetes import client
-
-        self._configuration = configuration
-        self._timeout_s = timeout_s
+    def __init__(self, connection: _Connection, namespace: str, *, is_inside: bool) -> None:
+        self._connection = connection
         self.namespace: Final = namespace
         self.is_inside: Final = is_inside
         """True in a pod of this cluster: addresses of pods can be dialled."""
-        self._connection = connection = client.ApiClient(configuration)
-        core = client.CoreV1Api(connection)
-        self._apis: dict[Kind, Any] = dict.fromkeys(Kind, core) | {
-            Kind.LEASE: client.CoordinationV1Api(connection),
-            Kind.STATEFUL_SET: client.AppsV1Api(connection),
-            Kind.POD_DISRUPTION_BUDGET: client.PolicyV1Api(connection),
-        }
 
     def list(self, kind: Kind, selector: str, *, from_cache: bool = False) -> Sequence[Document]:
         """Objects whose labels match. With `from_cache` as the API server remembers them: cheap, and a moment late."""
-        options = {"resource_version": "0"} if from_cache else {}
-        return self._ask("list", kind, label_selector=selector, **options).get("items") or ()
+        return self._ask(_Question("list", kind, selector=selector, from_cache=from_cache)).get("items") or ()
 
     def read(self, kind: Kind, name: str) -> Document:
         """One object. Raises ObjectMissing."""
-        return self._ask("read", kind, name)
+        return self._ask(_Question("read", kind, name))
 
     def patch(self, kind: Kind, name: str, changes: Document) -> None:
         """Merges `changes` into the object; None removes a key. Raises ObjectMissing. Idempotent."""
-        self._ask("patch", kind, name, body=changes, _content_type=_MERGE_PATCH)
+        self._ask(_Question("patch", kind, name, body=changes))
 
     def create(self, kind: Kind, document: Document) -> Document:
         """A new object, as it is stored. Raises ObjectConflict: there is one."""
-        return self._ask("create", kind, body=document)
+        return self._ask(_Question("create", kind, body=document))
 
     def replace(self, kind: Kind, name: str, document: Document) -> Document:
         """The object in place of the one of `document`'s resourceVersion, as it is stored. Raises ObjectMissing and
         ObjectConflict."""
-        return self._ask("replace", kind, name, body=document)
+        return self._ask(_Question("replace", kind, name, body=document))
 
     def open_stream(self, pod: str, port: int) -> PodStream:
-        """A connection to a port inside a pod, through the API server. Needs the right to create pods/portforward."""
-        from kubernetes import client, stream
-
-        # An ApiClient of its own: the call replaces a method of it for as long as it lasts.
-        core = client.CoreV1Api(client.ApiClient(self._configuration))
-        forward: Any = stream.portforward
-        call = core.connect_get_namespaced_pod_portforward
-        return PodStream(_translated(lambda: forward(call, pod, self.namespace, ports=str(port))), port)
+        """A connection to a port inside a pod, through the API server, for who is outside. Needs the right to create
+        pods/portforward."""
+        return self._connection.open_stream(pod, self.namespace, port)
 
     def close(self) -> None:
         """Closes the connections that no call uses."""
-        self._connection.rest_client.pool_manager.clear()
+        self._connection.close()
 
-    def _ask(self, verb: str, kind: Kind, *names: str, **options: Any) -> Document:
-        api = self._apis[kind]
-        method = getattr(type(api), f"{verb}_namespaced_{kind}")
-        # Newer versions make their own objects of a document first: those lose fields that they do not know, and write
-        # a full second without the fraction that a Lease must have.
-        call = getattr(method, "raw_function", method)
-        response = _translated(
-            lambda: call(
-                api,
-                *names,
-                namespace=self.namespace,
-                _preload_content=False,
-                _request_timeout=self._timeout_s,
-                **options,
-            )
-        )
-        body = bytes(response.data)
-        # Some versions of the client raise for it, others leave it to those who want no objects.
-        if int(response.status) >= 300:
-            raise _refusal(int(response.status), body)
+    def _ask(self, question: _Question) -> Document:
+        status, body = self._connection.ask(question, self.namespace)
+        if status >= 300:
+            raise _refusal(status, body)
         try:
             document = json.loads(body)
         except ValueError as error:
@@ -183,6 +179,151 @@ class PodStream:
         self._forward.close()
 
 
+# In a pod.
+
+_HOST_VARIABLE: Final = "KUBERNETES_SERVICE_HOST"
+_PORT_VARIABLE: Final = "KUBERNETES_SERVICE_PORT"
+_METHODS: Final = {"list": "GET", "read": "GET", "patch": "PATCH", "create": "POST", "replace": "PUT"}
+_PATHS: Final = {
+    Kind.CONFIG_MAP: ("/api/v1", "configmaps"),
+    Kind.EVENT: ("/api/v1", "events"),
+    Kind.LEASE: ("/apis/coordination.k8s.io/v1", "leases"),
+    Kind.PERSISTENT_VOLUME_CLAIM: ("/api/v1", "persistentvolumeclaims"),
+    Kind.POD: ("/api/v1", "pods"),
+    Kind.POD_DISRUPTION_BUDGET: ("/apis/policy/v1", "poddisruptionbudgets"),
+    Kind.STATEFUL_SET: ("/apis/apps/v1", "statefulsets"),
+}
+_IDLE_CONNECTIONS_MAX: Final = 4
+
+
+class _PodConnection:
+    """HTTPS by the pod's ServiceAccount. No call is sent twice."""
+
+    def __init__(self, timeout_s: tuple[float, float]) -> None:
+        """`timeout_s`: to connect, and for each part of an answer. Raises KubernetesUnavailable: this is no pod."""
+        self._timeout_s = timeout_s
+        host, port = os.environ.get(_HOST_VARIABLE, ""), os.environ.get(_PORT_VARIABLE, "")
+        if not host or not port.isdigit():
+            raise KubernetesUnavailable(f"no usable configuration: {_HOST_VARIABLE} and {_PORT_VARIABLE} are not set")
+        self._address = (host, int(port))
+        self._token()
+        self._idle: deque[http.client.HTTPConnection] = deque()
+
+    def ask(self, question: _Question, namespace: str) -> tuple[int, bytes]:
+        """See `_Connection`."""
+        base, plural = _PATHS[question.kind]
+        path = f"{base}/namespaces/{quote(namespace)}/{plural}" + (f"/{quote(question.name)}" if question.name else "")
+        query = {"labelSelector": question.selector, "resourceVersion": "0" if question.from_cache else ""}
+        if given := {key: value for key, value in query.items() if value}:
+            path += f"?{urlencode(given)}"
+        # The token is renewed in its file every hour or so.
+        headers = {"Authorization": f"Bearer {self._token()}", "Accept": _JSON}
+        if question.body is not None:
+            headers["Content-Type"] = _MERGE_PATCH if question.verb == "patch" else _JSON
+        body = None if question.body is None else json.dumps(question.body).encode()
+        try:
+            connection = self._connected()
+        except (OSError, http.client.HTTPException) as error:
+            raise KubernetesUnavailable(f"the API server does not answer: {error}") from error
+        try:
+            connection.request(_METHODS[question.verb], path, body=body, headers=headers)
+            response = connection.getresponse()
+            answer = response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise KubernetesUnavailable(f"the API server does not answer: {error}") from error
+        if response.will_close or len(self._idle) >= _IDLE_CONNECTIONS_MAX:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        return answer
+
+    def open_stream(self, pod: str, namespace: str, port: int) -> PodStream:
+        """See `_Connection`: who is inside has no need of it."""
+        raise KubernetesUnavailable(f"dial port {port} of pod {pod}, namespace {namespace}, at the pod's address")
+
+    def close(self) -> None:
+        """See `_Connection`."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _connected(self) -> http.client.HTTPConnection:
+        while self._idle:
+            # Taken by one thread only.
+            connection = self._idle.pop()
+            # What can be read before a question is the end.
+            if connection.sock is not None and not select.select([connection.sock], [], [], 0)[0]:
+                return connection
+            connection.close()
+        connection = _dial(*self._address, connect_limit_s=self._timeout_s[0])
+        assert connection.sock is not None, "it is connected"
+        connection.sock.settimeout(self._timeout_s[1])
+        return connection
+
+    def _token(self) -> str:
+        try:
+            return (_SERVICE_ACCOUNT / "token").read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            raise KubernetesUnavailable(f"no usable configuration: {error}") from error
+
+
+def _dial(host: str, port: int, *, connect_limit_s: float) -> http.client.HTTPConnection:
+    context = ssl.create_default_context(cafile=str(_SERVICE_ACCOUNT / "ca.crt"))
+    connection = http.client.HTTPSConnection(host, port, timeout=connect_limit_s, context=context)
+    connection.connect()
+    return connection
+
+
+# As a user.
+
+
+class _ClientConnection:
+    """The `kubernetes` client. Its own classes are passed over: a list of pods takes longer to become objects than to
+    arrive."""
+
+    def __init__(self, configuration: Any) -> None:
+        from kubernetes import client
+
+        self._configuration = configuration
+        self._client = client.ApiClient(configuration)
+        core = client.CoreV1Api(self._client)
+        self._apis: dict[Kind, Any] = dict.fromkeys(Kind, core) | {
+            Kind.LEASE: client.CoordinationV1Api(self._client),
+            Kind.STATEFUL_SET: client.AppsV1Api(self._client),
+            Kind.POD_DISRUPTION_BUDGET: client.PolicyV1Api(self._client),
+        }
+
+    def ask(self, question: _Question, namespace: str) -> tuple[int, bytes]:
+        """See `_Connection`."""
+        call = getattr(self._apis[question.kind], f"{question.verb}_namespaced_{question.kind}")
+        options: dict[str, Any] = {"namespace": namespace, "_preload_content": False, "_request_timeout": _TIMEOUT_S}
+        if question.verb == "list":
+            options["label_selector"] = question.selector
+        if question.from_cache:
+            options["resource_version"] = "0"
+        if question.body is not None:
+            options["body"] = question.body
+        if question.verb == "patch":
+            options["_content_type"] = _MERGE_PATCH
+        response = _translated(lambda: call(*([question.name] if question.name else []), **options))
+        # Some versions of the client raise for a refusal, others leave it to those who want no objects.
+        return int(response.status), bytes(response.data)
+
+    def open_stream(self, pod: str, namespace: str, port: int) -> PodStream:
+        """See `_Connection`."""
+        from kubernetes import client, stream
+
+        # An ApiClient of its own: the call replaces a method of it for as long as it lasts.
+        core = client.CoreV1Api(client.ApiClient(self._configuration))
+        forward: Any = stream.portforward
+        call = core.connect_get_namespaced_pod_portforward
+        return PodStream(_translated(lambda: forward(call, pod, namespace, ports=str(port))), port)
+
+    def close(self) -> None:
+        """See `_Connection`."""
+        self._client.rest_client.pool_manager.clear()
+
+
 def is_in_pod() -> bool:
     """Whether this process has a ServiceAccount."""
     return (_SERVICE_ACCOUNT / "token").exists()
@@ -191,20 +332,10 @@ def is_in_pod() -> bool:
 def api_of_pod(namespace: str = "", *, time_limit_s: float | None = None) -> KubernetesApi:
     """By the pod's own ServiceAccount, in its own namespace unless another is named. Raises KubernetesUnavailable.
 
-    With `time_limit_s` each step of a call ends within it, and no call is sent twice.
+    With `time_limit_s` each step of a call ends within it.
     """
-    from kubernetes import client, config
-
-    configuration = client.Configuration()
-    load: Any = config.load_incluster_config
-    _configured(lambda: load(configuration))
-    timeout_s = _TIMEOUT_S
-    if time_limit_s is not None:
-        # A replacement that is sent again after its answer was lost would meet its own first copy, and call it a
-        # conflict.
-        configuration.retries = False
-        timeout_s = (time_limit_s, time_limit_s)
-    return KubernetesApi(configuration, namespace or _own_namespace(), is_inside=True, timeout_s=timeout_s)
+    timeout_s = _TIMEOUT_S if time_limit_s is None else (time_limit_s, time_limit_s)
+    return KubernetesApi(_PodConnection(timeout_s), namespace or _own_namespace(), is_inside=True)
 
 
 def api_of_user(namespace: str = "", *, context: str = "") -> KubernetesApi:
@@ -212,6 +343,8 @@ def api_of_user(namespace: str = "", *, context: str = "") -> KubernetesApi:
 
     The namespace is the one given, else the pod's own, else the kubeconfig context's, else `default`.
     """
+    if not context and is_in_pod():
+        return api_of_pod(namespace)
     from kubernetes import client, config
 
     configuration = client.Configuration()
@@ -219,18 +352,18 @@ def api_of_user(namespace: str = "", *, context: str = "") -> KubernetesApi:
     configuration.retries = False
     # Half of this package is annotated.
     loading: Any = config
-    if not context and is_in_pod():
-        _configured(lambda: loading.load_incluster_config(configuration))
-        return KubernetesApi(configuration, namespace or _own_namespace(), is_inside=True)
     _configured(lambda: loading.load_kube_config(context=context or None, client_configuration=configuration))
     contexts, active = _configured(loading.list_kube_config_contexts)
     chosen = next((each for each in contexts if each["name"] == context), active)
     found = chosen.get("context", {}).get("namespace") or "default"
-    return KubernetesApi(configuration, namespace or found, is_inside=False)
+    return KubernetesApi(_ClientConnection(configuration), namespace or found, is_inside=False)
 
 
 def _own_namespace() -> str:
-    return str(_configured(lambda: (_SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()))
+    try:
+        return (_SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise KubernetesUnavailable(f"no usable configuration: {error}") from error
 
 
 def _configured(load: Callable[[], Any]) -> Any:

@@ -24,8 +24,9 @@ from e2e.kubernetes.report import Report
 __all__ = ["DISK_FAULTS", "VALUES", "lose_disks"]
 
 DISK_FAULTS: Final = ("claim", "slave-late", "nameservers-late", "copy", "both")
-# A group that is not known begins at the newest message, as the presets have it: a forgotten one loses its backlog.
-VALUES: Final = ("brokers.settings.consumeFromEarliest=false",)
+# A group that is not known begins at the newest message, as the presets have it: a forgotten one loses its backlog. And
+# nobody takes over: what a master does that comes back without its disk is the question here.
+VALUES: Final = ("brokers.settings.consumeFromEarliest=false", "failover.enabled=false")
 TOPIC, OTHER_TOPIC = "disks", "disks-other"
 GROUP: Final = "disk-readers"
 HIT: Final = "broker-a"

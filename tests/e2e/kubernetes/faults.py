@@ -15,7 +15,17 @@ from e2e.kubernetes.installation import Installation
 from e2e.kubernetes.replicas import compare_replicas
 from e2e.kubernetes.report import FaultRow, Report
 
-__all__ = ["FAULT_KINDS", "Fault", "break_everything", "felt"]
+__all__ = [
+    "FAULT_KINDS",
+    "LOAD",
+    "Fault",
+    "FaultPlayer",
+    "break_everything",
+    "felt",
+    "groups_of",
+    "judge",
+    "under_load",
+]
 
 FAULT_KINDS: Final = ("delete", "kill", "power", "drain")
 TOPIC: Final = "faults"
@@ -29,7 +39,7 @@ DARK_S: Final = 60.0
 DRAIN_LIMIT_S: Final = 240.0
 # A drained node stays empty this long.
 EMPTY_S: Final = 10.0
-# After a fault a client has found all masters again: it asks for its routes each 30 s.
+# After a fault a client has found all groups again: it asks for its routes each 30 s.
 FOUND_LIMIT_S: Final = 120.0
 # Sends come each 17 ms and go to the groups in turn; silence above this is the fault's, below it may be the machine's.
 FELT_S: Final = 1.0
@@ -74,7 +84,7 @@ class FaultPlayer:
                 there = any(known["metadata"]["uid"] == identity for known in self._installation.pods())
                 return "the old pod is there" if there else ""
 
-            self._play(f"pod {name} deleted", [pod], delete, replaced)
+            self.play(f"pod {name} deleted", [pod], delete, replaced)
 
     def kill_inside(self) -> None:
         """SIGKILL to the process in each broker's container and in one NameServer's."""
@@ -86,7 +96,7 @@ class FaultPlayer:
                 return "" if _restarts(self._installation.pod(name)) > before else "not restarted"
 
             process = self._cluster.process_of(pod)
-            self._play(f"kill -9 in {name}", [pod], partial(self._cluster.kill, process), restarted)
+            self.play(f"kill -9 in {name}", [pod], partial(self._cluster.kill, process), restarted)
 
     def darken(self, node: str) -> None:
         """A node without power for a while, then back with its disks."""
@@ -103,7 +113,7 @@ class FaultPlayer:
         def reported() -> str:
             return "" if node in self._cluster.ready_nodes() else f"{node} is not Ready"
 
-        self._play(f"{node} without power for {DARK_S:.0f} s ({_names(hit)})", hit, gone_and_back, reported)
+        self.play(f"{node} without power for {DARK_S:.0f} s ({_names(hit)})", hit, gone_and_back, reported)
 
     def drain(self, node: str) -> None:
         """kubectl drain, a moment of emptiness, uncordon: volumes are local, so its brokers wait for it."""
@@ -128,32 +138,34 @@ class FaultPlayer:
             there = [pod for pod in self._installation.pods() if pod["metadata"]["uid"] in identities]
             return f"still there: {_names(there)}" if there else ""
 
-        self._play(f"{node} drained ({_names(hit)})", hit, drain, replaced)
+        self.play(f"{node} drained ({_names(hit)})", hit, drain, replaced)
 
-    def _play(
+    def play(
         self,
         name: str,
         hit: Sequence[dict[str, Any]],
         act: Callable[[], float | None],
         happened: Callable[[], str],
     ) -> None:
+        """`act` returns when the fault ended, where it lasts; `happened` what is still missing of it."""
         say(f"fault: {name}")
         brokers = len(self._installation.pods("broker"))
-        masters = {pod["metadata"]["name"] for pod in self._installation.pods("broker") if _is_master(pod)}
+        everybody = groups_of(self._installation.pods("broker"))
         began = time.time()
         ended = act() or began
         until(happened, HEALTHY_LIMIT_S, f"{name}: it happened", pause_s=0.2)
         self._installation.wait_healthy(HEALTHY_LIMIT_S, brokers=brokers)
         healthy = time.time()
-        until(lambda: self._unheard(masters, healthy), FOUND_LIMIT_S, "the client sends to every master", pause_s=1)
+        until(lambda: self.unheard(everybody, healthy), FOUND_LIMIT_S, "the client sends to every group", pause_s=1)
         time.sleep(CALM_S)
-        groups = {pod["metadata"]["labels"].get("tandemmq.io/broker-group", "") for pod in hit} - {""}
-        self.played.append(Fault(name, tuple(sorted(groups)), began, ended, healthy, time.time()))
+        self.played.append(Fault(name, groups_of(hit), began, ended, healthy, time.time()))
         say(f"  healthy {healthy - ended:.1f} s after it")
 
-    def _unheard(self, masters: set[str], since_s: float) -> str:
-        heard = {each.pod for each in self._client.last_acknowledged(LOAD) if each.at_s > since_s}
-        return f"no acknowledgement from {', '.join(sorted(masters - heard))}" if masters - heard else ""
+    def unheard(self, groups: Sequence[str], since_s: float) -> str:
+        """Groups that have acknowledged nothing since then, in words."""
+        pods = {each.pod for each in self._client.last_acknowledged(LOAD) if each.at_s > since_s}
+        silent = [group for group in groups if not any(f"-{group}-" in pod for pod in pods)]
+        return f"no acknowledgement from {', '.join(silent)}" if silent else ""
 
     def _pods_on(self, node: str) -> list[dict[str, Any]]:
         return [pod for pod in self._installation.pods() if pod["spec"].get("nodeName") == node]
@@ -163,11 +175,7 @@ def break_everything(
     installation: Installation, report: Report, client: ClientPod, *, kinds: Sequence[str], workers: Sequence[str]
 ) -> None:
     """All faults under one load; afterwards what was acknowledged is compared with what was received."""
-    installation.create_topic(TOPIC)
-    client.receive("load-received", TOPIC, awaited=(LOAD,), group="faults", limit_s=400)
-    client.send(LOAD, TOPIC, rate=RATE, limit_s=WHOLE_LIMIT_S)
-    until(lambda: "" if client.count(LOAD) >= 200 else "not yet", 120, "the producer runs")
-    player = FaultPlayer(installation, client)
+    player = under_load(installation, client)
     steps: dict[str, list[Callable[[], None]]] = {
         "delete": [player.delete_each_pod],
         "kill": [player.kill_inside],
@@ -180,10 +188,20 @@ def break_everything(
                 step()
             except (CommandFailed, NotInTime) as error:
                 report.failure(f"faults: {kind}", f"{error}\n{client.errors(LOAD)}\n{installation.events()}")
-    _judge(installation, report, client, player)
+    judge(installation, report, client, player, part="faults")
 
 
-def _judge(installation: Installation, report: Report, client: ClientPod, player: FaultPlayer) -> None:
+def under_load(installation: Installation, client: ClientPod) -> FaultPlayer:
+    """Sends and receives without a pause from now on, until `judge`."""
+    installation.create_topic(TOPIC)
+    client.receive("load-received", TOPIC, awaited=(LOAD,), group="faults", limit_s=400)
+    client.send(LOAD, TOPIC, rate=RATE, limit_s=WHOLE_LIMIT_S)
+    until(lambda: "" if client.count(LOAD) >= 200 else "not yet", 120, "the producer runs")
+    return FaultPlayer(installation, client)
+
+
+def judge(installation: Installation, report: Report, client: ClientPod, player: FaultPlayer, *, part: str) -> None:
+    """Whether all that was acknowledged was received, and the replicas are equal."""
     client.stop(LOAD)
     result = client.result(LOAD, 240)
     client.stop("load-received")
@@ -195,16 +213,16 @@ def _judge(installation: Installation, report: Report, client: ClientPod, player
         row = felt(fault, sends)
         inside = [each for each in sends if fault.began_s <= each.at_s < fault.over_s]
         report.add_fault(replace(row, lost=sum(each.message_id not in received for each in inside)))
-    report.check("faults: played", len(player.played), "faults", ">= 1")
-    report.check("faults: acknowledged under load", compared.acknowledged, "messages", ">= 1000")
-    report.check("faults: acknowledged and lost", compared.lost, "messages", "== 0")
-    report.check("faults: bodies broken", compared.broken, "messages", "== 0")
-    report.figure("faults: deliveries of copies that retried sends have made", compared.repeated, "deliveries")
-    report.figure("faults: deliveries with an attempt above the first", compared.redelivered, "deliveries")
-    report.figure("faults: sends that the client had to repeat", result["failures"], "sends")
+    report.check(f"{part}: played", len(player.played), "faults", ">= 1")
+    report.check(f"{part}: acknowledged under load", compared.acknowledged, "messages", ">= 1000")
+    report.check(f"{part}: acknowledged and lost", compared.lost, "messages", "== 0")
+    report.check(f"{part}: bodies broken", compared.broken, "messages", "== 0")
+    report.figure(f"{part}: deliveries of copies that retried sends have made", compared.repeated, "deliveries")
+    report.figure(f"{part}: deliveries with an attempt above the first", compared.redelivered, "deliveries")
+    report.figure(f"{part}: sends that the client had to repeat", result["failures"], "sends")
     logs = compare_replicas(installation)
     report.check(
-        "faults: CommitLogs that differ afterwards", len(logs.differences), "groups", "== 0", str(logs.differences)
+        f"{part}: CommitLogs that differ afterwards", len(logs.differences), "groups", "== 0", str(logs.differences)
     )
 
 
@@ -226,8 +244,9 @@ def felt(fault: Fault, sends: Sequence[Acknowledged]) -> FaultRow:
     )
 
 
-def _is_master(pod: dict[str, Any]) -> bool:
-    return bool(pod["metadata"]["labels"].get("tandemmq.io/home-role") == "master")
+def groups_of(pods: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """Broker groups with a member among these pods."""
+    return tuple(sorted({pod["metadata"]["labels"].get("tandemmq.io/broker-group", "") for pod in pods} - {""}))
 
 
 def _restarts(pod: dict[str, Any]) -> int:

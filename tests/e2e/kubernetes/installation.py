@@ -25,9 +25,12 @@ UNINSTALL_LIMIT_S: Final = 300.0
 HEALTHY_LIMIT_S: Final = 300.0
 STATUS_LIMIT_S: Final = 20.0
 STORE: Final = "/var/lib/tandemmq/store"
-# What a namespace has by itself, or what volumes are.
+# What a namespace has by itself, or what stays on purpose: volumes, and who was master of them.
 _IGNORED_KINDS: Final = frozenset(
-    ("persistentvolumeclaims", "events", "events.events.k8s.io", "podmetrics", "pods.metrics.k8s.io", "endpoints")
+    (
+        *("persistentvolumeclaims", "leases.coordination.k8s.io"),
+        *("events", "events.events.k8s.io", "podmetrics", "pods.metrics.k8s.io", "endpoints"),
+    )
 )
 _IGNORED_NAMES: Final = frozenset(("configmap/kube-root-ca.crt", "serviceaccount/default"))
 
@@ -193,6 +196,12 @@ class Installation:
             for known in self.status()["brokers"]
             if known["status"]
         ]
+
+    def master(self, group: str) -> str:
+        """Pod of the group's master, as the group's Lease has it."""
+        found = self.cluster.kubectl("get", "lease", f"{RELEASE}-{group}", "-n", self.namespace, "-o", "json")
+        broker_id = json.loads(found)["spec"]["holderIdentity"].rpartition("-")[2]
+        return f"{RELEASE}-{group}-{'master' if broker_id == '0' else 'slave'}-{broker_id}"
 
     def wait_healthy(self, limit_s: float = HEALTHY_LIMIT_S, *, brokers: int = 0) -> float:
         """Waits until each pod is Ready and `tandemmq status` finds no problem; returns the seconds that took."""

@@ -1,4 +1,4 @@
-"""Role labels through the real Kubernetes client, against an API server of a few lines."""
+"""Role labels by the pod's own connection, against an API server of a few lines."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from kubernetes import client, config
 
+from support.kubernetes_pod import pod_of
 from tandemmq.admin.role_labels import KubernetesPods, Pod
 from tandemmq.service.kubernetes_api import ROLE_LABEL, AccessDenied, KubernetesUnavailable
 
@@ -78,18 +79,14 @@ def _pod(name: str, labels: dict[str, str]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[_ApiServer]:
+def server(tmp_path: Path) -> Iterator[_ApiServer]:
     running = _ApiServer()
     thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
 
-    def load(where: client.Configuration) -> None:
-        where.host = f"http://127.0.0.1:{running.server_port}"
-        where.retries = False
-
-    monkeypatch.setattr(config, "load_incluster_config", load)
     try:
-        yield running
+        with pod_of(tmp_path, running.server_port, namespace="messaging"):
+            yield running
     finally:
         running.shutdown()
         running.server_close()

@@ -12,7 +12,7 @@ from support.admin_readings import cached
 from support.cluster_states import healthy_cluster, master, slave
 from tandemmq.admin.cluster_state import BrokerState, ClusterState
 from tandemmq.admin.role_labels import KubernetesPods, Pod, RoleLabels, roles_by_pod
-from tandemmq.service.kubernetes_api import ROLE_LABEL, KubernetesUnavailable
+from tandemmq.service.kubernetes_api import GROUP_LABEL, ROLE_LABEL, KubernetesUnavailable
 
 
 def _in_pod(broker: BrokerState, pod: str) -> BrokerState:
@@ -66,6 +66,19 @@ def test_silent_broker_keeps_the_label_it_has() -> None:
     state = replace(_STATE, brokers=(replace(_STATE.brokers[0], status=None, error="UNAVAILABLE"), _STATE.brokers[1]))
     pods = _FakePods({"mq-broker-a-master-0": {ROLE_LABEL: "slave"}})
     assert _labels(pods).label(state) == {}
+
+
+def test_silent_broker_is_no_master_once_another_of_its_group_is() -> None:
+    new_master = replace(_STATE.brokers[1], status=_STATE.brokers[0].status)
+    state = replace(_STATE, brokers=(replace(_STATE.brokers[0], status=None, error="UNAVAILABLE"), new_master))
+    pods = _FakePods(
+        {
+            "mq-broker-a-master-0": {ROLE_LABEL: "master", GROUP_LABEL: "broker-a"},
+            "mq-broker-a-slave-1": {ROLE_LABEL: "slave", GROUP_LABEL: "broker-a"},
+            "mq-broker-b-master-0": {ROLE_LABEL: "master", GROUP_LABEL: "broker-b"},
+        }
+    )
+    assert _labels(pods).label(state) == {"mq-broker-a-master-0": "slave", "mq-broker-a-slave-1": "master"}
 
 
 def test_pods_that_are_no_broker_of_ours_are_left_alone() -> None:

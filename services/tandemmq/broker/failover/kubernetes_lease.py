@@ -166,7 +166,7 @@ class LeaseAuthority:
 
 
 def lease_of_pod(lease: str, *, cluster: str, broker_name: str) -> LeaseAuthority:
-    """In this pod's namespace, by its ServiceAccount. ValueError: this is no pod. Blocks for the package's import."""
+    """In this pod's namespace, by its ServiceAccount. ValueError: this is no pod."""
     try:
         api = api_of_pod(time_limit_s=_STEP_LIMIT_S)
     except KubernetesUnavailable as error:
