@@ -239,9 +239,7 @@ def _known_set(self: Mastership) -> frozenset[Replica]:
 _held_by_required = PutGate._held_by_required
 
 
-def _held_by_connected(
-    self: PutGate, acks: Sequence[ProvenAck], floor_offset: int, required: frozenset[str]
-) -> int:
+def _held_by_connected(self: PutGate, acks: Sequence[ProvenAck], floor_offset: int, required: frozenset[str]) -> int:
     return _held_by_required(self, acks, floor_offset, required & {ack.disk_id for ack in acks})
 
 

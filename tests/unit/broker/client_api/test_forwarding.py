@@ -150,14 +150,16 @@ async def test_a_stream_both_ways_is_passed_on_and_ends_with_either_side() -> No
             request_serializer=pb.TelemetryCommand.SerializeToString,
             response_deserializer=pb.TelemetryCommand.FromString,
         )
-        stream = call()
+        stream = call(None)
         for text in ("one", "two"):
             await stream.write(pb.TelemetryCommand(status=definition.Status(message=text)))
-            assert (await stream.read()).status.message == f"master: {text}"
+            answer = await stream.read()
+            assert isinstance(answer, pb.TelemetryCommand)
+            assert answer.status.message == f"master: {text}"
         await stream.done_writing()
-        assert await stream.read() is grpc.aio.EOF
+        assert not isinstance(await stream.read(), pb.TelemetryCommand)
 
-        stream = call()
+        stream = call(None)
         await stream.write(pb.TelemetryCommand(status=definition.Status(message="three")))
         await stream.read()
         await forwarder.close()
