@@ -195,8 +195,8 @@ class Mastership:
     # The authority is away
 
     def promise(self, epoch: int, duration_ms: int, *, now_ms: int) -> bool:
-        """The master of `epoch` asks that we do not claim for `duration_ms`. False: we know of a later epoch, it asks for
-        too much, or a claim of ours may be on its way. If we heard of an older one last, the promise binds us as well.
+        """The master of `epoch` asks that we do not claim for `duration_ms`. False: we know of a later epoch, it asks
+        for too much, or a claim of ours may be on its way. If we heard of an older one last, it binds us as well.
         """
         if self.epoch or self._open or epoch < self._known_epoch or duration_ms > self.options.lease_ms:
             return False
