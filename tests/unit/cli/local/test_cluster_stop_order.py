@@ -9,7 +9,7 @@ from tandemmq.cli.local.cluster import ClusterSupervisor
 from tandemmq.cli.local.folder import Member
 from tandemmq.cli.local.members import MemberState
 
-_AUTHORITY = {"failoverAuthority": "file:/data/authority"}
+_AUTHORITY = "file:/data/authority"
 
 
 class _Running:
@@ -54,7 +54,7 @@ async def test_who_acts_as_the_master_of_a_group_that_fails_over_stops_last_of_i
     order: list[str] = []
     await _stopped(
         _Running("namesrv-0", order),
-        _Running("broker-a-s", order, acts=True, brokerRole="SLAVE", **_AUTHORITY),
-        _Running("broker-a", order, brokerRole="SYNC_MASTER", **_AUTHORITY),
+        _Running("broker-a-s", order, acts=True, brokerRole="SLAVE", failoverAuthority=_AUTHORITY),
+        _Running("broker-a", order, brokerRole="SYNC_MASTER", failoverAuthority=_AUTHORITY),
     )
     assert order == ["broker-a", "broker-a-s", "namesrv-0"]
