@@ -41,7 +41,7 @@ from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupCon
 from tandemmq.core.metadata.topic_table import TopicConfig
 from tandemmq.core.replication.common_prefix import TAIL_BYTES
 from tandemmq.core.replication.master_start import Wait
-from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.message_store import MessageStore
 from tandemmq.core.storage.put_result import AppendResult, PutStatus
@@ -396,6 +396,9 @@ class SimBroker:
     def member_metadata(self, broker_id: int) -> str | None:
         return self.parts.members.member_metadata(broker_id)
 
+    async def remembered(self) -> Sequence[ReplicaMemory]:
+        return self.parts.member.replicas
+
     def caught_up(self) -> None:
         self.parts.is_whole = True
 
@@ -414,8 +417,9 @@ class SimBroker:
         await parts.role.end(deadline_ms)
         parts.role.close_files()
 
-    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool) -> None:
-        await self._begin_role(MasterRole(self._roles_parts, seat=seat, holds_all=holds_all))
+    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:
+        role = MasterRole(self._roles_parts, seat=seat, holds_all=holds_all, accepts_loss=accepts_loss)
+        await self._begin_role(role)
 
     async def begin_slave(self) -> None:
         await self._begin_role(SlaveRole(self._roles_parts))

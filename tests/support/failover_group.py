@@ -152,13 +152,17 @@ class FailoverGroup:
 
     def wait_whole(self) -> None:
         """Every member is in the in-sync set, and one acts."""
+        self.wait_in_sync(self._replicas)
 
-        def is_whole() -> bool:
+    def wait_in_sync(self, count: int) -> None:
+        """The in-sync set has so many members, and one acts."""
+
+        def has_so_many() -> bool:
             number = self.master()
             state = None if number is None else self.state_of(self.brokers[number])
-            return state is not None and len(state.in_sync) == self._replicas
+            return state is not None and len(state.in_sync) == count
 
-        wait_until(is_whole, limit_s=LIMIT_S, what="all members are in the in-sync set")
+        wait_until(has_so_many, limit_s=LIMIT_S, what=f"{count} members are in the in-sync set")
 
     def acknowledged(self) -> list[str]:
         """Ids of all messages that were acknowledged."""
@@ -178,6 +182,22 @@ class FailoverGroup:
                 return int(answer.to_broker_id)
 
         return asyncio.run(ask())
+
+    def claim_unclean(self, number: int, *, dry_run: bool) -> pb.ClaimUncleanResponse | str:
+        """Has a member become master whatever it lacks; why it does not."""
+
+        async def ask() -> pb.ClaimUncleanResponse:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{self.brokers[number].ports['listenPort']}") as channel:
+                stub = failover_service_pb2_grpc.FailoverServiceStub(channel)
+                claim: pb.ClaimUncleanResponse = await stub.ClaimUnclean(
+                    pb.ClaimUncleanRequest(dry_run=dry_run), timeout=10.0
+                )
+                return claim
+
+        try:
+            return asyncio.run(ask())
+        except grpc.aio.AioRpcError as error:
+            return error.details() or error.code().name
 
     def change(self, kind: str) -> Change:
         """Disturbs the whole group once, waits until it acknowledges and is whole again."""

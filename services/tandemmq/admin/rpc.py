@@ -324,6 +324,11 @@ class FailoverCalls:
         path = "/tandemmq.broker.v1.FailoverService/HandOver"
         return await _unary(self._channel, path, request, failover_pb.HandOverResponse, _SEARCH_TIMEOUT_S)
 
+    async def claim_unclean(self, request: failover_pb.ClaimUncleanRequest) -> failover_pb.ClaimUncleanResponse:
+        """This member becomes master although it may lack what was acknowledged."""
+        path = "/tandemmq.broker.v1.FailoverService/ClaimUnclean"
+        return await _unary(self._channel, path, request, failover_pb.ClaimUncleanResponse, _SEARCH_TIMEOUT_S)
+
 
 class ReplicaRepairCalls:
     """ReplicaRepairService of one address. Every call may raise `grpc.aio.AioRpcError`."""

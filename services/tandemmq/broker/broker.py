@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +39,14 @@ from tandemmq.broker.slave.role import SlaveRole
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.metadata_store import DataVersion
-from tandemmq.core.routing.values import BrokerEndpoints, BrokerIdentity, Registration, TopicQueues, host_port
+from tandemmq.core.routing.values import (
+    BrokerEndpoints,
+    BrokerIdentity,
+    Registration,
+    ReplicaMemory,
+    TopicQueues,
+    host_port,
+)
 from tandemmq.core.storage.recovery import RecoveryReport
 from tandemmq.service.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
 from tandemmq.service.logging import EventMemory, LevelSwitch
@@ -303,6 +311,10 @@ class Broker:
     def member_metadata(self, broker_id: int) -> str | None:
         return self._parts.members.member_metadata(broker_id)
 
+    async def remembered(self) -> Sequence[ReplicaMemory]:
+        answers = (await self._links.group_memory()).values()
+        return [*self._parts.member.replicas, *(one for told in answers if told is not None for one in told.replicas)]
+
     def caught_up(self) -> None:
         self._parts.is_whole = True
 
@@ -321,8 +333,9 @@ class Broker:
         await parts.role.end(deadline_ms)
         parts.role.close_files()
 
-    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool) -> None:
-        await self._begin_role(MasterRole(self._parts, accepts_loss=self._accepts_loss, seat=seat, holds_all=holds_all))
+    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:
+        accepts_loss = accepts_loss or self._accepts_loss
+        await self._begin_role(MasterRole(self._parts, accepts_loss=accepts_loss, seat=seat, holds_all=holds_all))
 
     async def begin_slave(self) -> None:
         await self._begin_role(SlaveRole(self._parts))

@@ -233,6 +233,7 @@ _METHODS: Final[dict[str, Callable[[Any, Operations], Awaitable[object]]]] = {
     "FailOverGroup": lambda asked, to: to.failover(
         asked.broker_name,
         to=asked.to_broker_id if asked.HasField("to_broker_id") else None,
+        unclean=asked.unclean,
         dry_run=asked.dry_run,
     ),
     "ListClusterEvents": lambda asked, to: _named(

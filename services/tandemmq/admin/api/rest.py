@@ -212,6 +212,11 @@ class FailoverBody(Body):
         ge=0,
         description="Its number in the group; absent: the member of the in-sync set that is nearest.",
     )
+    unclean: bool = Field(
+        default=False,
+        description="Without a master: it becomes master although it may lack acknowledged messages. "
+        "The others of the in-sync set are given up.",
+    )
 
 
 class RestoreBody(Body):
@@ -274,7 +279,7 @@ def add_broker_routes(app: FastAPI, desk: OperationsDesk) -> None:
     ) -> HandOver:
         """Has the group's master hand over to a member of its in-sync set, and waits until that serves. Nothing is done
         when it is the master already."""
-        return await operations.failover(broker_name, to=body.to_broker_id, dry_run=dry_run)
+        return await operations.failover(broker_name, to=body.to_broker_id, unclean=body.unclean, dry_run=dry_run)
 
     @app.get("/api/v1/kept-tails", tags=_BROKER_TAGS, responses=PROBLEMS)
     async def kept_tails(operations: Operations = acting) -> KeptTailsDocument:

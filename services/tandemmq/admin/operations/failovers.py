@@ -56,6 +56,43 @@ class FailoverOperations:
         took_ms = self._clock.monotonic_ms() - begun_ms
         return HandOver(broker_name, master.key, planned.to_broker, new_epoch, took_ms, dry_run)
 
+    async def claim_unclean(self, broker_name: str, *, to: int | None, dry_run: bool) -> HandOver:
+        """See `Operations.failover`."""
+        members = self._members.of_group(broker_name)
+        candidate = next((broker for broker in members if broker.broker_id == to), None)
+        if candidate is None:
+            raise OperationFailed(
+                FailureKind.NOT_FOUND if to is not None else FailureKind.INVALID,
+                f"{broker_name} has no broker {to}" if to is not None else "to: an unclean change names the new master",
+                remedy=f"choose one of {', '.join(str(broker.broker_id) for broker in members)}",
+            )
+        state = failover_state(
+            await self._questions.broker(
+                candidate, lambda planes: planes.failover.state(), problem=f"{candidate.key} does not become master"
+            )
+        )
+        before = f"{broker_name}:{state.master.broker_id}" if state.master is not None else "nobody"
+        begun_ms = self._clock.monotonic_ms()
+        claim = await self._questions.broker(
+            candidate,
+            lambda planes: planes.failover.claim_unclean(pb.ClaimUncleanRequest(dry_run=dry_run)),
+            problem=f"{candidate.key} does not become master",
+        )
+        given_up = tuple(f"{broker_name}:{replica.broker_id}" for replica in claim.missing)
+        epoch = state.epoch
+        if not dry_run:
+            epoch = await self._until_serving(candidate, after_epoch=state.epoch, begun_ms=begun_ms)
+        return HandOver(
+            broker_name,
+            before,
+            candidate.key,
+            epoch,
+            self._clock.monotonic_ms() - begun_ms,
+            dry_run,
+            given_up=given_up,
+            lost_bytes=claim.lost_bytes,
+        )
+
     async def _ask(self, master: BrokerState, to: int | None, *, dry_run: bool) -> int:
         request = pb.HandOverRequest(to_broker_id=to, dry_run=dry_run)
         answer = await self._questions.broker(

@@ -329,11 +329,21 @@ class Operations:
         something that nobody can give up."""
         return await self._brokers.accept_loss(broker_name, names=names, dry_run=dry_run)
 
-    @_changes(lambda broker_name, *, to=None: (broker_name, {} if to is None else {"to": str(to)}))
-    async def failover(self, broker_name: str, *, to: int | None = None, dry_run: bool = False) -> HandOver:
+    @_changes(
+        lambda broker_name, *, to=None, unclean=False: (
+            broker_name,
+            ({} if to is None else {"to": str(to)}) | ({"unclean": "true"} if unclean else {}),
+        )
+    )
+    async def failover(
+        self, broker_name: str, *, to: int | None = None, unclean: bool = False, dry_run: bool = False
+    ) -> HandOver:
         """Has the group's master hand over to broker `to`, or to the member of the in-sync set that is nearest, and
         waits until that serves. REFUSED: the group does not fail over, has no master, or nobody may take over;
-        UNAVAILABLE: the successor does not serve in time."""
+        UNAVAILABLE: the successor does not serve in time. With `unclean` broker `to` becomes master although it may
+        lack what was acknowledged, and the rest of the in-sync set is given up; REFUSED while there is a master."""
+        if unclean:
+            return await self._failovers.claim_unclean(broker_name, to=to, dry_run=dry_run)
         return await self._failovers.hand_over(broker_name, to=to, dry_run=dry_run)
 
     async def events(self, *, limit: int = 200) -> tuple[Sequence[EventLine], Sequence[Unseen]]:

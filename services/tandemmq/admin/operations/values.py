@@ -635,6 +635,10 @@ class HandOver:
     # From the order to the first look at which the new master took messages: it took none for at most so long.
     no_sends_ms: int
     dry_run: bool
+    # Of an unclean one: members of the in-sync set that are given up, as name:id, and how much more they are known to
+    # hold. They may hold more.
+    given_up: tuple[str, ...] = ()
+    lost_bytes: int = 0
 
     @computed_field  # type: ignore[prop-decorator]
     @property

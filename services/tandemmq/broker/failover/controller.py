@@ -21,6 +21,7 @@ from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.clock import Clock
 from tandemmq.core.histogram import Histogram
 from tandemmq.core.replication.group_record import GroupRecord, Replica
+from tandemmq.core.replication.log_history import newest_memories
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.replication.mastership import (
     Claim,
@@ -33,15 +34,17 @@ from tandemmq.core.replication.mastership import (
     StepDown,
     Write,
 )
-from tandemmq.core.routing.values import BrokerIdentity
+from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 
 __all__ = [
     "CLAIM_REASONS",
     "ChangeOfMaster",
+    "ClaimRefused",
     "Failover",
     "FailoverHost",
     "FailoverRole",
     "HandOverRefused",
+    "UncleanClaim",
     "boot_time_ms",
 ]
 
@@ -59,6 +62,22 @@ _CLAIM_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 
 class HandOverRefused(Exception):
     """The master stays where it is; the text says why, and what to do."""
+
+
+class ClaimRefused(Exception):
+    """This broker does not become master; the text says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanClaim:
+    """What an operator gives up by making a member master that may lack what was acknowledged."""
+
+    missing: tuple[ReplicaMemory, ...]
+    """Other members of the in-sync set, as they were last heard of; they may hold more than that."""
+    end_offset: int
+    """Of our log, which the group goes on with unless a member in reach has a better one."""
+    lost_bytes: int
+    """How much more than ours the missing are known to hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +157,9 @@ class FailoverHost(Protocol):
     def member_metadata(self, broker_id: int) -> str | None:
         """The metadata plane of a member; None: it is not registered."""
 
+    async def remembered(self) -> Sequence[ReplicaMemory]:
+        """What this disk, and every NameServer that answers, remembers of the group's replicas."""
+
     def caught_up(self) -> None:
         """Its log has all that it ever acknowledged, however the machine was stopped before."""
 
@@ -150,7 +172,7 @@ class FailoverHost(Protocol):
     async def end_role(self, reason: str) -> None:
         """The role that is has ended, its files are closed, and clients are refused, when this returns."""
 
-    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool) -> None:
+    async def begin_master(self, seat: FailoverSeat, *, holds_all: bool, accepts_loss: bool = False) -> None:
         """A master's role is the broker's at once; returns when it serves, or has given up. See `MasterRole`."""
 
     async def begin_slave(self) -> None:
@@ -192,6 +214,7 @@ class Failover:
         self._fence: asyncio.TimerHandle | None = None
         self._refusal: str | None = None
         self._is_unclean = False
+        """An operator makes this broker master, whatever the in-sync set says; until it is, or gave up."""
         self.problem = ""
         """Why nothing can be done now, in words; empty: nothing is wrong."""
         self.is_authority_away = False
@@ -329,6 +352,8 @@ class Failover:
     async def _member_tick(self) -> None:
         await self._read()
         member = self._member
+        if self._is_unclean:
+            return
         if self._has_caught_up:
             self._host.caught_up()
         step = member.next_step(now_ms=self._now_ms(), is_electable=self._has_caught_up)
@@ -378,7 +403,7 @@ class Failover:
     async def _recover(self) -> None:
         started_ms = self._now_ms()
         try:
-            await self._host.begin_master(self, holds_all=False)
+            await self._host.begin_master(self, holds_all=False, accepts_loss=self._is_unclean)
         except Exception as error:
             log.exception("master_start_failed")
             self._host.fail(f"this broker could not become the master: {error}")
@@ -625,6 +650,47 @@ class Failover:
                 await peer.record_changed(self._host.identity)
         except PeerUnavailable as error:
             log.info("successor_not_told", replica=endpoint, reason=str(error), consequence="it looks within a second")
+
+    async def claim_unclean(self, *, dry_run: bool) -> UncleanClaim:
+        """Makes this broker master although it may lack what was acknowledged: an operator knows that the others of the
+        in-sync set are gone for good. Returns when it has begun, and the log says so. ClaimRefused: not now, or not
+        needed."""
+        async with self._turn:
+            try:
+                await self._read()
+            except AuthorityUnavailable as error:
+                raise ClaimRefused(f"the authority is away: {error}") from error
+            member, record = self._member, self.record
+            if member.epoch or self._is_unclean:
+                raise ClaimRefused("this broker is the master, or about to be")
+            if record is None or not member.is_lease_over(self._now_ms()):
+                raise ClaimRefused(
+                    "the group has a master whose lease runs, or this broker has not watched for a whole lease yet; "
+                    "look at tandemmq ha status, and try again"
+                )
+            claim = await self._unclean_claim(record)
+            if not dry_run:
+                log.error(
+                    "unclean_claim",
+                    epoch=record.epoch,
+                    given_up=[memory.disk_id for memory in claim.missing],
+                    lost_bytes=claim.lost_bytes,
+                    end_offset=claim.end_offset,
+                    reason="an operator made this broker master; what was acknowledged may be missing",
+                )
+                self._is_unclean = True
+                await self._start_to_recover("an operator made this broker master")
+            return claim
+
+    async def _unclean_claim(self, record: GroupRecord) -> UncleanClaim:
+        known = newest_memories(await self._host.remembered())
+        missing = tuple(
+            known.get(replica.disk_id) or ReplicaMemory(replica.broker_id, replica.disk_id)
+            for replica in sorted(record.in_sync - {self._member.me})
+        )
+        end_offset = self._host.raw_end_offset
+        lost_bytes = max((memory.end_offset - end_offset for memory in missing), default=0)
+        return UncleanClaim(missing, end_offset, max(0, lost_bytes))
 
     async def leave(self) -> None:
         """The process ends in order: another member becomes master before, if one can."""

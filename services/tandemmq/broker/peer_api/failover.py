@@ -6,7 +6,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import grpc
 
-from tandemmq.broker.failover.controller import Failover, HandOverRefused
+from tandemmq.broker.failover.controller import ClaimRefused, Failover, HandOverRefused
 from tandemmq.core.replication.group_record import Replica
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.proto.broker.v1 import failover_service_pb2 as pb
@@ -57,6 +57,19 @@ class FailoverServicer(failover_service_pb2_grpc.FailoverServiceServicer):
         except HandOverRefused as error:
             await _refuse(context, str(error))
         return pb.HandOverResponse(to_broker_id=successor)
+
+    async def ClaimUnclean(  # noqa: N802
+        self, request: pb.ClaimUncleanRequest, context: _Context
+    ) -> pb.ClaimUncleanResponse:
+        failover = await self._required(context)
+        try:
+            claim = await failover.claim_unclean(dry_run=request.dry_run)
+        except ClaimRefused as error:
+            await _refuse(context, str(error))
+        response = pb.ClaimUncleanResponse(end_offset=claim.end_offset, lost_bytes=claim.lost_bytes)
+        for memory in claim.missing:
+            response.missing.add(broker_id=memory.broker_id, disk_id=memory.disk_id, end_offset=memory.end_offset)
+        return response
 
     async def _required(self, context: _Context, cluster: str = "", broker_name: str = "") -> Failover:
         ours = (self._identity.cluster, self._identity.broker_name)

@@ -78,6 +78,14 @@ def failover(
     home: Annotated[
         bool, typer.Option("--home", help="To the broker that is master by its settings: brokerId 0.")
     ] = False,
+    unclean: Annotated[
+        bool,
+        typer.Option(
+            "--unclean",
+            help="Without a master: broker N becomes it although it may lack acknowledged messages. The others of the "
+            "in-sync set are given up.",
+        ),
+    ] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     output: OutputOption = OutputFormat.TABLE,
@@ -94,19 +102,23 @@ def failover(
       tandemmq failover broker-a --to 1 --yes
 
       tandemmq failover broker-a --home --yes
+
+      tandemmq failover broker-a --to 1 --unclean
     """
     if home and to is not None:
         raise CommandError("--home and --to exclude each other", remedy="leave one out", exit_code=EXIT_REFUSED)
     wanted = MASTER_ID if home else to
 
     def hand_over(dry: bool) -> HandOver:
-        return cluster.ask(lambda operations: operations.failover(broker_group, to=wanted, dry_run=dry))
+        return cluster.ask(
+            lambda operations: operations.failover(broker_group, to=wanted, unclean=unclean, dry_run=dry)
+        )
 
     done = confirmed(
         cluster,
         hand_over,
         lambda planned: emit(output if dry_run else OutputFormat.TABLE, planned, _told(planned)),
-        lambda planned: "" if planned.from_broker == planned.to_broker else "Hand over?",
+        lambda planned: "Give up what they have, and go on without?" if unclean else _question(planned),
         dry_run=dry_run,
         yes=yes,
     )
@@ -114,7 +126,17 @@ def failover(
         emit(output, done, _told(done))
 
 
+def _question(planned: HandOver) -> str:
+    return "" if planned.from_broker == planned.to_broker else "Hand over?"
+
+
 def _told(done: HandOver) -> Text:
+    if done.given_up:
+        return Text(
+            f"{'planned: ' if done.dry_run else ''}{done.to_broker} becomes the master in place of {done.from_broker}, "
+            f"and {', '.join(done.given_up)} given up: {bytes_text(done.lost_bytes)} more than it has are known to be "
+            f"there, and there may be more" + ("" if done.dry_run else f"; it serves in epoch {done.epoch}")
+        )
     if done.from_broker == done.to_broker:
         return Text(f"{done.to_broker} is the master already, in epoch {done.epoch}; nothing is to be done")
     if done.dry_run:

@@ -278,6 +278,10 @@ class Mastership:
             past=() if before is None else before.past,
         )
 
+    def is_lease_over(self, now_ms: int) -> bool:
+        """This version of the record was seen for a whole lease: its master may be gone."""
+        return self.record is not None and now_ms - self._seen_ms >= self.record.lease_ms
+
     def may_claim(self) -> bool:
         """The record lets this member become master: it is in the in-sync set, or there is no record yet."""
         return self._is_heard and (self.record is None or self.me in self.record.in_sync)
