@@ -13,6 +13,7 @@ from simulation.run_settings import NAME_SERVER
 from simulation.sim_authority import AUTHORITY
 from simulation.sim_broker import SimBroker
 from simulation.virtual_time import US_PER_MS
+from tandemmq.core.replication.group_record import GroupRecord
 from tandemmq.core.storage.message_store import MessageStore
 
 if TYPE_CHECKING:
@@ -90,6 +91,9 @@ class FaultInjector:
                 self._put_back_authority: 1,
                 self._pause_master: 3,
                 self._kill_master: 4,
+                self._isolate_master: 3,
+                self._isolate_after_growth: 1,
+                self._cut_master_from_authority: 2,
             })  # fmt: skip
         left_out = UNSURVIVED - set(cluster.settings.also_faults)
         weights = dict(cluster.settings.fault_weights)
@@ -359,6 +363,37 @@ class FaultInjector:
             if ways != "there":
                 self._cut(AUTHORITY, name, cut_ms)
         return f"{', '.join(chosen)} and the authority are cut off ({ways}) for {cut_ms} ms"
+
+    def _cut_master_from_authority(self) -> str | None:
+        name, cut_ms = self._cluster.master.name, self._rng.choice((4_000, 12_000, 30_000))
+        self._cut(name, AUTHORITY, cut_ms)
+        self._cut(AUTHORITY, name, cut_ms)
+        return f"{name}, the master, and the authority are cut off from each other for {cut_ms} ms"
+
+    def _isolate_master(self) -> str | None:
+        """It is cut from the authority and from its slaves; clients reach it."""
+        cut_ms = self._rng.choice((4_000, 8_000, 12_000, 30_000))
+        self._isolate(self._cluster.master.name, cut_ms)
+        return f"{self._cluster.master.name}, the master, is cut off from the group and the authority for {cut_ms} ms"
+
+    def _isolate_after_growth(self) -> str | None:
+        """The same at the moment at which the in-sync set has grown, and its master has not heard so."""
+        if self._cluster.slaves:
+            self._rng.choice(self._cluster.slaves).kill(restart_after_ms=3_000)
+
+        def grown(record: GroupRecord) -> None:
+            if not self._stopped:
+                name = next(each.name for each in self._cluster.members if each.broker_id == record.master.broker_id)
+                self._cluster.journal.note("FAULT", f"{name}, the master, is cut off as its set has grown")
+                self._isolate(name, 12_000)
+
+        self._cluster.authority.when_grown = grown
+        return "the master will be cut off when the in-sync set grows"
+
+    def _isolate(self, name: str, cut_ms: int) -> None:
+        for other in (AUTHORITY, *(member.name for member in self._cluster.members if member.name != name)):
+            self._cut(name, other, cut_ms)
+            self._cut(other, name, cut_ms)
 
     def _stop_authority(self) -> str | None:
         away_ms = self._rng.choice((1_000, 10_000, 60_000))

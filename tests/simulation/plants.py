@@ -68,8 +68,6 @@ class Plant(Enum):
     """A master that renews over whatever record is there."""
     EPOCH_NOT_RAISED = "epoch-not-raised"
     """A claim that goes on in its predecessor's epoch."""
-    OLD_RECORD_BELIEVED = "old-record-believed"
-    """Members that believe a record of an earlier epoch than they have seen."""
     ACK_BY_NEW_SET = "ack-by-new-set"
     """A master that acknowledges by the set that it has only asked for."""
     UNKNOWN_SWAP_FORGOTTEN = "unknown-swap-forgotten"
@@ -208,11 +206,6 @@ def _claim_same_epoch(self: Mastership, reason: str, *, epoch: int, wall_ms: int
 _member_step = Mastership.next_step
 
 
-def _step_without_memory(self: Mastership, *, now_ms: int, is_electable: bool) -> FailoverStep:
-    self._known_epoch = 0
-    return _member_step(self, now_ms=now_ms, is_electable=is_electable)
-
-
 def _step_as_member(self: Mastership, *, now_ms: int, is_electable: bool) -> FailoverStep:
     record = self.record
     if record is not None:
@@ -301,7 +294,6 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
     Plant.COMMITTED_TOO_FAR: (("tandemmq.core.delivery.queue_progress.QueueProgress._settle", _settle_too_far),),
     Plant.RECORD_OVERWRITTEN: ((f"{_FAILOVER}._write", _write_over),),
     Plant.EPOCH_NOT_RAISED: ((f"{_MASTERSHIP}.claim", _claim_same_epoch),),
-    Plant.OLD_RECORD_BELIEVED: ((f"{_MASTERSHIP}.next_step", _step_without_memory),),
     Plant.ACK_BY_NEW_SET: ((f"{_MASTERSHIP}.others", property(_newest_set)),),
     Plant.UNKNOWN_SWAP_FORGOTTEN: ((f"{_MASTERSHIP}.others", property(_known_set)),),
     Plant.CONNECTED_ONLY: (("tandemmq.core.replication.put_gate.PutGate._held_by_required", _held_by_connected),),
@@ -353,6 +345,13 @@ _STEERING: dict[Plant, dict[str, Any]] = {
         "fault_time_ms": 30_000,
         "fault_weights": (("lose_master_disk_within_record", 40), ("slow_network", 20)),
     },
+    Plant.ACK_BY_NEW_SET: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_master", 60),)},
+    Plant.CONNECTED_ONLY: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_master", 60),)},
+    Plant.UNKNOWN_SWAP_FORGOTTEN: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_after_growth", 100),)},
+    Plant.CLAIM_AFTER_START: {"fault_pause_ms": 6_000, "fault_weights": (("lose_more_power", 60), ("kill_master", 30))},
+    Plant.SERVE_WITHOUT_HEARING: {"fault_pause_ms": 6_000, "fault_weights": (("put_back_master_disk", 60), ("lose_more_power", 20))},
+    Plant.LEASE_IGNORED: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_master", 60),)},
+    Plant.PROMISE_BROKEN: {"fault_pause_ms": 6_000, "fault_weights": (("cut_master_from_authority", 60),)},
 }
 
 FAILOVER_PLANTS = tuple(Plant)[tuple(Plant).index(Plant.RECORD_OVERWRITTEN) :]

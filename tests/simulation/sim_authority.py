@@ -53,6 +53,8 @@ class AuthorityState:
         self.newest: Written | None = None
         self.late_share = 0.0
         """Of swaps: applied, or lost, long after they were sent."""
+        self.when_grown: Callable[[GroupRecord], None] | None = None
+        """Is told once of an in-sync set that has grown, before anybody else is."""
 
     @property
     def record(self) -> GroupRecord | None:
@@ -68,6 +70,10 @@ class AuthorityState:
 
     def write(self, text: str) -> str:
         """A new version, whatever was there."""
+        before, after = self.record, GroupRecord.from_text(text)
+        if self.when_grown is not None and before is not None and before.in_sync < after.in_sync:
+            told, self.when_grown = self.when_grown, None
+            told(after)
         self._count += 1
         self.newest = Written(f"{self._count}", text)
         self._versions.append(self.newest)
