@@ -123,7 +123,7 @@ many-topics: setup ## start, answer and restart with 10,000 topics of 8 queues
 up: setup ## a cluster on this machine, until Ctrl-C: PRESET=2m-2s-async, DATA=folder; TRACING=1: every message traced, metrics, the trace page
 	@$(BIN)/tandemmq up $(if $(PRESET),--preset $(PRESET)) $(if $(DATA),--data $(DATA)) $(if $(TRACING),--tracing)
 
-demo: setup ## a cluster, 10,000 lines through the official client, a master killed on the way, the proof
+demo: setup ## a cluster, 10,000 lines through the official client, a master killed on the way and left dead, the proof
 	@$(BIN)/python tools/demo.py
 
 loss-rounds: setup ## disks emptied, rolled back, damaged, swapped, members late or twice: what is acknowledged stays: ROUNDS=20, ONLY="sync: slave", PARALLEL=2

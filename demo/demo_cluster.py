@@ -28,6 +28,7 @@ class DemoCluster:
         self.folder = folder
         self._log = folder / "up.log"
         self._process: asyncio.subprocess.Process | None = None
+        self._by_hand: list[asyncio.subprocess.Process] = []
 
     def stop_former(self) -> None:
         """Stops what an interrupted run left behind."""
@@ -35,15 +36,37 @@ class DemoCluster:
             subprocess.run(self._command("down"), check=True)
 
     async def start(self, preset: str) -> None:
-        """Starts the preset on free ports; returns when every member serves."""
+        """Starts the preset on free ports; returns when every member serves. Who dies stays dead."""
         with self._log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command("up", "--preset", preset, "--free-ports", "--no-live"), stdout=log, stderr=log
+                *self._command("up", "--preset", preset, "--free-ports", "--no-live", "--no-restart"),
+                stdout=log,
+                stderr=log,
             )
         await until(self._is_ready, _START_LIMIT_S, "the cluster is ready")
 
+    async def start_again(self, name: str) -> None:
+        """Starts a broker that died, as an operator would."""
+        authority = f"failoverAuthority=file:{self.folder}/authority"
+        command = (
+            sys.executable,
+            "-P",
+            "-m",
+            "tandemmq.broker",
+            "--config",
+            f"conf/{name}.properties",
+            "--set",
+            authority,
+        )
+        with (self.folder / "logs" / f"{name}.log").open("ab") as log:
+            self._by_hand.append(
+                await asyncio.create_subprocess_exec(*command, cwd=self.folder, stdout=log, stderr=log)
+            )
+
     async def stop(self) -> None:
         """Stops it in order."""
+        for process in self._by_hand:
+            await stop_process(process, signal.SIGTERM, _STOP_LIMIT_S)
         if self._process is not None:
             await stop_process(self._process, signal.SIGTERM, _STOP_LIMIT_S)
 

@@ -537,9 +537,7 @@ class Cluster:
 
     def _no_more_than(self, stored: dict[int, int]) -> dict[int, int]:
         return {
-            queue_id: min(offset, stored[queue_id])
-            for queue_id, offset in self._progress.items()
-            if queue_id in stored
+            queue_id: min(offset, stored[queue_id]) for queue_id, offset in self._progress.items() if queue_id in stored
         }
 
     def _group_began(self, offsets: dict[int, int]) -> None:
@@ -600,7 +598,12 @@ class Cluster:
         starting = self.members if self.settings.failover else [self.master, *self.second_masters]
         for master in starting:
             node = master.node
-            if not isinstance(node, SimMaster | SimBroker) or not node.loaded or node.waiting is None or not node.waiting.missing:
+            if (
+                not isinstance(node, SimMaster | SimBroker)
+                or not node.loaded
+                or node.waiting is None
+                or not node.waiting.missing
+            ):
                 continue
             seconds = [second for second in self.second_masters if second.running]
             there = {member.disk_id for member in (*self.members, *seconds) if member is not master}

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from enum import Enum
 from typing import Any
 from unittest import mock
 
+from simulation.checkers import last_boundary
 from simulation.run_settings import RunSettings
+from tandemmq.broker.failover.controller import Failover
+from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.delivery.queue_progress import QueueProgress
 from tandemmq.core.metadata.metadata_store import DataVersion
 from tandemmq.core.metadata.topic_table import TopicTable
+from tandemmq.core.replication.group_record import GroupRecord, Replica
 from tandemmq.core.replication.log_history import LogHistory
 from tandemmq.core.replication.master_replica import MasterReplica
 from tandemmq.core.replication.master_start import Fetch, MasterStart, Serve, StartStep
+from tandemmq.core.replication.mastership import FailoverStep, Mastership
+from tandemmq.core.replication.put_gate import ProvenAck, PutGate
 from tandemmq.core.replication.slave_catch_up import CatchUpStep
 from tandemmq.core.storage.commit_log import CommitLog
 from tandemmq.core.storage.flush_jobs import LogFlushJob
 from tandemmq.core.storage.put_result import PutStatus
 
-__all__ = ["STEERED_PLANTS", "Plant", "planted", "steered"]
+__all__ = ["FAILOVER_PLANTS", "STEERED_PLANTS", "Plant", "planted", "steered"]
 
 
 class Plant(Enum):
@@ -57,9 +63,45 @@ class Plant(Enum):
     COMMITTED_TOO_FAR = "committed+1"
     """A lease table that commits one message too many."""
 
+    # Of groups that fail over.
+    RECORD_OVERWRITTEN = "record-overwritten"
+    """A master that renews over whatever record is there."""
+    EPOCH_NOT_RAISED = "epoch-not-raised"
+    """A claim that goes on in its predecessor's epoch."""
+    OLD_RECORD_BELIEVED = "old-record-believed"
+    """Members that believe a record of an earlier epoch than they have seen."""
+    ACK_BY_NEW_SET = "ack-by-new-set"
+    """A master that acknowledges by the set that it has only asked for."""
+    UNKNOWN_SWAP_FORGOTTEN = "unknown-swap-forgotten"
+    """A master that takes a swap without an answer for one that was not applied."""
+    CONNECTED_ONLY = "connected-only"
+    """A master that acknowledges without members of the set that are away."""
+    GROWS_AT_ONCE = "grows-at-once"
+    """A set that takes every slave in as soon as it is connected."""
+    CLAIM_BY_ANYBODY = "claim-by-anybody"
+    """A claim by a member that is not in the in-sync set."""
+    CLAIM_AFTER_START = "claim-after-start"
+    """A claim by a process that has not heard its group, nor followed its master to the end."""
+    SERVE_WITHOUT_HEARING = "serve-without-hearing"
+    """A master that was started again, and asks nobody what it may have lost."""
+    CUT_AT_BEGIN = "cut-at-begin"
+    """A master that begins its epoch with what is on its disk, and cuts the rest."""
+    JOINS_UNCUT = "joins-uncut"
+    """A former master that follows without having compared its log."""
+    LEASE_IGNORED = "lease-ignored"
+    """A master that goes on when its lease is over."""
+    PROMISE_BROKEN = "promise-broken"
+    """A member that promises not to claim, and claims."""
+
 
 def steered(settings: RunSettings, plant: Plant | None) -> RunSettings:
     """The settings of a run that comes to the place of a planted bug; without the bug it has to keep every promise."""
+    if plant is None:
+        return settings
+    if plant in FAILOVER_PLANTS:
+        settings = settings.with_failover()
+    elif settings.failover:
+        settings = settings.without_failover()
     return settings if plant not in _STEERING else replace(settings, **_STEERING[plant])
 
 
@@ -142,8 +184,97 @@ def _settle_too_far(self: QueueProgress) -> None:
         self.committed += 1
 
 
+# Of groups that fail over.
+
+
+async def _write_over(self: Failover, record: GroupRecord) -> None:
+    sent_ms = self._now_ms()
+    self._member.sent(record, now_ms=sent_ms)
+    self._host.role.require()
+    self._held = await self._authority.swap(await self._authority.read(), record)
+    self._member.written(record, self._held.version, sent_ms=sent_ms, now_ms=self._now_ms())
+    self._host.role.require()
+    self._arm_fence()
+
+
+_claim = Mastership.claim
+
+
+def _claim_same_epoch(self: Mastership, reason: str, *, epoch: int, wall_ms: int = 0) -> GroupRecord:
+    record = _claim(self, reason, epoch=epoch, wall_ms=wall_ms)
+    return record if self.record is None else replace(record, epoch=self.record.epoch)
+
+
+_member_step = Mastership.next_step
+
+
+def _step_without_memory(self: Mastership, *, now_ms: int, is_electable: bool) -> FailoverStep:
+    self._known_epoch = 0
+    return _member_step(self, now_ms=now_ms, is_electable=is_electable)
+
+
+def _step_as_member(self: Mastership, *, now_ms: int, is_electable: bool) -> FailoverStep:
+    record = self.record
+    if record is not None:
+        self.record = replace(record, in_sync=record.in_sync | {self.me})
+    try:
+        return _member_step(self, now_ms=now_ms, is_electable=is_electable)
+    finally:
+        self.record = record
+
+
+def _claim_always(self: Mastership, *, now_ms: int, is_electable: bool) -> FailoverStep:
+    return _member_step(self, now_ms=now_ms, is_electable=True)
+
+
+def _newest_set(self: Mastership) -> frozenset[Replica]:
+    sets = [self.record.in_sync if self.record is not None else frozenset(), *(sent.in_sync for sent, _ in self._open)]
+    return sets[-1] - {self.me}
+
+
+def _known_set(self: Mastership) -> frozenset[Replica]:
+    return frozenset() if self.record is None else self.record.in_sync - {self.me}
+
+
+_held_by_required = PutGate._held_by_required
+
+
+def _held_by_connected(self: PutGate, acks: Sequence[ProvenAck], floor_offset: int, required: frozenset[str]) -> int:
+    return _held_by_required(self, acks, floor_offset, required & {ack.disk_id for ack in acks})
+
+
+_next_set = Mastership._next_set
+
+
+def _grown_set(
+    self: Mastership, record: GroupRecord, acked: Mapping[Replica, int], *, now_ms: int
+) -> frozenset[Replica]:
+    return _next_set(self, record, acked, now_ms=now_ms) | acked.keys()
+
+
+_begin_claimed = GroupRecovery.begin_claimed
+
+
+async def _begin_cut(self: GroupRecovery, epoch: int) -> None:
+    async with self._alone_with_store():
+        self._store.truncate(last_boundary(self._store, self._store.flushed_offset), reason="planted")
+    await _begin_claimed(self, epoch)
+
+
+_promise = Mastership.promise
+
+
+def _promise_for_nothing(self: Mastership, epoch: int, duration_ms: int, *, now_ms: int) -> bool:
+    is_promised = _promise(self, epoch, duration_ms, now_ms=now_ms)
+    self._claims_after_ms = 0
+    return is_promised
+
+
 _START = "tandemmq.core.replication.master_start.MasterStart"
 _TABLE_NOT_FETCHED = ("tandemmq.broker.master.group_recovery.recover_metadata", _nothing)
+
+_MASTERSHIP = "tandemmq.core.replication.mastership.Mastership"
+_FAILOVER = "tandemmq.broker.failover.controller.Failover"
 
 _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
     Plant.ACK_BEFORE_REPORT: (("tandemmq.core.replication.master_replica.MasterReplica.submit", _submit_at_once),),
@@ -168,6 +299,23 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
     ),
     Plant.FENCE_IGNORED: (("simulation.sim_master.SimMaster.superseded", _ignore),),
     Plant.COMMITTED_TOO_FAR: (("tandemmq.core.delivery.queue_progress.QueueProgress._settle", _settle_too_far),),
+    Plant.RECORD_OVERWRITTEN: ((f"{_FAILOVER}._write", _write_over),),
+    Plant.EPOCH_NOT_RAISED: ((f"{_MASTERSHIP}.claim", _claim_same_epoch),),
+    Plant.OLD_RECORD_BELIEVED: ((f"{_MASTERSHIP}.next_step", _step_without_memory),),
+    Plant.ACK_BY_NEW_SET: ((f"{_MASTERSHIP}.others", property(_newest_set)),),
+    Plant.UNKNOWN_SWAP_FORGOTTEN: ((f"{_MASTERSHIP}.others", property(_known_set)),),
+    Plant.CONNECTED_ONLY: (("tandemmq.core.replication.put_gate.PutGate._held_by_required", _held_by_connected),),
+    Plant.GROWS_AT_ONCE: ((f"{_MASTERSHIP}._next_set", _grown_set),),
+    Plant.CLAIM_BY_ANYBODY: (
+        (f"{_MASTERSHIP}.next_step", _step_as_member),
+        (f"{_MASTERSHIP}.may_claim", lambda self: self._is_heard),
+    ),
+    Plant.CLAIM_AFTER_START: ((f"{_MASTERSHIP}.next_step", _claim_always),),
+    Plant.SERVE_WITHOUT_HEARING: ((f"{_START}.next_step", _serve_at_once),),
+    Plant.CUT_AT_BEGIN: (("tandemmq.broker.master.group_recovery.GroupRecovery.begin_claimed", _begin_cut),),
+    Plant.JOINS_UNCUT: (("tandemmq.broker.slave.follower.catch_up_step", _always_connect),),
+    Plant.LEASE_IGNORED: ((f"{_FAILOVER}._refuse", _ignore),),
+    Plant.PROMISE_BROKEN: ((f"{_MASTERSHIP}.promise", _promise_for_nothing),),
 }
 
 # What the drawn settings seldom come to.
@@ -207,5 +355,7 @@ _STEERING: dict[Plant, dict[str, Any]] = {
     },
 }
 
+FAILOVER_PLANTS = tuple(Plant)[tuple(Plant).index(Plant.RECORD_OVERWRITTEN) :]
+"""Those in what only groups that fail over have."""
 STEERED_PLANTS = tuple(_STEERING)
 """Those whose runs are steered."""

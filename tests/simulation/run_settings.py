@@ -100,6 +100,10 @@ class RunSettings:
             slaves_late_ms=rng.choice((0, 0, 0, 6_000)),
         )
 
+    def without_failover(self) -> RunSettings:
+        """The same with fixed roles."""
+        return self._draw_fixed(self.seed, self.also_faults)
+
     @classmethod
     def _draw_fixed(cls, seed: int, also_faults: tuple[str, ...]) -> RunSettings:
         rng = random.Random(f"settings {seed}")

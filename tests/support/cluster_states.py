@@ -8,12 +8,14 @@ from tandemmq.admin.cluster_state import (
     BrokerState,
     BrokerStatus,
     ClusterState,
+    FailoverReplica,
+    FailoverState,
     MasterLinkState,
     NameServerState,
     SlaveState,
 )
 
-__all__ = ["healthy_cluster", "master", "slave", "with_broker"]
+__all__ = ["failover", "healthy_cluster", "master", "slave", "with_broker"]
 
 _STATUS = BrokerStatus(
     role="SYNC_MASTER",
@@ -57,6 +59,23 @@ def slave(name: str = "broker-a", **changes: object) -> BrokerState:
         _STATUS, role="SLAVE", end_offset=1_234_500, slaves=(), master_link=link, put_counts={}, needed_slave_count=0
     )
     return _broker(name, 1, replace(status, **changes))  # type: ignore[arg-type]
+
+
+def failover(*, master_id: int = 0, in_sync: tuple[int, ...] = (0, 1), **changes: object) -> FailoverState:
+    """What a member of a group that fails over knows in epoch 2; `changes` replace fields."""
+    state = FailoverState(
+        epoch=2,
+        master=FailoverReplica(master_id, f"d{master_id}"),
+        in_sync=tuple(FailoverReplica(broker_id, f"d{broker_id}") for broker_id in in_sync),
+        reason="the master's lease is over",
+        changed_ms=1_700_000_000_000,
+        acts=False,
+        is_electable=False,
+        problem="",
+        authority="etcd:10.0.0.5:2379",
+        lease_ms=6_000,
+    )
+    return replace(state, **changes)  # type: ignore[arg-type]
 
 
 def healthy_cluster() -> ClusterState:

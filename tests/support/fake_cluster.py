@@ -79,6 +79,8 @@ class FakeCluster:
         self.resent: list[DeadLetterResult] = []
         self.kept_tails: list[KeptTail] = [] if empty else [KEPT_TAIL]
         self.waits: dict[str, AcceptedLoss] = {}
+        self.masters: dict[str, tuple[int, int]] = dict.fromkeys(MASTERS, (0, 1))
+        """Number and epoch of each group's."""
         self.restored: set[str] = set()
         self.restored_from_files: list[int] = []
 

@@ -31,6 +31,7 @@ from tandemmq.admin.operations.values import (
     GroupChange,
     GroupDetail,
     GroupSummary,
+    HandOver,
     HoldingState,
     KeptTail,
     Message,
@@ -427,6 +428,22 @@ class FakeOperations(Operations):
             raise OperationFailed(FailureKind.REFUSED, f"it waits for {', '.join(loss.names)}")
         del self.cluster.waits[broker_name]
         return replace(loss, dry_run=False)
+
+    async def failover(self, broker_name: str, *, to: int | None = None, dry_run: bool = False) -> HandOver:
+        self._check("failover")
+        if broker_name not in self.cluster.masters:
+            raise OperationFailed(FailureKind.NOT_FOUND, f"there is no broker group {broker_name}")
+        master, epoch = self.cluster.masters[broker_name]
+        successor = 1 - master if to is None else to
+        if successor not in (0, 1):
+            raise OperationFailed(
+                FailureKind.NOT_FOUND, f"{broker_name} has no broker {to}", remedy="choose one of 0, 1"
+            )
+        names = (broker_name, f"{broker_name}:{master}", f"{broker_name}:{successor}")
+        if dry_run or successor == master:
+            return HandOver(*names, epoch, 0, dry_run)
+        self.cluster.masters[broker_name] = (successor, epoch + 1)
+        return HandOver(*names, epoch + 1, 90, dry_run)
 
     async def events(self, *, limit: int = 200) -> tuple[Sequence[EventLine], Sequence[Unseen]]:
         self._check("events")

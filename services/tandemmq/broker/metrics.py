@@ -60,6 +60,7 @@ __all__ = [
     "TurnLimit",
     "flag",
     "read_stored_at_ms",
+    "tell_failover",
 ]
 
 
@@ -602,7 +603,7 @@ def _permission(parts: BrokerParts) -> int:
     return PERM_READ if parts.store.refusal is not None else PERM_READ_WRITE
 
 
-def _tell_failover(samples: MetricSamples, failover: Failover) -> None:
+def tell_failover(samples: MetricSamples, failover: Failover) -> None:
     """Of a group that fails over."""
     record = failover.record
     samples.add("rocketmq_store_ha_failover_epoch", 0 if record is None else record.epoch)
@@ -684,7 +685,7 @@ class BrokerMetrics:
         samples.add("rocketmq_store_log_damaged", bool(parts.log_damage))
         samples.add("rocketmq_store_ha_epoch", parts.member.history.last_epoch)
         if self._failover is not None:
-            _tell_failover(samples, self._failover)
+            tell_failover(samples, self._failover)
         samples.add("rocketmq_topic_number", len(parts.topics))
         samples.add("rocketmq_consumer_group_number", len(parts.groups))
         samples.add("rocketmq_broker_permission", _permission(parts))

@@ -177,7 +177,10 @@ class BrokerReport:
 
     def _add_slaves(self, status: pb.GetBrokerStatusResponse, master: MasterRole) -> None:
         now_ms = self._parts.clock.monotonic_ms()
-        status.needed_slave_count = self._parts.settings.master_options().needed_slaves
+        needed = self._parts.settings.master_options().needed_slaves
+        if self._failover is not None and self._failover.acts:
+            needed = max(needed, len(self._failover.required))
+        status.needed_slave_count = needed
         status.put_counts.update(master.write_path.put_counts)
         status.refused_counts.update(master.write_path.refused_counts)
         status.ack_latency.CopyFrom(_latency([self._parts.observability.put_meter.ack_latency_s.reading()]))

@@ -41,6 +41,7 @@ _ANSWERS: tuple[tuple[Any, type[Message], dict[str, object]], ...] = (
     (values.KeptTail, pb.ClusterKeptTail, {}),
     (values.TailResult, pb.RestoreKeptTailResponse, {"tail": _KEPT_TAIL, "dry_run": True}),
     (values.AcceptedLoss, pb.AcceptGroupLossResponse, {"dry_run": True}),
+    (values.HandOver, pb.FailOverGroupResponse, {"dry_run": True}),
     (values.BrokerSettings, pb.GetBrokerSettingsResponse, {"broker": "broker-a:0"}),
     (values.ConfigChange, broker_pb.SettingChange, {"broker": "broker-a:0"}),
     (values.EventLine, pb.ClusterEvent, {}),

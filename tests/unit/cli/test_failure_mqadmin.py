@@ -110,7 +110,8 @@ def test_topic_is_made_on_one_broker_or_on_all_and_deleted() -> None:
         ("resetOffsetByTime", "-g", "billing", "-t", "orders", "-s", "now", "-q", "1"),
         ("resetOffsetByTime", "-g", "billing", "-t", "orders", "-s", "yesterday"),
         ("getSyncStateSet", "-b", "broker-z"),
-        ("electMaster", "-a", "x", "-b", "1", "-bn", "broker-a", "-c", "DefaultCluster"),
+        ("electMaster", "-a", "x", "-bn", "broker-a", "-c", "DefaultCluster"),
+        ("electMaster", "-bn", "broker-a", "-b", "1", "-c", "DefaultCluster"),
     ],
     ids=" ".join,
 )
@@ -222,7 +223,20 @@ def test_replication_is_told_as_rocketmq_does() -> None:
     output = FakeCluster().run("haStatus", "-b", "broker-a")
     assert "#MasterCommitLogMaxOffset\t1234567" in output
     assert "#InSyncSlaveNum\t1" in output
-    assert "InSyncReplica:\tbroker-a:1 127.0.0.1:10931" in FakeCluster().run("getSyncStateSet", "-b", "broker-a")
+    shown = FakeCluster().run("getSyncStateSet", "-b", "broker-a")
+    assert "#SyncStateSetNums\t2" in shown
+    replica = "ReplicaIdentity{brokerName='broker-a', brokerId=1, brokerAddress='127.0.0.1:10931', alive=true}"
+    assert f"InSyncReplica:\t{replica}" in shown
+
+
+def test_a_master_is_elected_as_rocketmq_tells_it() -> None:
+    cluster = FakeCluster()
+    planned = cluster.run("electMaster", "-bn", "broker-a", "-b", "1", "--dry-run")
+    assert "#BrokerMasterAddr\t127.0.0.1:10931" in planned
+    assert cluster.operations.cluster.masters["broker-a"] == (0, 1)
+    lines = cluster.run("electMaster", "-bn", "broker-a", "-b", "1", "--yes").splitlines()
+    assert "#MasterEpoch\t2" in lines
+    assert cluster.operations.cluster.masters["broker-a"] == (1, 2)
 
 
 def test_help_of_a_command_is_asked_for_as_in_rocketmq() -> None:

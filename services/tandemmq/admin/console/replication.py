@@ -12,6 +12,7 @@ from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState
 from tandemmq.admin.console.answers import Pages, page_html
 from tandemmq.admin.console.group_standing import GroupStanding, group_standings, groups_text
 from tandemmq.admin.console.plots import RANGES, Plot, Scale, plot, time_range
+from tandemmq.admin.group_failover import MasterChange, failover_of
 from tandemmq.admin.history import ClusterHistory, Figure, quantile_s, slave_key
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
 from tandemmq.admin.operations.values import Page
@@ -23,6 +24,7 @@ _PAGE_SIZE: Final = 20
 # So many groups are shown whole below the list; with more of them the list links to each.
 WHOLE_MAX: Final = 3
 _DEPARTURES_MAX: Final = 8
+_CHANGES_MAX: Final = 3
 _PLOTTED_SLAVES_MAX: Final = 4
 _KEEPS_UP_S: Final = 1.0
 _LEAST_LAG_BYTES: Final = 64 << 10
@@ -111,7 +113,7 @@ def group_replication(
 def _facts(standing: GroupStanding, history: ClusterHistory) -> list[tuple[str, str]]:
     master, status = standing.master, standing.master_status
     if master is None or status is None:
-        return []
+        return _failover_facts(standing)
     latency = history.ack_latency(master.key)
     median = quantile_s(latency, 0.5) if latency is not None else None
     high = quantile_s(latency, 0.99) if latency is not None else None
@@ -124,6 +126,7 @@ def _facts(standing: GroupStanding, history: ClusterHistory) -> list[tuple[str, 
     return [
         ("master", f"{master.key}, {status.role_in_words}, {status.flush_disk_type}"),
         *([("epoch", count_text(status.epoch))] if status.epoch else []),
+        *_failover_facts(standing),
         ("master's end", f"{count_text(status.end_offset)} ({bytes_text(status.end_offset)})"),
         (
             "on its disk up to",
@@ -135,6 +138,29 @@ def _facts(standing: GroupStanding, history: ClusterHistory) -> list[tuple[str, 
         *([("refuses writes", status.write_refusal)] if status.write_refusal else []),
         *([("connections refused", _refusals(status))] if status.refused_counts else []),
     ]
+
+
+def _failover_facts(standing: GroupStanding) -> list[tuple[str, str]]:
+    """Of a group that fails over: its record, and who changed it last."""
+    group = failover_of(standing.members)
+    if group is None:
+        return []
+    away = f", away for {', '.join(group.authority_away)}" if group.authority_away else ""
+    electable = [member.broker for member in group.members if member.electable]
+    return [
+        ("fails over", f"{group.authority}{away}"),
+        (
+            "master by the record",
+            f"{group.master or 'nobody'} in epoch {group.epoch}: {group.reason or 'not said why'}",
+        ),
+        ("in-sync set", ", ".join(group.in_sync) or "nobody"),
+        ("could take over", ", ".join(electable) or "nobody"),
+        *((f"epoch {change.epoch}", _change_text(change)) for change in group.changes[:_CHANGES_MAX]),
+    ]
+
+
+def _change_text(change: MasterChange) -> str:
+    return f"{change.broker}, served after {seconds_text(change.took_ms / 1_000)}: {change.reason}"
 
 
 def _needed_text(needed: int, in_sync: int) -> str:

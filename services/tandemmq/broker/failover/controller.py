@@ -48,7 +48,8 @@ __all__ = [
 log = structlog.get_logger(__name__)
 
 _MASTER_TICK_S: Final = 0.25
-_MEMBER_TICK_S: Final = 0.5
+_FIRST_TICK_S: Final = 0.25
+_LOOKS_PER_LEASE: Final = 6
 _HAND_OVER_LIMIT_S: Final = 3.0
 _POLL_S: Final = 0.005
 _CHANGES_MAX: Final = 16
@@ -290,7 +291,7 @@ class Failover:
                     await self._tick()
                 self._poked.clear()
                 try:
-                    async with asyncio.timeout(_MASTER_TICK_S if self._member.epoch else _MEMBER_TICK_S):
+                    async with asyncio.timeout(self._tick_s):
                         await self._poked.wait()
                 except TimeoutError:
                     pass
@@ -303,6 +304,15 @@ class Failover:
     async def close(self) -> None:
         """Gives the connection to the authority back; after `leave`."""
         await self._authority.close()
+
+    @property
+    def _tick_s(self) -> float:
+        """A master looks at its slaves, a member at the record: the authority is asked about once a second."""
+        if self._member.epoch:
+            return _MASTER_TICK_S
+        if self.record is None:
+            return _FIRST_TICK_S
+        return self._options.lease_ms / 1_000 / _LOOKS_PER_LEASE
 
     async def _tick(self) -> None:
         try:
@@ -637,7 +647,8 @@ class Failover:
             await self._host.member.see_record(record.epoch, record.master.disk_id)
 
     def _note_problem(self, problem: str, *, is_alarm: bool = False) -> None:
-        if problem and problem != self.problem:
+        # One that lasts is told once, whatever else its text says.
+        if problem and problem.partition(":")[0] != self.problem.partition(":")[0]:
             (log.error if is_alarm else log.info)("failover_waits", reason=problem)
         self.problem = problem
 

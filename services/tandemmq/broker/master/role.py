@@ -44,6 +44,10 @@ class FailoverSeat(Protocol):
         """In which this broker is master by the group's record; 0: it has to claim."""
 
     @property
+    def acts(self) -> bool:
+        """It is the master now, by the clock: after a pause this is known before `refusal` is."""
+
+    @property
     def required(self) -> frozenset[str]:
         """Disks that must hold a message before it is acknowledged."""
 
@@ -203,7 +207,9 @@ class MasterRole:
         """Where another may be master, or become it, nobody would hear of the change."""
         if self._seat is None:
             return None
-        return self._seat.refusal if self.is_serving else "this broker is not the master yet; ask again"
+        if not self.is_serving or not self._seat.acts:
+            return "this broker is not the master yet, or no more; ask again"
+        return self._seat.refusal
 
     @property
     def epoch_refusal(self) -> str | None:

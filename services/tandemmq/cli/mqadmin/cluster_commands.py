@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from tandemmq.admin.cluster_state import BrokerState, BrokerStatus, ClusterState, SlaveState
-from tandemmq.admin.operations.values import BrokerSettings, ChangeResult, Client, ConfigChange
+from tandemmq.admin.operations.values import BrokerSettings, ChangeResult, Client, ConfigChange, HandOver
 from tandemmq.cli.commands.brokers import changes_of, check_cluster_name, find_broker
 from tandemmq.cli.completion import complete_broker_group
 from tandemmq.cli.connection import ClusterChoice, ClusterConnection, with_cluster
@@ -542,22 +542,56 @@ def get_sync_state_set(
 @with_cluster
 def elect_master(
     cluster: ClusterChoice,
-    controller_address: Annotated[str | None, typer.Option("--controllerAddress", "-a", help="There is none.")] = None,
-    broker_id: Annotated[str | None, typer.Option("--brokerId", "-b", help="Which broker.")] = None,
+    controller_address: Annotated[
+        str | None, typer.Option("--controllerAddress", "-a", help="There is none here; ignored.")
+    ] = None,
+    broker_id: Annotated[str | None, typer.Option("--brokerId", "-b", help="The new master.")] = None,
     broker_name: Annotated[str | None, typer.Option("--brokerName", "-bn", help="Of which group.")] = None,
     cluster_name: ClusterNameOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Refused: which broker of a group is its master is fixed by configuration. Says what to do instead.
+    """Make a broker of a group that fails over its master. `tandemmq failover` tells more.
 
-    Example: mqadmin electMaster -bn broker-a -b 1
+    Example: mqadmin electMaster -bn broker-a -b 1 -c DefaultCluster --yes
     """
-    raise refuse(
-        f"the master of {broker_name or 'a group'} is its broker with brokerId 0; no other can be elected",
-        cause="roles are fixed by configuration: brokerId and brokerRole",
-        remedy="restart the master; clients use the other groups meanwhile. If its disk is lost, start its slaves and "
-        "then the master with an empty store: a SYNC_MASTER gets everything from a slave before it takes sends. To "
-        "take a group out of use before maintenance: tandemmq broker write-permission GROUP off",
+    note_ignored([("-a", controller_address)], "the group's master hands over by itself")
+    if broker_name is None or broker_id is None or not broker_id.isdigit():
+        raise refuse("which broker?", remedy="give -bn GROUP and -b with the number of the new master in it")
+
+    async def elect(connection: ClusterConnection, dry: bool) -> tuple[HandOver, ClusterState]:
+        check_cluster_name(await connection.read_state(), cluster_name)
+        operations = await connection.operations()
+        done = await operations.failover(broker_name, to=int(broker_id), dry_run=dry)
+        return done, await connection.read_state()
+
+    def show(found: tuple[HandOver, ClusterState]) -> None:
+        emit_lines(output, found[0], list(_elected_lines(*found)))
+
+    elected = confirmed(
+        cluster,
+        lambda dry: cluster.run(lambda connection: elect(connection, dry)),
+        show,
+        lambda found: "Hand over?" if found[0].from_broker != found[0].to_broker else "",
+        dry_run=dry_run,
+        yes=yes,
     )
+    if elected is not None:
+        show(elected)
+
+
+def _elected_lines(done: HandOver, state: ClusterState) -> Iterable[str]:
+    members = [each for each in state.brokers if each.broker_name == done.broker_name]
+    master = next((each for each in members if each.key == done.to_broker), None)
+    yield f"\n#ClusterName\t{master.cluster if master is not None else ''}"
+    yield f"#BrokerName\t{done.broker_name}"
+    yield f"#BrokerMasterAddr\t{master.metadata_endpoint if master is not None else 'not known'}"
+    yield f"#MasterEpoch\t{done.epoch}"
+    yield f"#SyncStateSetEpoch\t{done.epoch}"
+    yield "\n#BrokerMemberGroup"
+    for each in members:
+        yield f"{each.broker_id}\t{each.metadata_endpoint}"
 
 
 def _ha_lines(broker: BrokerState, rates: Mapping[str, BrokerRates]) -> Iterable[str]:
@@ -595,27 +629,29 @@ def _slave_row(slave: SlaveState, rate: BrokerRates | None) -> tuple[object, ...
 
 def _set_lines(master: BrokerState, state: ClusterState) -> Iterable[str]:
     status = master.status
+    record = status.failover if status is not None else None
     yield f"\n#brokerName\t{master.broker_name}"
     yield f"#MasterBrokerId\t{master.broker_id}"
     yield f"#MasterAddr\t{master.metadata_endpoint}"
     if status is None:
         yield f"#Error\t{master.error or 'does not answer'}"
         return
-    in_sync = [slave for slave in status.slaves if slave.in_sync]
-    yield f"#SyncStateSetNums\t{1 + len(in_sync)}"
-    yield f"\nInSyncReplica:\t{master.key} {master.metadata_endpoint}"
-    addresses = {(each.broker_name, each.broker_id): each.metadata_endpoint for each in state.brokers}
-    for slave in in_sync:
-        yield f"\nInSyncReplica:\t{_replica(master, slave, addresses)}"
-    for slave in status.slaves:
-        if not slave.in_sync:
-            yield f"\nNotInSyncReplica:\t{_replica(master, slave, addresses)}"
-    connected = {slave.broker_id for slave in status.slaves}
-    for each in state.brokers:
-        if each.broker_name == master.broker_name and not each.is_master and each.broker_id not in connected:
-            yield f"\nNotInSyncReplica:\t{each.key} {each.metadata_endpoint} is not connected"
+    members = [each for each in state.brokers if each.broker_name == master.broker_name]
+    if record is not None:
+        yield f"#MasterEpoch\t{record.epoch}"
+        yield f"#SyncStateSetEpoch\t{record.epoch}"
+        in_sync = set(record.in_sync_ids)
+    else:
+        in_sync = {master.broker_id, *(slave.broker_id for slave in status.slaves if slave.in_sync)}
+    yield f"#SyncStateSetNums\t{len(in_sync)}"
+    for each in sorted(members, key=lambda member: (member.broker_id not in in_sync, not member.is_master)):
+        yield f"\n{'InSyncReplica' if each.broker_id in in_sync else 'NotInSyncReplica'}:\t{_replica(each)}"
 
 
-def _replica(master: BrokerState, slave: SlaveState, addresses: Mapping[tuple[str, int], str]) -> str:
-    address = addresses.get((master.broker_name, slave.broker_id), slave.peer)
-    return f"{master.broker_name}:{slave.broker_id} {address} acknowledged {slave.acked_offset}"
+def _replica(member: BrokerState) -> str:
+    """As RocketMQ prints a `ReplicaIdentity`."""
+    alive = str(member.status is not None).lower()
+    return (
+        f"ReplicaIdentity{{brokerName='{member.broker_name}', brokerId={member.broker_id}, "
+        f"brokerAddress='{member.metadata_endpoint}', alive={alive}}}"
+    )

@@ -195,10 +195,10 @@ class Mastership:
     # The authority is away
 
     def promise(self, epoch: int, duration_ms: int, *, now_ms: int) -> bool:
-        """Our master asks that we do not claim for `duration_ms`. False: it is not our master, asks for too much, or a
-        claim of ours may be on its way."""
-        record = self.record
-        if self.epoch or self._open or record is None or record.epoch != epoch or duration_ms > record.lease_ms:
+        """The master of `epoch` asks that we do not claim for `duration_ms`. False: we know of a later epoch, it asks
+        for too much, or a claim of ours may be on its way. If we heard of an older one last, it binds us as well.
+        """
+        if self.epoch or self._open or epoch < self._known_epoch or duration_ms > self.options.lease_ms:
             return False
         self._claims_after_ms = max(self._claims_after_ms, now_ms + duration_ms)
         return True
@@ -242,6 +242,9 @@ class Mastership:
                 f"{self._known_epoch}: it was put back to an older state",
                 is_alarm=True,
             )
+        is_named = record is not None and record.successor == self.me.broker_id and self.me in record.in_sync
+        if now_ms < self._claims_after_ms and not is_named:
+            return Hold("it has promised its master not to claim, while that cannot reach the authority")
         if record is None:
             if self._is_home_master:
                 return Recover("the group has no record yet")
@@ -254,10 +257,7 @@ class Mastership:
             return Recover("it was the master, and was started again")
         if self.me not in record.in_sync:
             return Follow(record.master)
-        is_named = record.successor == self.me.broker_id
         if not is_named and (waited_ms < record.lease_ms + _STAGGER_MS * self._rank(record)):
-            return Follow(record.master)
-        if now_ms < self._claims_after_ms and not is_named:
             return Follow(record.master)
         if not is_electable:
             return Recover("its master's lease is over, and this process has not followed it to its end")

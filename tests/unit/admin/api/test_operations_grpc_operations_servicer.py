@@ -108,6 +108,8 @@ _QUESTIONS: tuple[tuple[str, Message], ...] = (
         pb.RestoreKeptTailRequest(broker="broker-a:1", name=KEPT_TAIL.name, page_token="second", dry_run=True),
     ),
     ("AcceptGroupLoss", pb.AcceptGroupLossRequest(broker_name="broker-b", dry_run=True)),
+    ("FailOverGroup", pb.FailOverGroupRequest(broker_name="broker-a", to_broker_id=0)),
+    ("FailOverGroup", pb.FailOverGroupRequest(broker_name="broker-a")),
     ("ListClusterEvents", pb.ListClusterEventsRequest(limit=3)),
 )
 

@@ -194,6 +194,24 @@ async def test_a_loss_is_accepted_by_whoever_names_what_it_is() -> None:
     assert {line.fields["action"] for line in lines} == {"accept_loss"}
 
 
+async def test_a_group_fails_over_to_whom_an_operator_names() -> None:
+    async with admin_in_memory() as admin:
+        path = "/api/v1/broker-groups/broker-a/failover"
+        planned = (await admin.client.post(path, params={"dry_run": True}, json={})).json()
+        done = (await admin.client.post(path, json={"to_broker_id": 1})).json()
+        unknown = await admin.client.post("/api/v1/broker-groups/broker-z/failover", json={})
+        lines = admin.audit_log.lines()
+    assert (planned["to_broker"], planned["epoch"], planned["changed"]) == ("broker-a:1", 1, False)
+    assert (done["from_broker"], done["to_broker"], done["epoch"], done["changed"]) == (
+        "broker-a:0",
+        "broker-a:1",
+        2,
+        True,
+    )
+    assert unknown.status_code == 404
+    assert {line.fields["action"] for line in lines} == {"failover"}
+
+
 async def test_settings_write_permission_and_events() -> None:
     async with admin_in_memory() as admin:
         path = "/api/v1/brokers/broker-a:0/settings"

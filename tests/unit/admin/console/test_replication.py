@@ -6,11 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from support.cluster_histories import observe
-from support.cluster_states import healthy_cluster, master, slave, with_broker
+from support.cluster_states import failover, healthy_cluster, master, slave, with_broker
 from support.console_client import Page, console_client
 from support.fake_operations import FakeOperations
 from support.operations_samples import NOW_MS
-from tandemmq.admin.cluster_state import ClusterState, LatencyCounts, MasterLinkState, SlaveDeparture, SlaveState
+from tandemmq.admin.cluster_state import (
+    ChangeOfMaster,
+    ClusterState,
+    LatencyCounts,
+    MasterLinkState,
+    SlaveDeparture,
+    SlaveState,
+)
 from tandemmq.admin.console.replication import add_replication_pages
 from tandemmq.admin.history import ClusterHistory
 
@@ -47,6 +54,19 @@ async def test_slave_in_sync() -> None:
     assert "broker-a:1 in sync 67 B 0 s keeps up 1,234,500" in page.text
     assert "receives the master's log" in page.text
     assert "None since the master started, 1 min 0 s ago." in page.text
+
+
+async def test_group_that_fails_over_shows_its_record_and_the_last_change() -> None:
+    change = ChangeOfMaster(2, True, "the master handed over", NOW_MS, 58)
+    state = _cluster(failover=failover(acts=True, changes=(change,)))
+    state = with_broker(state, slave(failover=failover(is_electable=True)))
+    page = await _replication(state)
+    assert "fails over etcd:10.0.0.5:2379" in page.text
+    assert "master by the record broker-a:0 in epoch 2: the master's lease is over" in page.text
+    assert "in-sync set broker-a:0, broker-a:1" in page.text
+    assert "could take over broker-a:1" in page.text
+    assert "epoch 2 broker-a:0, served after 58 ms: the master handed over" in page.text
+    assert "fails over" not in (await _replication(healthy_cluster())).text
 
 
 async def test_slave_that_catches_up_says_when_it_will_be_done() -> None:

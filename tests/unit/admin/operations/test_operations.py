@@ -83,6 +83,7 @@ _CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], dict[str, str]]] = {
         {"names": ["d1", "d2"]},
         {"action": "accept_loss", "subject": "broker-a", "names": "d1,d2"},
     ),
+    "failover": (("broker-a",), {"to": 0}, {"action": "failover", "subject": "broker-a", "to": "0"}),
 }
 
 

@@ -9,6 +9,7 @@ from tandemmq.cli.local.folder import (
     ClusterFolder,
     free_ports,
     lay_out,
+    make_authority_folders,
     member_problems,
     port_count,
     read_members,
@@ -57,9 +58,25 @@ def test_overrides_reach_all_brokers_or_the_named_member(folder: ClusterFolder) 
     overrides = split_overrides(["slaveTimeout=5000", "broker-a:namesrvAddr=h:1;h:2"], ["broker-a", "broker-b"])
     members = {member.name: member for member in read_members(folder, preset, overrides)}
     assert members["namesrv-0"].overrides == ()
-    assert members["broker-b"].overrides == ("slaveTimeout=5000",)
+    authority = f"failoverAuthority=file:{folder.root}/authority"
+    assert members["broker-b"].overrides == ("slaveTimeout=5000", authority)
     assert members["broker-a"].settings["namesrvAddr"] == "h:1;h:2"
-    assert members["broker-a"].command()[-4:] == ["--set", "slaveTimeout=5000", "--set", "namesrvAddr=h:1;h:2"]
+    command = members["broker-a"].command()
+    assert command[-6:] == ["--set", "slaveTimeout=5000", "--set", "namesrvAddr=h:1;h:2", "--set", authority]
+
+
+def test_the_authority_is_a_folder_of_this_data_folder_and_of_the_whole_group(folder: ClusterFolder) -> None:
+    preset = lay_out(folder, None)
+    names = ["broker-a", "broker-a-s"]
+    members = read_members(folder, preset, {})
+    make_authority_folders(folder, members)
+    assert (folder.root / "authority").is_dir()
+    off = read_members(folder, preset, split_overrides(["failoverAuthority="], names))
+    assert {member.authority for member in off} == {""}
+    assert member_problems(off) == []
+    mixed = read_members(folder, preset, split_overrides(["broker-a-s:failoverAuthority="], names))
+    [problem] = member_problems(mixed)
+    assert problem.startswith("broker-a-s: failoverAuthority: (empty) is not that of broker-a")
 
 
 @pytest.mark.parametrize("value", ["slaveTimeout", "broker-x:slaveTimeout=1", "broker-a:slaveTimeout"])

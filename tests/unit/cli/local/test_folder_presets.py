@@ -56,6 +56,8 @@ def test_groups_share_what_a_group_must_share(preset: str) -> None:
         assert len({member.settings[key] for member in brokers}) == 1, key
 
 
-def test_sync_preset_states_how_many_copies_a_send_waits_for() -> None:
-    masters = [member for member in _members("2m-2s-sync") if member.role == "SYNC_MASTER"]
-    assert [member.settings["inSyncReplicas"] for member in masters] == ["2", "2"]
+def test_groups_of_the_sync_preset_fail_over_and_the_others_do_not() -> None:
+    for preset in PRESETS:
+        brokers = [member for member in _members(preset) if member.kind is MemberKind.BROKER]
+        wanted = "file:authority" if preset == "2m-2s-sync" else ""
+        assert {member.settings.get("failoverAuthority", "") for member in brokers} == {wanted}

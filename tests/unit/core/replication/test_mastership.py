@@ -1,0 +1,213 @@
+"""What one member does about its group's record. Whole groups are in tests/simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tandemmq.core.replication.group_record import GroupRecord, RecordUnreadable, Replica
+from tandemmq.core.replication.mastership import (
+    Claim,
+    FailoverOptions,
+    Follow,
+    Hold,
+    Mastership,
+    Recover,
+    StepDown,
+    Write,
+)
+
+OPTIONS = FailoverOptions()
+A, B, C = (Replica(number, f"disk-{number}") for number in range(3))
+
+
+def member(me: Replica = B, *, known_epoch: int = 0) -> Mastership:
+    return Mastership(
+        me, nonce=f"nonce-{me.broker_id}", is_home_master=me == A, options=OPTIONS, known_epoch=known_epoch
+    )
+
+
+def record(*in_sync: Replica, master: Replica = A, epoch: int = 1, nonce: str = "nonce-0") -> GroupRecord:
+    return GroupRecord(
+        epoch=epoch, master=master, nonce=nonce, in_sync=frozenset({master, *in_sync}), lease_ms=OPTIONS.lease_ms
+    )
+
+
+def master_of(held: GroupRecord, *, me: Replica = A) -> Mastership:
+    its = member(me)
+    its.heard(None, None, now_ms=0)
+    its.claimed(held, "1", sent_ms=0, now_ms=0)
+    return its
+
+
+# A member
+
+
+def test_a_record_as_text_is_the_same_record() -> None:
+    held = replace(record(B, C), successor=1, reason="why", changed_wall_ms=7).with_past(1, 0).with_past(2, 96)
+    assert GroupRecord.from_text(held.to_text()) == held
+    for text in ("", "{}", "[]", held.to_text().replace('"epoch": 1', '"epoch": 0')):
+        with pytest.raises(RecordUnreadable):
+            GroupRecord.from_text(text)
+
+
+def test_who_heard_nothing_does_nothing() -> None:
+    assert isinstance(member().next_step(now_ms=99_999, is_electable=True), Hold)
+
+
+def test_the_first_record_is_written_by_the_home_master_after_it_heard_its_group() -> None:
+    for me, step in ((A, Recover), (B, Hold)):
+        one = member(me)
+        one.heard(None, None, now_ms=0)
+        assert isinstance(one.next_step(now_ms=99_999, is_electable=False), step)
+        assert one.may_claim()
+
+
+def test_a_member_of_the_set_claims_when_it_has_seen_one_version_for_a_whole_lease() -> None:
+    one = member()
+    one.heard(record(B), "1", now_ms=1_000)
+    assert one.next_step(now_ms=6_999, is_electable=True) == Follow(A)
+    one.heard(replace(record(B), renewals=1), "2", now_ms=6_999)
+    assert one.next_step(now_ms=12_998, is_electable=True) == Follow(A)
+    step = one.next_step(now_ms=12_999, is_electable=True)
+    assert isinstance(step, Claim)
+    assert (step.record.epoch, step.record.master, step.record.in_sync) == (2, B, frozenset({B}))
+
+
+def test_a_successor_that_is_named_does_not_wait() -> None:
+    one = member()
+    one.heard(replace(record(B), successor=1), "1", now_ms=0)
+    assert isinstance(one.next_step(now_ms=0, is_electable=True), Claim)
+    other = member(C)
+    other.heard(replace(record(B, C), successor=1), "1", now_ms=0)
+    assert other.next_step(now_ms=0, is_electable=True) == Follow(A)
+
+
+def test_who_is_not_in_the_set_never_claims() -> None:
+    one = member(C)
+    one.heard(record(B), "1", now_ms=0)
+    assert one.next_step(now_ms=99_999, is_electable=True) == Follow(A)
+    assert not one.may_claim()
+    new_disk = member(Replica(1, "another disk"))
+    new_disk.heard(record(B), "1", now_ms=0)
+    assert new_disk.next_step(now_ms=99_999, is_electable=True) == Follow(A)
+
+
+def test_who_did_not_reach_the_masters_end_hears_the_group_first() -> None:
+    one = member()
+    one.heard(record(B), "1", now_ms=0)
+    assert isinstance(one.next_step(now_ms=6_000, is_electable=False), Recover)
+
+
+def test_a_master_that_was_started_again_is_another_incarnation() -> None:
+    one = member(A)
+    one.heard(record(B, nonce="of the process before"), "1", now_ms=0)
+    assert isinstance(one.next_step(now_ms=0, is_electable=False), Recover)
+    assert one.claim("", epoch=0).epoch == 2
+
+
+@pytest.mark.parametrize("now", [None, record(B, epoch=4)])
+def test_a_record_that_went_back_is_not_believed(now: GroupRecord | None) -> None:
+    one = member(known_epoch=5)
+    one.heard(now, "1", now_ms=0)
+    step = one.next_step(now_ms=99_999, is_electable=True)
+    assert isinstance(step, Hold)
+    assert step.is_alarm
+
+
+def test_a_promise_is_kept_and_ends() -> None:
+    one = member()
+    one.heard(record(B), "1", now_ms=0)
+    assert one.promise(1, 6_000, now_ms=5_000)
+    assert isinstance(one.next_step(now_ms=10_999, is_electable=True), Hold)
+    assert isinstance(one.next_step(now_ms=11_000, is_electable=True), Claim)
+    assert not one.promise(0, 6_000, now_ms=0), "of an earlier epoch"
+    assert not one.promise(1, 6_001, now_ms=0), "for longer than a lease"
+    one.sent(one.claim("", epoch=2), now_ms=11_000)
+    assert not one.promise(1, 6_000, now_ms=11_000), "its claim is on its way"
+
+
+# A master
+
+
+def test_a_lease_is_counted_from_when_its_renewal_was_sent() -> None:
+    its = master_of(record(B))
+    assert its.may_act(4_999)
+    assert not its.may_act(5_000)
+    its.sent(replace(record(B), renewals=1), now_ms=3_000)
+    its.written(replace(record(B), renewals=1), "2", sent_ms=3_000, now_ms=4_500)
+    assert its.may_act(7_999)
+    assert not its.may_act(8_000)
+
+
+def test_a_renewal_that_nobody_answered_counts_when_it_is_read() -> None:
+    its = master_of(record())
+    renewed = replace(record(), renewals=1)
+    its.sent(renewed, now_ms=4_000)
+    its.heard(record(), "1", now_ms=4_500)
+    assert not its.may_act(5_000)
+    its.heard(renewed, "2", now_ms=5_500)
+    assert its.may_act(8_999)
+
+
+def test_an_acknowledgement_waits_for_old_set_and_new_set_until_no_outcome_is_open() -> None:
+    its = master_of(record(B))
+    its.sent(replace(record(C), renewals=1), now_ms=0)
+    assert its.required == {B, C}
+    its.heard(record(B), "1", now_ms=10)
+    assert its.required == {B, C}, "the swap may still be applied: the version is the one it compares"
+    its.heard(replace(record(B), renewals=2), "2", now_ms=20)
+    assert its.required == {B}
+
+
+def test_the_set_shrinks_by_who_stays_behind_and_never_below_its_minimum() -> None:
+    its = master_of(record(B))
+    assert its.next_write(now_ms=0, end_offset=100, acked={B: 100}) is None
+    assert its.next_write(now_ms=1_499, end_offset=200, acked={}) is None
+    step = its.next_write(now_ms=1_500, end_offset=200, acked={B: 99})
+    assert isinstance(step, Write)
+    assert step.record.in_sync == {A}
+    strict = Mastership(A, nonce="nonce-0", is_home_master=True, options=replace(OPTIONS, min_in_sync=2), known_epoch=0)
+    strict.heard(None, None, now_ms=0)
+    strict.claimed(record(B), "1", sent_ms=0, now_ms=0)
+    strict.next_write(now_ms=0, end_offset=100, acked={})
+    step = strict.next_write(now_ms=9_000, end_offset=100, acked={})
+    assert isinstance(step, Write)
+    assert step.record.in_sync == {A, B}
+
+
+def test_the_set_grows_by_who_has_what_the_log_held_when_it_began_to_be_waited_for() -> None:
+    its = master_of(record())
+    its.next_write(now_ms=0, end_offset=100, acked={B: 50})
+    assert its.required == set(), "far behind"
+    its.next_write(now_ms=100, end_offset=150, acked={B: 100})
+    assert its.required == {B}, "near: waited for, and not written yet"
+    assert its.record is not None
+    assert its.record.in_sync == {A}
+    step = its.next_write(now_ms=200, end_offset=160, acked={B: 150})
+    assert isinstance(step, Write)
+    assert step.record.in_sync == {A, B}
+
+
+def test_who_joins_and_goes_away_is_not_waited_for_any_more() -> None:
+    its = master_of(record())
+    its.next_write(now_ms=0, end_offset=100, acked={B: 100})
+    assert its.required == {B}
+    its.next_write(now_ms=100, end_offset=200, acked={})
+    assert its.required == set()
+
+
+def test_a_master_steps_down_when_the_record_names_another() -> None:
+    its = master_of(record(B))
+    its.heard(record(master=B, epoch=2, nonce="nonce-1"), "2", now_ms=0)
+    assert isinstance(its.next_write(now_ms=0, end_offset=0, acked={}), StepDown)
+
+
+def test_who_has_resigned_gives_the_successor_a_lease_to_come() -> None:
+    its = master_of(record(B))
+    resignation = its.resignation(1)
+    its.stepped_down(now_ms=100, has_resigned=True)
+    its.heard(resignation, "2", now_ms=100)
+    assert isinstance(its.next_step(now_ms=6_099, is_electable=True), Hold)
+    assert isinstance(its.next_step(now_ms=6_100, is_electable=True), Recover)
