@@ -16,7 +16,7 @@ from tandemmq.admin.console.overview import FigureView
 from tandemmq.admin.console.plots import RANGES, Plot, Scale, plot, time_range
 from tandemmq.admin.history import ClusterHistory, Figure
 from tandemmq.admin.operations.questions import FailureKind, OperationFailed
-from tandemmq.admin.operations.values import ChangeResult, ConfigChange, Page, Setting
+from tandemmq.admin.operations.values import ChangeResult, ConfigChange, HandOver, Page, Setting
 from tandemmq.service.texts import bytes_text, count_text, duration_text, rate_text, seconds_text
 
 __all__ = ["BrokerRow", "BrokerView", "add_broker_pages", "broker_view", "brokers_page"]
@@ -179,6 +179,10 @@ def _log_facts(status: BrokerStatus) -> Iterator[tuple[str, str]]:
     yield "flush", status.flush_disk_type
     if status.master_link is not None:
         yield "follows", status.master_link.address or "nobody"
+    if (record := status.failover) is not None:
+        yield "epoch of its group", count_text(record.epoch)
+        yield "in-sync set", ", ".join(f"broker {broker_id}" for broker_id in record.in_sync_ids) or "nobody"
+        yield "may be elected", "is the master" if record.acts else "yes" if record.is_electable else "no"
     if status.disk is not None:
         yield "store", status.disk.path
     if status.kept_tails:
@@ -255,6 +259,7 @@ def add_broker_pages(app: FastAPI, pages: Pages) -> None:
     _add_settings(app, pages)
     _add_setting(app, pages)
     _add_write_permission(app, pages)
+    _add_failover(app, pages)
 
 
 def _add_state(app: FastAPI, pages: Pages) -> None:
@@ -406,6 +411,45 @@ def _add_write_permission(app: FastAPI, pages: Pages) -> None:
             done,
             is_confirmed=posted.is_checked("confirm"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _FailoverForm:
+    """Who becomes the master of its group; nothing in it can be wrong."""
+
+    broker: BrokerState
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+
+def _add_failover(app: FastAPI, pages: Pages) -> None:
+    electing = ChangePage[_FailoverForm](
+        pages, "broker_failover.html", _ACTIVE, lambda form: {"tab": "state", "broker": form.broker}
+    )
+
+    @app.post("/brokers/{key}/failover", include_in_schema=False, dependencies=[OPERATOR_ONLY])
+    async def failover(request: Request, key: str) -> Response:
+        posted = await form_of(request)
+        broker = _broker(pages, key)
+
+        def done(result: HandOver) -> Response:
+            return go_to(pages, f"/brokers/{segment(broker.key)}", flash=_handed_over(result))
+
+        return await electing.carry_out(
+            request,
+            _FailoverForm(broker),
+            lambda dry_run: pages.operations(request).failover(
+                broker.broker_name, to=broker.broker_id, dry_run=dry_run
+            ),
+            done,
+            is_confirmed=posted.is_checked("confirm"),
+        )
+
+
+def _handed_over(result: HandOver) -> Flash:
+    if not result.changed:
+        return Flash("ok", f"{result.to_broker} is the master already.")
+    took = f"The group took no sends for {seconds_text(result.no_sends_ms / 1_000)} at most."
+    return Flash("ok", f"{result.from_broker} handed over to {result.to_broker}.", (took,))
 
 
 def _broker(pages: Pages, key: str) -> BrokerState:

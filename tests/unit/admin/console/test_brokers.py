@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from support.cluster_states import healthy_cluster, master, with_broker
+from support.cluster_states import failover, healthy_cluster, master, slave, with_broker
 from support.console_client import Page, console_client
 from support.fake_operations import FakeOperations
 from tandemmq.admin.audit_log import Role
@@ -135,6 +135,21 @@ async def test_write_permission_is_taken_in_two_steps() -> None:
         back = await client.post(address, {"writable": "true", "confirm": "true"})
     assert "broker-a has its write permission back." in back.text
     assert operations.cluster.writable["broker-a"]
+
+
+async def test_a_slave_is_made_the_master_in_two_steps() -> None:
+    operations = FakeOperations()
+    state = with_broker(healthy_cluster(), slave(failover=failover(is_electable=True)))
+    async with console_client(operations, add_broker_pages, state=state) as client:
+        shown = await client.get("/brokers/broker-a:1")
+        assert "Make it the master" in shown.text
+        assert "in-sync set broker 0, broker 1" in shown.text
+        asked = await client.post("/brokers/broker-a:1/failover", {"hand_over": "true"})
+        assert "broker-a:0 hands over, and follows" in asked.text
+        assert operations.cluster.masters["broker-a"] == (0, 1)
+        done = await client.post("/brokers/broker-a:1/failover", asked.fields())
+    assert "broker-a:0 handed over to broker-a:1" in done.text
+    assert operations.cluster.masters["broker-a"] == (1, 2)
 
 
 async def test_viewers_see_and_cannot_change() -> None:
