@@ -349,7 +349,10 @@ _STEERING: dict[Plant, dict[str, Any]] = {
     Plant.CONNECTED_ONLY: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_master", 60),)},
     Plant.UNKNOWN_SWAP_FORGOTTEN: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_after_growth", 100),)},
     Plant.CLAIM_AFTER_START: {"fault_pause_ms": 6_000, "fault_weights": (("lose_more_power", 60), ("kill_master", 30))},
-    Plant.SERVE_WITHOUT_HEARING: {"fault_pause_ms": 6_000, "fault_weights": (("put_back_master_disk", 60), ("lose_more_power", 20))},
+    Plant.SERVE_WITHOUT_HEARING: {
+        "fault_pause_ms": 6_000,
+        "fault_weights": (("put_back_master_disk", 60), ("lose_more_power", 20)),
+    },
     Plant.LEASE_IGNORED: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_master", 60),)},
     Plant.PROMISE_BROKEN: {"fault_pause_ms": 6_000, "fault_weights": (("cut_master_from_authority", 60),)},
 }

@@ -429,7 +429,9 @@ class FakeOperations(Operations):
         del self.cluster.waits[broker_name]
         return replace(loss, dry_run=False)
 
-    async def failover(self, broker_name: str, *, to: int | None = None, dry_run: bool = False) -> HandOver:
+    async def failover(
+        self, broker_name: str, *, to: int | None = None, unclean: bool = False, dry_run: bool = False
+    ) -> HandOver:
         self._check("failover")
         if broker_name not in self.cluster.masters:
             raise OperationFailed(FailureKind.NOT_FOUND, f"there is no broker group {broker_name}")
