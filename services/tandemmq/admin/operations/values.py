@@ -637,7 +637,7 @@ class HandOver:
     dry_run: bool
     # Of an unclean one: members of the in-sync set that are given up, as name:id, and how much more they are known to
     # hold. They may hold more.
-    given_up: tuple[str, ...] = ()
+    given_up: Sequence[str] = ()
     lost_bytes: int = 0
 
     @computed_field  # type: ignore[prop-decorator]
