@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Final, cast
 
@@ -27,6 +28,7 @@ from simulation.sim_producer import SENDS
 from simulation.sim_replica_service import REPLICAS, SimReplicaService
 from tandemmq.broker.failover.controller import Failover, HandOverRefused
 from tandemmq.broker.group_members import GroupMembers
+from tandemmq.broker.log_end import LogEndMark
 from tandemmq.broker.master.role import FailoverSeat, MasterRole
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.parts import BrokerParts, Role
@@ -73,6 +75,7 @@ class _Parts:
         self.failure: str | None = None
         self.stopping: Final = asyncio.Event()
         self.is_whole = False
+        self.log_end: Final = LogEndMark(Path())  # Never opened: the simulated disk keeps no mark.
         self.ports: Final = {"haListenPort": 0}
         self.settings: Final = SimpleNamespace(
             drain_grace_period=0,

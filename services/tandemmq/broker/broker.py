@@ -363,7 +363,14 @@ class Broker:
         await asyncio.to_thread(parts.member.count_start)
         await asyncio.to_thread(self._audit.remove_leftover)
         self._tell_recovery(report)
+        noted_end = await asyncio.to_thread(parts.log_end.open)
         parts.log_damage, parts.is_whole = report.damage, not report.may_have_lost
+        if (report.clean or report.same_boot) and noted_end > report.end_offset:
+            parts.log_damage = parts.log_damage or (
+                f"the log ends at {report.end_offset}, and the last run had written it up to {noted_end}"
+            )
+            parts.is_whole = False
+            log.error("log_damaged", damage=parts.log_damage, kept="")
         parts.tables.load(
             cluster=self._settings.broker_cluster_name,
             broker_name=self._settings.broker_name,
@@ -458,6 +465,7 @@ class Broker:
             return 1
         parts.role.close_files()
         parts.store.close()
+        parts.log_end.close()
         log.info("broker_stopped", end_offset=parts.store.end_offset)
         return 0
 

@@ -23,6 +23,7 @@ from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.leases import LeaseSource
+from tandemmq.broker.log_end import LogEndMark
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.metadata_tables import MetadataTables, MetadataWrite
 from tandemmq.broker.posix_disk import PosixDisk
@@ -343,6 +344,7 @@ class BrokerParts:
     def _build_store(self) -> None:
         settings, clock = self.settings, self.clock
         self.disk = PosixDisk(Path(settings.store_path_root_dir))
+        self.log_end = LogEndMark(Path(settings.store_path_root_dir))
         self.store = MessageStore(
             self.disk, clock, settings.store_options(), store_host=self.store_host, process_id=os.getpid()
         )

@@ -60,7 +60,8 @@ class WritePath:
 
     `appended` is told the topic after each append, so that long polls wake. `answered` is told when a report, a
     flush or the end of a turn has answered sends, so that the answers go out at once and together. `refusal` tells why
-    puts are refused now, or returns None; `failed` is told of a disk that broke under a put.
+    puts are refused now, or returns None; `failed` is told of a disk that broke under a put, and `written` of the log's
+    end after each write, before anybody is answered.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class WritePath:
         meter: PutMeter | None = None,
         tracer: SendTracer | None = None,
         turns: LoopTurns | None = None,
+        written: Callable[[int], None] | None = None,
     ) -> None:
         self._store = store
         self._replica = replica
@@ -95,6 +97,7 @@ class WritePath:
         self._meter = meter or PutMeter()
         self._tracer = tracer
         self._turns = turns or LoopTurns()
+        self._written = written
         self._ha: ReplicationLinks | None = None
         self._waiting_count = 0
         # Puts of this turn whose answers wait for nothing but its end.
@@ -332,6 +335,8 @@ class WritePath:
             self._failed(error)
             self._answer_unheld(PutStatus.SERVICE_NOT_AVAILABLE)
             return
+        if self._written is not None:
+            self._written(self._store.end_offset)
         if self._sync_flush:
             self._kick_flush()
         if self._ha is not None:

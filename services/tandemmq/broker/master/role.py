@@ -136,6 +136,7 @@ class MasterRole:
             meter=parts.observability.put_meter,
             tracer=parts.send_tracer,
             turns=parts.loop_meter.turns,
+            written=parts.log_end.note,
         )
 
     def _new_recovery(self, *, accepts_loss: bool) -> GroupRecovery:
@@ -306,6 +307,7 @@ class MasterRole:
         # Only then: a tick beside it would find a half-filled table and no journal.
         self._tasks += [tasks.create_task(self._lease_ticks()), tasks.create_task(self._progress_ticks())]
         await asyncio.to_thread(parts.store.trust_tail)
+        parts.log_end.note(parts.store.end_offset)
         parts.store.set_writable(True)
         self.require()
         self.ha.start(host=parts.settings.bind_address, port=parts.settings.ha_listen_port)

@@ -160,6 +160,8 @@ class SlaveRole:
         """Follows from now on."""
         parts = self._parts
         parts.store.set_writable(False, "a slave takes messages from its master only")
+        # Its log may be cut, and is compared with the master's at each start.
+        parts.log_end.note(0)
         await asyncio.to_thread(parts.store.trust_tail)
         self._tasks = [tasks.create_task(self.follower.run()), tasks.create_task(self._metadata_pull.run())]
         pull = self._traced_puts_pull()
