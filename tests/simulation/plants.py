@@ -232,9 +232,7 @@ def _known_set(self: Mastership) -> frozenset[Replica]:
 _held_by_required = PutGate._held_by_required
 
 
-def _held_by_connected(
-    self: PutGate, acks: Sequence[ProvenAck], floor_offset: int, required: frozenset[str]
-) -> int:
+def _held_by_connected(self: PutGate, acks: Sequence[ProvenAck], floor_offset: int, required: frozenset[str]) -> int:
     return _held_by_required(self, acks, floor_offset, required & {ack.disk_id for ack in acks})
 
 
@@ -351,7 +349,10 @@ _STEERING: dict[Plant, dict[str, Any]] = {
     Plant.CONNECTED_ONLY: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_master", 60),)},
     Plant.UNKNOWN_SWAP_FORGOTTEN: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_after_growth", 100),)},
     Plant.CLAIM_AFTER_START: {"fault_pause_ms": 6_000, "fault_weights": (("lose_more_power", 60), ("kill_master", 30))},
-    Plant.SERVE_WITHOUT_HEARING: {"fault_pause_ms": 6_000, "fault_weights": (("put_back_master_disk", 60), ("lose_more_power", 20))},
+    Plant.SERVE_WITHOUT_HEARING: {
+        "fault_pause_ms": 6_000,
+        "fault_weights": (("put_back_master_disk", 60), ("lose_more_power", 20)),
+    },
     Plant.LEASE_IGNORED: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_master", 60),)},
     Plant.PROMISE_BROKEN: {"fault_pause_ms": 6_000, "fault_weights": (("cut_master_from_authority", 60),)},
 }

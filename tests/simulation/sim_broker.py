@@ -341,8 +341,8 @@ class SimBroker:
             self._sim_member.disk_failed(self._process, DiskError(parts.failure))
 
     def _open_doors(self) -> None:
-        for key in (SENDS, ADMIN):
-            self._network.serve(self._process, key, self)  # type: ignore[type-var]
+        self._network.serve(self._process, SENDS, self)
+        self._network.serve(self._process, ADMIN, self)
         self._network.serve(self._process, DELIVERIES, self._door)
         self.parts.registration.announce()
         self.parts.registration.changed()

@@ -252,7 +252,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             for _ in range(BURIAL_ATTEMPTS):
                 try:
                     task.get_coro().close()
-                except (Exception, asyncio.CancelledError):  # Clean-up of the dead: an exit that awaits, a disk already gone.
+                except (
+                    Exception,
+                    asyncio.CancelledError,
+                ):  # Clean-up of the dead: an exit that awaits, a disk already gone.
                     continue
                 break
 
