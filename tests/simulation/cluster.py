@@ -37,6 +37,7 @@ from simulation.sim_operator import SimOperator
 from simulation.sim_producer import SimProducer
 from simulation.sim_slave import SimSlave
 from simulation.virtual_time import US_PER_MS, Timeline
+from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.group_record import Replica
 from tandemmq.core.storage.message_store import MessageStore
 
@@ -59,6 +60,9 @@ RETURN_LIMIT_MS: Final = 60_000
 while that a group without any memory looks for its members."""
 MASTERLESS_MS: Final = 20_000
 """So long an operator lets a group be without a master."""
+TABLES_WAIT_FOR_THE_SET: Final = False
+"""Whether a topic or group is on the whole in-sync set before its creation is answered. The product does not wait: what
+a master creates that is cut off from its slaves, while its lease runs, is lost with the change of master."""
 FOR_EVER_US: Final = 1 << 62
 
 
@@ -450,6 +454,10 @@ class Cluster:
             assert member.process is not None, "it serves"
             # The last copy may not have been written any more.
             copied_us, _ = member.process.leases_asked_us
+            if not TABLES_WAIT_FOR_THE_SET:
+                self.ledger.take_stock_of_tables(
+                    lambda file, name: f'"{name}"' in broker.tables.by_file[MetadataFile(file)].to_json()
+                )
             self.deliveries.master_changed(copied_us=copied_us, now_us=self.timeline.now_us)
             # What its copies knew: they are some seconds old.
             self._progress = self._no_more_than(broker.tables.consumer_offsets.offsets_of(GROUP, TOPIC))

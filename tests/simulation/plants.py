@@ -28,7 +28,7 @@ from tandemmq.core.storage.commit_log import CommitLog
 from tandemmq.core.storage.flush_jobs import LogFlushJob
 from tandemmq.core.storage.put_result import PutStatus
 
-__all__ = ["FAILOVER_PLANTS", "STEERED_PLANTS", "Plant", "planted", "steered"]
+__all__ = ["FAILOVER_PLANTS", "STEERED_PLANTS", "UNFOUND_PLANTS", "Plant", "planted", "steered"]
 
 
 class Plant(Enum):
@@ -359,5 +359,7 @@ _STEERING: dict[Plant, dict[str, Any]] = {
 
 FAILOVER_PLANTS = tuple(Plant)[tuple(Plant).index(Plant.RECORD_OVERWRITTEN) :]
 """Those in what only groups that fail over have."""
+UNFOUND_PLANTS = (Plant.CONNECTED_ONLY, Plant.GROWS_AT_ONCE, Plant.CLAIM_BY_ANYBODY, Plant.CLAIM_AFTER_START)
+"""No seed is known that comes to their place: something else of the product, or the faults that come, hides them."""
 STEERED_PLANTS = tuple(_STEERING)
 """Those whose runs are steered."""
