@@ -1,9 +1,9 @@
 """Where a master's log ended after its last write: 8 bytes, big-endian, in `logEnd` below the store, mapped.
 
-A page of zeros at the end of a log looks like its end, and after a kill nobody else may know better: NameServers hear of
-the end once a second, and the entries of ConsumeQueues are written later. The mark is in another page than the log. It
-follows each write and is never ahead of it, so a log that ends before its mark has lost something, unless the machine
-lost its power: then the mark may be the newer of the two.
+A page of zeros at the end of a log looks like its end, and after a kill nobody else may know better: NameServers hear
+of the end once a second, and the entries of ConsumeQueues are written later. The mark is in another page than the log.
+It follows each write and is never ahead of it, so a log that ends before its mark has lost something, unless the
+machine lost its power: then the mark may be the newer of the two.
 """
 
 from __future__ import annotations

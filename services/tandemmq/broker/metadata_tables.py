@@ -26,7 +26,7 @@ from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupCon
 from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, system_subscription_groups, system_topics
 from tandemmq.core.storage.disk import Disk
 
-__all__ = ["KeptTable", "MetadataTables", "MetadataWrite"]
+__all__ = ["KeptTable", "MetadataTables", "MetadataWrite", "NotSpread"]
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +82,10 @@ class _Unwritten:
     kept_aside: set[MetadataFile] = field(default_factory=set)
     waiting: list[Callable[[], object]] = field(default_factory=list)
     new_groups: set[str] = field(default_factory=set)
+
+
+class NotSpread(Exception):
+    """A change is durable here, and a change of master may undo it. The text says what to do."""
 
 
 class MetadataTables:
@@ -216,7 +220,7 @@ class MetadataTables:
             done()
 
     async def written(self) -> None:
-        """Returns when everything changed so far is durable, and outlives a change of master."""
+        """Returns when everything changed so far is durable, and outlives a change of master. NotSpread."""
         is_written = asyncio.Event()
         self.when_written(is_written.set)
         await is_written.wait()

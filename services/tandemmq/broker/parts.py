@@ -12,7 +12,7 @@ import os
 import secrets
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -25,7 +25,7 @@ from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.leases import LeaseSource
 from tandemmq.broker.log_end import LogEndMark
 from tandemmq.broker.master.group_recovery import GroupRecovery
-from tandemmq.broker.metadata_tables import MetadataTables, MetadataWrite
+from tandemmq.broker.metadata_tables import MetadataTables, MetadataWrite, NotSpread
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.broker.put import PutAnswer, PutDone
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
@@ -429,10 +429,15 @@ class BrokerParts:
         if self.tables.spread is None:
             self.tables.when_written(done)
         else:
-            spreading = asyncio.get_running_loop().create_task(self.tables.written())
+            spreading = asyncio.get_running_loop().create_task(self._spread())
             self._spreading.add(spreading)
             spreading.add_done_callback(self._spreading.discard)
             spreading.add_done_callback(lambda _: done())
+
+    async def _spread(self) -> None:
+        # Nobody was told of it: who needs the topic makes it again.
+        with suppress(NotSpread):
+            await self.tables.written()
 
     def create_group(self, group: str, *, client_id: str) -> str | None:
         """Creates a consumer group because a client named it; or says why not."""

@@ -16,6 +16,7 @@ import structlog
 
 from tandemmq.broker.failover.authority import Authority, AuthorityUnavailable, Held, SwapLost
 from tandemmq.broker.master.role import FailoverSeat
+from tandemmq.broker.metadata_tables import NotSpread
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.core.clock import Clock
@@ -56,6 +57,9 @@ _LOOKS_PER_LEASE: Final = 6
 _HAND_OVER_LIMIT_S: Final = 3.0
 _POLL_S: Final = 0.005
 _CHANGES_MAX: Final = 16
+_SPREAD_LIMIT_MS: Final = 4_000
+"""Longer than a member that is gone stays in the set."""
+_SPREAD_PAUSE_S: Final = 0.1
 CLAIM_REASONS: Final = ("handed_over", "lease_over", "heard_group")
 _CLAIM_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -273,8 +277,11 @@ class Failover:
         return self._mastership
 
     def superseded(self, reason: str) -> None:
-        """Somebody follows another master: nothing is given until the record says what is."""
+        """Somebody follows a later master: nothing is given until the record says who it is. A record that names us
+        still is an old one."""
         log.warning("master_superseded", reason=reason)
+        if self._mastership is not None and self._mastership.epoch:
+            self._mastership.heard_of(self._mastership.epoch + 1)
         self._refuse(f"another master may have taken our place: {reason}")
         self.poke()
 
@@ -622,14 +629,26 @@ class Failover:
         return await self._host.role.copy_progress()
 
     async def spread(self) -> None:
-        """Has every member of the in-sync set copy the tables: a topic that an operator was told of must not go with
-        this master. One that cannot copy now is waited for no longer than its time limit."""
-        if self.acts and self._host.role.is_serving:
-            async with asyncio.TaskGroup() as tasks:
-                for member in self._member.required:
-                    tasks.create_task(self._have_copied(member))
+        """Has every member of the in-sync set copy the tables: what an operator is told of must not go with this
+        master. NotSpread: one that may be the next master has not, or this one may be master no more."""
+        if not self._host.role.is_serving or not self._host.role.is_master:
+            return  # A start: its tables come from the others.
+        deadline_ms = self._now_ms() + _SPREAD_LIMIT_MS
+        while not await self._is_spread():
+            if self._now_ms() >= deadline_ms:
+                raise NotSpread(
+                    "the change is on this broker, and not on all members of the in-sync set: a change of master might "
+                    "undo it; try again"
+                )
+            await asyncio.sleep(_SPREAD_PAUSE_S)
 
-    async def _have_copied(self, member: Replica) -> None:
+    async def _is_spread(self) -> bool:
+        async with asyncio.TaskGroup() as tasks:
+            copies = [tasks.create_task(self._have_copied(member)) for member in self._member.required]
+        # The lease says that nobody has claimed meanwhile without the change.
+        return all(copy.result() for copy in copies) and self.acts
+
+    async def _have_copied(self, member: Replica) -> bool:
         """Tables and leases. Before a hand-over: what was acknowledged in the last moments would come again."""
         endpoint = self._host.member_metadata(member.broker_id)
         try:
@@ -637,9 +656,10 @@ class Failover:
                 is_copied = endpoint is not None and await peer.copy_progress(self._host.identity)
         except PeerUnavailable as error:
             log.info("progress_not_copied", replica=endpoint, reason=str(error))
-            return
+            return False
         if not is_copied:
             log.info("progress_not_copied", replica=endpoint, reason="it does not follow us just now")
+        return is_copied
 
     async def _tell(self, successor: Replica) -> None:
         endpoint = self._host.member_metadata(successor.broker_id)

@@ -11,6 +11,7 @@ import structlog
 
 from tandemmq.broker.departure import Departure
 from tandemmq.broker.group_changes import GroupChanges, GroupProgressView, QueueStanding
+from tandemmq.broker.metadata_tables import NotSpread
 from tandemmq.broker.metrics import TurnLimit
 from tandemmq.broker.parts import BrokerParts
 from tandemmq.broker.report import BrokerReport
@@ -90,7 +91,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 perm=config.perm,
                 message_type=config.message_type,
             )
-        await self._tables.written()
+        await self._written(context)
         return pb.UpdateTopicResponse()
 
     async def DeleteTopic(  # noqa: N802
@@ -107,7 +108,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
         if self._topics.remove(request.topic, now_ms=self._clock.wall_ms()):
             self._tables.topics_edited()
             log.info("topic_deleted", by="operator", topic=request.topic)
-        await self._tables.written()
+        await self._written(context)
         return pb.DeleteTopicResponse()
 
     async def ListTopics(  # noqa: N802
@@ -156,7 +157,7 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
                 retry_max_times=config.retry_max_times,
                 enabled=config.consume_enable,
             )
-        await self._tables.written()
+        await self._written(context)
         return pb.UpdateSubscriptionGroupResponse()
 
     async def ListSubscriptionGroups(  # noqa: N802
@@ -245,6 +246,13 @@ class AdminServicer(broker_admin_service_pb2_grpc.BrokerAdminServiceServicer):
             message_type=topic.message_type,
             queues=extents,
         )
+
+    async def _written(self, context: _Context) -> None:
+        """Before anybody is told of a change."""
+        try:
+            await self._tables.written()
+        except NotSpread as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     async def _masters_only(self, context: _Context) -> None:
         if (refusal := self._parts.role.change_refusal) is not None:

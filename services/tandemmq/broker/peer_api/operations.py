@@ -12,6 +12,7 @@ import grpc
 from tandemmq.broker.client_api.sessions import ClientSession, ClientSessions
 from tandemmq.broker.group_changes import Edge, GroupChanges, InvalidOffsets, OffsetMove, ResetTarget, StoreTime
 from tandemmq.broker.kept_tails import KeptTails, TailUnknown
+from tandemmq.broker.metadata_tables import NotSpread
 from tandemmq.broker.metrics import TurnLimit
 from tandemmq.broker.queries.values import QueriesBusy, TopicUnknown
 from tandemmq.broker.runtime_settings import RuntimeSettings, SettingsRefused
@@ -116,7 +117,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _members_text(request.group, members))
         change = self._changes.removal_of if request.dry_run else self._changes.remove_group
         removal = change(request.group)
-        await self._changes.written()
+        await self._written(context)
         return pb.DeleteSubscriptionGroupResponse(
             existed=removal.existed, topics=removal.topics, inflight_count=removal.inflight_count
         )
@@ -146,7 +147,7 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
         await self._both_exist(request, context)
         if not request.dry_run:
             self._changes.move(request.group, request.topic, moves)
-            await self._changes.written()
+            await self._written(context)
         return pb.ResetOffsetsResponse(
             moves=[
                 pb.OffsetMove(
@@ -305,6 +306,13 @@ class BrokerOperationsServicer(broker_operations_service_pb2_grpc.BrokerOperatio
             await context.abort(grpc.StatusCode.NOT_FOUND, f"topic: this broker has no {request.topic}")
         if not self._changes.has_group(request.group):
             await context.abort(grpc.StatusCode.NOT_FOUND, f"group: this broker has no {request.group}")
+
+    async def _written(self, context: _Context) -> None:
+        """Before anybody is told of a change."""
+        try:
+            await self._changes.written()
+        except NotSpread as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     async def _masters_only(self, context: _Context) -> None:
         refusal = self._refusal()

@@ -134,6 +134,8 @@ class Mastership:
         self._version: str | None = None
         self._is_heard = False
         self._known_epoch = known_epoch
+        self._known_renewals = -1
+        """Of the record of `_known_epoch`; each write within an epoch raises it. -1: this process has not seen one."""
         self._seen_ms = 0
         """When this version was heard first."""
         self.epoch = 0
@@ -163,8 +165,19 @@ class Mastership:
                     self._renewed(sent_ms)
             self._open = []
         self._is_heard, self.record, self._version = True, record, version
-        if record is not None:
-            self._known_epoch = max(self._known_epoch, record.epoch)
+        if record is not None and not self._went_back(record):
+            self._known_epoch, self._known_renewals = record.epoch, record.renewals
+
+    def heard_of(self, epoch: int) -> None:
+        """Somebody has followed a master of `epoch`: an earlier record is an old one."""
+        if epoch > self._known_epoch:
+            self._known_epoch, self._known_renewals = epoch, -1
+
+    def _went_back(self, record: GroupRecord | None) -> bool:
+        """The authority was put back to an older state: it has less than was seen there."""
+        if record is None:
+            return self._known_epoch > 0
+        return (record.epoch, record.renewals) < (self._known_epoch, self._known_renewals)
 
     def sent(self, record: GroupRecord, *, now_ms: int) -> None:
         """A swap of the version that was heard last leaves now."""
@@ -236,9 +249,10 @@ class Mastership:
         record = self.record
         if not self._is_heard:
             return Hold("the authority has not said yet who is master")
-        if (0 if record is None else record.epoch) < self._known_epoch:
+        if self._went_back(record):
+            has = "no record" if record is None else f"renewal {record.renewals} of epoch {record.epoch}"
             return Hold(
-                f"the authority has epoch {0 if record is None else record.epoch}, and this broker has seen epoch "
+                f"the authority has {has}, and this broker knows of renewal {max(0, self._known_renewals)} of epoch "
                 f"{self._known_epoch}: it was put back to an older state",
                 is_alarm=True,
             )
@@ -292,6 +306,8 @@ class Mastership:
         if record is None or (record.epoch, record.nonce) != (self.epoch, self._nonce):
             who = "nobody" if record is None else f"broker {record.master.broker_id} in epoch {record.epoch}"
             return StepDown(f"the record names {who} as the master")
+        if self._went_back(record):
+            return StepDown("the authority was put back to an older state, or a later master is known")
         self._note_reached(record, acked, end_offset=end_offset, now_ms=now_ms)
         in_sync = self._next_set(record, acked, now_ms=now_ms)
         if in_sync == record.in_sync and now_ms - self._sent_ms < self.options.renew_ms:
