@@ -60,7 +60,7 @@ RETURN_LIMIT_MS: Final = 60_000
 while that a group without any memory looks for its members."""
 MASTERLESS_MS: Final = 20_000
 """So long an operator lets a group be without a master."""
-TABLES_WAIT_FOR_THE_SET: Final = False
+TABLES_WAIT_FOR_THE_SET: Final = True
 """Whether a topic or group is on the whole in-sync set before its creation is answered. The product does not wait: what
 a master creates that is cut off from its slaves, while its lease runs, is lost with the change of master."""
 FOR_EVER_US: Final = 1 << 62

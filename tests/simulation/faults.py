@@ -32,12 +32,8 @@ STOP_LIMIT_MS: Final = 30_000
 ROT_ATTEMPTS: Final = 5
 WITHIN_RECORD_LOOKS: Final = 2_000
 
-UNSURVIVED: Final[frozenset[str]] = frozenset({"put_back_authority"})
-"""Kinds of faults that come only when a run asks for them: the product does not survive them yet.
-
-A master that was cut off while others took over, and has not seen their epochs, believes an authority that was put back
-to its own.
-"""
+UNSURVIVED: Final[frozenset[str]] = frozenset()
+"""Kinds of faults that come only when a run asks for them: the product does not survive them yet. None now."""
 
 
 class FaultInjector:

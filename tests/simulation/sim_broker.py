@@ -30,7 +30,7 @@ from tandemmq.broker.failover.controller import Failover, HandOverRefused
 from tandemmq.broker.group_members import GroupMembers
 from tandemmq.broker.log_end import LogEndMark
 from tandemmq.broker.master.role import FailoverSeat, MasterRole
-from tandemmq.broker.metadata_tables import MetadataTables
+from tandemmq.broker.metadata_tables import MetadataTables, NotSpread
 from tandemmq.broker.parts import BrokerParts, Role
 from tandemmq.broker.peer_client import PeerClient
 from tandemmq.broker.put import DeliveryMeter, PutMeter
@@ -83,6 +83,7 @@ class _Parts:
             slave_options=settings.slave_options,
             flush_disk_type=settings.flush_disk_type,
             waits_for_slaves=settings.waits_for_slaves,
+            failover_authority="simulated",
             name_servers=(NAME_SERVER,),
             total_replicas=1 + settings.slave_count,
             master_recovery_timeout=settings.master_recovery_timeout_ms,
@@ -199,6 +200,7 @@ class SimBroker:
             peer=cast("Callable[[str], PeerClient]", SimPeerClient),
             now_ms=process.clock.monotonic_ms,
         )
+        self.parts.tables.spread = self.failover.spread
         self.parts.take_role(SlaveRole(self._roles_parts))
         self._door = SimDeliveryDoor(
             process=process,
@@ -490,13 +492,19 @@ class SimBroker:
         """The admin API's CreateTopic."""
         self._refuse_on_slave()
         self.tables.put_topic(TopicConfig(name, queue_count, queue_count))
-        await self.tables.written()
+        await self._written()
 
     async def create_group(self, name: str) -> None:
         """The admin API's CreateSubscriptionGroup."""
         self._refuse_on_slave()
         self.tables.put_group(SubscriptionGroupConfig(group_name=name))
-        await self.tables.written()
+        await self._written()
+
+    async def _written(self) -> None:
+        try:
+            await self.tables.written()
+        except NotSpread as error:
+            raise PeerUnavailable(str(error)) from error
 
     def _refuse_on_slave(self) -> None:
         if (reason := self.parts.role.change_refusal) is not None:

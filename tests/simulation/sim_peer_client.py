@@ -83,6 +83,12 @@ class SimPeerClient:
             timeout_ms=FAILOVER_TIMEOUT_MS,
         )
 
+    async def copy_progress(self, identity: BrokerIdentity) -> bool:
+        """CopyProgress."""
+        return await self._process.network.call(
+            self._process, self._host, REPLICAS, lambda peer: peer.copy_progress(), timeout_ms=FAILOVER_TIMEOUT_MS
+        )
+
     async def record_changed(self, identity: BrokerIdentity) -> None:
         """NoteRecordChange."""
         await self._process.network.call(

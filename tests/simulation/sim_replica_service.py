@@ -82,6 +82,9 @@ class ReplicaService(Protocol):
     async def record_changed(self) -> None:
         """NoteRecordChange."""
 
+    async def copy_progress(self) -> bool:
+        """CopyProgress."""
+
 
 REPLICAS: Final = ServiceKey[ReplicaService]("replica")
 
@@ -121,6 +124,9 @@ class SimReplicaService:
 
     async def withhold_claim(self, epoch: int, duration_ms: int) -> bool:
         return self._failover is not None and self._failover.withhold_claim(epoch, duration_ms)
+
+    async def copy_progress(self) -> bool:
+        return self._failover is not None and await self._failover.copy_progress()
 
     async def record_changed(self) -> None:
         if self._failover is not None:
