@@ -24,7 +24,7 @@ class LogComparison:
 def logged_message_ids(store: Path) -> set[str]:
     """Ids of all messages in a broker's CommitLog, running or not: every record is read and its checksum verified."""
     ids: set[str] = set()
-    for path in sorted((store / "commitlog").iterdir()):
+    for path in _log_files(store):
         data = path.read_bytes()
         position = 0
         while True:
@@ -51,8 +51,8 @@ def compare_logs(one: Path, other: Path, *, end_offset: int) -> LogComparison:
 def _read(store: Path, offset: int, length: int) -> bytes:
     """Bytes of the log from `offset`, joined over files; fewer where there is no file."""
     parts = []
-    files = {int(path.name): path for path in (store / "commitlog").iterdir()}
-    for start, path in sorted(files.items()):
+    for path in _log_files(store):
+        start = int(path.name)
         size = path.stat().st_size
         if start + size <= offset or start >= offset + length:
             continue
@@ -60,3 +60,8 @@ def _read(store: Path, offset: int, length: int) -> bytes:
             source.seek(max(0, offset - start))
             parts.append(source.read(min(length, offset + length - max(start, offset))))
     return b"".join(parts)
+
+
+def _log_files(store: Path) -> list[Path]:
+    """In the log's order. A file that is being made has another name until it is whole."""
+    return sorted(path for path in (store / "commitlog").iterdir() if path.name.isdigit())
