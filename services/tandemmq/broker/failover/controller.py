@@ -317,9 +317,10 @@ class Failover:
         )
         try:
             while not host.is_stopping:
+                # Before the look: a poke that comes while it lasts has another one follow at once.
+                self._poked.clear()
                 async with self._turn:
                     await self._tick()
-                self._poked.clear()
                 try:
                     async with asyncio.timeout(self._tick_s):
                         await self._poked.wait()
