@@ -128,8 +128,10 @@ class SlaveRole:
         """It does not start as a master."""
 
     async def copy_progress(self) -> bool:
-        """See `MetadataPull.copy_now`."""
-        return await self._metadata_pull.copy_now()
+        """See `MetadataPull.copy_now`. What was copied is on our disk when this returns."""
+        is_copied = await self._metadata_pull.copy_now()
+        await self._parts.tables.written()
+        return is_copied
 
     def flushed(self) -> None:
         """A slave that promises its disk reports now."""
