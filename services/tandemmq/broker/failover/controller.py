@@ -479,6 +479,8 @@ class Failover:
     async def _write(self, record: GroupRecord) -> None:
         """Renews, with another set perhaps. What it adds is waited for before anybody can read it."""
         member, before = self._member, self._member.record
+        if before is not None:
+            record = await self._without_those_who_lack_tables(record, before)
         if before is not None and record.in_sync != before.in_sync:
             log.warning(
                 "in_sync_set_changes",
@@ -500,6 +502,15 @@ class Failover:
         self._host.role.require()
         self._note_problem("")
         self._arm_fence()
+
+    async def _without_those_who_lack_tables(self, record: GroupRecord, before: GroupRecord) -> GroupRecord:
+        """Who joins has the log. Topics and groups that were confirmed while it was away it has to copy first; later
+        ones wait for it already."""
+        joining = sorted(record.in_sync - before.in_sync)
+        async with asyncio.TaskGroup() as tasks:
+            copies = [tasks.create_task(self._have_copied(replica)) for replica in joining]
+        lacking = {replica for replica, copy in zip(joining, copies, strict=True) if not copy.result()}
+        return replace(record, in_sync=record.in_sync - lacking) if lacking else record
 
     async def _ask_to_withhold(self) -> None:
         """The authority is away: whoever could claim promises not to, so that this master goes on."""
