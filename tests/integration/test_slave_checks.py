@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, cast
+from typing import Final
 
 import pytest
 
@@ -94,7 +94,9 @@ async def _followed(master: RawMaster, store: MessageStore) -> AsyncIterator[Fol
         clock=SystemClock(),
         options=SlaveOptions(),
         identity=BrokerIdentity("DefaultCluster", "broker-a", 1),
-        replica=cast(ReplicaIdentity, None),  # Nobody there asks for it.
+        replica=ReplicaIdentity(
+            SimulatedDisk(random.Random(0)), BrokerIdentity("DefaultCluster", "broker-a", 1), new_disk_id=str
+        ),
         metadata_endpoint=lambda: "",
         master=lambda: address,
         reports_flushed_only=False,
