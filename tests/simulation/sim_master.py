@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from simulation.ledger import Answer, Ledger
@@ -314,8 +314,8 @@ class SimMaster:
         if self._refusal is None:
             self._serve()
 
-    async def _fetch_metadata(self, endpoints: Sequence[str], is_behind: bool) -> None:
-        await fetch_metadata(endpoints, self.tables, self._delivery.storage, is_behind=is_behind)
+    async def _fetch_metadata(self, endpoints: Sequence[str], is_behind: bool, parted: Collection[str]) -> None:
+        await fetch_metadata(endpoints, self.tables, self._delivery.storage, is_behind=is_behind, parted=parted)
 
     def _recovering(self) -> str:
         if self.ready:

@@ -88,7 +88,7 @@ class GroupRecovery:
         recovery_timeout_ms: int,
         accepts_loss: bool,
         alone_with_store: Callable[[], AbstractAsyncContextManager[None]],
-        fetch_metadata: Callable[[Sequence[str], bool], Awaitable[None]],
+        fetch_metadata: Callable[[Sequence[str], bool, Collection[str]], Awaitable[None]],
         cut_progress: Callable[[], Awaitable[None]],
         damaged_tables: Callable[[], Mapping[str, str]] = dict,
         accept_damage: Callable[[], object] = lambda: None,
@@ -427,7 +427,8 @@ class GroupRecovery:
     async def _metadata_wait(self, start: MasterStart) -> Wait | None:
         """Takes tables and leases over from those that answered; what it has to wait for, if it cannot begin so."""
         try:
-            await self._fetch_metadata([answer.endpoint for answer in start.answers], self._was_behind)
+            parted = {answer.endpoint for answer in start.answers if answer.relation is Relation.PARTED}
+            await self._fetch_metadata([answer.endpoint for answer in start.answers], self._was_behind, parted)
         except PeerUnavailable as error:
             reason = f"a replica does not give its topics, groups and offsets: {error}"
             return Wait(reason, end_offset=self._store.end_offset)
@@ -528,18 +529,28 @@ def _answer_of(endpoint: str, theirs: PeerLog, extent: LogExtent, relation: Rela
 
 
 async def fetch_metadata(
-    endpoints: Sequence[str], tables: MetadataTables, leases: LeaseStorage, *, is_behind: bool
+    endpoints: Sequence[str],
+    tables: MetadataTables,
+    leases: LeaseStorage,
+    *,
+    is_behind: bool,
+    parted: Collection[str] = (),
 ) -> None:
-    """Takes over what the replicas know better than we do. PeerUnavailable: what is needed cannot be had yet."""
+    """Takes over what the replicas know better than we do. PeerUnavailable: what is needed cannot be had yet.
+
+    `parted` are those whose log differs from ours: what groups have consumed there may be of other messages.
+    """
     has_leases = False
     for endpoint in endpoints:
         try:
             async with PeerClient(endpoint) as peer:
-                await recover_metadata(peer, tables, leases)
+                await recover_metadata(peer, tables, leases, with_progress=endpoint not in parted)
         except PeerUnavailable as error:
             if is_behind or tables.damaged:
                 raise
             log.warning("metadata_not_compared", replica=endpoint, reason=str(error))
+        if endpoint in parted:
+            continue
         try:
             async with PeerClient(endpoint) as peer:
                 has_leases = has_leases or await recover_leases(peer, tables, leases, replace=is_behind)
@@ -547,7 +558,9 @@ async def fetch_metadata(
             log.warning("leases_not_fetched", replica=endpoint, reason=str(error), effect="messages come again")
 
 
-async def recover_metadata(peer: PeerClient, tables: MetadataTables, storage: LeaseStorage) -> list[str]:
+async def recover_metadata(
+    peer: PeerClient, tables: MetadataTables, storage: LeaseStorage, *, with_progress: bool = True
+) -> list[str]:
     """Fetches the tables of one replica into a starting master's, durably; one line for each entry that came of it.
     What operators did, and this disk does not know of, is done in its leases as well.
 
@@ -556,6 +569,8 @@ async def recover_metadata(peer: PeerClient, tables: MetadataTables, storage: Le
     """
     came: list[str] = []
     for file in tables.by_file:
+        if file is MetadataFile.CONSUMER_OFFSETS and not with_progress:
+            continue
         _, text = await peer.metadata_table(file, None, accept_copy=True)
         if text is None:
             log.warning("metadata_damaged_at_replica", table=file.value, replica=peer.endpoint)

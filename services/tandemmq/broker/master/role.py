@@ -8,7 +8,7 @@ that nobody confirmed in time, let the slaves have the end of the log, close.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 import structlog
@@ -174,8 +174,8 @@ class MasterRole:
         answers = await self._parts.links.group_memory()
         return {address: None if answer is None else answer.replicas for address, answer in answers.items()}
 
-    async def _fetch_metadata(self, endpoints: Sequence[str], is_behind: bool) -> None:
-        await fetch_metadata(endpoints, self._parts.tables, self.leases, is_behind=is_behind)
+    async def _fetch_metadata(self, endpoints: Sequence[str], is_behind: bool, parted: Collection[str]) -> None:
+        await fetch_metadata(endpoints, self._parts.tables, self.leases, is_behind=is_behind, parted=parted)
 
     # What it tells
 

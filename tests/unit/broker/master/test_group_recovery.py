@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import grpc
@@ -61,7 +61,7 @@ class _Start:
     async def _forget(self, disk_id: str) -> None:
         raise AssertionError(disk_id)
 
-    async def _fetch(self, endpoints: Sequence[str], is_behind: bool) -> None:
+    async def _fetch(self, endpoints: Sequence[str], is_behind: bool, parted: Collection[str]) -> None:
         waiting = self.recovery.waiting
         self.seen.append(None if waiting is None else waiting.reason)
         if (failure := next(self._failures, None)) is not None:
