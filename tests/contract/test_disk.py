@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
+from support.vanishing_files import let_vanish
 from tandemmq.broker import posix_disk
 from tandemmq.broker.posix_disk import PosixDisk, WholeSync
 from tandemmq.core.storage.disk import Disk, DiskError, DiskFull, SegmentSizeMismatch, StoreLocked
@@ -311,6 +312,15 @@ class TestPosixDisk:
         (tmp_path / f"{SEGMENT}.unfinished").write_bytes(b"half")
         assert [e.name for e in disk.list_folder("commitlog")] == ["x"]
         assert disk.map_segment(SEGMENT, 4096, create=True).view[0] == 0
+
+    def test_file_that_goes_while_its_folder_is_read_takes_no_other_with_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        disk = PosixDisk(tmp_path)
+        disk.write_file("commitlog/expired", b"1")
+        disk.write_file("commitlog/kept", b"2")
+        let_vanish(monkeypatch, tmp_path / "commitlog/expired")
+        assert [entry.name for entry in disk.list_folder("commitlog")] == ["kept"]
 
     def test_block_file_that_was_made_but_not_lengthened_counts_as_missing(self, tmp_path: Path) -> None:
         disk = PosixDisk(tmp_path)

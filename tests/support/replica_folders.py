@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from tandemmq.core.audit.replica_store import ReplicaFiles, ReplicaStore, StoreEntry, inspect_replica
@@ -20,8 +21,11 @@ class FolderFiles(ReplicaFiles):
         folder = self._root / path
         if not folder.is_dir():
             return []
-        found = sorted(folder.iterdir())
-        return [StoreEntry(entry.name, -1 if entry.is_dir() else entry.stat().st_size) for entry in found]
+        entries = []
+        for entry in sorted(folder.iterdir()):
+            with suppress(FileNotFoundError):  # A broker that runs replaces files meanwhile.
+                entries.append(StoreEntry(entry.name, -1 if entry.is_dir() else entry.stat().st_size))
+        return entries
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         self.reads += 1

@@ -141,7 +141,8 @@ class PosixDisk(Disk):
                     finished = [entry for entry in found if not entry.name.endswith(_UNFINISHED_SUFFIX)]
             except FileNotFoundError:
                 return []
-            return sorted(map(_folder_entry, finished), key=lambda entry: entry.name)
+            entries = [entry for found_one in finished if (entry := _folder_entry(found_one)) is not None]
+            return sorted(entries, key=lambda entry: entry.name)
 
     def map_segment(self, path: str, size: int, *, create: bool) -> MappedSegment:
         full_path = self.full_path(path)
@@ -580,10 +581,13 @@ def _disk_error(path: str, error: OSError, needed_in: tuple[str, int] | None = N
     return DiskFull(f"disk full: {path}: {error.strerror or error}{room}")
 
 
-def _folder_entry(entry: os.DirEntry[str]) -> FolderEntry:
+def _folder_entry(entry: os.DirEntry[str]) -> FolderEntry | None:
     if entry.is_dir():  # Known without a stat.
         return FolderEntry(name=entry.name, size=0, is_folder=True, modified_ms=0)
-    stat = entry.stat()
+    try:
+        stat = entry.stat()
+    except FileNotFoundError:  # Expired since the folder was read.
+        return None
     return FolderEntry(name=entry.name, size=stat.st_size, is_folder=False, modified_ms=stat.st_mtime_ns // 1_000_000)
 
 

@@ -304,7 +304,10 @@ class PosixFiles:
 
 
 def _entry(entry: os.DirEntry[str]) -> StoreEntry | None:
-    status = entry.stat(follow_symlinks=False)
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:  # Gone since the folder was read: its neighbours are there all the same.
+        return None
     if stat.S_ISDIR(status.st_mode):
         return StoreEntry(entry.name, -1)
     return StoreEntry(entry.name, status.st_size) if stat.S_ISREG(status.st_mode) else None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.vanishing_files import let_vanish
 from tandemmq.broker.audit.store_files import PathRefused, StoreFiles, commit_log_start, read_into
 from tandemmq.core.audit.replica_store import StoreEntry
 
@@ -30,6 +31,14 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "consumequeue/linked").symlink_to(tmp_path / "elsewhere")
     (tmp_path / f"elsewhere/0/{0:020d}").write_bytes(b"x")
     return tmp_path
+
+
+def test_file_that_goes_while_its_folder_is_read_takes_no_other_with_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / f"commitlog/{4096:020d}").write_bytes(b"expired")
+    let_vanish(monkeypatch, root / f"commitlog/{4096:020d}")
+    assert [entry.name for entry in StoreFiles(str(root)).list_folder("commitlog")] == [f"{0:020d}"]
 
 
 def read(root: Path, path: str, offset: int, length: int) -> bytes | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.vanishing_files import let_vanish
 from tandemmq.consistency.source_files.posix_files import (
     ArrowFiles,
     BufferPool,
@@ -74,6 +75,17 @@ def test_what_is_not_there_is_empty(files: ReplicaFiles) -> None:
 def test_folders_list_names_and_sizes(files: ReplicaFiles) -> None:
     assert files.list_folder("") == [StoreEntry("checkpoint", 5), StoreEntry("commitlog", -1)]
     assert files.list_folder("commitlog") == [StoreEntry("00000000000000000000", len(_CONTENT))]
+
+
+def test_file_that_goes_while_its_folder_is_read_takes_no_other_with_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "replica.json.unfinished").write_bytes(b"half")
+    let_vanish(monkeypatch, folder / "replica.json.unfinished")
+
+    listed = PosixFiles(str(folder)).list_folder("")
+
+    assert listed == [StoreEntry("checkpoint", 5), StoreEntry("commitlog", -1)]
 
 
 def test_links_are_neither_listed_nor_followed(folder: Path) -> None:
