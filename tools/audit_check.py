@@ -1,10 +1,11 @@
 """Proves the proof: damage of every kind is planted in real replicas, and the consistency job has to name each.
 
-    make audit-check                         # about four minutes: build/audit-check.json
+    make audit-check                         # about ten minutes: build/audit-check.json
+    make audit-check SEEDS=2000              # more of what chance draws
     python tools/audit_check.py --only flipped-body-bit --keep
 
-Four parts, on one cluster of real processes: a group of three replicas, one of them a slave that joined late, and a
-group whose master does not wait for its slave.
+Five parts, four of them on one cluster of real processes: a group of three replicas, one of them a slave that joined
+late, and a group whose master does not wait for its slave.
 
 1. Live: the quick tier through the brokers while clients send and consume, twice. Nothing may be found, and the second
    run may read no more than what is new.
@@ -13,7 +14,10 @@ group whose master does not wait for its slave.
    to the message; in the undamaged ones nothing may be found.
 3. Scrubbed: a run sees groups while they are sound; then bytes change, in a way no checksum covers or on all replicas
    alike. Only the digests of the earlier run can tell.
-4. Repaired: the first group runs again, two of its slaves' files are damaged under load, a deep run through the brokers
+4. Drawn: hypothesis draws damage and harmless differences: kind, side, place, number of replicas, and what earlier runs
+   saw. Each folder is judged by a whole run in this process, without Spark: found, named, decided rightly or left to a
+   person, and the plan copies from no damaged replica.
+5. Repaired: the first group runs again, two of its slaves' files are damaged under load, a deep run through the brokers
    finds it, `tandemmq repair` carries out the plan, and the next run finds nothing.
 
 Exit code 1 when a row does not hold. Everything is below build/audit-check and removed at the end but for the results
@@ -33,6 +37,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from hypothesis import HealthCheck, given, settings
 from rich.console import Console
 from rich.table import Table
 
@@ -40,10 +45,12 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from demo.report import Row, compared, write_rows
+from support.audit_stores import make_group
 from support.audit_traffic import TOPICS, BackgroundLoad, consume, send
 from support.cluster_processes import ProcessCluster, ServiceProcess, wait_until
 from support.consistency_job import JobRun, run_job
 from support.damaged_groups import GroupFolder, link_store
+from support.drawn_damage import HARMLESS, Drawn, drawn_cases, problem_of
 from support.planted_damage import Judgement, judge, plant
 from support.store_damage import DAMAGES
 from support.topic_admin import broker_status, create_topic
@@ -63,7 +70,8 @@ STORE: Final = {
 LIMIT_S: Final = 60.0
 # Twice flushConsumerOffsetInterval, and a moment for slow machines.
 OFFSETS_SETTLE_S: Final = 2.0
-DURATION_MAX_S: Final = 600
+DURATION_MAX_S: Final = 1_200
+SEEDS: Final = 500
 DAMAGES_MIN: Final = 14
 SCENE: Final = FOLDER / "scene"
 """Stores and groups: what is removed at the end."""
@@ -201,13 +209,13 @@ def step(text: str) -> Iterator[None]:
 
 def check_live(scene: Scene) -> list[Row]:
     """Two quick runs through the brokers under load: nothing is found, and the second reads what is new."""
-    settings = {"namesrvAddr": scene.namesrv_addr, "tier": "quick", "scrubBudgetBytes": "0", "secondLookPause": "6s"}
+    options = {"namesrvAddr": scene.namesrv_addr, "tier": "quick", "scrubBudgetBytes": "0", "secondLookPause": "6s"}
     results, log = FOLDER / "results-live", FOLDER / "logs" / "live.log"
     with BackgroundLoad(scene.endpoints, group="audit", seed=LOAD_SEED) as load:
         with step("live: the whole log through the brokers, under load"):
-            first = run_job(results, settings, log=log)
+            first = run_job(results, options, log=log)
         with step("live: what came since"):
-            second = run_job(results, settings, log=log)
+            second = run_job(results, options, log=log)
     new_bytes = sum(group.new_bytes * len(group.replicas) for group in second.summary.groups)
     allowed = sum(len(group.replicas) * 2 * EXTENT_BYTES for group in second.summary.groups) + METADATA_BYTES_MAX
     return [
@@ -301,13 +309,13 @@ def row_table(rows: Sequence[Row]) -> Table:
 def check_scrubbed(stores: list[Path]) -> list[Row]:
     """Changes no checksum covers, after a run has seen the bytes: the stored digests tell who changed."""
     groups, results, log = SCENE / "scrubbed", FOLDER / "results-scrubbed", FOLDER / "logs" / "scrubbed.log"
-    settings = {"path": str(groups), "tier": "quick"}
+    options = {"path": str(groups), "tier": "quick"}
     maker = GroupFolder(groups, stores, workshop=SCENE / "workshop-scrubbed")
     names = {"one-changed": 2, "all-changed": 3, "sound": 3}
     for name, replicas in names.items():
         maker.add(name, replicas=replicas)
     with step("scrubbed: everything is sound"):
-        before = run_job(results, settings, log=log)
+        before = run_job(results, options, log=log)
     for name in ("one-changed", "all-changed"):
         shutil.rmtree(groups / name)
     changed = record_near(stores[0], 0.4)
@@ -315,7 +323,7 @@ def check_scrubbed(stores: list[Path]) -> list[Row]:
     maker.add_changed("all-changed", lambda copies: change_born_time(copies, changed), replicas=3)
     with step("scrubbed: read again after a change"):
         # A window of a second: all that was verified is due again.
-        after = run_job(results, settings | {"scrubWindow": "1s"}, log=log)
+        after = run_job(results, options | {"scrubWindow": "1s"}, log=log)
     one, everywhere = after.findings_in("one-changed"), after.findings_in("all-changed")
     return [
         compared("scrubbed_findings_before", len(before.findings), "findings", "== 0"),
@@ -359,9 +367,35 @@ def change_born_time(stores: Sequence[Path], record: RecordFound) -> None:
             file.write((record.store_timestamp_ms - 86_400_000).to_bytes(8, "big"))
 
 
+def check_drawn(seeds: int) -> list[Row]:
+    """So many folders, drawn anew each time; those that were judged wrongly are printed with what draws them again."""
+    originals = make_group(SCENE / "drawn-originals")
+    counts = {"found": 0, "silent": 0}
+    problems: list[str] = []
+
+    @settings(max_examples=seeds, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(drawn=drawn_cases())
+    def judge_one(drawn: Drawn) -> None:
+        problem = problem_of(drawn, originals, SCENE / "drawn")
+        counts["silent" if drawn.kind in HARMLESS else "found"] += 1
+        if problem:
+            problems.append(problem)
+            console.print(f"[red]{drawn}[/]: {problem}", highlight=False)
+
+    with step(f"drawn: {seeds} folders"):
+        judge_one()
+    return [
+        compared("drawn_folders_damaged", counts["found"], "folders", ">= 1"),
+        compared("drawn_folders_sound", counts["silent"], "folders", ">= 1"),
+        compared("drawn_missed", sum(each.startswith(("missed", "not found")) for each in problems), "folders", "== 0"),
+        compared("drawn_false_alarms", sum(each.startswith("false") for each in problems), "folders", "== 0"),
+        compared("drawn_judged_wrongly", len(problems), "folders", "== 0"),
+    ]
+
+
 def check_repaired(scene: Scene) -> list[Row]:
     """Damage below running brokers is found through them, repaired by them, and gone."""
-    settings = {
+    options = {
         "namesrvAddr": scene.namesrv_addr,
         "groups": "broker-a",
         "tier": "deep",
@@ -373,11 +407,11 @@ def check_repaired(scene: Scene) -> list[Row]:
         flip_body(scene.store("broker-a-1"), record_near(scene.store("broker-a-1"), 0.0))
         change_queue_entry(scene.store("broker-a-2"), record_near(scene.store("broker-a-2"), 0.0))
         with step("repaired: two slaves damaged while they run"):
-            before = run_job(results, settings, log=logs / "repaired.log")
+            before = run_job(results, options, log=logs / "repaired.log")
         with step("repaired: tandemmq repair"):
             code = repair(before.folder / "repair-plan.json", scene.namesrv_addr, log=logs / "repair.log")
         with step("repaired: once more"):
-            after = run_job(results, settings, log=logs / "repaired.log")
+            after = run_job(results, options, log=logs / "repaired.log")
     found = {(finding.kind, finding.broker_id) for finding in before.findings}
     return [
         holds(
@@ -424,12 +458,13 @@ def holds(name: str, value: bool) -> Row:
 
 
 def main() -> int:
-    """Plays the three parts and writes the report."""
+    """Plays the parts and writes the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--only", action="append", default=[], metavar="DAMAGE", help="plant only this; may be repeated"
     )
     parser.add_argument("--keep", action="store_true", help=f"leave the stores in {SCENE}")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="folders that chance draws; 0: none")
     arguments = parser.parse_args()
     if unknown := set(arguments.only) - set(DAMAGES):
         parser.error(f"no such damage: {', '.join(sorted(unknown))}; there are {', '.join(DAMAGES)}")
@@ -437,7 +472,8 @@ def main() -> int:
     shutil.rmtree(FOLDER, ignore_errors=True)
     SCENE.mkdir(parents=True)
     try:
-        rows = play(arguments.only)
+        rows = check_drawn(arguments.seeds) if arguments.seeds else []
+        rows += play(arguments.only)
     finally:
         if not arguments.keep:
             shutil.rmtree(SCENE, ignore_errors=True)

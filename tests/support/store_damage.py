@@ -22,6 +22,8 @@ from tandemmq.core.audit.findings import FindingKind
 from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_columns import RecordName, read_name
 from tandemmq.core.audit.replica_store import ReplicaStore
+from tandemmq.core.delivery.journal import LeaseReplay
+from tandemmq.core.message.record import SCHEDULE_TOPIC
 from tandemmq.core.message.record_layout import CRC_MASK
 from tandemmq.core.metadata.metadata_store import MetadataFile, read_java_json, write_java_json
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, GroupOffset
@@ -52,10 +54,17 @@ class Expected:
     """Kinds that may be found besides, on the same replica."""
     everywhere: bool = False
     """All replicas are damaged alike: only a deep run finds it, or one that remembers."""
-    undecided_with_two: bool = False
-    """With two replicas nobody may be able to tell which is right, unless an earlier run took digests."""
+    undecidable: bool = False
+    """Nobody may be able to tell which is right, however many are alike, unless an earlier run took digests."""
     benign: bool = False
     """Bytes differ, and it harms nobody."""
+    also: frozenset[int] = frozenset()
+    """Further replicas that are damaged alike."""
+
+    @property
+    def victims(self) -> frozenset[int]:
+        """Replicas that may be named."""
+        return self.also if self.broker_id is None else self.also | {self.broker_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +194,7 @@ def _flip_field(position: int) -> Callable[[Sequence[Path], random.Random], Expe
         victim = _any(folders, chance)
         record = victim.choose(chance)
         victim.flip_bit(record.start_offset + position, 1)
-        return victim.expected(FindingKind.FIELD_DIFFERS, records=[record], undecided_with_two=True)
+        return victim.expected(FindingKind.FIELD_DIFFERS, records=[record], undecidable=True)
 
     return apply
 
@@ -201,7 +210,7 @@ def _flip_properties(folders: Sequence[Path], chance: random.Random) -> Expected
     return victim.expected(
         FindingKind.FIELD_DIFFERS,
         records=[record],
-        undecided_with_two=True,
+        undecidable=True,
         consequences=frozenset({FindingKind.INDEX_ENTRY_WRONG}),
     )
 
@@ -515,7 +524,294 @@ def _body_rewritten(folders: Sequence[Path], chance: random.Random) -> Expected:
     body = bytes(byte ^ 0x20 for byte in victim.read(record.start_offset + victim.body_start(record), size))
     victim.write(record.start_offset + victim.body_start(record), body)
     victim.write(record.start_offset + 8, (zlib.crc32(body) & CRC_MASK).to_bytes(4, "big"))
-    return victim.expected(FindingKind.FIELD_DIFFERS, records=[record], undecided_with_two=True)
+    return victim.expected(FindingKind.FIELD_DIFFERS, records=[record], undecidable=True)
+
+
+# Files that are gone, and what lies where nothing should
+
+
+def _remove(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.exists():
+            path.unlink()
+
+
+def _lose_log(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _any(folders, chance)
+    lost = [victim.records[0], victim.records[-1]]
+    _remove(victim.folder, "commitlog", *(("consumequeue", "index") if chance.random() < 0.5 else ()))
+    return victim.expected(FindingKind.SEGMENT_MISSING, records=lost)
+
+
+def _lose_newest_files(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """All files but the first; the ConsumeQueues still know what was in them."""
+    victim = _any(folders, chance)
+    # Not the one that is made ahead and holds nothing.
+    newest = victim.records[-1].start_offset
+    segments = [path for path in sorted((victim.folder / "commitlog").iterdir()) if int(path.name) <= newest]
+    kept = chance.randrange(1, len(segments))
+    lost = [record for record in victim.records if record.start_offset >= int(segments[kept].name)]
+    for path in segments[kept:]:
+        path.unlink()
+    kinds = (FindingKind.SEGMENT_MISSING, FindingKind.TAIL_MISSING, FindingKind.ON_FEWER_REPLICAS)
+    return victim.expected(*kinds, records=[lost[0], lost[-1]] if lost else [])
+
+
+def _lose_newest_files_and_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """A slave that knows nothing of what it lost."""
+    victim = _slave(folders, chance)
+    segments = sorted((victim.folder / "commitlog").iterdir())
+    lost = [record for record in victim.records if record.start_offset >= int(segments[1].name)]
+    for path in segments[1:]:
+        path.unlink()
+    _remove(victim.folder, "consumequeue", "index")
+    return victim.expected(
+        FindingKind.ON_FEWER_REPLICAS,
+        FindingKind.TAIL_MISSING,
+        records=[lost[0], lost[-1]],
+        consequences=frozenset({FindingKind.QUEUE_ENTRY_MISSING, FindingKind.INDEX_ENTRY_MISSING}),
+    )
+
+
+def _lose_oldest_file(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _slave(folders, chance)
+    path = min((victim.folder / "commitlog").iterdir())
+    end = int(path.name) + victim.store.facts.segment_bytes
+    lost = [record for record in victim.records if record.start_offset < end]
+    path.unlink()
+    return victim.expected(FindingKind.SEGMENT_MISSING, records=[lost[0], lost[-1]])
+
+
+def _lose_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _any(folders, chance)
+    record = _queue_entry(victim, chance)[0]
+    depth = chance.randrange(3)
+    _remove(victim.folder, "/".join(("consumequeue", record.topic, str(record.queue_id))[: depth + 1]))
+    return Expected(kinds=frozenset({FindingKind.QUEUE_ENTRY_MISSING}), broker_id=victim.broker_id)
+
+
+def _lose_index(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _any(folders, chance)
+    files = sorted((victim.folder / "index").iterdir())
+    _remove(victim.folder, "index" if chance.random() < 0.4 else f"index/{chance.choice(files).name}")
+    return Expected(kinds=frozenset({FindingKind.INDEX_ENTRY_MISSING}), broker_id=victim.broker_id)
+
+
+def _entry_behind_end(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _any(folders, chance)
+    record, _, _ = _queue_entry(victim, chance)
+    _, room_end = victim.store.queue_bounds(record.topic, record.queue_id)
+    end = max(
+        own.queue_offset for own in victim.records if (own.topic, own.queue_id) == (record.topic, record.queue_id)
+    )
+    if end + 1 >= room_end:
+        return _entry_behind_end(folders, chance)
+    place = end + 1 + (chance.randrange(room_end - end - 1) if chance.random() < 0.5 else 0)
+    path = victim.store.queue_file(record.topic, record.queue_id, place)
+    assert path is not None, "it has files"
+    held = victim.store.read_queue(record.topic, record.queue_id, record.queue_offset, 1)
+    write_at(victim.folder / path, place * _ENTRY_BYTES - int(path.rpartition("/")[2]), held)
+    return Expected(kinds=frozenset({FindingKind.QUEUE_ENTRY_EXTRA}), broker_id=victim.broker_id, topic=record.topic)
+
+
+def _stray_queue(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _any(folders, chance)
+    record, path, _ = _queue_entry(victim, chance)
+    source, name = (path.parent, f"{record.topic}/97") if chance.random() < 0.5 else (path.parents[1], "nobody")
+    shutil.copytree(source, victim.folder / "consumequeue" / name)
+    return Expected(kinds=frozenset({FindingKind.QUEUE_ENTRY_EXTRA}), broker_id=victim.broker_id)
+
+
+def _tags_code_of_nothing(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """As if it were an address into consumequeue_ext."""
+    victim = _any(folders, chance)
+    record, path, position = _queue_entry(victim, chance)
+    held = path.read_bytes()[position + 12]
+    write_at(path, position + 12, bytes((0x80 | held & 0x7F,)) + chance.randbytes(3))
+    return victim.expected(FindingKind.QUEUE_ENTRY_WRONG, records=[record])
+
+
+def _overwrite_queue(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _any(folders, chance)
+    record, path, position = _queue_entry(victim, chance)
+    size = min(chance.randrange(40, 4000), path.stat().st_size - position)
+    write_at(path, position, chance.randbytes(size))
+    return Expected(
+        kinds=frozenset(
+            {FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING, FindingKind.QUEUE_ENTRY_EXTRA}
+        ),
+        broker_id=victim.broker_id,
+        topic=record.topic,
+    )
+
+
+def _overwrite_index(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _any(folders, chance)
+    _, path, position = _index_entry(victim, chance)
+    # Whole entries that are in use: behind the last one nothing means anything.
+    count = min(chance.randrange(2, 60), (_index_end(path) - position) // _ENTRY_BYTES)
+    size = max(1, count) * _ENTRY_BYTES
+    write_at(path, position, bytes(size) if chance.random() < 0.5 else chance.randbytes(size))
+    return Expected(
+        kinds=frozenset({FindingKind.INDEX_ENTRY_WRONG, FindingKind.INDEX_ENTRY_MISSING}), broker_id=victim.broker_id
+    )
+
+
+def _index_end(path: Path) -> int:
+    """Where the entries of an IndexFile end."""
+    data = path.read_bytes()
+    slots, rest = divmod(len(data) - 40, _SLOT_WITH_ENTRIES_BYTES)
+    first = slots * 4 + _ENTRY_BYTES if rest == 0 else _first_entry(data[40:], begin=data[16:24])
+    return 40 + first + (int.from_bytes(data[36:40], "big") - 1) * _ENTRY_BYTES
+
+
+def _zero_index_slots(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _any(folders, chance)
+    path = victim.folder / "index" / victim.store.index_files()[0].name
+    data = path.read_bytes()
+    used = next(at for at in range(40, len(data), 4) if any(data[at : at + 4]))
+    write_at(path, used, bytes(chance.randrange(1, 200) * 4))
+    return Expected(kinds=frozenset({FindingKind.INDEX_ENTRY_WRONG}), broker_id=victim.broker_id)
+
+
+def _overwrite_log(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _any(folders, chance)
+    record = victim.choose(chance)
+    size = min(chance.randrange(2_000, 60_000), victim.records[-1].start_offset - record.start_offset)
+    size = min(size, victim.store.segment_end(record.start_offset) - record.start_offset)
+    # Zeros up to the end of what was written are a lost tail, if nothing is behind them.
+    victim.write(record.start_offset, chance.randbytes(max(size, 200)))
+    return victim.expected(FindingKind.TORN, records=[record])
+
+
+def _swap_files(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _any(folders, chance)
+    first, second = sorted((victim.folder / "commitlog").iterdir())[:2]
+    aside = first.with_name("aside")
+    first.rename(aside)
+    second.rename(first)
+    aside.rename(second)
+    kinds = (FindingKind.RECORDS_SHIFTED, FindingKind.RECORDS_SWAPPED, FindingKind.RECORD_MISSING, FindingKind.TORN)
+    return Expected(kinds=frozenset(kinds), broker_id=victim.broker_id)
+
+
+def _rewrite_alike(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Another body with its right checksum, on all replicas but one."""
+    right = chance.randrange(len(folders))
+    victims = [_Victim(folders, broker_id) for broker_id in range(len(folders)) if broker_id != right]
+    record = victims[0].choose(chance)
+    for victim in victims:
+        size = victim.body_bytes(record)
+        body = bytes(byte ^ 0x20 for byte in victim.read(record.start_offset + victim.body_start(record), size))
+        victim.write(record.start_offset + victim.body_start(record), body)
+        victim.write(record.start_offset + 8, (zlib.crc32(body) & CRC_MASK).to_bytes(4, "big"))
+    return Expected(
+        kinds=frozenset({FindingKind.FIELD_DIFFERS}),
+        message_ids=(record.message_id,),
+        ranges=((record.start_offset, record.end_offset),),
+        topic=record.topic,
+        undecidable=True,
+        also=frozenset(victim.broker_id for victim in victims),
+    )
+
+
+# What metadata and the checkpoint say of a log that is whole
+
+
+def _change_everywhere(folders: Sequence[Path], file: MetadataFile, change: Callable[[str], str]) -> None:
+    for folder in folders:
+        path = folder / "config" / file.value
+        before = path.read_text()
+        _rewrite(path, change(before))
+        assert path.read_text() != before, f"{file.value} has changed"
+
+
+def _records_without_topic(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _Victim(folders, 0)
+    topic = _queue_entry(victim, chance)[0].topic
+    _change_everywhere(folders, MetadataFile.TOPICS, lambda text: text.replace(f'"{topic}"', '"another"'))
+    return Expected(kinds=frozenset({FindingKind.TOPIC_MISSING}), topic=topic, everywhere=True)
+
+
+def _too_few_queues(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _Victim(folders, 0)
+    topic = chance.choice(sorted({own.topic for own in victim.records if own.queue_id and own.queue_id < 8}))
+    if topic == SCHEDULE_TOPIC:
+        return _too_few_queues(folders, chance)
+
+    def change(text: str) -> str:
+        fields = read_java_json(text)
+        topics = fields.raw("topicConfigTable")
+        topics[topic] |= {"readQueueNums": 1, "writeQueueNums": 1}  # type: ignore[operator]  # it is an object
+        return write_java_json({"dataVersion": fields.raw("dataVersion"), "topicConfigTable": topics})
+
+    _change_everywhere(folders, MetadataFile.TOPICS, change)
+    return Expected(kinds=frozenset({FindingKind.TOPIC_DIFFERS}), topic=topic, everywhere=True)
+
+
+def _offset_beyond_end(folders: Sequence[Path], chance: random.Random) -> Expected:
+    table = ConsumerOffsetTable()
+    table.load_json((folders[0] / "config" / MetadataFile.CONSUMER_OFFSETS.value).read_text())
+    held = {(own.topic, own.queue_id) for own in _Victim(folders, 0).records}
+    moved = chance.choice([own for own in table if (own.topic, own.queue_id) in held])
+
+    def change(text: str) -> str:
+        fields = read_java_json(text)
+        offsets = {name: fields.object("offsetTable").offsets(name) for name in fields.object("offsetTable")}
+        offsets[f"{moved.topic}@{moved.group}"][moved.queue_id] = 1_000_000 + moved.offset
+        return write_java_json({"dataVersion": fields.raw("dataVersion"), "offsetTable": offsets})
+
+    _change_everywhere(folders, MetadataFile.CONSUMER_OFFSETS, change)
+    return Expected(kinds=frozenset({FindingKind.OFFSET_BEYOND_END}), topic=moved.topic, everywhere=True)
+
+
+def _impossible_checkpoint(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _any(folders, chance)
+    path = victim.folder / "checkpoint"
+    match chance.randrange(4):
+        case 0:
+            path.unlink()
+        case 1:
+            path.write_bytes(path.read_bytes()[: chance.randrange(4096)])
+        case 2:
+            # A time, hours later than any message.
+            later_ms = victim.records[-1].store_timestamp_ms + 10 * 3_600_000
+            write_at(path, 8 * chance.randrange(3), later_ms.to_bytes(8, "big"))
+        case _:
+            write_at(path, 8 * chance.randrange(3, 6), (victim.store.facts.end_offset + 1).to_bytes(8, "big"))
+    return Expected(kinds=frozenset({FindingKind.CHECKPOINT_IMPOSSIBLE}), broker_id=victim.broker_id)
+
+
+def _empty_table(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _slave(folders, chance)
+    path = _metadata(victim, MetadataFile.TOPICS)
+    _rewrite(path, '{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},"topicConfigTable":{}}')
+    return Expected(kinds=frozenset({FindingKind.TOPIC_MISSING}), broker_id=victim.broker_id)
+
+
+def _lose_table(folders: Sequence[Path], chance: random.Random) -> Expected:
+    victim = _any(folders, chance)
+    file = chance.choice([MetadataFile.TOPICS, MetadataFile.SUBSCRIPTION_GROUPS, MetadataFile.CONSUMER_OFFSETS])
+    _remove(victim.folder, f"config/{file.value}", f"config/{file.value}.bak")
+    return Expected(kinds=frozenset({FindingKind.METADATA_UNREADABLE}), broker_id=victim.broker_id)
+
+
+def _lose_leases(folders: Sequence[Path], chance: random.Random) -> Expected:
+    """Both files, or one of them, or the end of one."""
+    for folder in folders:
+        # Stores of tests have none: as brokers leave them when nothing was received.
+        if not any((folder / "config").glob("leases-*")):
+            snapshot = LeaseReplay.of_files(b"", b"").to_snapshot()
+            for name, content in (("snapshot", snapshot), ("journal", b"")):
+                (folder / "config" / f"leases-0000000007.{name}").write_bytes(content)
+    broker_id = chance.randrange(len(folders))
+    files = sorted((folders[broker_id] / "config").glob("leases-*"))
+    for path in files if chance.random() < 0.5 else [chance.choice(files)]:
+        path.unlink()
+    return Expected(kinds=frozenset({FindingKind.LEASES_MISSING}), broker_id=broker_id)
 
 
 DAMAGES: Final[dict[str, Damage]] = {
@@ -550,6 +846,28 @@ DAMAGES: Final[dict[str, Damage]] = {
         Damage("other-topic", "a slave has another number of queues of a topic", _other_topic),
         Damage("missing-group", "a slave does not know a consumer group", _missing_group),
         Damage("other-group", "a slave retries a consumer group less often", _other_group),
+        Damage("lost-log", "a replica has no CommitLog at all", _lose_log),
+        Damage("lost-newest-files", "the last CommitLog files are gone", _lose_newest_files),
+        Damage("nearly-empty", "one CommitLog file is left, and no queues", _lose_newest_files_and_queues),
+        Damage("lost-oldest-file", "a slave's first CommitLog file is gone, its master's is not", _lose_oldest_file),
+        Damage("lost-queues", "consumequeue, a topic or a queue in it is gone", _lose_queues),
+        Damage("lost-index", "index or a file in it is gone", _lose_index),
+        Damage("entry-behind-end", "an entry behind the end of a ConsumeQueue", _entry_behind_end),
+        Damage("stray-queue", "a ConsumeQueue that the log has nothing of", _stray_queue),
+        Damage("tags-code-of-nothing", "a tags code that leads into no consumequeue_ext", _tags_code_of_nothing),
+        Damage("overwritten-queue", "a part of a ConsumeQueue file is something else", _overwrite_queue),
+        Damage("overwritten-index", "entries of an IndexFile are something else", _overwrite_index),
+        Damage("zeroed-slots", "slots of an IndexFile are zero", _zero_index_slots),
+        Damage("overwritten-log", "kilobytes of the log are something else", _overwrite_log),
+        Damage("swapped-files", "two CommitLog files have each other's name", _swap_files),
+        Damage("rewritten-alike", "all replicas but one were rewritten alike", _rewrite_alike),
+        Damage("records-without-topic", "no replica knows a topic that has messages", _records_without_topic),
+        Damage("too-few-queues", "a topic has fewer queues than the log", _too_few_queues),
+        Damage("offset-beyond-end", "a group's offset is beyond the end of the queue", _offset_beyond_end),
+        Damage("impossible-checkpoint", "the checkpoint says what cannot be", _impossible_checkpoint),
+        Damage("empty-table", "a slave's topics.json holds nothing", _empty_table),
+        Damage("lost-table", "a replica lacks a metadata file", _lose_table),
+        Damage("lost-leases", "files of leases are gone", _lose_leases),
         Damage("torn-metadata", "half of a slave's topics.json is missing", _torn_metadata),
     )
 }

@@ -131,6 +131,7 @@ def _options(settings: ConsistencySettings) -> AuditOptions:
         scrub=ScrubOptions(settings.scrub_window, settings.scrub_budget_bytes),
         second_look_pause_s=settings.second_look_pause,
         forget_replicas_after_s=settings.forget_replicas_after,
+        file_reserved_ms=settings.file_reserved_time * 3_600_000,
     )
 
 
@@ -214,6 +215,7 @@ FINDINGS_SCHEMA: Final = pa.schema(
         ("messages", pa.int64()),
         ("last_message_id", pa.string()),
         ("file", pa.string()),
+        ("end_queue_offset", pa.int64()),
     ]
 )
 _RUN_COLUMNS: Final = (

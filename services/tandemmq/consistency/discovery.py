@@ -13,6 +13,8 @@ from tandemmq.consistency.source_files.posix_files import SourceKind, SourceSpec
 __all__ = ["Discovery", "discover", "replicas_in_folders"]
 
 _STORE_MARK: Final = "commitlog"
+_STORE_MARKS: Final = (_STORE_MARK, "consumequeue", "config", "index", "checkpoint", "replica.json", "abort")
+"""A store that lost its log is one all the same."""
 _UNNAMED_GROUP: Final = "store"
 
 
@@ -64,13 +66,15 @@ def replicas_in_folders(folders: Sequence[Path]) -> Discovery:
     single: list[Path] = []
     for folder in (folder.absolute() for folder in folders):
         configured = [config for path in sorted(folder.glob("conf/*.properties")) if (config := _broker_config(path))]
-        if (folder / _STORE_MARK).is_dir():
+        if _is_store(folder):
             single.append(folder)
         elif configured:
             clusters |= {config.cluster for config in configured}
             specs += [_folder_spec(config.group, config.broker_id, folder / config.store) for config in configured]
         elif found := _stores_by_group(folder):
             specs += found
+        elif len(folders) > 1 and folder.is_dir() and not any(folder.iterdir()):
+            single.append(folder)  # An empty disk: the others say what should be on it.
         else:
             raise NothingFound(
                 f"{folder} holds no store (a folder with {_STORE_MARK}/), no <group>/<brokerId>/ with one, and no "
@@ -105,8 +109,14 @@ def _broker_config(path: Path) -> _BrokerConfig | None:
 
 
 def _stores_by_group(folder: Path) -> list[SourceSpec]:
-    found = [path.parent for path in sorted(folder.glob(f"*/*/{_STORE_MARK}")) if path.parent.name.isdecimal()]
-    return [_folder_spec(path.parent.name, int(path.name), path) for path in found]
+    """Where one replica of a group has a store, its neighbours are replicas too, whatever is left of them."""
+    found = [path for path in sorted(folder.glob("*/*")) if path.name.isdecimal() and path.is_dir()]
+    groups = {path.parent for path in found if _is_store(path)}
+    return [_folder_spec(path.parent.name, int(path.name), path) for path in found if path.parent in groups]
+
+
+def _is_store(folder: Path) -> bool:
+    return (folder / _STORE_MARK).is_dir() or sum((folder / mark).exists() for mark in _STORE_MARKS) > 1
 
 
 def _named_alike(stores: Sequence[Path]) -> list[SourceSpec]:

@@ -181,10 +181,11 @@ class ExtentReading:
                 count = self._judge_extents(piece, digests, self._earlier, is_final=True)
                 self.equal_at_second_look += count - (len(self.differing) + len(self.changed) - before)
 
-    def earlier_of(self, log_range: LogRange) -> tuple[tuple[int, str], ...]:
-        """Start and digest in hex of each suspect extent in a range that an earlier run saw equal everywhere."""
+    def earlier_of(self, log_range: LogRange) -> tuple[tuple[int, int, str], ...]:
+        """Start, end and digest in hex of what an earlier run saw equal everywhere, of each suspect extent in a range:
+        of the whole extent, or of the first part of one that it saw begin."""
         return tuple(
-            (start, digest.hex())
+            (start, end, digest.hex())
             for (start, end), digest in sorted(self._earlier.items())
             if log_range.start_offset <= start and end <= log_range.end_offset
         )
@@ -261,8 +262,7 @@ class ExtentReading:
                 self.table.add(extent, values.pop(), broker_id=None, verified_at=self._verified_at)
                 continue
             (self.differing if len(values) != 1 or b"" in values else self.changed).append(extent)
-            if before is not None:
-                self._earlier[extent] = before
+            self._earlier |= _seen_before(extent, earlier)
             if is_final:
                 for broker_id, digest in found.items():
                     if digest:
@@ -272,6 +272,13 @@ class ExtentReading:
     def _split(self, digests: _PieceDigests) -> Iterator[bytes]:
         joined = digests.joined
         return (joined[start : start + self._width] for start in range(0, len(joined), self._width))
+
+
+def _seen_before(extent: LogRange, earlier: Mapping[tuple[int, int], bytes]) -> dict[tuple[int, int], bytes]:
+    """The digest of an extent, or of the longest first part of it."""
+    known = [place for place in earlier if place[0] == extent.start_offset and place[1] <= extent.end_offset]
+    longest = max(known, default=None)
+    return {} if longest is None else {longest: earlier[longest]}
 
 
 def _is_asked_alone(replica: Replica) -> bool:

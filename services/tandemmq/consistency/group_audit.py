@@ -34,10 +34,11 @@ from tandemmq.consistency.planning import (
 from tandemmq.consistency.progress import Progress
 from tandemmq.consistency.source_files.posix_files import SourceSpec
 from tandemmq.consistency.spark_session import TaskRunner
-from tandemmq.consistency.tasks import CheckTask, CompareTask, DescribeTask, Replica, TailTask
+from tandemmq.consistency.tasks import BoundsTask, CheckTask, CompareTask, DerivedTask, DescribeTask, NameTask, Replica
+from tandemmq.core.audit.causes import one_for_each_cause
 from tandemmq.core.audit.comparison import without_repeats
-from tandemmq.core.audit.findings import Finding, FindingKind, Severity, Verdict
-from tandemmq.core.audit.log_walk import common_range
+from tandemmq.core.audit.equality import SeenReplica, common_range, is_empty, layers
+from tandemmq.core.audit.findings import Finding, FindingKind, Severity, Verdict, is_of_deep_runs
 from tandemmq.core.audit.metadata_comparison import compare_metadata
 from tandemmq.core.audit.queue_check import QueueSpan, seam_gaps
 from tandemmq.core.audit.replica_store import ReplicaFacts
@@ -65,7 +66,7 @@ def collate(compared: Iterable[Finding], checked: Iterable[Finding], *, broker_i
     """
     known = _joined(_without_doubles(compared))
     rest = without_repeats(known, _without_doubles(checked))[len(known) :]
-    return sorted([*known, *_shared_once(_joined(rest), broker_ids)], key=by_weight)
+    return sorted(one_for_each_cause([*known, *_shared_once(_joined(rest), broker_ids)]), key=by_weight)
 
 
 def by_weight(finding: Finding) -> tuple[int, str, int, int, str]:
@@ -163,6 +164,7 @@ class AuditOptions:
     scrub: ScrubOptions
     second_look_pause_s: float
     forget_replicas_after_s: float
+    file_reserved_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,17 +233,34 @@ class GroupAudit:
             )
         memory = self._remembered()
         self._note_who_is_absent(memory, replicas)
-        self._common = common_range(replica.facts for replica in replicas.values())
+        holding = {broker_id: replica for broker_id, replica in replicas.items() if not is_empty(replica.facts)}
+        self._common = common_range(replica.facts for replica in holding.values())
         plan = plan_ranges(
             self._options.tier,
             self._common,
             memory,
-            memory.watermark(replicas),
+            memory.watermark(holding),
             scrub=self._options.scrub,
             now_s=self._now.timestamp(),
         )
-        self._progress.planned(total_bytes(plan.ranges) * len(replicas) * (2 if self._is_deep else 1))
-        reading = ExtentReading(
+        self._progress.planned(total_bytes(plan.ranges) * len(holding) * (2 if self._is_deep else 1))
+        reading = self._reading(holding, memory)
+        if not reading.read(plan.ranges, is_over=self._is_over):
+            self._problems.append("the deadline came first; the next run goes on from here")
+        compared = [*self._bounds(replicas, memory), *self._compare(reading, replicas)]
+        compared += self._compare_between_some(holding, memory)
+        checked = self._check_all(described, compared) if self._is_deep else []
+        compared += self._compare_metadata(described)
+        findings = _with_sources(collate(compared, checked, broker_ids=frozenset(replicas)), holding)
+        if memory.deep_findings and not self._is_deep:
+            self._notes.append(
+                f"{self._group}: the deep run {memory.deep_run_id} had {memory.deep_findings} findings of kinds that "
+                "a quick run does not look for"
+            )
+        return self._conclude(memory, plan, reading, replicas, findings)
+
+    def _reading(self, replicas: Mapping[int, Replica], memory: GroupMemory) -> ExtentReading:
+        return ExtentReading(
             replicas,
             memory,
             self._questions,
@@ -249,18 +268,16 @@ class GroupAudit:
             chunk_bytes=self._options.chunk_bytes,
             verified_at=self._now,
         )
-        if not reading.read(plan.ranges, is_over=self._is_over):
-            self._problems.append("the deadline came first; the next run goes on from here")
-        compared = [*self._tails(replicas, memory), *self._compare(reading, replicas)]
-        checked = self._check_all(replicas, compared) if self._is_deep else []
-        compared += self._compare_metadata(described)
-        findings = collate(compared, checked, broker_ids=frozenset(replicas))
-        if memory.deep_findings and not self._is_deep:
-            self._notes.append(
-                f"{self._group}: the deep run {memory.deep_run_id} had {memory.deep_findings} findings of kinds that "
-                "a quick run does not look for"
-            )
-        return self._conclude(memory, plan, reading, replicas, findings)
+
+    def _compare_between_some(self, replicas: Mapping[int, Replica], memory: GroupMemory) -> list[Finding]:
+        """What two or more replicas hold and others do not: it is not verified, but it is compared each time."""
+        findings = []
+        for log_range, holders in layers(replica.facts for replica in replicas.values()):
+            if len(holders) < len(replicas) and not self._is_over():
+                reading = self._reading({broker_id: replicas[broker_id] for broker_id in sorted(holders)}, memory)
+                reading.read([log_range], is_over=self._is_over)
+                findings += self._compare(reading, replicas)
+        return findings
 
     @property
     def _is_deep(self) -> bool:
@@ -279,7 +296,10 @@ class GroupAudit:
             if now_s - moment_s <= options.forget_replicas_after_s
         } | dict.fromkeys(self._specs, now_s)
         watermarks = {key: offset for key, offset in memory.replica_watermarks.items() if key in seen_at_s}
-        return replace(memory, replica_watermarks=watermarks, seen_at_s=seen_at_s)
+        # Of a version that knew only how far a replica was verified.
+        seen = {key: SeenReplica(offset, offset, offset) for key, offset in watermarks.items()} | memory.seen
+        seen = {key: own for key, own in seen.items() if key in seen_at_s}
+        return replace(memory, replica_watermarks=watermarks, seen_at_s=seen_at_s, seen=seen)
 
     def _describe(self, specs: Iterable[SourceSpec]) -> dict[int, _Described]:
         """Those that answer."""
@@ -301,16 +321,18 @@ class GroupAudit:
         if len(replicas) == 1 and len(self._specs) == 1 and not absent:
             self._notes.append(f"{self._group} has one replica: there was nothing to compare it with")
 
-    def _tails(self, replicas: Mapping[int, Replica], memory: GroupMemory) -> list[Finding]:
-        """What lies beyond the common range and should not, or should and does not. Being behind is neither."""
-        ends = {broker_id: replica.facts.end_offset for broker_id, replica in replicas.items()}
-        lost = [
-            offset for broker_id, offset in memory.replica_watermarks.items() if offset > ends.get(broker_id, offset)
-        ]
-        is_ahead = self._master_id in ends and max(ends.values()) > ends[self._master_id]
-        if not lost and not is_ahead:
+    def _bounds(self, replicas: Mapping[int, Replica], memory: GroupMemory) -> list[Finding]:
+        """What a replica lacks at either end of its log and should not: see equality."""
+        if len(replicas) == 1 and not memory.seen:
             return []
-        (answer,) = self._questions.ask([TailTask(tuple(replicas.values()), max(lost, default=0))])
+        task = BoundsTask(
+            tuple(replicas.values()),
+            tuple((broker_id, seen) for broker_id, seen in memory.seen.items() if broker_id in replicas),
+            self._options.max_lag_bytes,
+            self._options.file_reserved_ms,
+            int(self._now.timestamp() * 1_000),
+        )
+        (answer,) = self._questions.ask([task])
         if answer.problem:
             self._problems.append(answer.problem)
         return answer.findings
@@ -341,7 +363,7 @@ class GroupAudit:
             self._problems.append(f"{total_bytes(pieces)} bytes differ; the first {total_bytes(shown)} were looked at")
         readable = tuple(reading.readable)
         tasks = [
-            CompareTask(readable, piece, reading.earlier_of(piece), self._options.extent_bytes, self._options.algorithm)
+            CompareTask(readable, piece, reading.earlier_of(piece), self._options.algorithm)
             for piece in shown
             if len(readable) > 1
         ]
@@ -371,12 +393,16 @@ class GroupAudit:
                 kind=FindingKind.CHANGED_EVERYWHERE,
                 group=self._group,
                 verdict=Verdict.STORED_DIGEST,
-                detail="the digest that an earlier run stored is another one; all replicas have the same bytes now",
+                detail="the digest that an earlier run stored is another one; all replicas have the same bytes now, "
+                "and at least one of these messages was changed",
                 start_offset=log_range.start_offset,
                 end_offset=log_range.end_offset,
             )
             for log_range in ranges
         ]
+        if ranges and reading.readable:
+            (answer,) = self._questions.ask([NameTask(reading.readable[0], tuple(findings))])
+            findings = answer.findings or findings
         if ranges and not self._is_deep:
             findings += self._check_alone(reading, ranges)
         return findings
@@ -389,8 +415,13 @@ class GroupAudit:
 
     # What is wrong with one alone
 
-    def _check_all(self, replicas: Mapping[int, Replica], compared: Sequence[Finding]) -> list[Finding]:
+    def _check_all(self, described: Mapping[int, _Described], compared: Sequence[Finding]) -> list[Finding]:
         findings = []
+        replicas = {
+            broker_id: found.replica
+            for broker_id, found in sorted(described.items())
+            if not is_empty(found.replica.facts)
+        }
         spans: dict[int, list[Sequence[QueueSpan]]] = {broker_id: [] for broker_id in replicas}
         tasks = [
             CheckTask(replica, (piece,))
@@ -417,7 +448,33 @@ class GroupAudit:
         for broker_id, parts in spans.items():
             damaged = _ranges_of(broker_id, [*compared, *findings])
             findings += seam_gaps(self._group, broker_id, parts, damaged=damaged)
+        if not self._problems and not self._questions.problems:
+            findings += self._check_derived(described, spans, [*compared, *findings])
         return findings
+
+    def _check_derived(
+        self, described: Mapping[int, _Described], spans: Mapping[int, list[Sequence[QueueSpan]]], known: list[Finding]
+    ) -> list[Finding]:
+        """The way back, from derived files to the log: when all of the log was read."""
+        from tandemmq.core.audit.derived_files import DerivedFacts, compare_derived_files, joined_spans
+
+        group_end = max(found.replica.facts.end_offset for found in described.values())
+        tasks = [
+            DerivedTask(
+                described[broker_id].replica,
+                tuple(joined_spans(parts).values()),
+                tuple(_ranges_of(broker_id, known)),
+                group_end,
+            )
+            for broker_id, parts in spans.items()
+        ]
+        findings, facts = [], {}
+        for task, answer in zip(tasks, self._questions.ask(tasks)):
+            if not answer.problem:
+                findings += answer.findings
+                facts[task.broker_ids[0]] = DerivedFacts.from_json(answer.values["facts"])
+        texts = {broker_id: found.metadata for broker_id, found in described.items()}
+        return findings + compare_derived_files(self._group, facts, texts)
 
     # Metadata
 
@@ -461,7 +518,7 @@ class GroupAudit:
         watermarks = self._watermarks(memory, plan, done, replicas)
         watermark = min((watermarks.get(broker_id, 0) for broker_id in replicas), default=0)
         differing = differing_to_remember([*reading.differing, *reading.changed])
-        deep_only = sum(1 for finding in findings if finding.severity is Severity.DERIVED)
+        deep_only = sum(is_of_deep_runs(finding.kind, finding.verdict) for finding in findings)
         is_through = not self._problems and not self._questions.problems
         # A run that has not seen every replica to the end has not seen what differed before become equal.
         before = [] if is_through else [_overlap(part, self._common) for part in memory.differing]
@@ -470,6 +527,7 @@ class GroupAudit:
             replace(
                 memory,
                 replica_watermarks=watermarks,
+                seen=self._seen(memory, watermarks, replicas, findings),
                 min_offset=self._common.start_offset,
                 scrub_cursor=plan.scrub_cursor if is_through else memory.scrub_cursor,
                 scrubbed_at_s=plan.scrubbed_at_s if is_through else memory.scrubbed_at_s,
@@ -531,6 +589,34 @@ class GroupAudit:
                 watermarks[broker_id] = max(reached, watermarks.get(broker_id, 0))
         return watermarks
 
+    def _seen(
+        self,
+        memory: GroupMemory,
+        watermarks: Mapping[int, int],
+        replicas: Mapping[int, Replica],
+        findings: Sequence[Finding],
+    ) -> dict[int, SeenReplica]:
+        """By replica: what it holds. What it lost since an earlier run is remembered until it is there again."""
+        seen = dict(memory.seen)
+        lost = [finding for finding in findings if finding.verdict is Verdict.STORED_DIGEST]
+        for broker_id, replica in replicas.items():
+            facts = replica.facts
+            before = memory.seen.get(broker_id)
+            own = SeenReplica(facts.min_offset, facts.end_offset, watermarks.get(broker_id, 0), facts.disk_id)
+            kinds = {finding.kind for finding in lost if finding.broker_id == broker_id}
+            if before is not None and FindingKind.SEGMENT_MISSING in kinds:
+                own = replace(own, min_offset=min(before.min_offset, own.min_offset))
+                if is_empty(facts):
+                    own = before
+            if before is not None and FindingKind.TAIL_MISSING in kinds:
+                own = replace(
+                    own,
+                    end_offset=max(before.end_offset, own.end_offset),
+                    verified_offset=max(before.verified_offset, own.verified_offset),
+                )
+            seen[broker_id] = own
+        return seen
+
     def _left_out(self, outcome: Outcome, replicas: Mapping[int, Replica], problem: str) -> GroupResult:
         self._problems.insert(0, problem)
         return GroupResult(
@@ -585,6 +671,44 @@ def _stood_still(finding: Finding, before: Mapping[int, _Described], after: Mapp
         return True
     found = [described.get(finding.broker_id) for described in (before, after)]
     return None not in found and len({described.metadata.get(file) for described in found if described}) == 1
+
+
+_OF_FILES: Final = frozenset(
+    {
+        FindingKind.BODY_CRC,
+        FindingKind.ZEROED,
+        FindingKind.TORN,
+        FindingKind.SEGMENT_MISSING,
+        FindingKind.SEGMENT_SIZE,
+    }
+)
+
+
+def _with_sources(findings: Sequence[Finding], replicas: Mapping[int, Replica]) -> list[Finding]:
+    """What one replica says of itself alone is right on another one that holds the same part and has no finding there:
+    nobody needs a backup."""
+    return [
+        replace(finding, source_broker_id=_holder(finding, findings, replicas))
+        if finding.kind in _OF_FILES and finding.broker_id is not None and finding.source_broker_id is None
+        else finding
+        for finding in findings
+    ]
+
+
+def _holder(finding: Finding, findings: Sequence[Finding], replicas: Mapping[int, Replica]) -> int | None:
+    start, end = finding.start_offset, finding.end_offset
+    if start is None or end is None:
+        name = (finding.file or "").rpartition("/")[2]
+        start = int(name) if name.isdecimal() else 0
+        end = start + 1
+    for broker_id, replica in replicas.items():
+        facts = replica.facts
+        has_it = facts.min_offset <= start and end <= facts.end_offset
+        damaged = [*_ranges_of(broker_id, findings), *facts.holes]
+        is_sound = not any(part.start_offset < end and start < part.end_offset for part in damaged)
+        if broker_id != finding.broker_id and has_it and is_sound:
+            return broker_id
+    return None
 
 
 def _lost_everywhere(reading: ExtentReading) -> tuple[LogRange, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
+from tandemmq.core.audit.equality import SeenReplica
 from tandemmq.core.audit.findings import extents_of
 from tandemmq.core.audit.run_summary import Tier
 from tandemmq.core.replication.log_history import LogRange
@@ -29,7 +30,7 @@ __all__ = [
 
 _DIFFERING_RANGES_MAX: Final = 1_000
 """Remembered of one group; beyond it neighbours are joined, and the next run reads what lies between as well."""
-_BY_BROKER_ID: Final = ("replica_watermarks", "seen_at_s")
+_BY_BROKER_ID: Final = ("replica_watermarks", "seen_at_s", "seen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class GroupMemory:
     """By broker id: everything below was verified with all other replicas of the time."""
     seen_at_s: dict[int, float] = field(default_factory=dict)
     """By broker id: when the replica was last there."""
+    seen: dict[int, SeenReplica] = field(default_factory=dict)
+    """By broker id: what it held then. What is missing later stays a finding until it is there again."""
     min_offset: int = 0
     scrub_cursor: int = 0
     scrubbed_at_s: float | None = None
@@ -73,6 +76,7 @@ class GroupMemory:
             self,
             replica_watermarks=watermarks,
             seen_at_s=other.seen_at_s | self.seen_at_s,
+            seen=other.seen | self.seen,
             differing=differing_to_remember([*self.differing, *news]),
             extent_files=tuple(dict.fromkeys([*other.extent_files, *self.extent_files])),
             deep_findings=other.deep_findings if is_deep_newer else self.deep_findings,
@@ -82,6 +86,7 @@ class GroupMemory:
     def to_json(self) -> dict[str, Any]:
         """Plain values by field name."""
         values = {name: getattr(self, name) for name in self.__slots__}
+        values["seen"] = {broker_id: seen.to_json() for broker_id, seen in self.seen.items()}
         return values | {name: {str(key): value for key, value in values[name].items()} for name in _BY_BROKER_ID}
 
     @classmethod
@@ -90,6 +95,7 @@ class GroupMemory:
         known = {name: values[name] for name in cls.__slots__ if name in values}
         for name in _BY_BROKER_ID:
             known[name] = {int(key): value for key, value in known.get(name, {}).items()}
+        known["seen"] = {broker_id: SeenReplica.from_json(seen) for broker_id, seen in known["seen"].items()}
         known["differing"] = tuple(LogRange(*value) for value in known.get("differing", ()))
         known["extent_files"] = tuple((name, start, end) for name, start, end in known.get("extent_files", ()))
         return cls(**known)

@@ -144,6 +144,13 @@ class ConsistencySettings(ServiceSettings):
         alias="maxLagBytes",
         description="A group is left out while one of its slaves is further behind than this.",
     )
+    file_reserved_time: int = Field(
+        72,
+        ge=0,
+        alias="fileReservedTime",
+        description="Hours, as the brokers have it: CommitLog files that an earlier run saw on a stopped replica and "
+        "that are younger than this did not expire but were lost. 0: nobody knows.",
+    )
     second_look_pause: Seconds = Field(
         20.0,
         ge=0,

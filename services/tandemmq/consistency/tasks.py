@@ -18,20 +18,22 @@ from typing import Any, ClassVar, Final, Protocol, Self
 from tandemmq.consistency.digest_algorithms import DIGEST_BYTES, hash_maker
 from tandemmq.consistency.source_files.posix_files import SourceSpec
 from tandemmq.consistency.source_files.sources import Source, open_source
+from tandemmq.core.audit.equality import BoundRules, SeenReplica, missing_messages, with_messages
 from tandemmq.core.audit.findings import Finding
-from tandemmq.core.audit.log_walk import extra_tails, missing_tails
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, ReplicaUnreadable
-from tandemmq.core.metadata.metadata_store import MetadataFile
+from tandemmq.core.audit.queue_check import QueueSpan
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore, ReplicaUnreadable, metadata_texts
 from tandemmq.core.replication.log_history import LogRange
 
 __all__ = [
+    "BoundsTask",
     "CheckTask",
     "CompareTask",
+    "DerivedTask",
     "DescribeTask",
     "DigestTask",
     "FingerprintTask",
+    "NameTask",
     "Replica",
-    "TailTask",
     "Task",
     "TaskAnswer",
     "run_tasks",
@@ -136,14 +138,32 @@ class DescribeTask:
     def perform(self) -> tuple[dict[str, Any], int]:
         """See Task."""
         with open_source(self.spec) as source:
+            # In this order: no offset in a table is beyond what the log holds a moment later.
+            metadata = metadata_texts(source.files)
             facts = source.facts()
-            store = ReplicaStore(source.files, facts)
-            metadata = {file.value: store.metadata(file) for file in MetadataFile}
-        return {"facts": facts.to_json(), "metadata": metadata}, 0
+        return {"facts": facts.to_json(), "metadata": {file.value: text for file, text in metadata.items()}}, 0
+
+
+class _ReplicaTask:
+    """What tasks about one replica have in common."""
+
+    __slots__ = ()
+
+    replica: Replica
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        """See Task."""
+        return (self.replica.facts.broker_id,)
+
+    @property
+    def expected_bytes(self) -> int:
+        """See Task. Little beside the log, or read before."""
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
-class _RangesTask:
+class _RangesTask(_ReplicaTask):
     """What tasks about some ranges of one replica have in common."""
 
     kind: ClassVar[str]
@@ -155,11 +175,6 @@ class _RangesTask:
     def key(self) -> str:
         """See Task."""
         return _range_key(self.kind, self.replica, self.ranges)
-
-    @property
-    def broker_ids(self) -> tuple[int, ...]:
-        """See Task."""
-        return (self.replica.facts.broker_id,)
 
     @property
     def expected_bytes(self) -> int:
@@ -244,9 +259,8 @@ class CompareTask:
 
     replicas: tuple[Replica, ...]
     log_range: LogRange
-    earlier: tuple[tuple[int, str], ...]
-    """Start and digest (hex) of extents that an earlier run saw."""
-    extent_bytes: int
+    earlier: tuple[tuple[int, int, str], ...]
+    """Start, end and digest (hex) of extents that an earlier run saw, or of their first parts."""
     algorithm: str
 
     @property
@@ -270,7 +284,6 @@ class CompareTask:
             "replicas": [replica.to_json() for replica in self.replicas],
             "log_range": self.log_range,
             "earlier": self.earlier,
-            "extent_bytes": self.extent_bytes,
             "algorithm": self.algorithm,
         }
 
@@ -280,8 +293,7 @@ class CompareTask:
         return cls(
             tuple(Replica.from_json(replica) for replica in values["replicas"]),
             LogRange(*values["log_range"]),
-            tuple((start, digest) for start, digest in values["earlier"]),
-            values["extent_bytes"],
+            tuple((start, end, digest) for start, end, digest in values["earlier"]),
             values["algorithm"],
         )
 
@@ -293,8 +305,7 @@ class CompareTask:
             comparison = compare_replicas(
                 _stores(self.replicas, opened),
                 self.log_range,
-                earlier={start: bytes.fromhex(digest) for start, digest in self.earlier},
-                extent_bytes=self.extent_bytes,
+                earlier={LogRange(start, end): bytes.fromhex(digest) for start, end, digest in self.earlier},
                 new_hash=hash_maker(self.algorithm),
             )
         findings = [finding.to_json() for finding in comparison.findings]
@@ -302,23 +313,32 @@ class CompareTask:
 
 
 @dataclass(frozen=True, slots=True)
-class TailTask:
-    """The messages of tails that some replicas lack and should not."""
+class BoundsTask:
+    """The messages that some replicas lack at either end of their logs and should not."""
 
-    kind: ClassVar[str] = "tail"
+    kind: ClassVar[str] = "bounds"
 
     replicas: tuple[Replica, ...]
-    watermark: int
-    """Up to which an earlier run verified replicas that may be shorter now."""
+    seen: tuple[tuple[int, SeenReplica], ...]
+    """By broker id: what earlier runs saw."""
+    max_lag_bytes: int
+    file_reserved_ms: int
+    now_ms: int
 
     @property
-    def _master_id(self) -> int | None:
-        return next((replica.facts.broker_id for replica in self.replicas if replica.spec.is_master), None)
+    def _rules(self) -> BoundRules:
+        return BoundRules(
+            master_id=next((replica.facts.broker_id for replica in self.replicas if replica.spec.is_master), None),
+            live=frozenset(replica.facts.broker_id for replica in self.replicas if replica.spec.is_broker),
+            max_lag_bytes=self.max_lag_bytes,
+            file_reserved_ms=self.file_reserved_ms,
+            now_ms=self.now_ms,
+        )
 
     @property
     def key(self) -> str:
         """See Task."""
-        return f"tail:{self.watermark}:{self._master_id}"
+        return f"bounds:{self._rules.master_id}"
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -327,28 +347,124 @@ class TailTask:
 
     @property
     def expected_bytes(self) -> int:
-        """See Task."""
-        ends = [replica.facts.end_offset for replica in self.replicas]
-        return max(*ends, self.watermark) - min(ends)
+        """See Task. Nothing, as a rule."""
+        return 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by field name."""
-        return {"replicas": [replica.to_json() for replica in self.replicas], "watermark": self.watermark}
+        return {
+            "replicas": [replica.to_json() for replica in self.replicas],
+            "seen": [[broker_id, seen.to_json()] for broker_id, seen in self.seen],
+            "max_lag_bytes": self.max_lag_bytes,
+            "file_reserved_ms": self.file_reserved_ms,
+            "now_ms": self.now_ms,
+        }
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
         """What `to_json` gave."""
-        return cls(tuple(Replica.from_json(replica) for replica in values["replicas"]), values["watermark"])
+        return cls(
+            tuple(Replica.from_json(replica) for replica in values["replicas"]),
+            tuple((broker_id, SeenReplica.from_json(seen)) for broker_id, seen in values["seen"]),
+            values["max_lag_bytes"],
+            values["file_reserved_ms"],
+            values["now_ms"],
+        )
 
     def perform(self) -> tuple[dict[str, Any], int]:
         """See Task."""
         with ExitStack() as opened:
             stores = _stores(self.replicas, opened)
-            findings = [
-                *missing_tails(stores, watermark=self.watermark),
-                *extra_tails(stores, master_id=self._master_id),
+            findings = missing_messages(stores, seen=dict(self.seen), rules=self._rules)
+        bytes_read = sum(store.bytes_read for store in stores.values())
+        return {"findings": [finding.to_json() for finding in findings]}, bytes_read
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedTask(_ReplicaTask):
+    """What lies in one replica's ConsumeQueues, index and metadata besides what its log asks for."""
+
+    kind: ClassVar[str] = "derived"
+
+    replica: Replica
+    spans: tuple[QueueSpan, ...]
+    """Of its whole log."""
+    damaged: tuple[LogRange, ...]
+    group_end: int
+
+    @property
+    def key(self) -> str:
+        """See Task."""
+        return f"derived:{self.replica.facts.broker_id}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return {
+            "replica": self.replica.to_json(),
+            "spans": [span.to_json() for span in self.spans],
+            "damaged": self.damaged,
+            "group_end": self.group_end,
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """What `to_json` gave."""
+        return cls(
+            Replica.from_json(values["replica"]),
+            tuple(QueueSpan.from_json(span) for span in values["spans"]),
+            _ranges(values["damaged"]),
+            values["group_end"],
+        )
+
+    def perform(self) -> tuple[dict[str, Any], int]:
+        """See Task."""
+        from tandemmq.core.audit.derived_files import check_derived_files, joined_spans  # It loads numpy; see sources.
+
+        with open_source(self.replica.spec) as source:
+            store = ReplicaStore(source.files, self.replica.facts)
+            findings, facts = check_derived_files(
+                store,
+                joined_spans([self.spans]),
+                self.damaged,
+                group_end=self.group_end,
+                is_live=self.replica.spec.is_broker,
+            )
+        return {"findings": [finding.to_json() for finding in findings], "facts": facts.to_json()}, store.bytes_read
+
+
+@dataclass(frozen=True, slots=True)
+class NameTask(_ReplicaTask):
+    """The messages in the range of each finding, by number, and the first and the last by name."""
+
+    kind: ClassVar[str] = "name"
+
+    replica: Replica
+    findings: tuple[Finding, ...]
+
+    @property
+    def key(self) -> str:
+        """See Task."""
+        return f"name:{self.replica.facts.broker_id}:{[finding.start_offset for finding in self.findings]}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return {"replica": self.replica.to_json(), "findings": [finding.to_json() for finding in self.findings]}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """What `to_json` gave."""
+        findings = tuple(Finding.from_json(finding) for finding in values["findings"])
+        return cls(Replica.from_json(values["replica"]), findings)
+
+    def perform(self) -> tuple[dict[str, Any], int]:
+        """See Task."""
+        with open_source(self.replica.spec) as source:
+            store = ReplicaStore(source.files, self.replica.facts)
+            named = [
+                with_messages(finding, store, LogRange(finding.start_offset or 0, finding.end_offset or 0))
+                for finding in self.findings
             ]
-        return {"findings": [finding.to_json() for finding in findings]}, self.expected_bytes
+        return {"findings": [finding.to_json() for finding in named]}, store.bytes_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +481,8 @@ class FingerprintTask(_RangesTask):
 
 
 _KINDS: Final = {
-    kind.kind: kind.from_json for kind in (DescribeTask, DigestTask, CheckTask, CompareTask, TailTask, FingerprintTask)
+    kind.kind: kind.from_json
+    for kind in (DescribeTask, DigestTask, CheckTask, CompareTask, BoundsTask, DerivedTask, NameTask, FingerprintTask)
 }
 
 

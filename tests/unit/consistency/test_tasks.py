@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,7 +78,7 @@ def _assert_named(found: Sequence[Finding], expected: Expected, replicas: int) -
     if expected.message_ids:
         named = {finding.message_id for finding in found} | {finding.last_message_id for finding in found}
         assert named & set(expected.message_ids), found
-    is_undecided = replicas == 2 and expected.undecided_with_two and found[0].verdict is Verdict.UNDECIDED
+    is_undecided = expected.undecidable and found[0].verdict is Verdict.UNDECIDED
     if expected.everywhere or is_undecided:
         assert {finding.broker_id for finding in found} == {None}
     elif expected.kinds:
@@ -88,6 +89,7 @@ def test_second_run_reads_nothing_and_third_only_what_is_new(equal_group: list[P
     folders = [tmp_path / "broker-a" / str(broker_id) for broker_id in (0, 1)]
     copy_group(equal_group[:1], folders[0].parent)
     replicate(folders[0], folders[1], end_offset=300_000)
+    (folders[1] / "abort").touch()
     results, path = tmp_path / "results", f"path={tmp_path}"
 
     first = run_inline(results, path, "maxLagBytes=1GiB")
@@ -187,6 +189,59 @@ def test_what_changed_on_all_replicas_alike_is_known_by_the_stored_digest(group:
         expected.message_ids
     )
     assert {finding.broker_id for finding in report.findings} == {None}
+    changed = next(own for own in report.findings if own.kind is FindingKind.CHANGED_EVERYWHERE)
+    assert changed.messages > 1
+    assert None not in (changed.message_id, changed.last_message_id)
+
+
+@pytest.mark.parametrize("is_named", [False, True], ids=["below its group", "by itself"])
+def test_replica_of_which_nothing_is_left_is_a_replica(group: list[Path], tmp_path: Path, is_named: bool) -> None:
+    shutil.rmtree(group[1])
+    group[1].mkdir()
+    path = "path=" + ";".join(map(str, group)) if is_named else _path(group)
+
+    report = run_inline(tmp_path / "results", path)
+
+    assert report.summary.exit_code is ExitCode.DIVERGED
+    (finding,) = report.findings
+    assert (finding.kind, finding.broker_id) == (FindingKind.SEGMENT_MISSING, 1)
+    assert "900 messages are on replicas 0, 2 and not here" in finding.detail
+    # The two others are compared all the same.
+    assert report.summary.groups[0].watermark == report.summary.groups[0].end_offset > 0
+
+
+def test_tail_that_only_the_master_had_shown_is_missed_by_every_later_run(
+    equal_group: list[Path], tmp_path: Path
+) -> None:
+    folders = [tmp_path / "groups" / "broker-a" / str(broker_id) for broker_id in (0, 1)]
+    copy_group(equal_group[:1], folders[0].parent)
+    replicate(folders[0], folders[1], end_offset=300_000)
+    (folders[1] / "abort").touch()
+    assert run_inline(tmp_path / "results", _path(folders)).findings == ()
+    shutil.rmtree(folders[0])
+    replicate(folders[1], folders[0], end_offset=200_000)
+
+    reports = [run_inline(tmp_path / "results", _path(folders)) for _ in range(2)]
+
+    for report in reports:
+        found = [finding for finding in report.findings if finding.kind is FindingKind.TAIL_MISSING]
+        assert [finding.broker_id for finding in found] == [0]
+
+
+def test_replicas_that_hold_more_than_a_third_are_compared_there(equal_group: list[Path], tmp_path: Path) -> None:
+    folders = [tmp_path / "groups" / "broker-a" / str(broker_id) for broker_id in (0, 1, 2)]
+    copy_group([equal_group[0], equal_group[2]], folders[0].parent)
+    replicate(folders[0], folders[1], end_offset=200_000)
+    (folders[1] / "abort").touch()
+    path = folders[2] / "commitlog" / f"{786_432:020d}"
+    data = bytearray(path.read_bytes())
+    data[100_000] ^= 1
+    path.write_bytes(data)
+
+    report = run_inline(tmp_path / "results", _path(folders))
+
+    assert {finding.broker_id for finding in report.findings} <= {2, None}
+    assert report.findings
 
 
 def test_stored_digest_names_the_wrong_one_of_two(equal_group: list[Path], tmp_path: Path) -> None:

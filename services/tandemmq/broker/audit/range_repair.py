@@ -6,12 +6,16 @@ In this order, and nothing is written before the last step:
 2. The bytes here have the digest the plan was made for. (If they have the source's digest already, that is all.)
 3. The source's bytes are fetched into a file beside the log, and have the digest the plan says.
 4. With them the log is a chain of sound records, together with what lies around the range.
-5. Page by page what differs is written, then synced, then the range is digested again, through the file system.
+5. The bytes that are here are kept, in `kept-repairs` beside the log, named by range and digest. Nothing removes them.
+6. Page by page what differs is written, then synced, then the range is digested again, through the file system.
 
-A crash in step 5, a caller that goes away, or a log that is cut or expires under it, leaves some pages repaired and
-others not: neither digest fits then, and the next run of the job finds the rest. Whatever ends step 5, what it wrote is
+Whatever was replaced can be put back: an order whose source is this broker itself takes the bytes from what was kept.
+They need not be sound.
+
+A crash in step 6, a caller that goes away, or a log that is cut or expires under it, leaves some pages repaired and
+others not: neither digest fits then, and the next run of the job finds the rest. Whatever ends step 6, what it wrote is
 synced and logged before the next repair begins.
-Step 5 runs on the event loop, as everything that changes the log does, a megabyte at a time; it only copies pages that
+Step 6 runs on the event loop, as everything that changes the log does, a megabyte at a time; it only copies pages that
 the comparison has brought into memory. The rest runs in threads and in the helper process.
 """
 
@@ -181,6 +185,7 @@ CHANGES_LISTED_MAX: Final = 1_000
 _PAGE_BYTES: Final = 4096
 _PIECE_BYTES: Final = 1 << 20
 _STAGED_NAME: Final = "repair.unfinished"
+_KEPT_FOLDER: Final = "kept-repairs"
 _ROOM_LEFT_BYTES: Final = 256 << 20
 """The broker needs its next files more than a repair needs room for a copy."""
 
@@ -257,6 +262,7 @@ class RangeRepair:
     ) -> None:
         """`root` is the store's folder; `failed` is told when the disk refuses a sync, after which nothing is sure."""
         self._staged_path = f"{root}/{_STAGED_NAME}"
+        self._kept_folder = f"{root}/{_KEPT_FOLDER}"
         self._store = store
         self._state = state
         self._files = files
@@ -284,7 +290,11 @@ class RangeRepair:
             )
         try:
             await self._stage(order)
-            return await self._replace(order, cuts, await self._check_staged(order))
+            # What was kept may be as damaged as it was.
+            records = 0 if self._is_undo(order) else await self._check_staged(order)
+            if not order.dry_run:
+                await self._keep(order)
+            return await self._replace(order, cuts, records)
         finally:
             # A cancelled call may leave a thread that still reads it; the name goes all the same.
             await asyncio.shield(asyncio.to_thread(_remove, self._staged_path))
@@ -330,9 +340,10 @@ class RangeRepair:
     async def _stage(self, order: RangeOrder) -> None:
         length = order.range.end_offset - order.range.start_offset
         room = await asyncio.to_thread(_room, os.path.dirname(self._staged_path))
-        if room < length + _ROOM_LEFT_BYTES:
+        if room < 2 * length + _ROOM_LEFT_BYTES:
             raise RepairRefused(
-                Refusal.NO_ROOM, f"the disk has room for {room} bytes, and a copy of {length} is needed for a while"
+                Refusal.NO_ROOM,
+                f"the disk has room for {room} bytes; {length} are fetched, and as many that are here are kept",
             )
         hashed = hash_factory(DigestAlgorithm.XXH3_128)()
         # Closed by its last user and not here: a thread that outlives a cancelled call must not write into whatever
@@ -344,7 +355,10 @@ class RangeRepair:
             _write_all(staged, piece)
 
         received = 0
-        async with aclosing(self._read_source(order.source_broker_id, order.range)) as pieces:
+        pieces_of = (
+            self._kept_pieces(order) if self._is_undo(order) else self._read_source(order.source_broker_id, order.range)
+        )
+        async with aclosing(pieces_of) as pieces:
             async for piece in pieces:
                 received += len(piece)
                 if received > length:
@@ -356,6 +370,39 @@ class RangeRepair:
                 f"broker {order.source_broker_id} gave {received} bytes with digest {hashed.digest().hex()}, and not "
                 f"{length} with {order.source_digest.hex()}; verify again",
             )
+
+    def _is_undo(self, order: RangeOrder) -> bool:
+        return order.source_broker_id == self._state().identity.broker_id
+
+    def _kept_path(self, log_range: LogRange, digest: bytes) -> str:
+        return f"{self._kept_folder}/{log_range.start_offset:020d}-{log_range.end_offset:020d}-{digest.hex()}"
+
+    async def _kept_pieces(self, order: RangeOrder) -> AsyncGenerator[bytes, None]:
+        """What an earlier repair of this range has overwritten."""
+        path = self._kept_path(order.range, order.source_digest)
+        try:
+            file = await asyncio.to_thread(OpenFile.of_path, path)
+        except FileNotFoundError as error:
+            raise RepairRefused(
+                Refusal.NOT_AS_EXPECTED, f"there is no {path}: just this range was not repaired here"
+            ) from error
+        offset = 0
+        while piece := await asyncio.to_thread(os.pread, file.number, _PIECE_BYTES, offset):
+            yield piece
+            offset += len(piece)
+
+    async def _keep(self, order: RangeOrder) -> None:
+        """Writes down what is here, durably, before anything of it is overwritten."""
+        path = self._kept_path(order.range, order.target_digest)
+        await asyncio.to_thread(os.makedirs, self._kept_folder, exist_ok=True)
+        unfinished = f"{path}.unfinished"
+        file = await asyncio.to_thread(_new_file, unfinished)
+        offset, end = order.range
+        while offset < end:
+            piece = bytes(self._store.read_log(offset, min(_PIECE_BYTES, end - offset)))
+            await asyncio.to_thread(_write_all, file, piece)
+            offset += len(piece)
+        await asyncio.to_thread(_finish, file, unfinished, path)
 
     async def _check_staged(self, order: RangeOrder) -> int:
         """Returns the number of records; refuses what is no chain of sound ones."""
@@ -474,6 +521,17 @@ def _write_all(file: OpenFile, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(file.number, view) :]
+
+
+def _finish(file: OpenFile, unfinished: str, path: str) -> None:
+    """Gives a file its name when all of it is on disk."""
+    os.fsync(file.number)
+    os.rename(unfinished, path)
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _room(folder: str) -> int:

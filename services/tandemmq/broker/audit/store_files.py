@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from tandemmq.core.audit.replica_store import ReplicaUnreadable, StoreEntry
+from tandemmq.core.replication.log_history import REPLICA_FILE
 from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER
 from tandemmq.service.page_cache import drop_absent_pages, resident_pages
 
@@ -147,7 +148,9 @@ def _neutral(descriptor: int, offset: int, length: int) -> Iterator[None]:
 
 
 _FILES: Final = frozenset({"checkpoint", "abort"})
-_DEPTHS: Final = {COMMIT_LOG_FOLDER: 2, "consumequeue": 4, "index": 2, "config": 2}
+_UNLISTED: Final = frozenset({REPLICA_FILE})
+"""Says which disk it is, to those who ask for it."""
+_DEPTHS: Final = {COMMIT_LOG_FOLDER: 2, "consumequeue": 4, "consumequeue_ext": 4, "index": 2, "config": 2}
 """Parts of a file's path, by the first of them: consumequeue/TOPIC/QUEUE/FILE."""
 _UNFINISHED_SUFFIX: Final = ".unfinished"
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -218,7 +221,7 @@ class StoreFiles:
         Raises PathRefused, or OSError when the disk refuses.
         """
         parts = _parts(path)
-        if path not in _FILES and (not parts or len(parts) != _DEPTHS.get(parts[0])):
+        if path not in _FILES | _UNLISTED and (not parts or len(parts) != _DEPTHS.get(parts[0])):
             raise PathRefused(path, "no file that may be read")
         with self._folder(path, parts[:-1]) as folder:
             if folder is None:
@@ -262,7 +265,7 @@ def _parts(path: str) -> tuple[str, ...]:
     parts = tuple(path.split("/"))
     if any(part in {"", ".", ".."} or "\0" in part for part in parts):
         raise PathRefused(path, "write it as FOLDER/NAME below the store's root")
-    if parts[0] not in _DEPTHS and path not in _FILES:
+    if parts[0] not in _DEPTHS and path not in _FILES | _UNLISTED:
         raise PathRefused(path, f"only {', '.join(sorted({*_DEPTHS, *_FILES}))} may be read")
     return parts
 

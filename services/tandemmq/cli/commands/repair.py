@@ -46,6 +46,9 @@ def repair(
     step: Annotated[
         list[int] | None, typer.Option(metavar="N", help="Only this step of the plan; repeatable. Default: all.")
     ] = None,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Put back the bytes of the log that these steps have overwritten.")
+    ] = False,
     namespace: NamespaceOption = None,
     kube_context: KubeContextOption = None,
 ) -> None:
@@ -53,7 +56,8 @@ def repair(
 
     Every broker is first asked to check without writing; then you are asked; then the steps are done in their order,
     and the first refusal ends it. A plan states what it expects to find, so one from before a change is refused, not
-    carried out. Steps that need a person are listed and left alone.
+    carried out. Steps that need a person are listed and left alone. What is overwritten is kept beside the log
+    (kept-repairs), and --undo puts it back.
 
     Exit code 0: done, or nothing was to be done. 1: a broker refused, with its reason; what was done before stays. 2:
     wrong arguments, or no plan.
@@ -70,6 +74,7 @@ def repair(
     if plan.startswith(CONFIG_MAP_PREFIX):
         place = place_of(find_place(cluster.context), release=None, namespace=namespace, kube_context=kube_context)
     found = read_plan(plan, place)
+    found = found.undone() if undo else found
     steps = _chosen(found, step or [])
     table_console().print(plan_table(found, steps))
     automatic = [each for each in steps if each.action is not RepairAction.MANUAL]

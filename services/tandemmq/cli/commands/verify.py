@@ -211,19 +211,16 @@ def _run(settings: Sequence[str]) -> int:
     for setting in settings:
         command += ["--set", setting]
     environment = {name: value for name, value in os.environ.items() if name not in _SOURCE_VARIABLES}
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A handler, not SIG_IGN: the job would inherit that, and to undo it there takes Python between fork and exec, which
+    # gRPC's threads do not survive each time.
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
     try:
-        with subprocess.Popen(command, env=environment, preexec_fn=_listen_to_interrupts) as job:
+        with subprocess.Popen(command, env=environment) as job:
             signal.signal(signal.SIGTERM, lambda _number, _frame: job.terminate())
             return job.wait()
     finally:
         signal.signal(signal.SIGINT, before)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _listen_to_interrupts() -> None:
-    # That this process ignores them is inherited.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _latest(place: str) -> RunSummary | None:

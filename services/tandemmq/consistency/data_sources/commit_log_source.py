@@ -35,7 +35,7 @@ from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaFiles, Replic
 from tandemmq.core.message.properties import decode_properties
 from tandemmq.core.message.property_names import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from tandemmq.core.message.record import offset_message_id
-from tandemmq.core.message.record_decoder import RecordFound, decode_record, scan_record
+from tandemmq.core.message.record_decoder import RecordFound, decode_record
 from tandemmq.core.replication.log_history import LogRange
 
 __all__ = [
@@ -304,17 +304,18 @@ class CommitLogReader(FilteredReader):
     """Of the CommitLog."""
 
     def partitions(self) -> list[_Part]:
-        """Parts of the log, cut at absolute multiples of `partitionBytes`. Files of other times are left out."""
+        """Parts of the log, cut at absolute multiples of `partitionBytes`.
+
+        No part is left out for its records' times: they may be damaged, or of a clock that was set back, and only who
+        reads a record knows.
+        """
         with open_source(self._options.spec) as source:
             facts = source.facts()
-            store = ReplicaStore(source.files, facts)
-            wanted = self._wanted_files(store) if facts.end_offset > facts.min_offset else []
         offsets = self._filters.physical_offset
         values = facts.to_json()
         return [
             _Part(part.start_offset, part.end_offset, values)
-            for log_range in wanted
-            for part in extents_of(log_range, self._options.partition_bytes)
+            for part in extents_of(LogRange(facts.min_offset, facts.end_offset), self._options.partition_bytes)
             if offsets.admit(part.start_offset, part.end_offset - 1)
         ]
 
@@ -343,24 +344,6 @@ class CommitLogReader(FilteredReader):
             and filters.queue_offset.admit(record.queue_offset, record.queue_offset)
             and filters.store_timestamp_ms.admit(record.store_timestamp_ms, record.store_timestamp_ms)
         )
-
-    def _wanted_files(self, store: ReplicaStore) -> list[LogRange]:
-        """CommitLog files whose records may have been stored at a wanted time: those times never fall along the log."""
-        facts = store.facts
-        files = list(extents_of(LogRange(facts.min_offset, facts.end_offset), facts.segment_bytes))
-        times = self._filters.store_timestamp_ms
-        if times.low is None and times.high is None:
-            return files
-        first_ms = [_first_timestamp_ms(store, file.start_offset) for file in files]
-        wanted = []
-        for number, file in enumerate(files):
-            first = first_ms[number]
-            later = next((found for found in first_ms[number + 1 :] if found is not None), None)
-            is_too_late = first is not None and times.high is not None and first > times.high
-            is_too_early = later is not None and times.low is not None and later < times.low
-            if not (is_too_late or is_too_early):
-                wanted.append(file)
-        return wanted
 
 
 class _Batch:
@@ -430,13 +413,3 @@ class _Batch:
 def _microseconds(wall_ms: int) -> int | None:
     """Since 1970; None for what is no time: nothing but the body has a checksum, so damage may be in here."""
     return wall_ms * 1_000 if 0 <= wall_ms <= _LAST_MS else None
-
-
-def _first_timestamp_ms(store: ReplicaStore, offset: int) -> int | None:
-    """When the first record of a file was stored; None if none can be read there."""
-    head = store.read_log(offset, min(offset + 8, store.facts.end_offset))
-    size = int.from_bytes(head[:4], "big")
-    end = min(offset + max(size, 8), store.segment_end(offset), store.facts.end_offset)
-    view = store.read_log(offset, end)
-    found = scan_record(view, 0, len(view), physical_offset=offset, check_crc=False)
-    return found.store_timestamp_ms if isinstance(found, RecordFound) else None

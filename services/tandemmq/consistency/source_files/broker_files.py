@@ -17,7 +17,7 @@ from tandemmq.consistency.source_files.posix_files import SourceSpec
 from tandemmq.core.audit.findings import ExtentDigest, Finding
 from tandemmq.core.audit.queue_check import QueueSpan
 from tandemmq.core.audit.record_check import RecordCheck
-from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaUnreadable, StoreEntry
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaUnreadable, StoreEntry, disk_id
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.proto.broker.v1 import replica_reader_service_pb2 as reader_pb
 from tandemmq.proto.broker.v1 import replica_service_pb2 as replica_pb
@@ -115,7 +115,14 @@ class BrokerSource:
             queues_offset=reply.queues_offset,
             index_offset=reply.index_offset,
             lag_bytes=reply.lag_bytes,
+            disk_id=self._disk_id(),
         )
+
+    def _disk_id(self) -> str:
+        try:
+            return disk_id(self.files)
+        except ReplicaUnreadable:
+            return ""  # Of a version that does not give the file away.
 
     def digests(
         self, facts: ReplicaFacts, log_range: LogRange, *, extent_bytes: int, algorithm: str

@@ -3,10 +3,14 @@
 Theory of operation. The log is cut into spans. A span is one record, or the padding of one file; any replica with a
 sound record at a place may define it. Where replicas differ in a span, the right one is found in this order:
 
-1. the only replica whose record is sound;
-2. the one that an earlier run saw;
-3. the majority, unless its ConsumeQueues and indexes contradict it and those of another replica do not;
-4. else nobody knows.
+1. the version that carries its own checksum and fits it, if another one does not;
+2. what an earlier run saw: versions are tried in all mixtures until the digest it stored comes out, so that it also
+   decides where several replicas are damaged in one extent, and about extents that had only begun then;
+3. the only version that is sound: a whole record whose body fits its CRC;
+4. the only one that the ConsumeQueues and the index beside it do not contradict;
+5. the only one that fits the records before and behind it;
+6. else nobody knows, and a person decides. More replicas that hold one version are no proof of it: a slave that was
+   made anew from a damaged one holds the same.
 
 Then the comparison names what each other replica holds instead. Neighbours with the same fate become one finding.
 
@@ -20,9 +24,13 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
 from typing import Final, NamedTuple
 
-from tandemmq.core.audit.findings import EXTENT_BYTES, Finding, FindingKind, FindingList, Hash, Verdict
+import numpy as np
+
+from tandemmq.core.audit.findings import Finding, FindingKind, FindingList, Hash, Verdict
 from tandemmq.core.audit.log_walk import LONGEST_RECORD_BYTES, LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_check import (
     DamageReport,
@@ -36,10 +44,13 @@ from tandemmq.core.audit.record_columns import (
     changed_fields,
     describe,
     field_differences,
+    has_right_checksum,
     has_zero_text,
     read_name,
 )
 from tandemmq.core.audit.replica_store import MAX_RECORD_BYTES, ReplicaStore
+from tandemmq.core.message.record_decoder import decode_record
+from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.replication.log_history import LogRange
 
 __all__ = ["PADDING_BENIGN", "Comparison", "compare_replicas", "without_repeats"]
@@ -53,6 +64,13 @@ _ZERO_RUN_BYTES: Final = 9
 """Differing bytes that are all zero, and so many: not written, rather than a field that changed."""
 _CONSISTENCY_CHECKS_MAX: Final = 2000
 """In one range; some milliseconds each. Nobody reads so many findings."""
+_LAGS_APART_MS: Final = 3_600_000
+"""Between a message's birth and its storing; neighbours' differ by less."""
+_STRETCH_GAP_BYTES: Final = 8
+_STRETCHES_MAX: Final = 10
+_MIXTURES_MAX: Final = 2_000
+_MIXTURE_BYTES_MAX: Final = 8 << 30
+"""Hashed for one extent: a second or two."""
 _FIELDS_MAX: Final = 3
 """Differences in more fields are no flipped bits."""
 
@@ -70,16 +88,16 @@ def compare_replicas(
     stores: Mapping[int, ReplicaStore],
     log_range: LogRange,
     *,
-    earlier: Mapping[int, bytes] | None = None,
-    extent_bytes: int = EXTENT_BYTES,
+    earlier: Mapping[LogRange, bytes] | None = None,
     new_hash: Callable[[], Hash] | None = None,
 ) -> Comparison:
     """Compares two or more replicas of a group, by broker id, in a range that all of them should hold.
 
-    `earlier`: digests an earlier run took of whole extents, by the extent's start, with `new_hash`. Reads from the
-    start of the record that the range begins in to the end of the last one. Raises ReplicaUnreadable.
+    `earlier`: digests an earlier run took with `new_hash`, by what it read: extents, perhaps only the first part of
+    one. Reads from the start of the record that the range begins in to the end of the last one. Raises
+    ReplicaUnreadable.
     """
-    return _Comparer(stores, earlier or {}, extent_bytes, new_hash).compare(log_range)
+    return _Comparer(stores, earlier or {}, new_hash).compare(log_range)
 
 
 def without_repeats(compared: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
@@ -264,8 +282,10 @@ class _Judgement(NamedTuple):
     """None: nobody knows."""
     wrong: list[_Replica]
     verdict: Verdict
-    candidates: tuple[_Replica, ...] = ()
-    """Two or more versions of which one is right."""
+    candidates: tuple[list[_Replica], ...] = ()
+    """Two or more versions of which one is right, and who holds each."""
+    content: memoryview | None = None
+    """What is right although no replica holds it any more."""
 
 
 class _Run(NamedTuple):
@@ -292,8 +312,7 @@ class _Comparer:
     def __init__(
         self,
         stores: Mapping[int, ReplicaStore],
-        earlier: Mapping[int, bytes],
-        extent_bytes: int,
+        earlier: Mapping[LogRange, bytes],
         new_hash: Callable[[], Hash] | None,
     ) -> None:
         assert len(stores) > 1, "one replica is equal to itself"
@@ -303,9 +322,8 @@ class _Comparer:
         self._min_offset = max(own.min_offset for own in facts)
         self._end_offset = min(own.end_offset for own in facts)
         self._earlier = earlier
-        self._extent_bytes = extent_bytes
         self._new_hash = new_hash
-        self._digests: dict[tuple[int, int], bytes] = {}
+        self._settled: dict[LogRange, bytes | None] = {}
         self._consistency_checks = 0
         self._findings = _JoinedFindings()
         self._run: _Run | None = None
@@ -382,18 +400,20 @@ class _Comparer:
             self._benign[PADDING_BENIGN] += 1
             return
         judgement = self._judge(start, end)
-        if judgement.right is None:
-            self._add_undecided(start, end, *judgement.candidates[:2])
+        if judgement.right is None and judgement.content is None:
+            self._add_undecided(start, end, judgement.candidates)
             for replica in judgement.wrong:
                 self._report_damage(replica, start, end)
             return
-        right = judgement.right.content(start, end)
+        right = judgement.content if judgement.right is None else judgement.right.content(start, end)
+        assert right is not None, "a replica holds it, or an earlier run saw it"
         name = read_name(right, 0, start)
+        source = None if judgement.right is None else judgement.right.broker_id
         for replica in judgement.wrong:
             for finding in self._differences(replica, start, right, name):
-                found = replace(finding, verdict=judgement.verdict, source_broker_id=judgement.right.broker_id)
+                found = replace(finding, verdict=judgement.verdict, source_broker_id=source)
                 self._findings.add(found)
-                if len(judgement.wrong) == 1 and found.kind in _RUN_KINDS:
+                if judgement.right is not None and len(judgement.wrong) == 1 and found.kind in _RUN_KINDS:
                     self._run = _Run(found.kind, judgement.right, replica, end)
 
     def _goes_on(self, run: _Run, start: int, end: int) -> bool:
@@ -430,48 +450,49 @@ class _Comparer:
                 groups.append([replica])
             else:
                 group.append(replica)
-        groups.sort(key=len, reverse=True)
-        has_majority = len(groups[0]) > 1 and (len(groups) == 1 or len(groups[0]) > len(groups[1]))
         sound = [group for group in groups if group[0].is_sound(start, end)]
         # No length tells of zeros where topic and properties were, but no other text has any.
         sound = [group for group in sound if not has_zero_text(group[0].content(start, end))] or sound
+        sound = [group for group in sound if not _is_stray_padding(group[0], start)] or sound
+        # A checksum over the whole record, which its broker put into it.
+        fitting = [group for group in sound if has_right_checksum(group[0].content(start, end)) is not False]
+        sound = fitting or sound
+        seen = self._seen_version(groups, start, end)
+        if seen is not None and (seen.right is None or any(seen.right in group for group in sound)):
+            return seen
         if len(sound) == 1:
-            verdict = Verdict.MAJORITY if has_majority and sound[0] is groups[0] else Verdict.CHECKSUM
-            return self._judgement(sound[0], groups, verdict)
-        is_majority_sound = has_majority and groups[0] in sound
-        # What was verified once counts for more than how many replicas were changed alike since.
-        seen = [group for group in sound if any(self._was_seen(replica, start) for replica in group)]
-        if len(seen) == 1:
-            verdict = Verdict.MAJORITY if is_majority_sound and seen[0] is groups[0] else Verdict.STORED_DIGEST
-            return self._judgement(seen[0], groups, verdict)
-        if is_majority_sound and self._is_consistent(groups[0], start, end):
-            return self._judgement(groups[0], groups, Verdict.MAJORITY)
+            return self._judgement(sound[0], groups, Verdict.CHECKSUM)
         consistent = [group for group in sound if self._is_consistent(group, start, end)]
         if len(consistent) == 1:
             return self._judgement(consistent[0], groups, Verdict.OWN_EVIDENCE)
-        if is_majority_sound:
-            return self._judgement(groups[0], groups, Verdict.MAJORITY)
-        fields_right = self._majority_of_fields(groups, sound, start, end)
-        if fields_right is not None:
-            return self._judgement(fields_right, groups, Verdict.MAJORITY)
+        fitting = [group for group in sound if self._fits_neighbours(group[0], start, end)]
+        if len(fitting) == 1:
+            return self._judgement(fitting[0], groups, Verdict.NEIGHBOURS)
         broken = [replica for group in groups if group not in sound for replica in group]
-        return _Judgement(None, broken, Verdict.UNDECIDED, tuple(group[0] for group in sound))
+        return _Judgement(None, broken, Verdict.UNDECIDED, tuple(sound))
 
-    def _majority_of_fields(
-        self, groups: list[list[_Replica]], sound: list[list[_Replica]], start: int, end: int
-    ) -> list[_Replica] | None:
-        """The sound version that most agree with; those that have only lost their body count."""
-        broken = [
-            group
-            for group in groups
-            if start in group[0].pieces and group[0].pieces[start].kind is PieceKind.BAD_BODY and group not in sound
-        ]
-        votes = [
-            len(own) + sum(len(group) for group in broken if _differ_in_body(group[0], own[0], start, end))
-            for own in sound
-        ]
-        most = max(votes)
-        return sound[votes.index(most)] if most > 1 and votes.count(most) == 1 else None
+    def _fits_neighbours(self, replica: _Replica, start: int, end: int) -> bool:
+        """Whether a record's times and its broker fit those of the records before and behind it, on all replicas."""
+        own = _marks(replica.content(start, end))
+        around = []
+        for other in self._replicas:
+            at = bisect_right(other.sound_starts, start - 1) - 1
+            before = other.sound_starts[at] if at >= 0 else None
+            for place in (before, end):
+                piece = other.pieces.get(place) if place is not None else None
+                if place is None or piece is None or piece.kind is not PieceKind.RECORD:
+                    continue
+                marks = _marks(other.content(place, piece.end_offset)) if place >= other.start else None
+                if marks is not None:
+                    around.append((place, marks))
+        if own is None or len({place for place, _ in around}) < 2:
+            return True
+        for place, marks in around:
+            is_in_order = marks.stored_ms <= own.stored_ms if place < start else own.stored_ms <= marks.stored_ms
+            is_alike = abs((own.stored_ms - own.born_ms) - (marks.stored_ms - marks.born_ms)) <= _LAGS_APART_MS
+            if not is_in_order or not is_alike or own.store_host != marks.store_host:
+                return False
+        return True
 
     def _is_consistent(self, group: list[_Replica], start: int, end: int) -> bool:
         """Whether the ConsumeQueue and the index of a replica say of these records what they say themselves.
@@ -494,19 +515,46 @@ class _Comparer:
         wrong = [replica for group in groups if group is not right for replica in group]
         return _Judgement(right[0], wrong, verdict)
 
-    def _was_seen(self, replica: _Replica, offset: int) -> bool:
-        """Whether an earlier run took the digest that this replica's extent has now."""
-        extent_start = offset - offset % self._extent_bytes
-        stored = self._earlier.get(extent_start)
-        extent_end = extent_start + self._extent_bytes
-        if not stored or self._new_hash is None or extent_end > self._end_offset or extent_start < self._min_offset:
-            return False
-        key = replica.broker_id, extent_start
-        if key not in self._digests:
-            hashed = self._new_hash()
-            hashed.update(replica.store.read_log(extent_start, extent_end))
-            self._digests[key] = hashed.digest()
-        return self._digests[key] == stored
+    def _seen_version(self, groups: list[list[_Replica]], start: int, end: int) -> _Judgement | None:
+        """What an earlier run saw of a span, if its digests tell."""
+        parts = [
+            (extent, settled)
+            for extent in self._earlier
+            if extent.start_offset < end and start < extent.end_offset
+            if (settled := self._settled_bytes(extent)) is not None
+        ]
+        if not parts:
+            return None
+
+        def agrees(content: memoryview) -> bool:
+            return all(
+                content[max(start, extent.start_offset) - start : min(end, extent.end_offset) - start]
+                == settled[max(start, extent.start_offset) - extent.start_offset :][
+                    : min(end, extent.end_offset) - max(start, extent.start_offset)
+                ]
+                for extent, settled in parts
+            )
+
+        right = [group for group in groups if agrees(group[0].content(start, end))]
+        if len(right) == 1:
+            return self._judgement(right[0], groups, Verdict.STORED_DIGEST)
+        extent, settled = parts[0]
+        if not right and extent.start_offset <= start and end <= extent.end_offset:
+            content = memoryview(settled)[start - extent.start_offset : end - extent.start_offset]
+            wrong = [replica for group in groups for replica in group]
+            return _Judgement(None, wrong, Verdict.STORED_DIGEST, content=content)
+        return None
+
+    def _settled_bytes(self, extent: LogRange) -> bytes | None:
+        """The bytes that an earlier run digested: those of a replica, or a mixture; None: they cannot be found."""
+        if extent not in self._settled:
+            stored, new_hash = self._earlier[extent], self._new_hash
+            has_all = self._min_offset <= extent.start_offset and extent.end_offset <= self._end_offset
+            self._settled[extent] = None
+            if stored and new_hash is not None and has_all:
+                contents = [bytes(replica.store.read_log(*extent)) for replica in self._replicas]
+                self._settled[extent] = _mixture_of(contents, stored, new_hash)
+        return self._settled[extent]
 
     def _new(
         self, kind: FindingKind, replica: _Replica, start: int, end: int, detail: str, *, messages: int = 1
@@ -524,12 +572,15 @@ class _Comparer:
             file=replica.store.segment_path(start),
         )
 
-    def _add_undecided(self, start: int, end: int, first: _Replica, second: _Replica) -> None:
+    def _add_undecided(self, start: int, end: int, versions: tuple[list[_Replica], ...]) -> None:
         """Several versions are sound and differ, and nothing tells which is right."""
-        between = f"replicas {first.broker_id} and {second.broker_id}"
+        first, second = versions[0][0], versions[1][0]
+        between = " and ".join(_replica_names(version) for version in versions)
         differences = field_differences(first.content(start, end), second.content(start, end))
         if differences:
-            detail = f"{between}: {differences}"
+            detail = (
+                f"{between} differ, and nothing tells who is right: {_replica_names(versions[0])} has {differences}"
+            )
             finding = self._new(FindingKind.FIELD_DIFFERS, first, start, end, detail)
         else:
             detail = f"{between} hold different messages from here on"
@@ -664,10 +715,76 @@ class _Comparer:
             self._findings.add(finding)
 
 
-def _differ_in_body(replica: _Replica, other: _Replica, start: int, end: int) -> bool:
-    """Whether everything but the body is equal."""
-    changes = changed_fields(replica.content(start, end), other.content(start, end))
-    return all(change.partition(" ")[0] in ("body", "bodyCRC") for change in changes)
+def _is_stray_padding(replica: _Replica, start: int) -> bool:
+    """Whether what closes a file lies behind something that is not sound: a blank does not say where it belongs."""
+    at = bisect_right(replica.sound_starts, start) - 1
+    place = replica.sound_starts[at] if at >= 0 else -1
+    if place < 0 or replica.pieces[place].kind is not PieceKind.PADDING:
+        return False
+    before = next((own for own in replica.pieces.values() if own.end_offset == place), None)
+    return before is not None and before.kind not in _SOUND
+
+
+class _Marks(NamedTuple):
+    """What a record has in common with its neighbours."""
+
+    stored_ms: int
+    born_ms: int
+    store_host: str
+
+
+def _marks(content: memoryview) -> _Marks | None:
+    try:
+        record = decode_record(content, check_crc=False)
+    except MalformedRecord:
+        return None
+    return _Marks(record.store_timestamp_ms, record.born_timestamp_ms, str(record.store_host))
+
+
+def _replica_names(replicas: list[_Replica]) -> str:
+    numbers = ", ".join(str(replica.broker_id) for replica in replicas)
+    return f"replica {numbers}" if len(replicas) == 1 else f"replicas {numbers}"
+
+
+def _mixture_of(contents: list[bytes], stored: bytes, new_hash: Callable[[], Hash]) -> bytes | None:
+    """Bytes with this digest: one of the versions, or for each stretch in which they differ those of one of them."""
+
+    def fits(content: bytes | bytearray) -> bool:
+        hashed = new_hash()
+        hashed.update(memoryview(content))
+        return hashed.digest() == stored
+
+    whole = next((content for content in dict.fromkeys(contents) if fits(content)), None)
+    if whole is not None or len(set(contents)) < 2:
+        return whole
+    stretches = _differing_stretches(contents)
+    versions = [sorted({content[start:end] for content in contents}) for start, end in stretches]
+    count = prod(len(own) for own in versions)
+    if count > _MIXTURES_MAX or count * len(contents[0]) > _MIXTURE_BYTES_MAX:
+        return None
+    mixture = bytearray(contents[0])
+    for choice in product(*versions):
+        for (start, end), content in zip(stretches, choice):
+            mixture[start:end] = content
+        if fits(mixture):
+            return bytes(mixture)
+    return None
+
+
+def _differing_stretches(contents: list[bytes]) -> list[tuple[int, int]]:
+    """Where versions of one length differ; places near each other as one, if there are many."""
+    columns = [np.frombuffer(content, dtype=np.uint8) for content in contents]
+    is_different = np.zeros(len(columns[0]), dtype=np.bool_)
+    for column in columns[1:]:
+        is_different |= column != columns[0]
+    places = np.flatnonzero(is_different)
+    gap = _STRETCH_GAP_BYTES
+    while True:
+        cuts = np.flatnonzero(np.diff(places) > gap)
+        starts, ends = places[np.concatenate(([0], cuts + 1))], places[np.concatenate((cuts, [len(places) - 1]))] + 1
+        if len(starts) <= _STRETCHES_MAX:
+            return list(zip(starts.tolist(), ends.tolist()))
+        gap *= 2
 
 
 def _last_boundary(store: ReplicaStore, low: int, offset: int) -> tuple[int, bool] | None:

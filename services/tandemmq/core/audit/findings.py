@@ -29,6 +29,7 @@ __all__ = [
     "Verdict",
     "digest_extents",
     "extents_of",
+    "is_of_deep_runs",
 ]
 
 
@@ -49,13 +50,15 @@ class Verdict(StrEnum):
     """By what evidence the wrong replica is named."""
 
     MAJORITY = "majority"
-    """More replicas hold one content than any other."""
+    """More replicas hold one content than any other: of earlier versions' runs; it is no proof."""
     CHECKSUM = "checksum"
     """The body matches its CRC on one side only, or the record's structure is whole on one side only."""
     STORED_DIGEST = "stored-digest"
     """An earlier run saw what one side still holds."""
     OWN_EVIDENCE = "own-evidence"
     """The replica contradicts itself: its ConsumeQueue, checkpoint or file sizes know more than its log holds."""
+    NEIGHBOURS = "neighbours"
+    """Only one side's times and host fit those of the records before and behind."""
     MASTER_RULE = "master-rule"
     """By definition: a slave's log is a prefix of its master's, its metadata a copy."""
     UNDECIDED = "undecided"
@@ -77,10 +80,12 @@ class FindingKind(StrEnum):
     TAIL_EXTRA = "tail-extra"
     SEGMENT_MISSING = "segment-missing"
     SEGMENT_SIZE = "segment-size"
+    ON_FEWER_REPLICAS = "on-fewer-replicas"
     CHANGED_EVERYWHERE = "changed-everywhere"
     QUEUE_ENTRY_WRONG = "queue-entry-wrong"
     QUEUE_ENTRY_MISSING = "queue-entry-missing"
     QUEUE_GAP = "queue-gap"
+    QUEUE_ENTRY_EXTRA = "queue-entry-extra"
     INDEX_ENTRY_WRONG = "index-entry-wrong"
     INDEX_ENTRY_MISSING = "index-entry-missing"
     TOPIC_MISSING = "topic-missing"
@@ -89,6 +94,9 @@ class FindingKind(StrEnum):
     GROUP_DIFFERS = "group-differs"
     CONSUMER_OFFSET_STALE = "consumer-offset-stale"
     DELAY_OFFSET_STALE = "delay-offset-stale"
+    OFFSET_BEYOND_END = "offset-beyond-end"
+    LEASES_MISSING = "leases-missing"
+    CHECKPOINT_IMPOSSIBLE = "checkpoint-impossible"
     METADATA_UNREADABLE = "metadata-unreadable"
 
 
@@ -164,6 +172,12 @@ KINDS: Final[dict[FindingKind, KindMeaning]] = {
     FindingKind.SEGMENT_SIZE: KindMeaning(
         Severity.LOSS, "a CommitLog file has another length", "the broker refuses to start with it", _COPY
     ),
+    FindingKind.ON_FEWER_REPLICAS: KindMeaning(
+        Severity.LOSS,
+        "messages are on fewer replicas than the group has",
+        "the replica was stopped before it had them; if the others are lost, so are these messages",
+        "start the replica and let it catch up, then verify again",
+    ),
     FindingKind.CHANGED_EVERYWHERE: KindMeaning(
         Severity.DAMAGE,
         "all replicas agree, but not with an earlier run",
@@ -175,6 +189,12 @@ KINDS: Final[dict[FindingKind, KindMeaning]] = {
     ),
     FindingKind.QUEUE_ENTRY_MISSING: KindMeaning(
         Severity.DERIVED, "a ConsumeQueue entry is missing", "consumers never see the message", _REBUILD
+    ),
+    FindingKind.QUEUE_ENTRY_EXTRA: KindMeaning(
+        Severity.DERIVED,
+        "ConsumeQueue entries lead to no message of their queue",
+        "consumers wait at them, or are given what is of another queue",
+        _REINDEX,
     ),
     FindingKind.QUEUE_GAP: KindMeaning(
         Severity.LOSS,
@@ -218,6 +238,24 @@ KINDS: Final[dict[FindingKind, KindMeaning]] = {
         "after a switch delayed messages are delivered again or not at all",
         _RESYNC,
     ),
+    FindingKind.OFFSET_BEYOND_END: KindMeaning(
+        Severity.METADATA,
+        "an offset lies beyond the end of its queue",
+        "what comes next to this queue is never delivered to the group",
+        "set the group back to the queue's end: tandemmq group reset; verify again",
+    ),
+    FindingKind.LEASES_MISSING: KindMeaning(
+        Severity.METADATA,
+        "the files of leases are missing or damaged",
+        "after a start messages that were received and not acknowledged are delivered again at once",
+        "of a slave: restart it, it takes its master's; of a master: stop it and copy config/leases-* of a slave",
+    ),
+    FindingKind.CHECKPOINT_IMPOSSIBLE: KindMeaning(
+        Severity.METADATA,
+        "the checkpoint says what cannot be",
+        "after a kill recovery would begin too late and leave entries out",
+        "stop the broker, remove the file checkpoint, make an empty file called abort, and start it",
+    ),
     FindingKind.METADATA_UNREADABLE: KindMeaning(
         Severity.METADATA,
         "a metadata file is unreadable",
@@ -225,6 +263,27 @@ KINDS: Final[dict[FindingKind, KindMeaning]] = {
         _RESYNC,
     ),
 }
+
+
+_OF_DEEP_RUNS: Final = frozenset(
+    {
+        FindingKind.QUEUE_ENTRY_WRONG,
+        FindingKind.QUEUE_ENTRY_MISSING,
+        FindingKind.QUEUE_ENTRY_EXTRA,
+        FindingKind.QUEUE_GAP,
+        FindingKind.INDEX_ENTRY_WRONG,
+        FindingKind.INDEX_ENTRY_MISSING,
+        FindingKind.OFFSET_BEYOND_END,
+        FindingKind.LEASES_MISSING,
+        FindingKind.CHECKPOINT_IMPOSSIBLE,
+    }
+)
+
+
+def is_of_deep_runs(kind: FindingKind, verdict: Verdict) -> bool:
+    """Whether only a deep run looks for such a finding: its absence in a quick one says nothing."""
+    is_of_topics = kind in (FindingKind.TOPIC_MISSING, FindingKind.TOPIC_DIFFERS)
+    return kind in _OF_DEEP_RUNS or (is_of_topics and verdict is Verdict.OWN_EVIDENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +314,8 @@ class Finding:
     """Set when several messages are concerned."""
     file: str | None = None
     """Path below the store's root."""
+    end_queue_offset: int | None = None
+    """One past the last position of the queue that is concerned, if `messages` do not lie side by side."""
 
     @property
     def severity(self) -> Severity:

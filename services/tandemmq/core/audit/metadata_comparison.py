@@ -71,6 +71,8 @@ class _Comparer:
                 yield self._unreadable(self._master_id, file, problem)
             elif self._master.get(file) is not None:
                 readable.append(file)
+            elif self._settled and any(_has_content(file, texts.get(file)) for texts in slaves.values()):
+                yield self._unreadable(self._master_id, file, "there is no such file, and a slave has a copy of it")
         for broker_id, texts in slaves.items():
             for file in MetadataFile:
                 problem = _problem(file, texts.get(file))
@@ -83,7 +85,7 @@ class _Comparer:
         master = self._master[file]
         assert master is not None, "only files that the master has are compared"
         if slave is None:
-            if self._settled and self._has_content(file):
+            if self._settled and _has_content(file, master):
                 yield self._unreadable(broker_id, file, "there is no such file")
             return
         ours, theirs = _version(slave), _version(master)
@@ -110,16 +112,6 @@ class _Comparer:
             return True
         # Files of RocketMQ 4 have no version.
         return ours == theirs or abs(ours.timestamp_ms - theirs.timestamp_ms) > _OFFSETS_APART_MS
-
-    def _has_content(self, file: MetadataFile) -> bool:
-        text = self._master[file] or ""
-        match file:
-            case MetadataFile.TOPICS | MetadataFile.SUBSCRIPTION_GROUPS:
-                return True
-            case MetadataFile.CONSUMER_OFFSETS:
-                return bool(_consumer_offsets(text))
-            case MetadataFile.DELAY_OFFSETS:
-                return bool(_delay_offsets(text))
 
     def _new(
         self,
@@ -236,6 +228,19 @@ def _problem(file: MetadataFile, text: str | None) -> str:
     except MetadataCorrupt as error:
         return str(error)
     return ""
+
+
+def _has_content(file: MetadataFile, text: str | None) -> bool:
+    """Whether a table is worth having; one that cannot be read is told by itself."""
+    if text is None or _problem(file, text):
+        return False
+    match file:
+        case MetadataFile.TOPICS | MetadataFile.SUBSCRIPTION_GROUPS:
+            return True
+        case MetadataFile.CONSUMER_OFFSETS:
+            return bool(_consumer_offsets(text))
+        case MetadataFile.DELAY_OFFSETS:
+            return bool(_delay_offsets(text))
 
 
 def _version(text: str) -> DataVersion:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from struct import Struct
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -19,7 +20,7 @@ from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.log_history import LogRange
 from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE
 
-__all__ = ["QueueCheck", "QueueSpan", "queue_gap", "seam_gaps"]
+__all__ = ["QUEUE_ENTRIES", "QueueCheck", "QueueSpan", "leads_to", "queue_gap", "seam_gaps"]
 
 
 # Which queue offsets occur in a part of the log, so that gaps between parts are found as well as those within one.
@@ -112,11 +113,14 @@ def seam_gaps(
 
 Entries: TypeAlias = npt.NDArray[np.void]
 
-_ENTRIES: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-assert _ENTRIES.itemsize == ENTRY.size
+QUEUE_ENTRIES: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert QUEUE_ENTRIES.itemsize == ENTRY.size
 
 _EXTENSION_ADDRESS_MAX: Final = -(1 << 31) - 1
 """A tags code up to it is an address into consumequeue_ext."""
+_EXTENSION_BASE: Final = -(1 << 63)
+_EXTENSION: Final = Struct(">hqq")
+"""Length, tags code and store time of a unit of consumequeue_ext; a bitmap follows."""
 _SECOND_MS: Final = 1000
 _DELAY_MAX_MS: Final = 40 * 24 * 3600 * _SECOND_MS
 """A delay level of another table is not longer."""
@@ -142,6 +146,8 @@ class QueueCheck:
         self._spans: dict[tuple[str, int], QueueSpan] = {}
         self._begins: dict[tuple[str, int], _QueueBegin | None] = {}
         self._topics: frozenset[str] | None = None
+        self._held: frozenset[str] | None = None
+        self._extensions: dict[str, list[tuple[int, int]]] = {}
 
     @property
     def spans(self) -> tuple[QueueSpan, ...]:
@@ -226,8 +232,8 @@ class QueueCheck:
         for run in np.split(rows, edges) if len(rows) else ():
             first = int(columns.queue_offsets[run[0]])
             data = self._store.read_queue(topic, queue_id, first, len(run))
-            entries = np.zeros(len(run), dtype=_ENTRIES)
-            read = np.frombuffer(data, dtype=_ENTRIES, count=len(data) // ENTRY.size)
+            entries = np.zeros(len(run), dtype=QUEUE_ENTRIES)
+            read = np.frombuffer(data, dtype=QUEUE_ENTRIES, count=len(data) // ENTRY.size)
             entries[: len(read)] = read
             is_right = (entries["offset"] == columns.offsets[run]) & (entries["size"] == columns.sizes[run])
             is_right &= self._right_tags(topic, entries["tags_code"].astype(np.int64), columns, run)
@@ -235,12 +241,32 @@ class QueueCheck:
                 yield from self._wrong_entries(topic, queue_id, columns, run, entries, ~is_right)
 
     def _right_tags(self, topic: str, found: Integers, columns: RecordColumns, run: Integers) -> Flags:
-        is_right: Flags = (found == columns.tags_codes[run]) | (found <= _EXTENSION_ADDRESS_MAX)
+        is_right: Flags = found == columns.tags_codes[run]
+        for at in np.flatnonzero(~is_right & (found <= _EXTENSION_ADDRESS_MAX)).tolist():
+            row = run[at]
+            due = int(columns.tags_codes[row]), int(columns.store_timestamps_ms[row])
+            is_right[at] = self._extension(topic, int(columns.queue_ids[row]), int(found[at])) == due
         if topic == SCHEDULE_TOPIC and not is_right.all():
             # By another table of delay levels, perhaps, or by several: a whole number of seconds.
             delays = found - columns.store_timestamps_ms[run]
             is_right |= (delays > 0) & (delays <= _DELAY_MAX_MS) & (delays % _SECOND_MS == 0)
         return is_right
+
+    def _extension(self, topic: str, queue_id: int, address: int) -> tuple[int, int] | None:
+        """Tags code and store time of the unit of consumequeue_ext that a tags code leads to; None: to none."""
+        place = address - _EXTENSION_BASE
+        folder = f"consumequeue_ext/{topic}/{queue_id}"
+        if folder not in self._extensions:
+            entries = self._store.files.list_folder(folder)
+            self._extensions[folder] = sorted(
+                (int(own.name), own.size) for own in entries if not own.is_folder and own.name.isdecimal()
+            )
+        for start, size in self._extensions[folder]:
+            if start <= place <= start + size - _EXTENSION.size:
+                unit = bytes(self._store.read_file(f"{folder}/{start:020d}", place - start, _EXTENSION.size))
+                length, tags_code, store_timestamp_ms = _EXTENSION.unpack(unit)
+                return (tags_code, store_timestamp_ms) if length >= _EXTENSION.size else None
+        return None
 
     def _wrong_entries(
         self, topic: str, queue_id: int, columns: RecordColumns, run: Integers, entries: Entries, is_wrong: Flags
@@ -305,7 +331,7 @@ class QueueCheck:
 
     def _is_of_former_topic(self, topic: str, queue_id: int, columns: RecordColumns, run: Integers) -> Flags:
         """Rows older than everything in the queue: the topic was deleted since, and perhaps made again."""
-        if not self._is_known(topic):
+        if not self._is_known(topic) and not self._has_queue(topic):
             return np.ones(len(run), dtype=np.bool_)
         begin = self._begin(topic, queue_id)
         if begin is None:
@@ -333,11 +359,7 @@ class QueueCheck:
         return None
 
     def _leads_to(self, topic: str, queue_id: int, queue_offset: int, offset: int, size: int) -> bool:
-        facts = self._store.facts
-        if not (0 < size <= LONGEST_RECORD_BYTES and facts.min_offset <= offset <= facts.end_offset - size):
-            return False
-        name = self._name(offset, size)
-        return name is not None and (name.topic, name.queue_id, name.queue_offset) == (topic, queue_id, queue_offset)
+        return leads_to(self._store, topic, queue_id, queue_offset, offset, size)
 
     def _is_superseded(
         self, topic: str, queue_id: int, columns: RecordColumns, rows: Integers, entries: Entries
@@ -352,6 +374,12 @@ class QueueCheck:
             for row, entry in zip(rows[::step], entries[::step])
         )
 
+    def _has_queue(self, topic: str) -> bool:
+        """Whether the topic has queues, whoever knows it: with a topic that is deleted they go."""
+        if self._held is None:
+            self._held = frozenset(own for own, _ in self._store.queues())
+        return topic in self._held
+
     def _is_known(self, topic: str) -> bool:
         """Whether the replica's table has the topic; yes, if it cannot be read."""
         if self._topics is None:
@@ -362,3 +390,12 @@ class QueueCheck:
                 return True
             self._topics = frozenset(config.topic_name for config in table)
         return topic in self._topics
+
+
+def leads_to(store: ReplicaStore, topic: str, queue_id: int, queue_offset: int, offset: int, size: int) -> bool:
+    """Whether the record at `offset` is the one that an entry at this place of a queue should lead to."""
+    facts = store.facts
+    if not (0 < size <= LONGEST_RECORD_BYTES and facts.min_offset <= offset <= facts.end_offset - size):
+        return False
+    name = read_name(store.read_log(offset, offset + size), 0, offset)
+    return name is not None and (name.topic, name.queue_id, name.queue_offset) == (topic, queue_id, queue_offset)

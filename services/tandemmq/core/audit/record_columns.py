@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from tandemmq.core.message.record import MessageRecord, offset_message_id, recor
 from tandemmq.core.message.record_decoder import RecordFound, decode_record
 from tandemmq.core.message.record_layout import (
     BLANK,
+    CRC_MASK,
     HOST_FLAGS,
     INNER_BATCH,
     V1_MAGIC,
@@ -35,6 +37,7 @@ __all__ = [
     "changed_fields",
     "describe",
     "field_differences",
+    "has_right_checksum",
     "has_zero_text",
     "name_of_record",
     "read_damaged_name",
@@ -268,6 +271,8 @@ def describe(finding: Finding, name: RecordName | None, *, last: RecordName | No
 
 _BODY_SHOWN_BYTES: Final = 16
 _VALUE_SHOWN: Final = 80
+_CRC_PROPERTY: Final = b"__CRC32#\x01"
+_CRC_PROPERTY_BYTES: Final = 20
 
 
 def field_differences(held: bytes | memoryview, right: bytes | memoryview) -> str:
@@ -309,6 +314,16 @@ def has_zero_text(record: bytes | memoryview) -> bool:
     except MalformedRecord:
         return False
     return "\0" in found.topic or b"\0" in found.properties
+
+
+def has_right_checksum(record: bytes | memoryview) -> bool | None:
+    """Whether a record fits the checksum that it carries of itself, RocketMQ's property `__CRC32#`, the last 20 bytes:
+    decimal digits, the lowest first. None: it has none."""
+    at = len(record) - _CRC_PROPERTY_BYTES
+    if at <= 0 or bytes(record[at : at + len(_CRC_PROPERTY)]) != _CRC_PROPERTY:
+        return None
+    digits = bytes(record[at + len(_CRC_PROPERTY) : -1])
+    return digits.isdigit() and int(digits[::-1]) == crc32(record[:at]) & CRC_MASK
 
 
 def _plain_fields(record: MessageRecord) -> list[tuple[str, object]]:

@@ -63,6 +63,24 @@ class RepairPlan:
     steps: tuple[RepairStep, ...]
     schema: int = PLAN_SCHEMA_VERSION
 
+    def undone(self) -> RepairPlan:
+        """What puts back the bytes that the plan's copies have overwritten, the last first: each broker kept its own.
+        ConsumeQueue entries follow from the log and are not put back."""
+        copies = [step for step in reversed(self.steps) if step.action is RepairAction.COPY_RANGE]
+        return replace(
+            self,
+            steps=tuple(
+                replace(
+                    step,
+                    reason=f"put back what step {step.number} has overwritten",
+                    source_broker_id=step.target_broker_id,
+                    target_digest=step.source_digest,
+                    source_digest=step.target_digest,
+                )
+                for step in copies
+            ),
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Plain values by field name."""
         return asdict(self)
@@ -206,7 +224,7 @@ def _queue_steps(findings: list[Finding]) -> Iterator[RepairStep]:
             finding.topic or "",
             finding.queue_id or 0,
             finding.queue_offset or 0,
-            (finding.queue_offset or 0) + finding.messages,
+            finding.end_queue_offset or (finding.queue_offset or 0) + finding.messages,
         )
         for finding in findings
         if _is_rewritten(finding)

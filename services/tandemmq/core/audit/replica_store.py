@@ -10,7 +10,7 @@ they contradict a log that lost its tail.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, Protocol, Self
@@ -18,18 +18,21 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 from tandemmq.core.message.record_decoder import Blank, RecordFound, ScanStop, scan_record
 from tandemmq.core.message.record_layout import SMALLEST_RECORD_BYTES
 from tandemmq.core.metadata.metadata_store import MetadataFile
-from tandemmq.core.replication.log_history import LogRange
+from tandemmq.core.replication.log_history import REPLICA_FILE, LogRange, RecordDamaged, ReplicaRecord
 from tandemmq.core.storage.consume_queue import ENTRY, QueueEntry, first_false
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
 
 __all__ = [
+    "CHECKPOINT_BYTES",
     "MAX_RECORD_BYTES",
     "ReplicaFacts",
     "ReplicaFiles",
     "ReplicaStore",
     "ReplicaUnreadable",
     "StoreEntry",
+    "disk_id",
     "inspect_replica",
+    "metadata_texts",
 ]
 
 
@@ -87,6 +90,10 @@ class ReplicaFacts:
     """Behind its master, as a broker says; 0 for folders."""
     holes: tuple[LogRange, ...] = ()
     """Parts of [min_offset, end_offset) without a file, or beyond the end of a short one."""
+    queued_from: int | None = None
+    """The lowest offset that a ConsumeQueue leads to: the replica once held it. None: none does, or nobody looked."""
+    disk_id: str = ""
+    """Of `replica.json`. Empty: another disk cannot be told from this one."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by field name."""
@@ -104,7 +111,9 @@ MAX_RECORD_BYTES: Final = (4 << 20) + (64 << 10) + 128
 ENTRY_BYTES: Final = ENTRY.size
 _NAME_DIGITS: Final = 20
 _DEFAULT_SEGMENT_BYTES: Final = 1 << 30
-_CHECKPOINT_BYTES: Final = 4096
+CHECKPOINT_BYTES: Final = 4096
+_RECORD_BYTES_MAX: Final = 1 << 20
+"""Of `replica.json`."""
 _MARGIN_MS: Final = 3000
 """RocketMQ's: so much earlier than its checkpoint says it starts to recover."""
 _PROBE_ENTRIES: Final = 200
@@ -205,16 +214,12 @@ class ReplicaStore:
 
     def metadata(self, file: MetadataFile) -> str | None:
         """The text of a metadata file, or of its .bak where the broker would take that; None: there is neither."""
-        sizes = {entry.name: entry.size for entry in self.files.list_folder("config") if not entry.is_folder}
-        for name in (file.value, f"{file.value}.bak"):
-            if sizes.get(name, 0) > 0:
-                return bytes(self._read(f"config/{name}", 0, sizes[name])).decode("utf-8", "replace")
-        return None
+        return metadata_texts(self.files, (file,))[file]
 
     def checkpoint(self) -> StoreCheckpoint:
         """What is said to be durable; all zeros without such a file."""
-        data = bytes(self._read("checkpoint", 0, _CHECKPOINT_BYTES))
-        return StoreCheckpoint.decode(data) if len(data) == _CHECKPOINT_BYTES else StoreCheckpoint()
+        data = bytes(self._read("checkpoint", 0, CHECKPOINT_BYTES))
+        return StoreCheckpoint.decode(data) if len(data) == CHECKPOINT_BYTES else StoreCheckpoint()
 
     def read_file(self, path: str, offset: int, length: int) -> bytes | memoryview:
         """Bytes of any file; fewer at its end."""
@@ -260,7 +265,8 @@ def inspect_replica(
     store = ReplicaStore(files, facts)
     queues = [_QueueTail(store, topic, queue_id) for topic, queue_id in store.queues()]
     end_offset = _log_end(store, segments, queues)
-    end_offset = _claimed_end(store, end_offset, queues)
+    # Without any file there is no log, whatever other files say of it.
+    end_offset = _claimed_end(store, end_offset, queues) if segments else 0
     return ReplicaFacts(
         group=group,
         broker_id=broker_id,
@@ -271,7 +277,31 @@ def inspect_replica(
         queues_offset=_queues_offset(store, segments, end_offset),
         index_offset=_index_offset(store),
         holes=_holes(segments, segment_bytes, end_offset),
+        queued_from=min((offset for tail in queues if (offset := tail.lowest()) is not None), default=None),
+        disk_id=disk_id(files),
     )
+
+
+def metadata_texts(
+    files: ReplicaFiles, wanted: Iterable[MetadataFile] = MetadataFile
+) -> dict[MetadataFile, str | None]:
+    """Texts of metadata files, or of their .bak where the broker would take that; None: there is neither."""
+    sizes = {entry.name: entry.size for entry in files.list_folder("config") if not entry.is_folder}
+    texts: dict[MetadataFile, str | None] = {}
+    for file in wanted:
+        name = next((name for name in (file.value, f"{file.value}.bak") if sizes.get(name, 0) > 0), None)
+        data = b"" if name is None else bytes(files.read(f"config/{name}", 0, sizes[name]))
+        texts[file] = None if name is None else data.decode("utf-8", "replace")
+    return texts
+
+
+def disk_id(files: ReplicaFiles) -> str:
+    """Which disk it is, as `replica.json` says; empty if nothing does."""
+    data = bytes(files.read(REPLICA_FILE, 0, _RECORD_BYTES_MAX))
+    try:
+        return ReplicaRecord.from_json(data.decode("utf-8", "replace")).disk_id if data else ""
+    except RecordDamaged:
+        return ""
 
 
 def _numbered(found: list[StoreEntry]) -> list[StoreEntry]:
@@ -315,6 +345,13 @@ class _QueueTail:
         entries = self._read(block_start, _PROBE_ENTRIES)
         used = next((number for number in range(len(entries), 0, -1) if entries[number - 1].size > 0), 0)
         self._end = block_start + used
+
+    def lowest(self) -> int | None:
+        """Where the first message lies that an entry leads to: in a ConsumeQueue offsets never go back."""
+        for entry in self._read(self._first, min(_PROBE_ENTRIES, self._end - self._first)):
+            if not entry.is_filler and entry.size > 0 and entry.physical_offset >= 0:
+                return entry.physical_offset
+        return None
 
     def newest(self) -> QueueEntry | None:
         """The last message's entry."""
@@ -370,9 +407,14 @@ def _is_record(store: ReplicaStore, claim: _Claim) -> bool:
 
 def _is_plausible(store: ReplicaStore, claim: _Claim) -> bool:
     """Whether a record could be so long and lie there. The next file may be lost, but not more than the next."""
+    is_near = claim.physical_offset <= store.facts.end_offset + store.facts.segment_bytes
+    return is_near and _fits_a_file(store, claim)
+
+
+def _fits_a_file(store: ReplicaStore, claim: _Claim) -> bool:
     return (
         claim.size >= SMALLEST_RECORD_BYTES
-        and store.facts.min_offset <= claim.physical_offset <= store.facts.end_offset + store.facts.segment_bytes
+        and store.facts.min_offset <= claim.physical_offset
         and claim.physical_offset + claim.size + _HEAD_BYTES <= store.segment_end(claim.physical_offset)
     )
 
@@ -430,9 +472,16 @@ def _claimed_end(store: ReplicaStore, log_end: int, queues: list[_QueueTail]) ->
             if entry.is_filler or entry.physical_offset < log_end:
                 break
             claim = _Claim(entry.physical_offset, entry.size)
-            if _is_plausible(store, claim):
+            if _fits_a_file(store, claim):
                 claims[claim.physical_offset] = claim.size
     end = log_end
+    # A wrong entry may say anything. Many files may be lost as well, but some entries lead into each of them.
+    reach = store.facts.end_offset + store.facts.segment_bytes
+    for offset in sorted(claims):
+        if offset > reach:
+            del claims[offset]
+        else:
+            reach = max(reach, offset + store.facts.segment_bytes)
     # Not every record has an entry: where the chain breaks, the rest is believed if there is more than one of it.
     for offset in sorted(claims):
         is_next = offset == end or (offset == store.segment_end(end - 1 if end else 0) and offset > end)

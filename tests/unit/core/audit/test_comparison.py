@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from hashlib import md5
 from pathlib import Path
 
 from support.audit_stores import AUDIT_OPTIONS, append_messages, copy_group, open_group, open_store
-from support.folder_audit import audit_folders
+from support.folder_audit import audit_folders, whole_digests
+from support.replica_folders import open_replica
 from support.stores import ManualClock
 from tandemmq.core.audit.comparison import compare_replicas
+from tandemmq.core.audit.equality import common_range
 from tandemmq.core.audit.findings import FINDINGS_MAX, Finding, FindingKind, FindingList, Verdict
-from tandemmq.core.audit.log_walk import common_range
+from tandemmq.core.audit.log_walk import LogPiece, walk_log
 from tandemmq.core.replication.log_history import LogRange
 
 SEGMENT_BYTES = AUDIT_OPTIONS.commit_log_file_bytes
@@ -63,6 +66,55 @@ def test_same_record_is_broken_on_both(equal_group: list[Path], tmp_path: Path) 
     findings = compare_replicas(stores, LogRange(300_500, 300_502)).findings
     assert {finding.broker_id for finding in findings} == {0, 1}
     assert {finding.source_broker_id for finding in findings} == {None}
+
+
+def test_digest_of_an_earlier_run_decides_where_both_are_damaged_in_one_extent(
+    equal_group: list[Path], tmp_path: Path
+) -> None:
+    """In bytes that no checksum covers: the versions are mixed until the digest comes out."""
+    folders = copy_group(equal_group[:2], tmp_path)
+    earlier = whole_digests(open_group(folders)[0])
+    first, *_, last = (piece for piece in pieces_between(folders[0], 270_000, 320_000))
+    flip(folders[0], first + 46)
+    flip(folders[1], last + 46)
+    found = audit_folders(folders, earlier=earlier).findings
+    assert [(own.broker_id, own.source_broker_id, own.start_offset) for own in found] == [(0, 1, first), (1, 0, last)]
+    assert {own.verdict for own in found} == {Verdict.STORED_DIGEST}
+
+
+def test_record_that_no_replica_holds_right_any_more_is_told_of_both(equal_group: list[Path], tmp_path: Path) -> None:
+    folders = copy_group(equal_group[:2], tmp_path)
+    earlier = whole_digests(open_group(folders)[0])
+    place = pieces_between(folders[0], 270_000, 320_000)[0]
+    flip(folders[0], place + 43)
+    flip(folders[1], place + 16)
+    found = audit_folders(folders, earlier=earlier).findings
+    assert {(own.broker_id, own.source_broker_id) for own in found} == {(0, None), (1, None)}
+    assert {own.verdict for own in found} == {Verdict.STORED_DIGEST}
+
+
+def test_first_part_of_an_extent_is_enough_for_what_lies_in_it(equal_group: list[Path], tmp_path: Path) -> None:
+    folders = copy_group(equal_group[:2], tmp_path)
+    stores = open_group(folders)
+    start, end = 262_144, 262_144 + 50_000
+    begun = LogRange(start, end)
+    earlier = {begun: md5(stores[0].read_log(start, end)).digest()}
+    places = pieces_between(folders[0], start, start + 60_000)
+    flip(folders[0], places[1] + 46)
+    (finding,) = audit_folders(folders, earlier=earlier).findings
+    assert (finding.broker_id, finding.verdict) == (0, Verdict.STORED_DIGEST)
+    flip(folders[0], places[1] + 46)
+    flip(folders[0], places[-1] + 47)
+    (finding,) = audit_folders(folders, earlier=earlier).findings
+    assert finding.verdict is not Verdict.STORED_DIGEST
+
+
+def pieces_between(folder: Path, start: int, end: int) -> list[int]:
+    """Where records begin."""
+    store = open_replica(folder)
+    return [
+        piece.start_offset for piece in walk_log(store, start, end, in_batches=False) if isinstance(piece, LogPiece)
+    ]
 
 
 def test_logs_that_went_different_ways_are_undecided(equal_group: list[Path], tmp_path: Path) -> None:

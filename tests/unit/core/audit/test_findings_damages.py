@@ -47,7 +47,7 @@ def test_damage_is_found_and_named(damage: Damage, replicas: int, equal_group: l
         assert any(_names(finding, expected) for finding in findings), findings
     if expected.topic:
         assert any(finding.topic == expected.topic for finding in findings)
-    if expected.undecided_with_two and replicas == 2 and findings[0].verdict is Verdict.UNDECIDED:
+    if expected.undecidable and findings[0].verdict is Verdict.UNDECIDED:
         assert findings[0].broker_id is None
     elif expected.everywhere:
         assert {finding.broker_id for finding in findings} == set(range(replicas))

@@ -16,8 +16,9 @@ from support.replica_folders import open_replica
 from support.stores import ManualClock
 from tandemmq.broker.posix_disk import PosixDisk
 from tandemmq.core.audit.comparison import compare_replicas
+from tandemmq.core.audit.equality import common_range
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
-from tandemmq.core.audit.log_walk import LogPiece, PieceKind, common_range, walk_log
+from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
 from tandemmq.core.audit.record_check import check_records
 from tandemmq.core.audit.replica_store import ReplicaStore
 from tandemmq.core.replication.log_history import LogRange
@@ -163,15 +164,27 @@ def test_own_offset_is_lost_where_the_other_has_lost_its_body(equal_group: list[
     ]
 
 
-def test_replica_without_its_body_still_votes_on_the_fields(equal_group: list[Path], tmp_path: Path) -> None:
+def test_two_replicas_that_are_wrong_alike_are_no_proof(equal_group: list[Path], tmp_path: Path) -> None:
+    """Nor is one that has lost its body and agrees with one of two that differ."""
     folders = copy_group(equal_group, tmp_path)
     piece = pieces_of(open_replica(folders[0]))[30]
     flip(folders[0], piece.start_offset + 95)
-    flip(folders[2], piece.start_offset + 46)
-    assert [(found.broker_id, found.source_broker_id, found.kind) for found in compared(folders)] == [
-        (0, 1, FindingKind.BODY_CRC),
-        (2, 1, FindingKind.FIELD_DIFFERS),
-    ]
+    flip(folders[2], piece.start_offset + 47)
+    found = compared(folders)
+    assert {(own.broker_id, own.source_broker_id) for own in found} == {(0, None), (None, None)}
+    (undecided,) = (own for own in found if own.broker_id is None)
+    assert undecided.verdict is Verdict.UNDECIDED
+    assert "replica 1 and replica 2 differ" in undecided.detail
+
+
+def test_records_around_tell_which_time_is_right(equal_group: list[Path], tmp_path: Path) -> None:
+    folders = copy_group(equal_group, tmp_path)
+    piece = pieces_of(open_replica(folders[0]))[30]
+    for folder in folders[:2]:
+        flip(folder, piece.start_offset + 58)
+    found = compared(folders)
+    assert [(own.broker_id, own.source_broker_id) for own in found] == [(0, 2), (1, 2)]
+    assert {own.verdict for own in found} <= {Verdict.NEIGHBOURS, Verdict.OWN_EVIDENCE}
 
 
 def test_file_that_was_written_over_is_one_finding(equal_group: list[Path], tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
-from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, plan_repair
+from tandemmq.core.audit.repair_plan import RepairAction, RepairPlan, RepairStep, plan_repair
 from tandemmq.core.replication.log_history import LogRange
 
 
@@ -90,3 +90,27 @@ def test_queue_entries_are_rewritten_in_runs_after_the_log_is_mended() -> None:
 def test_plan_goes_through_json() -> None:
     made = plan(damaged(100, 300), damaged(500, 600, source=None))
     assert RepairPlan.from_json(made.to_json()) == made
+
+
+def test_undone_plan_puts_back_what_its_copies_overwrote() -> None:
+    first, second = (
+        RepairStep(
+            number=number,
+            action=RepairAction.COPY_RANGE,
+            group="broker-a",
+            target_broker_id=1,
+            reason="",
+            source_broker_id=0,
+            start_offset=number,
+            end_offset=number + 1,
+            target_digest="bad",
+            source_digest="good",
+        )
+        for number in (1, 2)
+    )
+    by_hand = RepairStep(number=3, action=RepairAction.MANUAL, group="broker-a", target_broker_id=1, reason="")
+    undone = RepairPlan("run", "cluster", (first, second, by_hand)).undone()
+    assert [step.start_offset for step in undone.steps] == [2, 1]
+    assert {(step.source_broker_id, step.target_digest, step.source_digest) for step in undone.steps} == {
+        (1, "good", "bad")
+    }

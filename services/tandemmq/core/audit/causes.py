@@ -1,0 +1,192 @@
+"""One cause, one finding: what follows from something else is told beneath it, and what one file has many times once.
+
+A page of an IndexFile that is overwritten loses a hundred chains, a slave with an old table lacks forty topics, a
+replica that lost its last files has a checkpoint that vouches for them. Whoever is on duty mends one thing each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tandemmq.core.audit.equality import NO_LOG
+from tandemmq.core.audit.findings import Finding, FindingKind, Severity
+
+__all__ = ["one_for_each_cause"]
+
+_LISTED_MAX: Final = 8
+_TABLE_FINDINGS_MAX: Final = 3
+"""Of one metadata file told apart; a table of another time differs in more."""
+_BOUNDS: Final = (FindingKind.SEGMENT_MISSING, FindingKind.TAIL_MISSING, FindingKind.ON_FEWER_REPLICAS)
+_LOST_AT_BYTES: Final = (
+    FindingKind.RECORD_MISSING,
+    FindingKind.ZEROED,
+    FindingKind.TORN,
+    FindingKind.BODY_CRC,
+    FindingKind.RECORDS_SHIFTED,
+)
+"""Neighbours of these kinds on one replica are one damage, named after the first of them."""
+_OF_QUEUES: Final = (FindingKind.QUEUE_ENTRY_WRONG, FindingKind.QUEUE_ENTRY_MISSING, FindingKind.QUEUE_ENTRY_EXTRA)
+_OF_INDEX: Final = (FindingKind.INDEX_ENTRY_WRONG, FindingKind.INDEX_ENTRY_MISSING)
+_INDEX_FOLDER: Final = "index"
+_OF_ENDS: Final = frozenset({FindingKind.CHECKPOINT_IMPOSSIBLE, FindingKind.OFFSET_BEYOND_END})
+
+
+def one_for_each_cause(findings: Iterable[Finding]) -> list[Finding]:
+    """The same, joined. Raises nothing; what is joined says so in its detail."""
+    rest = _without_repeated_topics(list(findings))
+    rest = _neighbours(rest, _BOUNDS)
+    rest = _neighbours(rest, _LOST_AT_BYTES)
+    rest = _without_lost_ends(rest)
+    rest = _joined(rest, _OF_QUEUES, lambda own: (own.topic, own.queue_id) if own.queue_id is not None else None)
+    rest = _joined(rest, _OF_QUEUES, lambda own: own.topic if _is_of_whole_queue(own) else None)
+    without_index = {own.broker_id for own in rest if own.kind in _OF_INDEX and own.file == _INDEX_FOLDER}
+    rest = _joined(rest, _OF_INDEX, lambda own: _INDEX_FOLDER if own.broker_id in without_index else own.file)
+    rest = _joined(rest, (FindingKind.LEASES_MISSING,), lambda own: own.broker_id)
+    return _tables(rest)
+
+
+def _is_of_whole_queue(finding: Finding) -> bool:
+    """Whether a queue is gone, or should not be: several of a topic go together."""
+    is_folder = finding.file is not None and not finding.file.rpartition("/")[2].startswith("0" * 8)
+    return is_folder or finding.kind is FindingKind.QUEUE_ENTRY_EXTRA
+
+
+def _without_repeated_topics(findings: list[Finding]) -> list[Finding]:
+    """What a slave has otherwise than its master need not be told by its own log as well."""
+    told = {
+        (own.kind, own.broker_id, own.topic)
+        for own in findings
+        if own.severity is Severity.METADATA and own.source_broker_id is not None
+    }
+    return [
+        own
+        for own in findings
+        if own.source_broker_id is not None
+        or own.severity is not Severity.METADATA
+        or own.topic is None
+        or (own.kind, own.broker_id, own.topic) not in told
+    ]
+
+
+def _without_lost_ends(findings: list[Finding]) -> list[Finding]:
+    """What speaks of messages that a replica lost needs no finding of its own; nor do the tables of an empty disk."""
+    lost = {own.broker_id for own in findings if own.kind in _BOUNDS}
+    empty = {own.broker_id for own in findings if own.kind in _BOUNDS and own.detail.startswith(NO_LOG)}
+    return [
+        own
+        for own in findings
+        if not (own.kind in _OF_ENDS and own.broker_id in lost)
+        and not (own.kind is FindingKind.METADATA_UNREADABLE and own.broker_id in empty)
+    ]
+
+
+def _neighbours(findings: list[Finding], kinds: Sequence[FindingKind]) -> list[Finding]:
+    """Findings of these kinds that adjoin or overlap on one replica, as one."""
+    own = [finding for finding in findings if finding.kind in kinds and finding.start_offset is not None]
+    rest = [finding for finding in findings if not (finding.kind in kinds and finding.start_offset is not None)]
+    joined: list[Finding] = []
+    for finding in sorted(own, key=lambda each: (each.broker_id or 0, each.start_offset or 0)):
+        last = joined[-1] if joined else None
+        if (
+            last is None
+            or (last.broker_id, last.source_broker_id) != (finding.broker_id, finding.source_broker_id)
+            or finding.broker_id is None
+            or (last.end_offset or 0) < (finding.start_offset or 0)
+        ):
+            joined.append(finding)
+            continue
+        first = min(last, finding, key=lambda each: kinds.index(each.kind))
+        second = finding if first is last else last
+        joined[-1] = replace(
+            first,
+            detail=first.detail if second.detail == first.detail else f"{first.detail}; {second.detail}",
+            start_offset=last.start_offset,
+            end_offset=max(last.end_offset or 0, finding.end_offset or 0),
+            topic=last.topic or finding.topic,
+            queue_id=last.queue_id if last.topic else finding.queue_id,
+            queue_offset=last.queue_offset if last.topic else finding.queue_offset,
+            message_id=last.message_id or finding.message_id,
+            store_timestamp_ms=last.store_timestamp_ms if last.topic else finding.store_timestamp_ms,
+            messages=last.messages + finding.messages,
+            last_message_id=finding.last_message_id or finding.message_id or last.last_message_id,
+            file=last.file,
+        )
+    return rest + joined
+
+
+def _joined(
+    findings: list[Finding], kinds: Sequence[FindingKind], key_of: Callable[[Finding], Hashable]
+) -> list[Finding]:
+    """Findings of these kinds on one replica that have the same key, as one; those whose key is None stay."""
+    groups: dict[Hashable, list[Finding]] = {}
+    rest = []
+    for finding in findings:
+        key = key_of(finding) if finding.kind in kinds else None
+        if key is None:
+            rest.append(finding)
+        else:
+            groups.setdefault((finding.broker_id, key), []).append(finding)
+    return rest + [own[0] if len(own) == 1 else _one_of(own, kinds) for own in groups.values()]
+
+
+def _one_of(findings: list[Finding], kinds: Sequence[FindingKind]) -> Finding:
+    """The first of them, for all."""
+    findings = sorted(findings, key=lambda own: (own.queue_id or 0, own.queue_offset or 0, own.start_offset or 0))
+    named = [own for own in findings if own.message_id is not None]
+    first = (named or findings)[0]
+    last = (named or findings)[-1]
+    kind = min((own.kind for own in findings), key=kinds.index)
+    queues = {own.queue_id for own in findings}
+    messages = sum(own.messages for own in findings)
+    if kind in _OF_INDEX:
+        # A message has several keys, and is told for each of them.
+        several = sum(own.messages for own in findings if own.messages > 1 or own.message_id is None)
+        messages = several + len({own.message_id for own in findings if own.messages <= 1 and own.message_id})
+    rewritten = [own for own in findings if own.kind is not FindingKind.QUEUE_ENTRY_EXTRA] or findings
+    ends = [
+        own.end_queue_offset or own.queue_offset + own.messages for own in rewritten if own.queue_offset is not None
+    ]
+    return replace(
+        first,
+        kind=kind,
+        detail=f"{len(findings)} places of {_place(findings)}, the first: {findings[0].detail}",
+        queue_id=first.queue_id if len(queues) == 1 else None,
+        queue_offset=rewritten[0].queue_offset if len(queues) == 1 else None,
+        end_queue_offset=max(ends, default=None) if len(queues) == 1 else None,
+        end_offset=last.end_offset if last.end_offset is not None else first.end_offset,
+        messages=messages,
+        last_message_id=last.last_message_id or (last.message_id if last is not first else first.last_message_id),
+        file=_place(findings),
+    )
+
+
+def _place(findings: list[Finding]) -> str:
+    """The file that all of them are about, or the folder."""
+    files = sorted({own.file or "" for own in findings})
+    if len(files) == 1:
+        return files[0]
+    first, last = files[0].split("/"), files[-1].split("/")
+    common = [one for one, other in zip(first, last) if one == other]
+    return "/".join(common)
+
+
+def _tables(findings: list[Finding]) -> list[Finding]:
+    """Metadata: many differences of one file are one table of another time."""
+    groups: dict[tuple[int | None, str | None], list[Finding]] = {}
+    rest = []
+    for finding in findings:
+        if finding.severity is Severity.METADATA and finding.file is not None:
+            groups.setdefault((finding.broker_id, finding.file), []).append(finding)
+        else:
+            rest.append(finding)
+    for own in groups.values():
+        if len(own) <= _TABLE_FINDINGS_MAX:
+            rest += own
+            continue
+        others = [each.topic or each.detail.partition(":")[0] for each in own[1 : _LISTED_MAX + 1]]
+        more = f" and {len(own) - 1 - len(others)} more" if len(own) - 1 > len(others) else ""
+        detail = f"{len(own)} differences, the first: {own[0].detail}; others: {', '.join(others)}{more}"
+        rest.append(replace(own[0], detail=detail, messages=sum(each.messages for each in own)))
+    return rest

@@ -1,0 +1,531 @@
+"""What a replica's other files say against its log: the way back from ConsumeQueues, index and metadata. Imports numpy.
+
+`record_check` goes from each record to its entries. Here it is asked what is there besides: entries behind a queue's
+end, queues that no record has, records without a topic, parts of the log that no IndexFile covers, offsets of messages
+that never were, a checkpoint that vouches for more than there is, leases that are gone.
+
+A replica is looked at by itself first (`check_derived_files`); what only the others can tell comes last
+(`compare_derived_files`), from what the first look left of each (`DerivedFacts`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self
+
+import numpy as np
+
+from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.index_check import IndexFile, read_index_file
+from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
+from tandemmq.core.audit.queue_check import QUEUE_ENTRIES, QueueSpan, leads_to
+from tandemmq.core.audit.record_columns import RecordCollector, RecordName, describe, read_name
+from tandemmq.core.audit.replica_store import CHECKPOINT_BYTES, ReplicaStore
+from tandemmq.core.delivery.journal import read_frames
+from tandemmq.core.message.record import SCHEDULE_TOPIC
+from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile, read_java_json
+from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable
+from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable
+from tandemmq.core.replication.log_history import LogRange
+from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE
+from tandemmq.core.storage.flush_jobs import StoreCheckpoint
+
+__all__ = ["DerivedFacts", "check_derived_files", "compare_derived_files", "joined_spans"]
+
+_LIVE_ENTRIES: Final = 200
+"""Looked at behind the end of a running broker's queue: a page."""
+_BLOCK_ENTRIES: Final = 1 << 16
+_LOOKUPS_MAX: Final = 2_000
+_UNINDEXED_BYTES_MAX: Final = 64 << 20
+"""Looked through for records with keys, between two IndexFiles or behind the last."""
+_MARGIN_MS: Final = 3_000
+_LEASE_FILE: Final = re.compile(r"leases-(\d{10})\.(snapshot|journal)")
+_LEASE_BYTES_MAX: Final = 64 << 20
+_UNFINISHED_SUFFIX: Final = ".unfinished"
+
+Queue = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedFacts:
+    """What the other replicas need to know of one."""
+
+    broker_id: int
+    queue_ends: dict[Queue, int] = field(default_factory=dict)
+    """One past the last message, of each queue in the log."""
+    min_offset: int = 0
+    index_from: int | None = None
+    """Where the oldest IndexFile begins; None without any."""
+    lease_files: int | None = None
+    """None: nobody looked."""
+    log_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        ends = [[topic, queue_id, end] for (topic, queue_id), end in self.queue_ends.items()]
+        return asdict(self) | {"queue_ends": ends}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """What `to_json` gave."""
+        ends = {(topic, queue_id): end for topic, queue_id, end in values["queue_ends"]}
+        return cls(**(dict(values) | {"queue_ends": ends}))
+
+
+def joined_spans(parts: Iterable[Sequence[QueueSpan]]) -> dict[Queue, QueueSpan]:
+    """The whole log's spans, from those of its parts in the order of the log."""
+    joined: dict[Queue, QueueSpan] = {}
+    for spans in parts:
+        for span in spans:
+            before = joined.get((span.topic, span.queue_id))
+            joined[span.topic, span.queue_id] = span if before is None else _behind(before, span)
+    return joined
+
+
+def _behind(before: QueueSpan, span: QueueSpan) -> QueueSpan:
+    return QueueSpan(
+        span.topic,
+        span.queue_id,
+        min(before.first_queue_offset, span.first_queue_offset),
+        span.next_queue_offset,
+        before.first_offset,
+        span.last_offset,
+    )
+
+
+def check_derived_files(
+    store: ReplicaStore,
+    spans: Mapping[Queue, QueueSpan],
+    damaged: Sequence[LogRange],
+    *,
+    group_end: int,
+    is_live: bool = False,
+) -> tuple[list[Finding], DerivedFacts]:
+    """What is there and should not be, or cannot be, in one replica's files; `spans` are those of its whole log.
+
+    `damaged`: ranges of findings, whose records nobody can be asked for. `group_end`: the greatest end of a log of the
+    group. `is_live`: the files belong to a running broker, which goes on writing. Raises ReplicaUnreadable.
+    """
+    check = _DerivedCheck(store, spans, damaged, group_end=group_end, is_live=is_live)
+    return list(check.findings()), check.facts()
+
+
+class _DerivedCheck:
+    """One call of check_derived_files."""
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        spans: Mapping[Queue, QueueSpan],
+        damaged: Sequence[LogRange],
+        *,
+        group_end: int,
+        is_live: bool,
+    ) -> None:
+        self._store = store
+        self._spans = spans
+        self._damaged = damaged
+        self._group_end = group_end
+        self._is_live = is_live
+        self._is_at_rest = not is_live and not store.facts.is_running
+        self._topics = self._read_topics()
+        self._index = self._read_index()
+        self._leases = [] if is_live else self._lease_files()
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._queues()
+        if self._topics is not None and self._is_at_rest:
+            yield from self._records_of_topics(self._topics)
+        if self._is_at_rest:
+            yield from self._index_gaps()
+            yield from self._checkpoint()
+            yield from self._damaged_leases()
+
+    def facts(self) -> DerivedFacts:
+        facts = self._store.facts
+        return DerivedFacts(
+            broker_id=facts.broker_id,
+            queue_ends={queue: span.next_queue_offset for queue, span in self._spans.items()},
+            min_offset=facts.min_offset,
+            index_from=min((file.begin_offset for file in self._index), default=None),
+            lease_files=None if self._is_live or facts.is_running else len(self._leases),
+            log_bytes=facts.end_offset - facts.min_offset,
+        )
+
+    def _new(self, kind: FindingKind, detail: str, file: str, *, messages: int = 0, **more: Any) -> Finding:
+        facts = self._store.facts
+        return Finding(
+            kind=kind,
+            group=facts.group,
+            verdict=Verdict.OWN_EVIDENCE,
+            detail=detail,
+            broker_id=facts.broker_id,
+            messages=messages,
+            file=file,
+            **more,
+        )
+
+    # ConsumeQueues
+
+    def _queues(self) -> Iterator[Finding]:
+        held = set(self._store.queues())
+        due = sum(span.next_queue_offset - span.first_queue_offset for span in self._spans.values())
+        first_due = min((span.first_offset for span in self._spans.values()), default=0)
+        if not held and due and self._store.facts.queues_offset > first_due and not self._keeps_queues_elsewhere():
+            detail = "there is no ConsumeQueue at all"
+            yield self._new(FindingKind.QUEUE_ENTRY_MISSING, detail, "consumequeue", messages=due)
+        for topic, queue_id in sorted(held):
+            yield from self._queue(topic, queue_id)
+        if self._is_at_rest:
+            yield from self._odd_folders()
+
+    def _keeps_queues_elsewhere(self) -> bool:
+        """RocksDB holds them in a folder of its own."""
+        return any(entry.name.startswith("consumequeue_r") for entry in self._store.files.list_folder(""))
+
+    def _queue(self, topic: str, queue_id: int) -> Iterator[Finding]:
+        first, room_end = self._store.queue_bounds(topic, queue_id)
+        span = self._spans.get((topic, queue_id))
+        behind = span.next_queue_offset if span is not None else first
+        limit = min(room_end, behind + _LIVE_ENTRIES) if self._is_live else room_end
+        extra = self._strangers(topic, queue_id, behind, limit)
+        if span is not None and not self._is_live:
+            extra = self._strangers(topic, queue_id, first, min(span.first_queue_offset, room_end)) + extra
+        path = self._store.queue_file(topic, queue_id, extra[0][0] if extra else first)
+        folder = f"consumequeue/{topic}/{queue_id}"
+        if extra:
+            (queue_offset, offset, size), *_ = extra
+            detail = (
+                f"{len(extra)} entries lead to no message of this queue: "
+                f"{'it ends at ' + str(behind) if span is not None else 'the log has none of it'}, and entry "
+                f"{queue_offset} says offset {offset}, size {size}"
+            )
+            more: dict[str, Any] = {"topic": topic, "queue_id": queue_id, "queue_offset": queue_offset}
+            yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, path or folder, messages=len(extra), **more)
+        elif span is None and self._is_at_rest and self._is_no_queue(topic, queue_id):
+            detail = "a ConsumeQueue of no topic, or beyond the number of its queues, that holds nothing"
+            more = {"topic": topic, "queue_id": queue_id}
+            yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, folder, **more)
+
+    def _strangers(self, topic: str, queue_id: int, first: int, end: int) -> list[tuple[int, int, int]]:
+        """Entries of [first, end) that should not be there: queue offset, physical offset, size."""
+        facts = self._store.facts
+        found: list[tuple[int, int, int]] = []
+        while first < end and len(found) < _LOOKUPS_MAX:
+            data = self._store.read_queue(topic, queue_id, first, min(_BLOCK_ENTRIES, end - first))
+            entries = np.frombuffer(data, dtype=QUEUE_ENTRIES, count=len(data) // ENTRY.size)
+            if not len(entries):
+                break
+            offsets, sizes = entries["offset"].astype(np.int64), entries["size"].astype(np.int64)
+            is_written = (offsets != 0) | (sizes != 0) | (entries["tags_code"] != 0)
+            # What has expired, and what fills positions before the first message, is as it should be.
+            is_written &= ~((sizes == FILLER_SIZE) & (offsets <= facts.end_offset) & (offsets >= 0))
+            is_written &= ~((sizes > 0) & (offsets >= 0) & (offsets < facts.min_offset))
+            if facts.is_running:
+                # A running broker's newest messages, and what a torn record of a killed one has left.
+                is_written &= offsets < facts.end_offset
+            for piece in self._damaged:
+                is_written &= (offsets < piece.start_offset) | (offsets >= piece.end_offset)
+            for at in np.flatnonzero(is_written)[: _LOOKUPS_MAX - len(found)].tolist():
+                offset, size = int(offsets[at]), int(sizes[at])
+                if not leads_to(self._store, topic, queue_id, first + at, offset, size):
+                    found.append((first + at, offset, size))
+            first += len(entries)
+        return found
+
+    def _is_no_queue(self, topic: str, queue_id: int) -> bool:
+        if self._topics is None:
+            return False
+        config = self._topics.get(topic)
+        return config is None or (topic != SCHEDULE_TOPIC and queue_id >= _queue_count(config))
+
+    def _odd_folders(self) -> Iterator[Finding]:
+        """Folders that no queue has the name of."""
+        for topic in self._store.files.list_folder("consumequeue"):
+            if not topic.is_folder or topic.name.endswith(_UNFINISHED_SUFFIX):
+                continue
+            queues = [entry for entry in self._store.files.list_folder(f"consumequeue/{topic.name}") if entry.is_folder]
+            odd = [entry.name for entry in queues if not entry.name.isdecimal()]
+            for name in (name for name in odd if not name.endswith(_UNFINISHED_SUFFIX)):
+                path = f"consumequeue/{topic.name}/{name}"
+                yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, "no queue has such a name", path, topic=topic.name)
+            if not queues and self._topics is not None and topic.name not in self._topics:
+                path = f"consumequeue/{topic.name}"
+                detail = "a folder of a topic that does not exist"
+                yield self._new(FindingKind.QUEUE_ENTRY_EXTRA, detail, path, topic=topic.name)
+
+    # Topics
+
+    def _read_topics(self) -> dict[str, TopicConfig] | None:
+        """None: the table cannot be read, which is a finding elsewhere."""
+        text = self._store.metadata(MetadataFile.TOPICS)
+        table = TopicTable()
+        try:
+            table.load_json(text or "")
+        except MetadataCorrupt:
+            return None
+        return {config.topic_name: config for config in table} if text else None
+
+    def _records_of_topics(self, topics: Mapping[str, TopicConfig]) -> Iterator[Finding]:
+        by_topic: dict[str, list[QueueSpan]] = {}
+        for (topic, _), span in self._spans.items():
+            by_topic.setdefault(topic, []).append(span)
+        held = {topic for topic, _ in self._store.queues()}
+        version_ms = (
+            read_java_json(self._store.metadata(MetadataFile.TOPICS) or "{}")
+            .object("dataVersion")
+            .integer("timestamp", 0)
+        )
+        for topic, spans in sorted(by_topic.items()):
+            last = self._name(max(span.last_offset for span in spans))
+            messages = sum(max(0, span.next_queue_offset - span.first_queue_offset) for span in spans)
+            config = topics.get(topic)
+            if config is None:
+                # A topic that was deleted has no queues, and the table was changed after its last message.
+                is_younger = last is not None and last.store_timestamp_ms > version_ms
+                if topic in held or is_younger:
+                    detail = f"the log has {messages} messages of topic {topic}, and the table does not know it"
+                    yield self._topic_finding(FindingKind.TOPIC_MISSING, topic, detail, messages)
+                continue
+            highest = max(spans, key=lambda span: span.queue_id)
+            if topic != SCHEDULE_TOPIC and highest.queue_id >= _queue_count(config):
+                queues = _queue_count(config)
+                detail = f"topic {topic} has {queues} queues; the log has messages of queue {highest.queue_id}"
+                count = sum(
+                    span.next_queue_offset - span.first_queue_offset for span in spans if span.queue_id >= queues
+                )
+                yield self._topic_finding(FindingKind.TOPIC_DIFFERS, topic, detail, count)
+
+    def _topic_finding(self, kind: FindingKind, topic: str, detail: str, messages: int) -> Finding:
+        return self._new(kind, detail, f"config/{MetadataFile.TOPICS.value}", messages=messages, topic=topic)
+
+    def _name(self, offset: int) -> RecordName | None:
+        store = self._store
+        limit = min(store.segment_end(offset), store.facts.end_offset)
+        size = int.from_bytes(store.read_log(offset, min(limit, offset + 4)), "big")
+        return read_name(store.read_log(offset, min(limit, offset + max(size, 0))), 0, offset) if size > 0 else None
+
+    # Index
+
+    def _read_index(self) -> list[IndexFile]:
+        if self._is_live:
+            return []
+        found = (read_index_file(self._store, entry) for entry in self._store.index_files())
+        files = [file for file in found if file is not None and file.next_entry > 1]
+        return sorted(files, key=lambda file: file.begin_offset)
+
+    def _index_gaps(self) -> Iterator[Finding]:
+        facts = self._store.facts
+        files = self._index
+        if not files:
+            if not self._store.index_files() and self._store.checkpoint().index_message_timestamp_ms > 0:
+                detail = "there is no IndexFile, and the checkpoint knows of one"
+                yield self._new(FindingKind.INDEX_ENTRY_MISSING, detail, "index")
+            return
+        for number, file in enumerate(files):
+            end = files[number + 1].begin_offset if number + 1 < len(files) else facts.end_offset
+            start = max(facts.min_offset, file.end_offset)
+            if end > start:
+                yield from self._unindexed(file, LogRange(start, end))
+
+    def _unindexed(self, file: IndexFile, gap: LogRange) -> Iterator[Finding]:
+        """The records with keys behind the last one of a file, and before the first one of the next."""
+        if any(piece.start_offset < gap.end_offset and gap.start_offset < piece.end_offset for piece in self._damaged):
+            return
+        end = min(gap.end_offset, gap.start_offset + _UNINDEXED_BYTES_MAX)
+        collector = RecordCollector()
+        for piece in walk_log(self._store, gap.start_offset, end, in_batches=True, from_boundary=True):
+            if not isinstance(piece, LogPiece):
+                collector.add_batch(piece)
+            elif piece.kind is PieceKind.RECORD and piece.record is not None:
+                collector.add_record(piece.record)
+        columns = collector.take()
+        rows = np.unique(columns.index_records[~columns.index_is_tag])
+        rows = rows[columns.offsets[rows] > gap.start_offset]
+        if len(rows):
+            first, last = (self._name(int(columns.offsets[row])) for row in (rows[0], rows[-1]))
+            detail = f"no IndexFile covers the log from {gap.start_offset} to {gap.end_offset}"
+            finding = self._new(FindingKind.INDEX_ENTRY_MISSING, detail, file.path, messages=len(rows))
+            yield describe(finding, first, last=last if len(rows) > 1 else None)
+
+    # Checkpoint
+
+    def _checkpoint(self) -> Iterator[Finding]:
+        facts = self._store.facts
+        if not facts.end_offset > facts.min_offset:
+            return
+        sizes = {entry.name: entry.size for entry in self._store.files.list_folder("")}
+        size = sizes.get("checkpoint")
+        if size != CHECKPOINT_BYTES:
+            detail = "there is no checkpoint" if size is None else f"it has {size} bytes instead of {CHECKPOINT_BYTES}"
+            yield self._new(FindingKind.CHECKPOINT_IMPOSSIBLE, detail, "checkpoint")
+            return
+        wrong = self._impossible(self._store.checkpoint())
+        if wrong:
+            yield self._new(FindingKind.CHECKPOINT_IMPOSSIBLE, "; ".join(wrong), "checkpoint")
+
+    def _impossible(self, checkpoint: StoreCheckpoint) -> list[str]:
+        facts = self._store.facts
+        times = [name.store_timestamp_ms for span in self._spans.values() if (name := self._name(span.last_offset))]
+        times += [file.end_timestamp_ms for file in self._index]
+        newest_ms = max(times, default=0)
+        wrong = []
+        for field_name, time_ms in (
+            ("physicMsgTimestamp", checkpoint.physic_message_timestamp_ms),
+            ("logicsMsgTimestamp", checkpoint.logics_message_timestamp_ms),
+            ("indexMsgTimestamp", checkpoint.index_message_timestamp_ms),
+        ):
+            if time_ms < 0 or (times and not self._damaged and time_ms > newest_ms + _MARGIN_MS):
+                wrong.append(f"{field_name} is {time_ms}; the newest message is of {newest_ms}")
+        for field_name, offset, end in (
+            ("logicsPhysicalOffset", checkpoint.logics_physical_offset, facts.end_offset),
+            ("masterFlushedOffset", checkpoint.master_flushed_offset, max(self._group_end, facts.end_offset)),
+            ("confirmPhyOffset", checkpoint.confirm_physical_offset, max(self._group_end, facts.end_offset)),
+        ):
+            is_lost = any(piece.start_offset <= offset < piece.end_offset for piece in self._damaged)
+            if not 0 <= offset <= end and not is_lost:
+                wrong.append(f"{field_name} is {offset}; the log ends at {end}")
+        return wrong
+
+    # Leases
+
+    def _lease_files(self) -> list[tuple[int, str, int]]:
+        """Generation, kind and length of each."""
+        found = []
+        for entry in self._store.files.list_folder("config"):
+            match = _LEASE_FILE.fullmatch(entry.name)
+            if match and not entry.is_folder:
+                found.append((int(match[1]), match[2], entry.size))
+        return sorted(found)
+
+    def _damaged_leases(self) -> Iterator[Finding]:
+        snapshots = [own for own in self._leases if own[1] == "snapshot"]
+        journals = [own for own in self._leases if own[1] == "journal"]
+        newest = max((generation for generation, _, _ in snapshots), default=0)
+        if journals and not snapshots and journals[0][0] > 1:
+            detail = f"the journals begin with number {journals[0][0]}, and the snapshot before them is gone"
+            yield self._new(FindingKind.LEASES_MISSING, detail, f"config/leases-{journals[0][0]:010d}.snapshot")
+        if snapshots and all(generation < newest for generation, _, _ in journals):
+            detail = f"snapshot {newest} has no journal"
+            yield self._new(FindingKind.LEASES_MISSING, detail, f"config/leases-{newest:010d}.journal")
+        for generation, kind, size in self._leases:
+            if generation < newest or size > _LEASE_BYTES_MAX:
+                continue
+            path = f"config/leases-{generation:010d}.{kind}"
+            data = bytes(self._store.read_file(path, 0, size))
+            whole = _whole_frames(data)
+            if whole < len(data.rstrip(b"\0")):
+                detail = f"it can be read up to byte {whole} of {len(data)}"
+                yield self._new(FindingKind.LEASES_MISSING, detail, path)
+
+
+def _whole_frames(data: bytes) -> int:
+    try:
+        return read_frames(data)[1]
+    except (ValueError, IndexError, KeyError):
+        return 0
+
+
+def _queue_count(config: TopicConfig) -> int:
+    return max(config.read_queue_count, config.write_queue_count)
+
+
+# What only the other replicas can tell.
+
+
+def compare_derived_files(
+    group: str, facts: Mapping[int, DerivedFacts], texts: Mapping[int, Mapping[MetadataFile, str | None]]
+) -> list[Finding]:
+    """Index and leases that one replica lacks and another has, and offsets of messages that no replica has.
+
+    `facts` are of replicas whose whole log was checked, `texts` their metadata files.
+    """
+    return [*_lacking_files(group, facts), *_beyond_end(group, facts, texts)]
+
+
+def _lacking_files(group: str, facts: Mapping[int, DerivedFacts]) -> Iterator[Finding]:
+    indexed = {broker_id: own.index_from for broker_id, own in facts.items() if own.index_from is not None}
+    leased = [broker_id for broker_id, own in facts.items() if own.lease_files]
+    for broker_id, own in facts.items():
+        if own.lease_files == 0 and leased and own.log_bytes:
+            detail = f"there are no leases-* files; replica {leased[0]} has them"
+            yield _lacking(group, FindingKind.LEASES_MISSING, broker_id, leased[0], detail, "config")
+        if own.lease_files is None or not own.log_bytes or not indexed:
+            continue
+        source = min(indexed, key=lambda other: indexed[other])
+        if own.index_from is None:
+            detail = f"there is no IndexFile; replica {source} has them from {indexed[source]} on"
+            yield _lacking(group, FindingKind.INDEX_ENTRY_MISSING, broker_id, source, detail, "index")
+        elif max(own.min_offset, indexed[source]) < own.index_from:
+            detail = f"its IndexFiles begin at {own.index_from}; those of replica {source} at {indexed[source]}"
+            yield _lacking(group, FindingKind.INDEX_ENTRY_MISSING, broker_id, source, detail, "index")
+
+
+def _lacking(group: str, kind: FindingKind, broker_id: int, source: int, detail: str, file: str) -> Finding:
+    return Finding(
+        kind=kind,
+        group=group,
+        verdict=Verdict.OWN_EVIDENCE,
+        detail=detail,
+        broker_id=broker_id,
+        source_broker_id=source,
+        messages=0,
+        file=file,
+    )
+
+
+def _beyond_end(
+    group: str, facts: Mapping[int, DerivedFacts], texts: Mapping[int, Mapping[MetadataFile, str | None]]
+) -> Iterator[Finding]:
+    ends: dict[Queue, int] = {}
+    for own in facts.values():
+        for queue, known_end in own.queue_ends.items():
+            ends[queue] = max(known_end, ends.get(queue, 0))
+    # Where a log begins at 0, what is not in it never was.
+    is_whole = bool(facts) and all(own.min_offset == 0 for own in facts.values())
+    for broker_id, files in texts.items():
+        known = _topic_names(files.get(MetadataFile.TOPICS))
+        for name, topic, queue_id, offset in _offsets(files):
+            # Of a queue without messages nobody knows the end, unless nothing has expired yet.
+            end = ends.get((topic, queue_id))
+            if end is None and is_whole and topic in known and topic != SCHEDULE_TOPIC:
+                end = 0
+            if end is not None and offset > end:
+                file = MetadataFile.DELAY_OFFSETS if topic == SCHEDULE_TOPIC else MetadataFile.CONSUMER_OFFSETS
+                yield Finding(
+                    kind=FindingKind.OFFSET_BEYOND_END,
+                    group=group,
+                    verdict=Verdict.OWN_EVIDENCE,
+                    detail=f"{name}, topic {topic}, queue {queue_id}: offset {offset}; the queue ends at {end}",
+                    broker_id=broker_id,
+                    topic=topic,
+                    queue_id=queue_id,
+                    queue_offset=end,
+                    messages=0,
+                    file=f"config/{file.value}",
+                )
+
+
+def _offsets(files: Mapping[MetadataFile, str | None]) -> Iterator[tuple[str, str, int, int]]:
+    """Whose, topic, queue and offset of all that is readable."""
+    try:
+        table = ConsumerOffsetTable()
+        table.load_json(files.get(MetadataFile.CONSUMER_OFFSETS) or "")
+        for own in table:
+            yield f"consumer group {own.group}", own.topic, own.queue_id, own.offset
+        delays = read_java_json(files.get(MetadataFile.DELAY_OFFSETS) or "{}").offsets("offsetTable")
+        for level, offset in delays.items():
+            yield f"delay level {level}", SCHEDULE_TOPIC, level - 1, offset
+    except MetadataCorrupt:
+        return  # Found where tables are compared.
+
+
+def _topic_names(text: str | None) -> frozenset[str]:
+    table = TopicTable()
+    try:
+        table.load_json(text or "")
+    except MetadataCorrupt:
+        return frozenset()
+    return frozenset(config.topic_name for config in table)

@@ -1,0 +1,356 @@
+"""What *equal* means, in one place, and which messages a replica lacks by that.
+
+The replicas of a group are equal when all of these hold:
+
+1. *Each holds every message* that any of them holds, or showed to an earlier run (`missing_messages`), in the same
+   bytes (digests of extents, then `comparison`).
+2. *Derived files agree with the log in both directions*: each record has its ConsumeQueue and index entries, and each
+   entry leads to its record (`record_check`, `derived_files`).
+3. *Metadata agrees* with the log, and with that of the other replicas (`metadata_comparison`, `derived_files`).
+
+Anything else is a finding, or leaves the run incomplete. Four things look like a loss and are none:
+
+- A running slave is behind: its log ends earlier, and goes on. So does one that was killed. A replica that was stopped
+  in order holds all that it will ever have without being started, so there it counts.
+- Retention removes a log's oldest files, the master's first, and a slave removes only what its master has removed (ADR
+  29). So a slave that begins behind its master, and was there once, lost files. For a master, and for all together, an
+  earlier run has to have seen them, and they must be too young to expire.
+- A slave that joined late never had the beginning: its ConsumeQueues lead nowhere below it.
+- A master began a new epoch below the end of a log: its slaves cut what nobody acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Self
+
+from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+from tandemmq.core.audit.log_walk import LogPiece, PieceKind, walk_log
+from tandemmq.core.audit.record_columns import RecordName, describe, read_name
+from tandemmq.core.audit.replica_store import ReplicaFacts, ReplicaStore
+from tandemmq.core.replication.log_history import LogRange
+from tandemmq.core.routing.values import MASTER_ID
+
+__all__ = [
+    "NO_LOG",
+    "BoundRules",
+    "Layer",
+    "SeenReplica",
+    "common_range",
+    "is_empty",
+    "layers",
+    "missing_messages",
+    "with_messages",
+]
+
+NO_LOG: Final = "the replica has no CommitLog"
+"""How the finding begins of one that has lost all of it."""
+_COUNTED_BYTES_MAX: Final = 4 << 30
+"""Of messages that are missing; what is more is not counted one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenReplica:
+    """What a replica showed to an earlier run."""
+
+    min_offset: int
+    end_offset: int
+    verified_offset: int = 0
+    """Up to here other replicas held the same: whatever happens, nobody may cut that."""
+    disk_id: str = ""
+    """Empty: not known."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by field name."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """What `to_json` gave."""
+        return cls(**{name: values[name] for name in cls.__slots__ if name in values})
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRules:
+    """What else decides where a log may begin and end."""
+
+    master_id: int | None = MASTER_ID
+    live: frozenset[int] = frozenset()
+    """Replicas that were read through their running brokers: these say themselves what they hold, and go on."""
+    max_lag_bytes: int = 1 << 30
+    """A running slave may be so far behind."""
+    file_reserved_ms: int = 0
+    """Younger files do not expire; 0: nobody knows."""
+    now_ms: int = 0
+    """Wall clock."""
+
+
+class Layer(NamedTuple):
+    """A part of the log, and who holds all of it."""
+
+    log_range: LogRange
+    broker_ids: frozenset[int]
+
+
+def is_empty(facts: ReplicaFacts) -> bool:
+    """Whether a replica holds no byte of the log."""
+    return facts.end_offset <= facts.min_offset
+
+
+def common_range(facts: Iterable[ReplicaFacts]) -> LogRange:
+    """What all replicas hold that hold anything; empty (start equal to end) if they have nothing in common."""
+    known = [own for own in facts if not is_empty(own)]
+    start = max((own.min_offset for own in known), default=0)
+    return LogRange(start, max(start, min((own.end_offset for own in known), default=0)))
+
+
+def layers(facts: Iterable[ReplicaFacts]) -> list[Layer]:
+    """The log in parts of which each is held by the same replicas, two or more; ascending."""
+    known = [own for own in facts if not is_empty(own)]
+    cuts = sorted({offset for own in known for offset in (own.min_offset, own.end_offset)})
+    found = []
+    for start, end in pairwise(cuts):
+        holders = frozenset(own.broker_id for own in known if own.min_offset <= start and end <= own.end_offset)
+        if len(holders) > 1:
+            found.append(Layer(LogRange(start, end), holders))
+    return found
+
+
+def missing_messages(
+    stores: Mapping[int, ReplicaStore], *, seen: Mapping[int, SeenReplica] | None = None, rules: BoundRules
+) -> list[Finding]:
+    """One finding for each end of each replica's log that should go on: which messages it lacks, and who holds them.
+
+    `seen`: by broker id, from earlier runs. Facts of a running group must be taken of slaves first and of the master
+    last: then no slave only seems ahead. Raises ReplicaUnreadable.
+    """
+    return list(_Bounds(stores, seen or {}, rules).findings())
+
+
+class _Bounds:
+    """One call of missing_messages."""
+
+    def __init__(self, stores: Mapping[int, ReplicaStore], seen: Mapping[int, SeenReplica], rules: BoundRules) -> None:
+        self._stores = dict(sorted(stores.items()))
+        self._seen = seen
+        self._rules = rules
+
+    def findings(self) -> Iterator[Finding]:
+        for broker_id, store in self._stores.items():
+            if is_empty(store.facts):
+                yield from self._nothing_left(broker_id, store)
+                continue
+            yield from self._lost_beginning(broker_id, store)
+            yield from self._lost_end(broker_id, store)
+        yield from self._extra_ends()
+
+    # A replica without a log
+
+    def _nothing_left(self, broker_id: int, store: ReplicaStore) -> Iterator[Finding]:
+        seen = self._seen_on_disk(broker_id, store)
+        if broker_id in self._rules.live and seen is None:
+            return  # It has just begun to fetch.
+        others = [own.facts for own in self._others(broker_id)]
+        start = min([own.min_offset for own in others] + ([seen.min_offset] if seen else []), default=0)
+        end = max([own.end_offset for own in others] + ([self._seen_end(seen, broker_id)] if seen else []), default=0)
+        queued_from = store.facts.queued_from
+        if start >= end and queued_from is not None:
+            start, end = queued_from, queued_from + 1
+        if start < end:
+            verdict = Verdict.STORED_DIGEST if seen else Verdict.OWN_EVIDENCE
+            yield self._finding(FindingKind.SEGMENT_MISSING, broker_id, LogRange(start, end), verdict, NO_LOG)
+
+    # The oldest files
+
+    def _lost_beginning(self, broker_id: int, store: ReplicaStore) -> Iterator[Finding]:
+        facts = store.facts
+        seen = self._seen_on_disk(broker_id, store)
+        queued_from = facts.queued_from
+        held_from = min([facts.min_offset, *([queued_from] if queued_from is not None else [])])
+        why = f"its ConsumeQueues lead to records from {held_from} on"
+        verdict = Verdict.OWN_EVIDENCE
+        if seen is not None and seen.min_offset < facts.min_offset:
+            held_from, verdict = seen.min_offset, Verdict.STORED_DIGEST
+            why = f"an earlier run saw it begin at {seen.min_offset}"
+        if held_from < facts.min_offset and self._may_not_expire(broker_id, store, is_seen=seen is not None):
+            lost = LogRange(held_from, facts.min_offset)
+            detail = f"the log begins at {facts.min_offset}; {why}"
+            yield self._finding(FindingKind.SEGMENT_MISSING, broker_id, lost, verdict, detail)
+
+    def _may_not_expire(self, broker_id: int, store: ReplicaStore, *, is_seen: bool) -> bool:
+        """Whether retention cannot have removed what is not there."""
+        rules = self._rules
+        master = self._stores.get(rules.master_id) if rules.master_id is not None else None
+        is_master_home = broker_id in (rules.master_id, MASTER_ID)
+        if is_master_home or master is None or is_empty(master.facts):
+            begins_behind_master = False
+        else:
+            begins_behind_master = master.facts.min_offset < store.facts.min_offset
+        if begins_behind_master:
+            return True
+        if not is_seen or broker_id in rules.live or not rules.file_reserved_ms:
+            return False
+        # The oldest file that is left was begun when the one before was full: that one is about as old.
+        begun_ms = _first_time_ms(store)
+        return begun_ms is not None and rules.now_ms - begun_ms < rules.file_reserved_ms
+
+    # The newest records
+
+    def _lost_end(self, broker_id: int, store: ReplicaStore) -> Iterator[Finding]:
+        facts = store.facts
+        master = self._stores.get(self._rules.master_id) if self._rules.master_id is not None else None
+        others = [own.facts.end_offset for own in self._others(broker_id)]
+        # What a slave has beyond its master is told of that slave, and is nothing that the others lack.
+        has_master = master is not None and not is_empty(master.facts)
+        best_end = master.facts.end_offset if master is not None and has_master else max(others, default=0)
+        seen = self._seen_on_disk(broker_id, store)
+        seen_end = self._seen_end(seen, broker_id) if seen is not None else 0
+        if seen_end > facts.end_offset:
+            is_verified = seen is not None and seen.verified_offset >= seen_end
+            told = f"verified it up to {seen_end}" if is_verified else f"saw it end at {seen_end}"
+            detail = f"the log ends at {facts.end_offset}; an earlier run {told}"
+            lost = LogRange(facts.end_offset, max(seen_end, 0 if facts.is_running else best_end))
+            yield self._finding(FindingKind.TAIL_MISSING, broker_id, lost, Verdict.STORED_DIGEST, detail)
+            return
+        if facts.end_offset > best_end and has_master and broker_id != self._rules.master_id:
+            return  # See _extra_ends.
+        # A master that ends before its slaves is told by what these have too much.
+        if broker_id == self._rules.master_id or best_end <= facts.end_offset:
+            return
+        is_behind = facts.is_running and best_end - facts.end_offset <= self._rules.max_lag_bytes
+        if is_behind or broker_id in self._rules.live:
+            return
+        lost = LogRange(facts.end_offset, best_end)
+        detail = f"the log ends at {facts.end_offset}, and the longest at {best_end}"
+        yield self._finding(FindingKind.ON_FEWER_REPLICAS, broker_id, lost, Verdict.MASTER_RULE, detail)
+
+    def _extra_ends(self) -> Iterator[Finding]:
+        """Slaves that go on beyond their master: one by itself is named; of several nobody knows who is wrong."""
+        master = self._stores.get(self._rules.master_id) if self._rules.master_id is not None else None
+        if master is None or is_empty(master.facts):
+            return
+        end = master.facts.end_offset
+        beyond = [own for own in self._stores.values() if own.facts.end_offset > end and not is_empty(own.facts)]
+        if not beyond:
+            return
+        longest = max(beyond, key=lambda own: own.facts.end_offset)
+        extra = LogRange(max(end, longest.facts.min_offset), longest.facts.end_offset)
+        ends = ", ".join(f"that of replica {own.facts.broker_id} at {own.facts.end_offset}" for own in beyond)
+        finding = Finding(
+            kind=FindingKind.TAIL_EXTRA,
+            group=longest.facts.group,
+            verdict=Verdict.MASTER_RULE if len(beyond) == 1 else Verdict.UNDECIDED,
+            detail=f"the master's log ends at {end}, {ends}",
+            broker_id=longest.facts.broker_id if len(beyond) == 1 else None,
+            start_offset=extra.start_offset,
+            end_offset=extra.end_offset,
+            messages=0,
+            file=longest.segment_path(extra.start_offset),
+        )
+        finding = with_messages(finding, longest, extra)
+        held = _who_holds(finding.messages, longest, beyond)
+        yield replace(finding, detail=f"{finding.detail}; {held.replace('here', 'on the master')}")
+
+    def _seen_end(self, seen: SeenReplica | None, broker_id: int) -> int:
+        """How far the log was, of what nobody may cut: a running group may have failed over meanwhile."""
+        if seen is None:
+            return 0
+        return seen.verified_offset if broker_id in self._rules.live else max(seen.end_offset, seen.verified_offset)
+
+    def _seen_on_disk(self, broker_id: int, store: ReplicaStore) -> SeenReplica | None:
+        """What an earlier run saw of this very disk."""
+        seen = self._seen.get(broker_id)
+        if seen is None or (seen.disk_id and store.facts.disk_id and seen.disk_id != store.facts.disk_id):
+            return None
+        return seen
+
+    def _others(self, broker_id: int) -> list[ReplicaStore]:
+        return [own for other, own in self._stores.items() if other != broker_id and not is_empty(own.facts)]
+
+    def _finding(
+        self,
+        kind: FindingKind,
+        broker_id: int,
+        lost: LogRange,
+        verdict: Verdict,
+        detail: str,
+    ) -> Finding:
+        """The messages of a range by number, and the first and the last by name, as who holds most of it says."""
+        holders = [own for own in self._others(broker_id) if _held_bytes(own.facts, lost) > 0]
+        holder = max(holders, key=lambda own: _held_bytes(own.facts, lost), default=None)
+        finding = Finding(
+            kind=kind,
+            group=self._stores[broker_id].facts.group,
+            verdict=verdict,
+            detail=detail,
+            broker_id=broker_id,
+            source_broker_id=holder.facts.broker_id if holder is not None else None,
+            start_offset=lost.start_offset,
+            end_offset=lost.end_offset,
+            messages=0,
+            file=self._stores[broker_id].segment_path(lost.start_offset),
+        )
+        if holder is None:
+            return replace(finding, detail=f"{detail}; no replica holds what lies between")
+        finding = with_messages(finding, holder, _overlap(holder.facts, lost))
+        return replace(finding, detail=f"{detail}; {_who_holds(finding.messages, holder, holders)}")
+
+
+def with_messages(finding: Finding, store: ReplicaStore, log_range: LogRange) -> Finding:
+    """The finding with the number of messages in a range, and the names of the first and the last, as a replica has
+    them."""
+    first, last, count = _messages(store, log_range)
+    return describe(replace(finding, messages=count), first, last=last if count > 1 else None)
+
+
+def _who_holds(count: int, holder: ReplicaStore, holders: list[ReplicaStore]) -> str:
+    messages = f"{count} message{'s are' if count != 1 else ' is'}"
+    if len(holders) == 1:
+        return f"{messages} on replica {holder.facts.broker_id} only"
+    return f"{messages} on replicas {', '.join(str(own.facts.broker_id) for own in holders)} and not here"
+
+
+def _overlap(facts: ReplicaFacts, log_range: LogRange) -> LogRange:
+    start = max(facts.min_offset, log_range.start_offset)
+    return LogRange(start, max(start, min(facts.end_offset, log_range.end_offset)))
+
+
+def _held_bytes(facts: ReplicaFacts, log_range: LogRange) -> int:
+    overlap = _overlap(facts, log_range)
+    return overlap.end_offset - overlap.start_offset
+
+
+def _messages(store: ReplicaStore, log_range: LogRange) -> tuple[RecordName | None, RecordName | None, int]:
+    """The first and the last message of a range, and how many there are."""
+    first = last = None
+    count = 0
+    end = min(log_range.end_offset, log_range.start_offset + _COUNTED_BYTES_MAX)
+    for piece in walk_log(store, log_range.start_offset, end, in_batches=True):
+        if isinstance(piece, LogPiece):
+            if piece.kind not in (PieceKind.RECORD, PieceKind.BAD_BODY):
+                continue
+            starts, ends = (piece.start_offset, piece.start_offset), (piece.end_offset, piece.end_offset)
+            count += 1
+        else:
+            starts = int(piece.offsets[0]), int(piece.offsets[-1])
+            ends = starts[0] + int(piece.sizes[0]), piece.end_offset
+            count += len(piece)
+        if first is None:
+            first = starts[0], ends[0]
+        last = starts[1], ends[1]
+    return _name(store, first), _name(store, last), count
+
+
+def _name(store: ReplicaStore, place: tuple[int, int] | None) -> RecordName | None:
+    return None if place is None else read_name(store.read_log(*place), 0, place[0])
+
+
+def _first_time_ms(store: ReplicaStore) -> int | None:
+    """When the oldest record was stored."""
+    facts = store.facts
+    for piece in walk_log(store, facts.min_offset, facts.min_offset + 1, in_batches=False):
+        if isinstance(piece, LogPiece) and piece.record is not None:
+            return piece.record.store_timestamp_ms
+    return None

@@ -1,0 +1,205 @@
+"""Damage and harmless differences as chance draws them: what, where, on which replica of how many, and seen before or
+not. What a whole run makes of each has one answer that is right, or leaves it to a person.
+
+Hypothesis draws; a case that fails is shrunk to the fewest replicas, without memory if it can.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hypothesis import strategies as st
+
+from support.audit_stores import AUDIT_OPTIONS, copy_group, replicate
+from support.inline_audit import run_inline
+from support.planted_damage import Planted, judge
+from support.replica_folders import open_replica
+from support.store_damage import DAMAGES, Damage, Expected, write_at
+from tandemmq.consistency.audit import AuditReport
+from tandemmq.core.audit.findings import Finding, Verdict
+from tandemmq.core.audit.repair_plan import RepairAction
+from tandemmq.core.audit.run_summary import ExitCode
+
+__all__ = ["HARMLESS", "Drawn", "drawn_cases", "problem_of"]
+
+_FINDINGS_MAX: Final = 3
+"""For one damage, with what follows from it."""
+
+
+# What differs and harms nobody
+
+
+def _touch(folders: Sequence[Path], chance: random.Random) -> None:
+    for path in folders[chance.randrange(len(folders))].rglob("*"):
+        os.utime(path, (chance.randrange(1 << 30), chance.randrange(1 << 30)))
+
+
+def _next_file(folders: Sequence[Path], chance: random.Random) -> None:
+    """Made ahead, and nothing in it."""
+    folder = chance.choice(folders)
+    last = max((folder / "commitlog").iterdir())
+    for number in range(1, chance.randrange(2, 4)):
+        path = last.with_name(f"{int(last.name) + number * AUDIT_OPTIONS.commit_log_file_bytes:020d}")
+        path.write_bytes(bytes(AUDIT_OPTIONS.commit_log_file_bytes))
+
+
+def _unfinished(folders: Sequence[Path], chance: random.Random) -> None:
+    folder = chance.choice(folders)
+    for place in ("commitlog", "consumequeue/orders/1", "index", "config"):
+        (folder / place / f"{chance.randrange(1 << 30):020d}.unfinished").write_bytes(chance.randbytes(4000))
+
+
+def _room_in_index(folders: Sequence[Path], chance: random.Random) -> None:
+    """Behind the last entry nothing means anything."""
+    path = max((chance.choice(folders) / "index").iterdir())
+    write_at(path, path.stat().st_size - 400, chance.randbytes(400))
+
+
+def _older_checkpoint(folders: Sequence[Path], chance: random.Random) -> None:
+    """It vouches for less than there is."""
+    path = chance.choice(folders) / "checkpoint"
+    data = path.read_bytes()
+    for place in chance.sample(range(6), chance.randrange(1, 4)):
+        value = int.from_bytes(data[8 * place : 8 * place + 8], "big")
+        write_at(path, 8 * place, max(0, value - chance.randrange(10_000)).to_bytes(8, "big"))
+
+
+def _master_expired(folders: Sequence[Path], chance: random.Random) -> None:
+    for path in sorted((folders[0] / "commitlog").iterdir())[: chance.randrange(1, 3)]:
+        path.unlink()
+
+
+def _all_expired(folders: Sequence[Path], chance: random.Random) -> None:
+    count = chance.randrange(1, 3)
+    for folder in folders:
+        for path in sorted((folder / "commitlog").iterdir())[:count]:
+            path.unlink()
+
+
+def _behind(folders: Sequence[Path], chance: random.Random) -> None:
+    """A slave that was killed while it copied; perhaps within a record."""
+    slave = chance.choice(folders[1:])
+    end = open_replica(folders[0]).facts.end_offset
+    shutil.rmtree(slave)
+    replicate(folders[0], slave, end_offset=end - chance.randrange(1, end // 2))
+    (slave / "abort").touch()
+
+
+def _former_tail(folders: Sequence[Path], chance: random.Random) -> None:
+    """What RocketMQ leaves where it cut a log back."""
+    folder = chance.choice(folders)
+    store = open_replica(folder)
+    end = store.facts.end_offset
+    room = store.segment_end(end) - end
+    if room > 1200:
+        place = end + chance.randrange(8, room - 1000)
+        write_at(folder / store.segment_path(end), place % store.facts.segment_bytes, chance.randbytes(900))
+
+
+def _backups(folders: Sequence[Path], chance: random.Random) -> None:
+    folder = chance.choice(folders)
+    (folder / "config" / "topics.json.bak").write_text("{}")
+    (folder / "lock").write_text("lock")
+    (folder / "logEnd").write_bytes(bytes(4096))
+
+
+def _other_padding(folders: Sequence[Path], chance: random.Random) -> None:
+    DAMAGES["other-padding"].apply(folders, chance)
+
+
+HARMLESS: Final[dict[str, Callable[[Sequence[Path], random.Random], None]]] = {
+    "touched": _touch,
+    "next-file": _next_file,
+    "unfinished": _unfinished,
+    "room-in-index": _room_in_index,
+    "older-checkpoint": _older_checkpoint,
+    "master-expired": _master_expired,
+    "all-expired": _all_expired,
+    "behind": _behind,
+    "former-tail": _former_tail,
+    "backups": _backups,
+    "padding": _other_padding,
+}
+_NEVER_SEEN: Final = frozenset({"behind"})
+"""Harmless only if no run saw more."""
+_SEEN_SOUND: Final = ("", "quick", "deep")
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One folder of a group, and what happened to it."""
+
+    kind: str
+    """Of DAMAGES or HARMLESS."""
+    seed: int
+    """Side and place."""
+    replicas: int
+    seen_by: str
+    """The tier of the run that saw the group sound; empty: none did."""
+
+
+def drawn_cases() -> st.SearchStrategy[Drawn]:
+    """All there are."""
+    kinds = sorted({*DAMAGES, *HARMLESS} - {"other-padding"})
+    return st.builds(
+        Drawn, st.sampled_from(kinds), st.integers(0, 1 << 16), st.sampled_from((2, 3)), st.sampled_from(_SEEN_SOUND)
+    )
+
+
+def problem_of(drawn: Drawn, originals: Sequence[Path], root: Path) -> str:
+    """What is wrong with what a deep run says of it; empty: nothing. `root` is used and removed."""
+    try:
+        folders = copy_group(originals[: drawn.replicas], root / "groups" / "broker-a")
+        if drawn.seen_by and drawn.kind not in _NEVER_SEEN:
+            report = run_inline(root / "results", f"path={root / 'groups'}", f"tier={drawn.seen_by}")
+            assert report.summary.exit_code is ExitCode.EQUAL, report.findings
+        chance = random.Random(f"{drawn.kind}/{drawn.seed}")
+        damage = DAMAGES.get(drawn.kind)
+        expected = Expected()
+        if damage is None:
+            HARMLESS[drawn.kind](folders, chance)
+        else:
+            expected = damage.apply(folders, chance)
+        report = run_inline(root / "results", f"path={root / 'groups'}", "tier=deep")
+        return _problem(drawn, damage, expected, report)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _problem(drawn: Drawn, damage: Damage | None, expected: Expected, report: AuditReport) -> str:
+    told = "; ".join(f"{own.kind} {own.broker_id} {own.verdict}: {own.detail}" for own in report.findings[:6])
+    if damage is None:
+        is_silent = report.summary.exit_code is ExitCode.EQUAL and not report.findings
+        return "" if is_silent else f"false alarm, exit {int(report.summary.exit_code)}: {told}"
+    if report.summary.exit_code is not ExitCode.DIVERGED:
+        return f"missed, exit {int(report.summary.exit_code)}"
+    problem = judge(Planted("broker-a", damage, drawn.replicas, expected), report.findings, {}).problem
+    problem = problem or _wrong_verdict(drawn, expected, report.findings) or _wrong_plan(expected, report)
+    if not problem and len(report.findings) > _FINDINGS_MAX:
+        problem = f"{len(report.findings)} findings for one cause"
+    return f"{problem}: {told}" if problem else ""
+
+
+def _wrong_verdict(drawn: Drawn, expected: Expected, findings: Sequence[Finding]) -> str:
+    if drawn.seen_by and expected.undecidable:
+        if any(own.verdict is Verdict.UNDECIDED for own in findings):
+            return "an earlier run saw what was right, and nobody is named"
+        if not expected.victims <= {own.broker_id for own in findings}:
+            return "not all that were changed are named"
+    return ""
+
+
+def _wrong_plan(expected: Expected, report: AuditReport) -> str:
+    """A plan may leave a step to a person, and never copy from who is damaged or to who is not."""
+    for step in report.plan.steps:
+        if step.action is not RepairAction.COPY_RANGE or expected.everywhere:
+            continue
+        if step.source_broker_id in expected.victims or step.target_broker_id not in expected.victims:
+            return f"the plan copies from {step.source_broker_id} to {step.target_broker_id}"
+    return ""

@@ -1,0 +1,74 @@
+"""One cause, one finding: what is joined, what is dropped, and what stays."""
+
+from __future__ import annotations
+
+from tandemmq.core.audit.causes import one_for_each_cause
+from tandemmq.core.audit.findings import Finding, FindingKind, Verdict
+
+
+def found(kind: FindingKind, broker_id: int | None = 1, **more: object) -> Finding:
+    """A finding of which only some fields matter."""
+    values: dict[str, object] = {"verdict": Verdict.OWN_EVIDENCE, "detail": f"{kind} {more}"} | more
+    return Finding(kind=kind, group="broker-a", broker_id=broker_id, **values)  # type: ignore[arg-type]
+
+
+def entry(queue_offset: int, kind: FindingKind = FindingKind.QUEUE_ENTRY_WRONG, queue_id: int = 0) -> Finding:
+    file = f"consumequeue/orders/{queue_id}/{0:020d}"
+    return found(
+        kind, topic="orders", queue_id=queue_id, queue_offset=queue_offset, message_id=f"m{queue_offset}", file=file
+    )
+
+
+def test_entries_of_one_queue_are_one_finding_over_their_whole_stretch() -> None:
+    (joined,) = one_for_each_cause([entry(7), entry(5, FindingKind.QUEUE_ENTRY_MISSING), entry(90)])
+    assert joined.kind is FindingKind.QUEUE_ENTRY_WRONG
+    assert (joined.queue_offset, joined.end_queue_offset, joined.messages) == (5, 91, 3)
+    assert (joined.message_id, joined.last_message_id) == ("m5", "m90")
+
+
+def test_entries_of_two_queues_or_two_replicas_stay_two() -> None:
+    two = [entry(5), entry(5, queue_id=1)]
+    assert sorted(one_for_each_cause(two), key=lambda own: own.queue_id or 0) == two
+    other = [found(FindingKind.INDEX_ENTRY_WRONG, broker_id, file="index/1") for broker_id in (0, 1)]
+    assert one_for_each_cause(other) == other
+
+
+def test_a_message_with_several_keys_counts_once() -> None:
+    lost = [found(FindingKind.INDEX_ENTRY_WRONG, file="index/1", message_id=name) for name in ("a", "a", "b")]
+    (joined,) = one_for_each_cause(lost)
+    assert joined.messages == 2
+
+
+def test_neighbours_in_the_log_are_one_damage() -> None:
+    torn = found(FindingKind.TORN, start_offset=0, end_offset=100, source_broker_id=0, message_id="a")
+    zeroed = found(FindingKind.ZEROED, start_offset=100, end_offset=300, source_broker_id=0, message_id="b")
+    apart = found(FindingKind.TORN, start_offset=500, end_offset=600, source_broker_id=0)
+    first, second = sorted(one_for_each_cause([apart, zeroed, torn]), key=lambda own: own.start_offset or 0)
+    assert (first.kind, first.start_offset, first.end_offset, first.messages) == (FindingKind.ZEROED, 0, 300, 2)
+    assert (first.message_id, first.last_message_id) == ("a", "b")
+    assert second == apart
+
+
+def test_what_speaks_of_lost_messages_follows_from_their_loss() -> None:
+    lost = found(FindingKind.SEGMENT_MISSING, start_offset=0, end_offset=100)
+    checkpoint = found(FindingKind.CHECKPOINT_IMPOSSIBLE, file="checkpoint")
+    elsewhere = found(FindingKind.CHECKPOINT_IMPOSSIBLE, 0, file="checkpoint")
+    assert set(one_for_each_cause([lost, checkpoint, elsewhere])) == {lost, elsewhere}
+
+
+def test_table_of_another_time_is_one_finding_and_few_differences_are_told_apart() -> None:
+    topics = [
+        found(FindingKind.TOPIC_MISSING, topic=f"t{number}", file="config/topics.json", source_broker_id=0)
+        for number in range(20)
+    ]
+    (joined,) = one_for_each_cause(topics)
+    assert "20 differences" in joined.detail
+    assert "t1, t2" in joined.detail
+    assert one_for_each_cause(topics[:3]) == topics[:3]
+
+
+def test_own_log_does_not_repeat_what_the_master_told() -> None:
+    told = found(FindingKind.TOPIC_MISSING, topic="t", file="config/topics.json", source_broker_id=0)
+    own = found(FindingKind.TOPIC_MISSING, topic="t", file="config/topics.json")
+    assert one_for_each_cause([own, told]) == [told]
+    assert one_for_each_cause([own]) == [own]
