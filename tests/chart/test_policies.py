@@ -157,7 +157,9 @@ def test_rights_are_in_the_namespace_and_as_few_as_can_be() -> None:
         "get named statefulsets",
         "patch named statefulsets",
     }
-    assert _rights(rendered, "mq-broker") == {"get named leases", "update named leases"}
+    assert _rights(rendered, "mq-broker") == {
+        *(f"{verb} named {objects}" for verb in ("get", "update") for objects in ("leases", "endpointslices"))
+    }
     assert _rights(rendered, "mq-consistency") == {
         *(f"{verb} pods" for verb in ("create", "get", "list", "watch", "delete", "deletecollection")),
         "get named configmaps",
@@ -173,9 +175,11 @@ def test_the_hook_may_change_the_brokers_sets_and_no_others() -> None:
     assert set(named) == set(render().kind("StatefulSet")) - {"mq-nameserver"}
 
 
-def test_brokers_may_change_their_groups_leases_and_no_others() -> None:
-    (rule,) = render().one("Role", "mq-broker")["rules"]
-    assert set(rule["resourceNames"]) == set(render().kind("Lease")) == {"mq-broker-a", "mq-broker-b"}
+def test_brokers_may_change_what_belongs_to_their_groups_and_nothing_else() -> None:
+    rendered = render()
+    leases, slices = rendered.one("Role", "mq-broker")["rules"]
+    assert set(leases["resourceNames"]) == set(rendered.kind("Lease")) == {"mq-broker-a", "mq-broker-b"}
+    assert set(slices["resourceNames"]) == set(rendered.kind("EndpointSlice")) == {"mq-broker-a", "mq-broker-b"}
 
 
 def test_a_binding_names_the_account_its_pod_runs_as() -> None:

@@ -231,6 +231,26 @@ def test_the_access_point_is_whoever_may_be_master() -> None:
     assert chosen("--set", "failover.enabled=false") == {"mq-broker-a-master", "mq-broker-b-master"}
 
 
+@each_broker
+def test_the_address_of_a_group_is_a_service_that_brokers_fill(broker: str) -> None:
+    rendered = render()
+    settings = rendered.settings("StatefulSet", broker)
+    name = f"mq-{settings['brokerName']}"
+    assert settings["groupEndpoint"] == f"{name}.ns.svc.cluster.local:8081"
+    service, slice_ = rendered.one("Service", name), rendered.one("EndpointSlice", name)
+    # With a selector Kubernetes would fill it, too.
+    assert "selector" not in service["spec"]
+    assert slice_["metadata"]["labels"]["kubernetes.io/service-name"] == name
+    assert [port["name"] for port in service["spec"]["ports"]] == [port["name"] for port in slice_["ports"]]
+    assert slice_["endpoints"] == []
+
+
+def test_a_group_whose_master_stays_has_no_address_of_its_own() -> None:
+    rendered = render("--set", "failover.enabled=false")
+    assert not rendered.kind("EndpointSlice")
+    assert "groupEndpoint" not in rendered.settings("StatefulSet", "mq-broker-a-master")
+
+
 def test_helm_writes_nothing_of_a_lease_that_brokers_write() -> None:
     """A merge leaves alone what no manifest had."""
     for lease in render().kind("Lease").values():

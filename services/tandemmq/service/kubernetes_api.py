@@ -35,6 +35,7 @@ __all__ = [
     "ObjectConflict",
     "ObjectMissing",
     "PodStream",
+    "annotations_of",
     "api_of_pod",
     "api_of_user",
     "is_in_pod",
@@ -59,6 +60,11 @@ _MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
 
 
+def annotations_of(document: Document) -> dict[str, Any]:
+    """Those of an object; empty where it has none, or is none."""
+    return dict((document.get("metadata") or {}).get("annotations") or {})
+
+
 class KubernetesUnavailable(Exception):
     """The API server did not answer, or refused; the text says why. Trying again may help."""
 
@@ -79,6 +85,7 @@ class Kind(StrEnum):
     """Kinds of objects, as the client spells them in the names of its methods."""
 
     CONFIG_MAP = "config_map"
+    ENDPOINT_SLICE = "endpoint_slice"
     EVENT = "event"
     LEASE = "lease"
     PERSISTENT_VOLUME_CLAIM = "persistent_volume_claim"
@@ -186,6 +193,7 @@ _PORT_VARIABLE: Final = "KUBERNETES_SERVICE_PORT"
 _METHODS: Final = {"list": "GET", "read": "GET", "patch": "PATCH", "create": "POST", "replace": "PUT"}
 _PATHS: Final = {
     Kind.CONFIG_MAP: ("/api/v1", "configmaps"),
+    Kind.ENDPOINT_SLICE: ("/apis/discovery.k8s.io/v1", "endpointslices"),
     Kind.EVENT: ("/api/v1", "events"),
     Kind.LEASE: ("/apis/coordination.k8s.io/v1", "leases"),
     Kind.PERSISTENT_VOLUME_CLAIM: ("/api/v1", "persistentvolumeclaims"),
@@ -288,6 +296,7 @@ class _ClientConnection:
         self._client = client.ApiClient(configuration)
         core = client.CoreV1Api(self._client)
         self._apis: dict[Kind, Any] = dict.fromkeys(Kind, core) | {
+            Kind.ENDPOINT_SLICE: client.DiscoveryV1Api(self._client),
             Kind.LEASE: client.CoordinationV1Api(self._client),
             Kind.STATEFUL_SET: client.AppsV1Api(self._client),
             Kind.POD_DISRUPTION_BUDGET: client.PolicyV1Api(self._client),

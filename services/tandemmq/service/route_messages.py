@@ -323,6 +323,8 @@ def _endpoints_message(endpoints: BrokerEndpoints) -> pb.BrokerEndpoints:
         ha=endpoints.ha,
         client_external=endpoints.client_external,
         forwards=endpoints.forwards,
+        client_group=endpoints.client_group,
+        reads=endpoints.reads,
     )
 
 
@@ -343,7 +345,15 @@ def _replica_value(message: pb.ReplicaMemory) -> ReplicaMemory:
 
 
 def _endpoints_value(message: pb.BrokerEndpoints) -> BrokerEndpoints:
-    return BrokerEndpoints(message.client, message.metadata, message.ha, message.client_external, message.forwards)
+    return BrokerEndpoints(
+        client=message.client,
+        metadata=message.metadata,
+        ha=message.ha,
+        client_external=message.client_external,
+        forwards=message.forwards,
+        client_group=message.client_group,
+        reads=message.reads,
+    )
 
 
 # QueryRoute of RocketMQ's client API, served by NameServer and broker: either may be a client's access point.

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from tandemmq.broker.failover.authority import Authority, AuthorityUnavailable, Held, SwapLost
+from tandemmq.broker.leases import LeaseChange, LeasePosition
 from tandemmq.broker.master.role import FailoverSeat
 from tandemmq.broker.metadata_tables import NotSpread
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
@@ -40,6 +41,7 @@ from tandemmq.core.routing.values import BrokerIdentity, ReplicaMemory
 __all__ = [
     "CLAIM_REASONS",
     "ChangeOfMaster",
+    "ChangeStep",
     "ClaimRefused",
     "Failover",
     "FailoverHost",
@@ -84,15 +86,39 @@ class UncleanClaim:
     """How much more than ours the missing are known to hold."""
 
 
+class ChangeStep(NamedTuple):
+    """A part of a change; the next one begins where it ends."""
+
+    name: str
+    took_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class ChangeOfMaster:
-    """A change that this process took part in, for people."""
+    """A change that this process took part in, for people. `at_wall_ms` is its end."""
 
     epoch: int
     is_master: bool
     reason: str
     at_wall_ms: int
     took_ms: int
+    steps: tuple[ChangeStep, ...] = ()
+
+
+class _Steps:
+    """Times the parts of a change as they are done."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self.started_ms: Final = now_ms()
+        self._began_ms = self.started_ms
+        self.done: list[ChangeStep] = []
+
+    def did(self, name: str) -> None:
+        """What was under way since the last call is over."""
+        now_ms = self._now_ms()
+        self.done.append(ChangeStep(name, now_ms - self._began_ms))
+        self._began_ms = now_ms
 
 
 class FailoverRole(Protocol):
@@ -112,7 +138,7 @@ class FailoverRole(Protocol):
 
     @property
     def waiting_count(self) -> int:
-        """Sends without an answer yet."""
+        """Sends, and turns with acknowledgements, without an answer yet."""
 
     def slaves(self) -> Sequence[SlaveView]:
         """Those connected."""
@@ -123,8 +149,25 @@ class FailoverRole(Protocol):
     async def copy_progress(self) -> bool:
         """A slave takes topics, groups, offsets and leases as its master has them now. False: it could not."""
 
+    async def append_leases(self, change: LeaseChange) -> LeasePosition:
+        """A slave takes what its master's leases go on with; where its copy ends then."""
+
+    @property
+    def lacking_progress(self) -> Collection[str]:
+        """Of a master: disks that cannot take now what groups have finished. They are as good as not connected."""
+
     def give_up(self) -> None:
         """A master that starts does not come to serve any more."""
+
+
+class MastersService(Protocol):
+    """An address that stays, and leads to the master; see `tandemmq.broker.failover.kubernetes_service`."""
+
+    async def lead_here(self, epoch: int, *, now_ms: int) -> None:
+        """This broker is the master of `epoch`, and serves."""
+
+    async def close(self) -> None:
+        """Gives its connections back."""
 
 
 class FailoverHost(Protocol):
@@ -198,14 +241,19 @@ class Failover:
         authority: Authority,
         options: FailoverOptions,
         nonce: str,
+        service: MastersService | None = None,
+        trace: Callable[[ChangeOfMaster], None] | None = None,
         peer: Callable[[str], PeerClient] = PeerClient,
         now_ms: Callable[[], int] = boot_time_ms,
     ) -> None:
-        """`nonce` is unlike that of any other process."""
+        """`nonce` is unlike that of any other process. `service` leads clients to the master, if there is one."""
         self._host = host
         self._nonce = nonce
         self._peer = peer
         self._authority = authority
+        self._service = service
+        self._trace = trace
+        self._leading: asyncio.Task[None] | None = None
         self._options = options
         self._now_ms = now_ms
         self._held: Held | None = None
@@ -299,7 +347,7 @@ class Failover:
                 except AuthorityUnavailable as error:
                     self._note_away(error)
                     return 0
-                if member.may_claim() or self._is_unclean:
+                if (member.may_claim() or self._is_unclean) and member.is_vacant(self._now_ms()):
                     await self._swap_claim(member.claim("its replicas were heard", epoch=epoch))
             return member.epoch
 
@@ -329,12 +377,15 @@ class Failover:
         finally:
             if self._fence is not None:
                 self._fence.cancel()
-            if self._starting is not None:
-                self._starting.cancel()
+            for task in (self._starting, self._leading):
+                if task is not None:
+                    task.cancel()
 
     async def close(self) -> None:
         """Gives the connection to the authority back; after `leave`."""
         await self._authority.close()
+        if self._service is not None:
+            await self._service.close()
 
     @property
     def _tick_s(self) -> float:
@@ -393,11 +444,16 @@ class Failover:
 
     async def _claim_at_once(self, record: GroupRecord) -> None:
         """No byte may come from the old master, and no report go to it, once the record names us."""
-        started_ms, is_named = self._now_ms(), self._is_named
+        steps, is_named = _Steps(self._now_ms), self._is_named
         await self._host.end_role("this broker becomes the master")
-        if await self._swap_claim(record):
+        steps.did("end the slave's role")
+        # Meanwhile the master may have been promised a lease.
+        if self._member.is_vacant(self._now_ms()) and await self._swap_claim(record):
+            steps.did("write the record")
             await self._host.begin_master(self, holds_all=True)
-            self._note_claim(record, "handed_over" if is_named else "lease_over", started_ms=started_ms)
+            steps.did("begin the master's role")
+            self._lead_clients()
+            self._note_claim(record, "handed_over" if is_named else "lease_over", steps)
         else:
             await self._host.begin_slave()
 
@@ -409,7 +465,7 @@ class Failover:
         await asyncio.sleep(0)
 
     async def _recover(self) -> None:
-        started_ms = self._now_ms()
+        steps = _Steps(self._now_ms)
         try:
             await self._host.begin_master(self, holds_all=False, accepts_loss=self._is_unclean)
         except Exception as error:
@@ -417,7 +473,8 @@ class Failover:
             self._host.fail(f"this broker could not become the master: {error}")
             return
         if self._host.role.is_serving and self.record is not None:
-            self._note_claim(self.record, "heard_group", started_ms=started_ms)
+            steps.did("hear the group, and begin the master's role")
+            self._note_claim(self.record, "heard_group", steps)
         self._is_unclean = False
         self.poke()
 
@@ -429,12 +486,15 @@ class Failover:
             await asyncio.wait([self._starting])
             self._starting = None
         log.warning("master_steps_down", reason=reason)
+        steps = _Steps(self._now_ms)
         await self._host.end_role(reason)
+        steps.did("end the master's role")
         self._member.stepped_down(now_ms=self._now_ms(), has_resigned=has_resigned)
         self._refusal = None
         await self._host.begin_slave()
+        steps.did("begin the slave's role")
         if self.record is not None:
-            self._note_change(self.record, is_master=False, started_ms=self._now_ms())
+            self._note_change(self.record, steps, is_master=False)
 
     async def _swap_claim(self, record: GroupRecord) -> bool:
         """Whether the record names us now. AuthorityUnavailable counts as no: it is read again."""
@@ -462,7 +522,10 @@ class Failover:
             {
                 Replica(slave.broker_id, slave.disk_id): slave.acked_offset
                 for slave in role.slaves()
-                if slave.broker_id is not None and slave.disk_id and slave.holds_all
+                if slave.broker_id is not None
+                and slave.disk_id
+                and slave.holds_all
+                and slave.disk_id not in role.lacking_progress
             }
             if role.is_serving
             else {}
@@ -471,6 +534,7 @@ class Failover:
             now_ms=self._now_ms(), end_offset=self._host.raw_end_offset, acked=acked
         )
         role.require()
+        self._lead_clients()
         if isinstance(step, StepDown):
             await self._become_slave(step.reason)
         elif isinstance(step, Write):
@@ -587,7 +651,7 @@ class Failover:
         return role, self._successor(record, role, to)
 
     async def _hand_over(self, to: int | None) -> int:
-        member, host = self._member, self._host
+        member, host, steps = self._member, self._host, _Steps(self._now_ms)
         role, successor = self._successor_of(to)
         log.warning("hand_over_begins", to=successor.broker_id)
         host.refuse(f"broker {successor.broker_id} becomes the master of this group")
@@ -601,18 +665,23 @@ class Failover:
                 f"broker {successor.broker_id} did not reach the end of the log within {_HAND_OVER_LIMIT_S:g} s; "
                 "look at its lag, and try again"
             ) from None
+        steps.did("answer what waits")
         await self._have_copied(successor)
+        steps.did("copy what was consumed")
         resignation = member.resignation(successor.broker_id)
         await host.end_role("the master hands over")
+        steps.did("end the master's role")
         member.stepped_down(now_ms=self._now_ms(), has_resigned=True)
         try:
             self._held = await self._authority.swap(self._held, resignation)
             member.heard(resignation, self._held.version, now_ms=self._now_ms())
         except (SwapLost, AuthorityUnavailable) as error:
             log.error("resignation_not_written", reason=str(error), consequence="the successor waits for the lease")
+        steps.did("write the record")
         await self._tell(successor)
         await host.begin_slave()
-        self._note_change(resignation, is_master=False, started_ms=self._now_ms())
+        steps.did("begin the slave's role")
+        self._note_change(resignation, steps, is_master=False)
         return successor.broker_id
 
     def _successor(self, record: GroupRecord, role: FailoverRole, to: int | None) -> Replica:
@@ -639,6 +708,10 @@ class Failover:
     async def copy_progress(self) -> bool:
         """Our master hands over to us: what its groups have consumed is copied now. False: it could not be."""
         return await self._host.role.copy_progress()
+
+    async def append_leases(self, change: LeaseChange) -> LeasePosition:
+        """A master's journal; where our copy ends then. See `LeaseCopy.append`."""
+        return await self._host.role.append_leases(change)
 
     async def spread(self) -> None:
         """Has every member of the in-sync set copy the tables: what an operator is told of must not go with this
@@ -744,6 +817,13 @@ class Failover:
         if record is not None:
             await self._host.member.see_record(record.epoch, record.master.disk_id)
 
+    def _lead_clients(self) -> None:
+        """Beside everything else: nothing waits for it."""
+        is_led = self._leading is not None and not self._leading.done()
+        if self._service is None or is_led or not self.acts or not self._host.role.is_serving:
+            return
+        self._leading = asyncio.create_task(self._service.lead_here(self.epoch, now_ms=self._now_ms()))
+
     def _note_problem(self, problem: str, *, is_alarm: bool = False) -> None:
         # One that lasts is told once, whatever else its text says.
         if problem and problem.partition(":")[0] != self.problem.partition(":")[0]:
@@ -754,16 +834,23 @@ class Failover:
         self.is_authority_away = True
         self._note_problem(f"the authority is away: {error}")
 
-    def _note_claim(self, record: GroupRecord, reason: str, *, started_ms: int) -> None:
-        self._note_change(record, is_master=True, started_ms=started_ms)
+    def _note_claim(self, record: GroupRecord, reason: str, steps: _Steps) -> None:
+        self._note_change(record, steps, is_master=True)
         self.claim_counts[reason] += 1
-        self.claim_seconds.observe((self._now_ms() - started_ms) / 1_000)
+        self.claim_seconds.observe((self._now_ms() - steps.started_ms) / 1_000)
 
-    def _note_change(self, record: GroupRecord, *, is_master: bool, started_ms: int) -> None:
+    def _note_change(self, record: GroupRecord, steps: _Steps, *, is_master: bool) -> None:
         change = ChangeOfMaster(
-            record.epoch, is_master, record.reason, self._host.clock.wall_ms(), self._now_ms() - started_ms
+            epoch=record.epoch,
+            is_master=is_master,
+            reason=record.reason,
+            at_wall_ms=self._host.clock.wall_ms(),
+            took_ms=self._now_ms() - steps.started_ms,
+            steps=tuple(steps.done),
         )
         self.last_changes = [*self.last_changes, change][-_CHANGES_MAX:]
+        if self._trace is not None:
+            self._trace(change)
 
 
 def _ids(replicas: frozenset[Replica]) -> list[int]:

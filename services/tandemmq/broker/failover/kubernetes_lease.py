@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from tandemmq.broker.failover.authority import CALL_LIMIT_S, AuthorityUnavailable, BlockingCalls, Held, SwapLost
 from tandemmq.core.clock import Clock
@@ -23,6 +23,7 @@ from tandemmq.service.kubernetes_api import (
     KubernetesUnavailable,
     ObjectConflict,
     ObjectMissing,
+    annotations_of,
     api_of_pod,
 )
 from tandemmq.service.loop_meter import SystemClock
@@ -66,7 +67,7 @@ class LeaseAuthority:
 
     def _read(self) -> Held | None:
         found = self._get()
-        text = _annotations(found).get(RECORD_ANNOTATION) if found is not None else None
+        text = annotations_of(found).get(RECORD_ANNOTATION) if found is not None else None
         if found is None or text is None:
             return None
         self._check_owner(found)
@@ -99,7 +100,7 @@ class LeaseAuthority:
             return self._known
         found = self._get()
         if before is None:
-            if found is None or RECORD_ANNOTATION not in _annotations(found):
+            if found is None or RECORD_ANNOTATION not in annotations_of(found):
                 return found
             self._check_owner(found)
         elif found is not None and _version(found) == before.version:
@@ -138,12 +139,12 @@ class LeaseAuthority:
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {**metadata, "annotations": {**_annotations(replaced), **annotations}},
+            "metadata": {**metadata, "annotations": {**annotations_of(replaced), **annotations}},
             "spec": {**spec, **fields},
         }
 
     def _check_owner(self, found: Document) -> None:
-        owner = _annotations(found).get(_OWNER_ANNOTATION, self._owner)
+        owner = annotations_of(found).get(_OWNER_ANNOTATION, self._owner)
         if owner != self._owner:
             raise AuthorityUnavailable(
                 f"failoverAuthority: Lease {self._lease} keeps the record of {owner}, not of {self._owner}; give each "
@@ -179,7 +180,3 @@ def lease_of_pod(lease: str, *, cluster: str, broker_name: str) -> LeaseAuthorit
 
 def _version(document: Document) -> str:
     return str((document.get("metadata") or {}).get("resourceVersion", ""))
-
-
-def _annotations(document: Document) -> dict[str, Any]:
-    return dict((document.get("metadata") or {}).get("annotations") or {})
