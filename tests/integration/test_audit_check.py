@@ -92,11 +92,12 @@ def test_the_judge_asks_for_kind_replica_and_message() -> None:
 
 def test_the_judge_lets_nobody_be_named_only_where_nobody_can_know() -> None:
     undecided = replace(RIGHT, kind=FindingKind.FIELD_DIFFERS, verdict=Verdict.UNDECIDED, broker_id=None)
-    expected = replace(EXPECTED, kinds=frozenset({FindingKind.FIELD_DIFFERS}), undecided_with_two=True)
+    expected = replace(EXPECTED, kinds=frozenset({FindingKind.FIELD_DIFFERS}), undecidable=True)
     damage = DAMAGES["flipped-born-host"]
 
     assert judge(Planted("g-2x", damage, 2, expected), [undecided], {}).problem == ""
-    assert judge(Planted("g-3x", damage, 3, expected), [undecided], {}).problem == "nobody is named"
+    certain = replace(expected, undecidable=False)
+    assert judge(Planted("g-3x", damage, 3, certain), [undecided], {}).problem == "nobody is named"
 
 
 def test_the_judge_wants_harmless_differences_counted_and_not_reported() -> None:

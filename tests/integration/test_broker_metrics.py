@@ -21,6 +21,7 @@ SLAVES_ONLY = {
     "rocketmq_store_ha_slave_following",
     "rocketmq_store_ha_slave_behind_bytes",
     "rocketmq_store_ha_slave_refusing",
+    "rocketmq_store_ha_slave_serving_reads",
 }
 # There when there is something to tell: a client, a delivery, a refusal.
 NOT_YET = {

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import os
 import random
-import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import pytest
 
 from support.messages import outgoing_message
+from support.own_network import Network, NetworkUnavailable, can_make_networks, own_network
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store, with_options
 from tandemmq.broker.master.ha_listener import HaListener
@@ -25,76 +20,24 @@ from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
 from tandemmq.core.replication.master_replica import MasterReplica
 from tandemmq.service.loop_meter import SystemClock
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or not all(map(shutil.which, ("ip", "iptables"))), reason="needs root, ip and iptables"
-)
+pytestmark = pytest.mark.skipif(not can_make_networks(), reason="needs root, ip and iptables")
 
 LIMIT_S: Final = 14.0
 """Of a step on a busy machine; a silent link was closed after 20 s."""
-SLAVES_ADDRESS: Final = "10.213.7.2"
-MASTERS_ADDRESS: Final = "10.213.7.1"
-_CLONE_NEWNET: Final = 0x4000_0000
-
-
-@dataclass(frozen=True)
-class Namespace:
-    """A machine of its own, as far as the network goes: the slave's."""
-
-    name: str
-
-    def run(self, *command: str) -> None:
-        subprocess.run(["ip", "netns", "exec", self.name, *command], check=True, capture_output=True)
-
-    def cut(self) -> None:
-        """From now on nothing arrives and nothing leaves, and nobody is told."""
-        for chain in ("INPUT", "OUTPUT"):
-            self.run("iptables", "-A", chain, "-j", "DROP")
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Sockets that this thread makes meanwhile belong there."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        there = os.open(f"/run/netns/{self.name}", os.O_RDONLY)
-        try:
-            assert libc.setns(there, _CLONE_NEWNET) == 0
-            try:
-                yield
-            finally:
-                assert libc.setns(here, _CLONE_NEWNET) == 0
-        finally:
-            os.close(here)
-            os.close(there)
 
 
 @pytest.fixture
-def namespace() -> Iterator[Namespace]:
-    name = f"tandemmq-{os.getpid()}"
-    here, there = f"tq{os.getpid() % 100_000}a", f"tq{os.getpid() % 100_000}b"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip(f"no network namespace: {made.stderr.decode()}")
+def network() -> Iterator[Network]:
+    """The slave is on the one node, the master here."""
     try:
-        found = Namespace(name)
-        commands = (
-            f"ip link add {here} type veth peer name {there} netns {name}",
-            f"ip addr add {MASTERS_ADDRESS}/30 dev {here}",
-            f"ip link set {here} up",
-        )
-        for command in commands:
-            subprocess.run(command.split(), check=True, capture_output=True)
-        found.run("ip", "addr", "add", f"{SLAVES_ADDRESS}/30", "dev", there)
-        found.run("ip", "link", "set", there, "up")
-        yield found
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"no network of our own: {error.stderr.decode()}")
-    finally:
-        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-        subprocess.run(["ip", "link", "del", here], check=False, capture_output=True)
+        with own_network(1) as network:
+            yield network
+    except NetworkUnavailable as error:
+        pytest.skip(f"no network of our own: {error}")
 
 
 @pytest.mark.parametrize("something_is_sent", [False, True], ids=["idle", "while sending"])
-async def test_both_ends_of_a_cut_link_know_in_seconds(namespace: Namespace, something_is_sent: bool) -> None:
+async def test_both_ends_of_a_cut_link_know_in_seconds(network: Network, something_is_sent: bool) -> None:
     clock = SystemClock()
     masters, slaves = (new_store(SimulatedDisk(random.Random(seed))) for seed in range(2))
     masters.load()
@@ -104,7 +47,7 @@ async def test_both_ends_of_a_cut_link_know_in_seconds(namespace: Namespace, som
     replica = MasterReplica(masters, MasterOptions())
     heard = asyncio.Event()
     listener = HaListener(replica=replica, log_reader=masters, clock=clock, after_input=heard.set)
-    listener.start(host=MASTERS_ADDRESS, port=0)
+    listener.start(host=network.address, port=0)
     connection = HaConnection(
         log=slaves,
         clock=clock,
@@ -114,8 +57,8 @@ async def test_both_ends_of_a_cut_link_know_in_seconds(namespace: Namespace, som
     )
     try:
         async with asyncio.timeout(LIMIT_S):
-            with namespace.entered():
-                sock = await connection.connect(MASTERS_ADDRESS, listener.port)
+            with network.nodes[0].entered():
+                sock = await connection.connect(network.address, listener.port)
             following = asyncio.create_task(connection.follow(sock))
             while not any(slave.acked_offset == masters.end_offset for slave in replica.slaves()):
                 heard.clear()
@@ -126,7 +69,7 @@ async def test_both_ends_of_a_cut_link_know_in_seconds(namespace: Namespace, som
         assert traffic is not None
         assert traffic.silent_ms is not None
         assert traffic.silent_ms < 3_000
-        namespace.cut()
+        network.nodes[0].cut()
         if something_is_sent:
             masters.put(outgoing_message())
             masters.write_appended()
@@ -141,7 +84,7 @@ async def test_both_ends_of_a_cut_link_know_in_seconds(namespace: Namespace, som
         listener.stop()
 
 
-async def test_a_slave_without_room_is_not_taken_for_one_that_is_gone(namespace: Namespace) -> None:
+async def test_a_slave_without_room_is_not_taken_for_one_that_is_gone(network: Network) -> None:
     """Its kernel answers each question after room: TCP_USER_TIMEOUT would end this connection."""
     options = with_options(commit_log_file_bytes=64 << 20, max_message_bytes=1 << 20)
     masters = new_store(SimulatedDisk(random.Random(1)), options=options)
@@ -151,13 +94,13 @@ async def test_a_slave_without_room_is_not_taken_for_one_that_is_gone(namespace:
         masters.write_appended()
     replica = MasterReplica(masters, MasterOptions())
     listener = HaListener(replica=replica, log_reader=masters, clock=SystemClock(), after_input=lambda: None)
-    listener.start(host=MASTERS_ADDRESS, port=0)
-    with namespace.entered():
+    listener.start(host=network.address, port=0)
+    with network.nodes[0].entered():
         sock = socket.socket()
     sock.setblocking(False)
     try:
         async with asyncio.timeout(LIMIT_S):
-            await asyncio.get_running_loop().sock_connect(sock, (MASTERS_ADDRESS, listener.port))
+            await asyncio.get_running_loop().sock_connect(sock, (network.address, listener.port))
             sock.send(bytes(8))
             while not replica.slaves():
                 await asyncio.sleep(0.01)

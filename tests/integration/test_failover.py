@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import wait_until
-from support.failover_group import KINDS, FailoverGroup
+from support.failover_group import KINDS, PARTITIONS, TOPIC, FailoverGroup
+from support.own_network import NetworkUnavailable, can_make_networks, own_network
+from support.settling_consumer import Deliveries, SettlingConsumer
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -17,6 +23,17 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str) -> None:
         again = group.change(kind)
         assert again.epoch >= first.epoch
         _check(group)
+
+
+@pytest.mark.skipif(not can_make_networks(), reason="needs root, ip and iptables")
+@pytest.mark.parametrize("kind", PARTITIONS)
+def test_nothing_acknowledged_is_lost_by_a_partition(tmp_path: Path, kind: str) -> None:
+    try:
+        with own_network(2) as network, FailoverGroup(tmp_path, network=network) as group:
+            group.change(kind)
+            _check(group)
+    except NetworkUnavailable as error:
+        pytest.skip(f"no network of our own: {error}")
 
 
 def test_three_replicas_change_twice(tmp_path: Path) -> None:
@@ -33,6 +50,46 @@ def _check(group: FailoverGroup) -> None:
     assert len(group.acknowledged()) > 100
     wait_until(group.are_equal, limit_s=30, what="the replicas are equal")
     assert group.lost() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_consumers_finished_does_not_come_again(tmp_path: Path, kind: str) -> None:
+    deliveries = Deliveries()
+    with FailoverGroup(tmp_path) as group, ExitStack() as consumers:
+        for broker in group.brokers:
+            consumers.enter_context(SettlingConsumer(broker, TOPIC, deliveries))
+        wait_until(lambda: len(deliveries.finished) > 100, limit_s=30, what="consumers finish messages")
+        began = set(group.acknowledged())  # The group of consumers has begun at the newest message before.
+        group.change(kind)
+        group.change(kind)
+        group.stop_senders()
+        lacking = set(group.acknowledged()) - began
+        wait_until(lambda: lacking <= deliveries.came, limit_s=60, what="everything has come")
+    assert deliveries.again == []
+
+
+def test_nobody_sees_a_message_that_only_the_master_holds(tmp_path: Path) -> None:
+    deliveries = Deliveries()
+    # The set does not shrink.
+    with FailoverGroup(tmp_path, settings={"haMaxTimeSlaveNotCatchup": "60000"}) as group, ExitStack() as stack:
+        group.stop_senders()
+        stack.enter_context(SettlingConsumer(group.brokers[0], TOPIC, deliveries))
+        first_number = 1 << 100
+        sender = AcknowledgedSender(group.brokers[0], TOPIC, inflight=1, first_number=first_number, pause_s=0.05)
+        stack.enter_context(sender)
+
+        def came() -> set[str]:
+            """Of this sender's: the others' come first."""
+            return {message_id for message_id in list(deliveries.came) if int(message_id, 16) & first_number}
+
+        wait_until(lambda: len(came()) > 10, limit_s=30, what="the consumer gets messages")
+        os.kill(group.brokers[1].pid, signal.SIGSTOP)
+        stack.callback(os.kill, group.brokers[1].pid, signal.SIGCONT)
+        wait_until(lambda: sender.refused + sender.failed > 1, limit_s=30, what="sends are not acknowledged")
+        assert came() <= set(sender.acknowledged)
+        os.kill(group.brokers[1].pid, signal.SIGCONT)
+        count = len(came())
+        wait_until(lambda: len(came()) > count + 10, limit_s=30, what="messages come again")
 
 
 def test_an_operator_makes_a_member_master_that_lacks_something(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def test_every_guard_refuses_and_changes_nothing(pair: Pair) -> None:
         (step(first=flushed - 10, last=flushed + 1), code.OUT_OF_RANGE, "on disk"),
         (step(first=end, last=end), code.OUT_OF_RANGE, "not within"),
         (step(source=7), code.FAILED_PRECONDITION, "no other member"),
-        (step(source=1), code.FAILED_PRECONDITION, "no other member"),
+        (step(source=1), code.FAILED_PRECONDITION, "not repaired here"),
         (step(source_digest=bytes(16)), code.DATA_LOSS, "verify again"),
     ):
         assert refusal(call)[0] is expected, words

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from structlog.typing import FilteringBoundLogger
 
 from tandemmq.admin.cluster_state import Finding, Severity
-from tandemmq.core.audit.findings import KINDS, FindingKind, Verdict
+from tandemmq.core.audit.findings import KINDS, FindingKind, Verdict, is_of_deep_runs
 from tandemmq.core.audit.findings import Finding as ReplicaFinding
 from tandemmq.core.audit.run_summary import GroupSummary, Outcome, RunSummary, Tier
 from tandemmq.core.clock import Clock
@@ -158,15 +158,6 @@ def _newest_first(runs: Iterable[RunSummary]) -> list[RunSummary]:
 # what is alike on all replicas, and the files derived from the log, only a deep one sees: so the newest quick run does
 # not answer those findings of the last deep run.
 
-_SEEN_BY_DEEP_RUNS_ONLY: Final = frozenset(
-    {
-        FindingKind.QUEUE_ENTRY_WRONG,
-        FindingKind.QUEUE_ENTRY_MISSING,
-        FindingKind.QUEUE_GAP,
-        FindingKind.INDEX_ENTRY_WRONG,
-        FindingKind.INDEX_ENTRY_MISSING,
-    }
-)
 _TOLD: Final = frozenset({Outcome.EQUAL, Outcome.DIVERGED})
 # Problems of one cluster that are told one by one; a page of thousands tells nobody anything.
 _PROBLEMS_MAX: Final = 20
@@ -271,7 +262,7 @@ def _is_for_deep_runs(finding: ReplicaFinding) -> bool:
     if finding.kind is FindingKind.BODY_CRC:
         # Bit rot on one replica is a difference; on all of them it is none.
         return finding.broker_id is None
-    return finding.kind in _SEEN_BY_DEEP_RUNS_ONLY
+    return is_of_deep_runs(finding.kind, finding.verdict)
 
 
 def subject_of(finding: ReplicaFinding) -> str:

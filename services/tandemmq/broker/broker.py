@@ -18,10 +18,11 @@ import structlog
 
 from tandemmq.broker.audit.replica_state import ReplicaState
 from tandemmq.broker.audit.services import AuditServices
-from tandemmq.broker.client_api.forwarding import CallForwarder
+from tandemmq.broker.client_api.forwarding import SETTLING, CallForwarder
 from tandemmq.broker.departure import Departure
 from tandemmq.broker.failover.authority import open_authority
 from tandemmq.broker.failover.controller import Failover
+from tandemmq.broker.failover.kubernetes_service import service_of_pod
 from tandemmq.broker.group_changes import GroupChanges
 from tandemmq.broker.master.role import FailoverSeat, MasterRole
 from tandemmq.broker.metrics import BrokerMetrics
@@ -36,16 +37,19 @@ from tandemmq.broker.retention import Retention
 from tandemmq.broker.runtime_settings import RuntimeSettings, setting_appliers
 from tandemmq.broker.settings import BrokerSettings, ClientFront
 from tandemmq.broker.slave.role import SlaveRole
+from tandemmq.broker.tracing.change_tracer import ChangeTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.metadata_store import DataVersion
 from tandemmq.core.routing.values import (
+    Address,
     BrokerEndpoints,
     BrokerIdentity,
     Registration,
     ReplicaMemory,
     TopicQueues,
     host_port,
+    parse_address,
 )
 from tandemmq.core.storage.recovery import RecoveryReport
 from tandemmq.service.grpc_server import PROBE_LIVE, PROBE_READY, PROBE_STARTED, GrpcServer
@@ -104,7 +108,11 @@ class Broker:
         if self._failover is not None:
             parts.tables.spread = self._failover.spread
         parts.take_role(MasterRole(parts, accepts_loss=accepts_loss) if is_master else SlaveRole(parts))
-        self._forwarder = CallForwarder(parts.members.master_client, now_ms=clock.monotonic_ms)
+        self._forwarder = CallForwarder(
+            lambda: None if parts.reads_only else parts.members.server_client(),
+            now_ms=clock.monotonic_ms,
+            names=SETTLING if self._failover is None else None,
+        )
         self._audit = self._new_audit()
         self._runtime_settings = self._new_runtime_settings(log_level)
         self._departure = Departure(
@@ -136,6 +144,8 @@ class Broker:
 
     def _new_failover(self) -> Failover:
         settings = self._settings
+        tracing = self._parts.observability.tracing
+        has_service = bool(settings.group_endpoint) and settings.failover_authority.startswith("kubernetes:")
         return Failover(
             self,
             authority=open_authority(
@@ -143,7 +153,15 @@ class Broker:
             ),
             options=settings.failover_options(),
             nonce=secrets.token_hex(8),
+            trace=None if tracing is None else ChangeTracer(tracing).note,
+            service=service_of_pod(settings.group_endpoint, master=self._client_address()) if has_service else None,
         )
+
+    def _client_address(self) -> Address:
+        """The client plane, in numbers."""
+        address = parse_address(str(self._parts.store_host._replace(port=self._settings.grpc_server_port)))
+        assert address is not None, "a Host prints as one"
+        return address
 
     def _new_audit(self) -> AuditServices:
         parts, members = self._parts, self._parts.members
@@ -258,8 +276,9 @@ class Broker:
                 await parts.role.begin(background)
                 if not parts.stopping.is_set():
                     await self._serve()
-                if self._failover is not None:
+                if not parts.role.is_master:
                     parts.client_plane.forward(self._forwarder)
+                if self._failover is not None:
                     tasks.append(background.create_task(self._failover.run()))
                 await parts.stopping.wait()
             finally:
@@ -542,7 +561,9 @@ class Broker:
             client=host_port(settings.broker_ip1, settings.advertised_grpc_port or client_port) if client_port else "",
             metadata=parts.metadata_endpoint(),
             ha=host_port(settings.ha_host, ha_port) if ha_port else "",
+            reads=parts.role.serves_reads,
             forwards=self._failover is not None and settings.client_front is not ClientFront.GRPCIO,
+            client_group=settings.group_endpoint,
             client_external=host_port(settings.external_advertised_host, external_port) if external_port else "",
         )
 

@@ -38,10 +38,14 @@ class GroupMembers:
         masters = [broker for broker in self.registered() if broker.is_master and broker.identity != self._identity]
         return max(masters, key=lambda broker: (not broker.recovering, broker.role_epoch), default=None)
 
-    def master_client(self) -> str | None:
-        """The client plane of another member that is the master; None: there is none, or it is ourselves."""
+    def server_client(self) -> str | None:
+        """The client plane of another member that is the master, or serves reads without one; None: there is none, or
+        it is ourselves."""
         master = self._master()
-        return master.endpoints.client or None if master is not None else None
+        if master is not None and not master.recovering:
+            return master.endpoints.client or None
+        readers = (each for each in self.registered() if each.endpoints.reads and each.identity != self._identity)
+        return next((reader.endpoints.client for reader in readers), None)
 
     def master_metadata(self) -> str | None:
         """The master's metadata plane."""

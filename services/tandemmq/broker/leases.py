@@ -27,7 +27,16 @@ from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.metadata.offset_tables import OperatorActs
 from tandemmq.core.storage.disk import AppendFile, Disk
 
-__all__ = ["LeaseChange", "LeaseCopy", "LeaseFiles", "LeasePosition", "LeaseSource", "LeaseStorage", "file_path"]
+__all__ = [
+    "NO_LEASES",
+    "LeaseChange",
+    "LeaseCopy",
+    "LeaseFiles",
+    "LeasePosition",
+    "LeaseSource",
+    "LeaseStorage",
+    "file_path",
+]
 
 
 # The files of the leases, and a slave's copy of its master's.
@@ -36,7 +45,13 @@ __all__ = ["LeaseChange", "LeaseCopy", "LeaseFiles", "LeasePosition", "LeaseSour
 # the files, so that it costs the master no look at its leases, and little when little happens.
 
 FOLDER: Final = "config"
+_TAIL_BYTES_MAX: Final = 1 << 20
+"""Of the journal in memory, for members that follow it closely: some ten thousand acknowledgements."""
 _FILE_NAME: Final = re.compile(r"^leases-(\d{10})\.(snapshot|journal)$")
+
+
+_AHEAD_PATH: Final = "config/leasesAhead"
+"""There while a slave's files are more than a copy: it served reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,9 @@ class LeasePosition:
     generation: int
     journal_bytes: int
     """Of all journals behind the snapshot, one after the other."""
+
+
+NO_LEASES: Final = LeasePosition(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +102,10 @@ class LeaseSource(Protocol):
     def is_open(self) -> bool:
         """There is something to copy."""
 
+    @property
+    def is_ahead(self) -> bool:
+        """The files are more than a copy of a master's: a slave served reads since it took them. Blocks."""
+
     async def changes_since(self, known: LeasePosition) -> LeaseChange | None:
         """What leads from `known` to now; None when a snapshot was made meanwhile: ask again."""
 
@@ -114,6 +136,11 @@ class LeaseFiles:
         if snapshot:
             return read_frames(snapshot)[1] < len(snapshot)
         return not read_frames(self._journals_since(generation))[0]
+
+    @property
+    def is_ahead(self) -> bool:
+        """The files are more than a copy of a master's: a slave served reads since it took them. Blocks."""
+        return self.disk.read_file(_AHEAD_PATH) is not None
 
     def cut(self, queue_end: Callable[[str, int], int]) -> int:
         """Brings progress beyond a queue's end back to it, durably; in how many queues. Blocks; nobody else writes."""
@@ -173,22 +200,40 @@ class LeaseCopy(LeaseFiles):
         self._journal: AppendFile | None = None
         self._turn = threading.Lock()
         """A pull that is cancelled leaves its thread at work."""
-        self.known = LeasePosition(0, 0, 0)
+        self.known = NO_LEASES
         """Of the master's files. After a restart the copy is made anew: its last write may be torn."""
+        self._is_lent = False
         self.acts_count = 0
         """How often an operator's act came to be done in the copy. What was asked for before may not know of it."""
         self._acts_done = 0
+        self._is_closed = False
 
     @property
     def is_open(self) -> bool:
         """There are files, even if they are those of an earlier run, and no operator's act has to be done in them."""
         return self._acts_done == self.acts_count and bool(self._files()[0])
 
+    def lend(self) -> None:
+        """The files are a `LeaseStorage`'s until `take_back`, and more than a copy until a master's take their place;
+        that is durable when this returns. Blocks."""
+        with self._turn:
+            self._is_lent = True
+            self._begin_anew()
+            self.disk.write_file(_AHEAD_PATH, b"{}")
+
+    def take_back(self) -> None:
+        """The storage is closed."""
+        self._is_lent = False
+
     def cut(self, queue_end: Callable[[str, int], int]) -> int:
         with self._turn:
-            self.close()
-            self.known = LeasePosition(0, 0, 0)
+            self._begin_anew()
             return super().cut(queue_end)
+
+    @property
+    def is_busy(self) -> bool:
+        """A thread writes: the next one would wait for it."""
+        return self._turn.locked()
 
     async def follow_operator(self, acts: OperatorActs) -> None:
         """Does what operators did to the tables: these come at once, the copy seconds later. A master that begins with
@@ -201,8 +246,7 @@ class LeaseCopy(LeaseFiles):
 
     def _follow_operator(self, acts: OperatorActs, number: int) -> None:
         with self._turn:
-            self.close()
-            self.known = LeasePosition(0, 0, 0)
+            self._begin_anew()
             self.obey(acts)
             self._acts_done = max(self._acts_done, number)
 
@@ -214,42 +258,63 @@ class LeaseCopy(LeaseFiles):
         generation = max(self._files()[0], default=0)
         return self._read(known, LeasePosition(self._source, generation, len(self._journals_since(generation))))
 
-    def take(self, change: LeaseChange, *, acts_count: int | None = None) -> None:
-        """Makes the copy follow, durably. `acts_count`: as it was when the change was asked for; what was asked for
-        before an operator's act is passed over.
+    def take(
+        self, change: LeaseChange, *, acts_count: int | None = None, asked_from: LeasePosition | None = None
+    ) -> None:
+        """Makes the copy follow, durably. `acts_count` and `asked_from`: that count, and `known`, when the change was
+        asked for. What was asked for before an operator's act, or before the copy went on by itself, is passed over.
 
-        A snapshot comes before the journal that goes with it: a crash leaves the old pair, or the new snapshot alone.
-        What does not go on where the copy ends is passed over: the next change is asked for by `known`.
+        What does not go on where the copy ends is passed over, too: the next change is asked for by `known`. A whole
+        copy takes the place of the old one in one step.
         """
         with self._turn:
-            if change.snapshot is None and change.since != self.known:
+            if self._is_closed or self._is_lent or (change.snapshot is None and change.since != self.known):
                 return
-            if acts_count not in (None, self.acts_count):
+            if acts_count not in (None, self.acts_count) or asked_from not in (None, self.known):
                 return
-            self.known = LeasePosition(0, 0, 0)
+            self.known = NO_LEASES
             self._write(change)
             self.known = change.position
             if change.snapshot is not None and acts_count is not None:
                 self._acts_done = acts_count
 
-    def _write(self, change: LeaseChange) -> None:
-        if change.snapshot is not None:
-            self.close()
-            snapshots, journals = self._files()
-            self._generation = max([*snapshots, *journals, 0]) + 1
-            self.disk.write_file(file_path(self._generation, "snapshot"), change.snapshot)
-            self._journal = self.disk.open_append_file(file_path(self._generation, "journal"))
-        assert self._journal is not None, "a copy begins with a snapshot"
-        self._journal.append(change.journal)
-        self._journal.sync()
-        if change.snapshot is not None:
-            self._remove_before(self._generation)
+    def append(self, change: LeaseChange) -> LeasePosition:
+        """Takes a journal that goes on where the copy ends, and passes over any other; where the copy ends then. It
+        outlives the process. A loss of power may take it, as it may take the master's own."""
+        with self._turn:
+            if not self._is_closed and not change.is_empty and change.since == self.known:
+                assert self._journal is not None, "a copy that is known has a journal"
+                self.known = NO_LEASES
+                self._journal.append(change.journal)
+                self.known = change.position
+            return NO_LEASES if self._is_closed else self.known
 
-    def close(self) -> None:
-        """Lets go of the journal; twice is fine."""
+    def _write(self, change: LeaseChange) -> None:
+        if change.snapshot is None:
+            assert self._journal is not None, "a copy begins with a snapshot"
+            self._journal.append(change.journal)
+            self._journal.sync()
+            return
+        self._begin_anew()
+        snapshots, journals = self._files()
+        self._generation = max([*snapshots, *journals, 0]) + 1
+        # In one file: without its journal the snapshot would be older than what it replaces.
+        self.disk.write_file(file_path(self._generation, "snapshot"), change.snapshot + change.journal)
+        self._journal = self.disk.open_append_file(file_path(self._generation, "journal"))
+        self._remove_before(self._generation)
+        self.disk.remove(_AHEAD_PATH)
+
+    def _begin_anew(self) -> None:
+        self.known = NO_LEASES
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+
+    def close(self) -> None:
+        """Takes nothing any more: whoever reads the files from now on has all that was promised. Twice is fine."""
+        with self._turn:
+            self._begin_anew()
+            self._is_closed = True
 
 
 def file_path(generation: int, kind: str) -> str:
@@ -277,6 +342,34 @@ class LeaseStorage(LeaseFiles):
         self._folded: AppendFile | None = None
         """The journal before, while its snapshot is being written: only both together are the state."""
         self._compacting = False
+        self.written_bytes = 0
+        """Of all journals since `load`."""
+        self._base_bytes = 0
+        """`written_bytes` where the journals behind the newest snapshot began."""
+        self._tail: bytearray | None = None
+
+    def keep_tail(self) -> None:
+        """From now on the journal's end is kept in memory, for `change_after`."""
+        self._tail = bytearray()
+
+    def bytes_at(self, position: LeasePosition) -> int | None:
+        """What `written_bytes` was there; None: it is another master's, or before the newest snapshot."""
+        if (position.source, position.generation) != (self._source, self._base_generation):
+            return None
+        return self._base_bytes + position.journal_bytes
+
+    def goes_on_from(self, position: LeasePosition) -> bool:
+        """`change_after` has what a copy that ends there lacks."""
+        start, tail = self.bytes_at(position), self._tail
+        return start is not None and tail is not None and 0 <= self.written_bytes - start <= len(tail)
+
+    def change_after(self, position: LeasePosition) -> LeaseChange | None:
+        """What leads a copy from there to now, from memory; None: it has to take more than that."""
+        start, tail = self.bytes_at(position), self._tail
+        if start is None or tail is None or not self.goes_on_from(position):
+            return None
+        end = replace(position, journal_bytes=self.written_bytes - self._base_bytes)
+        return LeaseChange(end, None, bytes(tail[len(tail) - (self.written_bytes - start) :]))
 
     def load(self) -> None:
         """Restores the table from the newest snapshot and the journals behind it, then opens the journal."""
@@ -338,6 +431,11 @@ class LeaseStorage(LeaseFiles):
         if changes:
             assert self._journal is not None, "load() opens the journal"
             self._journal.append(changes)
+            self.written_bytes += len(changes)
+            if self._tail is not None:
+                self._tail += changes
+                if len(self._tail) > 2 * _TAIL_BYTES_MAX:
+                    del self._tail[:-_TAIL_BYTES_MAX]
 
     def persist_durably(self) -> None:
         """The same, and it outlives a loss of power. Waits for the disk: for operators' acts alone.
@@ -362,9 +460,10 @@ class LeaseStorage(LeaseFiles):
             self._folded = self._journal
             self._journal = self.disk.open_append_file(file_path(generation, "journal"))
             self._generation = generation
+            folded_bytes = self.written_bytes
             await asyncio.to_thread(self.disk.write_file, file_path(generation, "snapshot"), snapshot)
             self._remove_before(generation)
-            self._base_generation = generation
+            self._base_generation, self._base_bytes = generation, folded_bytes
             log.debug("leases_compacted", snapshot_bytes=len(snapshot))
         finally:
             self._compacting = False

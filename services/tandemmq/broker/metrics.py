@@ -506,14 +506,16 @@ class MasterMetrics:
 class SlaveMetrics:
     """Tells what a slave knows of itself."""
 
-    def __init__(self, follower: Follower) -> None:
+    def __init__(self, follower: Follower, *, serves_reads: Callable[[], bool]) -> None:
         self._follower = follower
+        self._serves_reads = serves_reads
 
     def tell(self, samples: MetricSamples) -> None:
         """Adds its samples."""
         samples.add("rocketmq_store_ha_slave_following", self._follower.is_following)
         samples.add("rocketmq_store_ha_slave_behind_bytes", self._follower.lag_bytes)
         samples.add("rocketmq_store_ha_slave_refusing", self._follower.is_refusing)
+        samples.add("rocketmq_store_ha_slave_serving_reads", self._serves_reads())
 
 
 class _Slave(NamedTuple):

@@ -130,6 +130,11 @@ _REPLICATION: Final = (
         "1 when this slave refuses to follow the master that is there, else 0. Told by slaves.",
     ),
     _gauge(
+        "rocketmq_store_ha_slave_serving_reads",
+        "1",
+        "1 while this slave gives messages to consumers, since its group has no master, else 0. Told by slaves.",
+    ),
+    _gauge(
         "rocketmq_store_ha_epoch",
         "1",
         "Greatest epoch of the broker's history: it grows by one each time a master of the group begins to serve.",

@@ -11,7 +11,7 @@ import asyncio
 import os
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -22,7 +22,7 @@ from tandemmq.broker.client_api.services import ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.broker.group_members import GroupMembers
-from tandemmq.broker.leases import LeaseSource
+from tandemmq.broker.leases import LeaseChange, LeasePosition, LeaseSource
 from tandemmq.broker.log_end import LogEndMark
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.metadata_tables import MetadataTables, MetadataWrite, NotSpread
@@ -60,7 +60,13 @@ if TYPE_CHECKING:
     from tandemmq.broker.metrics import TurnLimit
     from tandemmq.broker.retention import Floor
 
-__all__ = ["BrokerParts", "PutMessages", "Role", "StoreWorkers"]
+__all__ = ["READS_ONLY", "BrokerParts", "PutMessages", "Role", "StoreWorkers"]
+
+READS_ONLY: Final = (
+    "this broker is a slave: it gives messages while its group has no master, and takes none; send to another broker "
+    "group, or start the master"
+)
+"""The refusal of a slave that serves reads. What puts nothing passes over it: `BrokerParts.read_refusal`."""
 
 # Topic, properties and fixed fields of a record beside its body.
 _RECORD_HEAD_ROOM_BYTES: Final = 64 << 10
@@ -99,6 +105,10 @@ class Role(Protocol):
     def change_refusal(self) -> str | None:
         """Why it does not change topics for operators; None: it does."""
 
+    @property
+    def confirmed_offset(self) -> int:
+        """What lies below it in the log may be given: a change of master does not take it away."""
+
     def setting_appliers(self) -> Mapping[str, Applier]:
         """What follows settings in this role alone, by RocketMQ's key."""
 
@@ -129,6 +139,10 @@ class Role(Protocol):
         """It is its group's master, or is about to be; else it follows."""
 
     @property
+    def serves_reads(self) -> bool:
+        """It is a slave that gives messages, since its group has no master."""
+
+    @property
     def holds_copies(self) -> bool:
         """Its tables and leases are copies of its master's."""
 
@@ -154,11 +168,19 @@ class Role(Protocol):
     async def copy_progress(self) -> bool:
         """A slave takes topics, groups, offsets and leases as its master has them now. False: it could not."""
 
+    async def append_leases(self, change: LeaseChange) -> LeasePosition:
+        """A slave takes what its master's leases go on with; where its copy ends then."""
+
+    @property
+    def lacking_progress(self) -> Collection[str]:
+        """Of a master: disks that cannot take now what groups have finished."""
+
     def give_up(self) -> None:
         """A master that starts does not come to serve any more: its `begin` returns soon."""
 
     async def leave_master(self) -> None:
-        """Drops the master that is followed; when it returns no byte of it comes any more."""
+        """Another member begins an epoch. Drops the master that is followed; when it returns no byte of it comes any
+        more, and a slave that served reads gives nothing."""
 
     def verified(self, broker_id: int, disk_id: str, end_offset: int, connection: str) -> None:
         """A member has proven that its log is ours up to `end_offset`."""
@@ -178,7 +200,7 @@ class Role(Protocol):
 
     @property
     def waiting_count(self) -> int:
-        """Sends without an answer yet."""
+        """Sends, and turns with acknowledgements, without an answer yet."""
 
     def slaves(self) -> Sequence[SlaveView]:
         """Those connected."""
@@ -194,6 +216,10 @@ class Role(Protocol):
 
     def persist_leases_durably(self) -> None:
         """The same, so that it outlives a loss of power."""
+
+    def when_progress_held(self, done: Callable[[bool], object]) -> None:
+        """Calls `done` with True once what was persisted outlives a change of master, with False if that stays
+        unknown."""
 
     async def tell(self, samples: MetricSamples, turn: TurnLimit) -> None:
         """Adds the metrics of this role."""
@@ -305,6 +331,8 @@ class BrokerParts:
     """The role's own, without a step in between: every send goes this way."""
     persist_leases: Callable[[], None]
     """Likewise: every receive does."""
+    when_progress_held: Callable[[Callable[[bool], object]], None]
+    """Likewise, for acknowledgements."""
 
     def __init__(
         self,
@@ -357,7 +385,11 @@ class BrokerParts:
         self.groups: SubscriptionGroupTable = self.tables.groups
         self.damaged_entries = DamagedEntries()
         self.leases = LeaseTable(
-            StoreQueueReader(self.store, self.damaged_entries),
+            StoreQueueReader(
+                self.store,
+                self.damaged_entries,
+                confirmed_offset=(lambda: self.role.confirmed_offset) if settings.failover_authority else None,
+            ),
             options=settings.delivery_options(),
             broker_name=settings.broker_name,
             nonce=lambda: secrets.randbits(64),
@@ -388,7 +420,8 @@ class BrokerParts:
 
     def take_role(self, role: Role) -> None:
         """The role is this broker's from now on."""
-        self.role, self.put, self.persist_leases = role, role.put, role.persist_leases
+        self.role, self.put = role, role.put
+        self.persist_leases, self.when_progress_held = role.persist_leases, role.when_progress_held
 
     # What several ask
 
@@ -418,6 +451,16 @@ class BrokerParts:
         return is_system_topic(name, cluster=self.identity.cluster, broker_name=self.identity.broker_name)
 
     # What the client API's handlers need beside
+
+    @property
+    def read_refusal(self) -> str | None:
+        """Why messages are not given now; None when they are."""
+        return None if self.refusal is READS_ONLY else self.refusal
+
+    @property
+    def reads_only(self) -> bool:
+        """Messages are given, and nothing is taken or made."""
+        return self.refusal is READS_ONLY
 
     def route(self, topic: str) -> TopicRoute | None:
         """The cluster's route of a topic, as the NameServers last told it."""

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Self
 import grpc
 
 from tandemmq.broker.audit.range_repair import Refusal, RepairRefused
-from tandemmq.broker.leases import LeaseChange, LeasePosition
+from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeasePosition
 from tandemmq.broker.tracing.send_tracer import TracedPutsPage
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.replication.frames import RemoteProtocolError
@@ -57,6 +57,7 @@ _TABLES: Final = {
 
 CALL_TIMEOUT_S: Final = 3.0
 FAILOVER_TIMEOUT_S: Final = 1.0
+APPEND_TIMEOUT_S: Final = 0.5
 VERIFY_TIMEOUT_S: Final = 10.0
 DIGEST_TIMEOUT_S: Final = 30.0
 LEASES_TIMEOUT_S: Final = 30.0
@@ -152,6 +153,18 @@ class EpochPromise(NamedTuple):
     end_offset: int
 
 
+def lease_position(message: metadata_service_pb2.LeasePosition) -> LeasePosition:
+    """As a peer said it."""
+    return LeasePosition(message.source, message.generation, message.journal_bytes)
+
+
+def lease_position_message(position: LeasePosition) -> metadata_service_pb2.LeasePosition:
+    """As a peer is told it."""
+    return metadata_service_pb2.LeasePosition(
+        source=position.source, generation=position.generation, journal_bytes=position.journal_bytes
+    )
+
+
 class PeerClient:
     """One channel to one member of the group. Use as an async context manager."""
 
@@ -168,6 +181,10 @@ class PeerClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Calls under way fail."""
         await self._channel.close(grace=None)
 
     async def log(self) -> PeerLog:
@@ -234,6 +251,18 @@ class PeerClient:
             answer = await self._failover.CopyProgress(request, timeout=FAILOVER_TIMEOUT_S)
         return bool(answer.copied)
 
+    async def append_leases(self, identity: BrokerIdentity, change: LeaseChange) -> LeasePosition:
+        """Hands the peer what our journal goes on with, unless that is empty; where its copy ends then."""
+        request = failover_service_pb2.AppendLeasesRequest(
+            cluster=identity.cluster,
+            broker_name=identity.broker_name,
+            position=lease_position_message(change.position),
+            journal=change.journal,
+        )
+        with self._asking("AppendLeases"):
+            answer = await self._failover.AppendLeases(request, timeout=APPEND_TIMEOUT_S)
+        return lease_position(answer.position)
+
     async def record_changed(self, identity: BrokerIdentity) -> None:
         """Has the peer read the group's record at once."""
         request = failover_service_pb2.NoteRecordChangeRequest(
@@ -293,22 +322,29 @@ class PeerClient:
 
     async def leases(self, known: LeasePosition, *, accept_copy: bool = False) -> LeaseChange:
         """What leads a copy of the master's leases, or with `accept_copy` of whoever it is, from `known` to now."""
-        request = metadata_service_pb2.GetLeasesRequest(accept_copy=accept_copy)
-        request.known.source = known.source
-        request.known.generation = known.generation
-        request.known.journal_bytes = known.journal_bytes
-        position, starts_anew = known, False
+        change, _ = await self._leases(known, metadata_service_pb2.GetLeasesRequest(accept_copy=accept_copy))
+        return change
+
+    async def leases_ahead(self) -> LeaseChange | None:
+        """Those of a slave that served reads, whole; None: they are no more than a copy."""
+        request = metadata_service_pb2.GetLeasesRequest(accept_copy=True, only_ahead=True)
+        change, is_ahead = await self._leases(NO_LEASES, request)
+        return change if is_ahead else None
+
+    async def _leases(
+        self, known: LeasePosition, request: metadata_service_pb2.GetLeasesRequest
+    ) -> tuple[LeaseChange, bool]:
+        request.known.CopyFrom(lease_position_message(known))
+        position, starts_anew, is_ahead = known, False, False
         snapshot, journal = bytearray(), bytearray()
         with self._asking("GetLeases"):
             async for piece in self._metadata.GetLeases(request, timeout=LEASES_TIMEOUT_S):
                 if piece.HasField("position"):
-                    position = LeasePosition(
-                        piece.position.source, piece.position.generation, piece.position.journal_bytes
-                    )
-                    starts_anew = piece.starts_anew
+                    position = lease_position(piece.position)
+                    starts_anew, is_ahead = piece.starts_anew, piece.ahead
                 snapshot += piece.snapshot
                 journal += piece.journal
-        return LeaseChange(position, bytes(snapshot) if starts_anew else None, bytes(journal))
+        return LeaseChange(position, bytes(snapshot) if starts_anew else None, bytes(journal)), is_ahead
 
     async def metadata_changes(self) -> AsyncIterator[None]:
         """Yields at once and after every change of any table, until the peer goes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import structlog
@@ -11,7 +11,7 @@ import structlog
 from tandemmq.core.message.record import MessageRecord
 from tandemmq.core.message.record_layout import MalformedRecord
 from tandemmq.core.message.stored_message import StoredMessage, read_stored_message
-from tandemmq.core.storage.consume_queue import FILLER_SIZE, QueueEntry
+from tandemmq.core.storage.consume_queue import FILLER_SIZE, QueueEntry, first_false
 from tandemmq.core.storage.disk import RecordCorrupt
 from tandemmq.core.storage.message_store import MessageStore
 
@@ -98,9 +98,17 @@ class DamagedEntries(EntryDamage):
 class StoreQueueReader:
     """`QueueReader` over a `MessageStore`."""
 
-    def __init__(self, store: MessageStore, damage: EntryDamage | None = None) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        damage: EntryDamage | None = None,
+        *,
+        confirmed_offset: Callable[[], int] | None = None,
+    ) -> None:
+        """`confirmed_offset`: the log's bytes below it outlive a change of master; None: all do."""
         self._store = store
         self._damage: Final[EntryDamage] = damage or PassedOver()
+        self._confirmed_offset: Final = confirmed_offset
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First message still held."""
@@ -109,6 +117,23 @@ class StoreQueueReader:
     def max_offset(self, topic: str, queue_id: int) -> int:
         """One past the last message."""
         return self._store.queue_max_offset(topic, queue_id)
+
+    def confirmed_end(self, topic: str, queue_id: int, start: int, end: int) -> int:
+        """See `QueueReader`. Entries ascend in the log. None is read where the whole queue is confirmed."""
+        if self._confirmed_offset is None:
+            return end
+        queue = self._store.queues.get(topic, queue_id)
+        confirmed_offset = self._confirmed_offset()
+        if queue is None or queue.last_physical_end <= confirmed_offset:
+            return end
+        log_end = self._store.end_offset
+
+        def is_confirmed(place: int) -> bool:
+            """Or is a damaged entry, which leads beyond the log: whoever reads it has it mended."""
+            physical_end = queue.entry(place).physical_end
+            return physical_end <= confirmed_offset or physical_end > log_end
+
+        return first_false(start, end, is_confirmed)
 
     def entries(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[QueueEntry]:
         """Up to `count` entries from `start`."""

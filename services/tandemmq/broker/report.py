@@ -144,6 +144,11 @@ class BrokerReport:
                 remedy="`tandemmq verify` says whether the replicas are equal, `tandemmq restore-kept-tail` what was "
                 "cut off; look at the disk. It is told until the next start",
             )
+        if self._parts.role.serves_reads:
+            yield pb.BrokerProblem(
+                problem="serves reads, since its group has no master: nothing can be sent to it",
+                remedy="start the master; in a group that fails over, if it is lost: tandemmq failover --unclean",
+            )
         for problem in self._retention_problems():
             yield pb.BrokerProblem(
                 problem=problem, remedy="see `tandemmq group list` for who reads behind, and the disk's room"

@@ -17,6 +17,7 @@ from tandemmq.broker.failover.authority import check_authority
 from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.replication.frames import MasterOptions, SlaveOptions
 from tandemmq.core.replication.mastership import FailoverOptions
+from tandemmq.core.routing.values import parse_address
 from tandemmq.core.storage.options import FlushDiskType, StoreOptions
 from tandemmq.core.tracing.trace_context import TraceOptions
 from tandemmq.http2.errors import Limits
@@ -229,6 +230,13 @@ class BrokerSettings(ServiceSettings):
         le=600_000,
         alias="failoverLease",
         description="A master that did not renew for so long may be replaced, in ms; it renews four times as often.",
+    )
+    group_endpoint: str = Field(
+        "",
+        alias="groupEndpoint",
+        description="HOST:PORT by which clients reach whoever is the group's master, told to them in place of the "
+        "master's own; the same for all members. With failoverAuthority=kubernetes:… the first label of HOST is a "
+        "Service without a selector, and the master keeps the EndpointSlice of its name. Empty: there is none.",
     )
     ha_max_time_slave_not_catchup: Milliseconds = Field(
         1_500,
@@ -469,6 +477,8 @@ class BrokerSettings(ServiceSettings):
                 problems.append("failoverAuthority: members find their master through the NameServers; set namesrvAddr")
             if problem := check_authority(self.failover_authority):
                 problems.append(problem)
+        if self.group_endpoint and parse_address(self.group_endpoint) is None:
+            problems.append(f"groupEndpoint: '{self.group_endpoint}' is no host:port; correct it, or leave it out")
         if self.ha_send_heartbeat_interval >= self.ha_housekeeping_interval:
             problems.append("haSendHeartbeatInterval: must be below haHousekeepingInterval, or idle links are closed")
         if self.broker_heartbeat_interval >= self.broker_not_active_timeout_millis:

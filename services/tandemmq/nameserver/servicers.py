@@ -212,6 +212,7 @@ def _registration_problems(registration: Registration) -> list[str]:
         "metadata": endpoints.metadata,
         "ha": endpoints.ha,
         "client_external": endpoints.client_external,
+        "client_group": endpoints.client_group,
     }
     checks = {
         "identity.cluster is empty": not identity.cluster,

@@ -40,6 +40,18 @@ def test_master_is_who_registered_as_it_whatever_its_id_and_never_ourselves() ->
     assert _members(former, ourselves).master_address() is None
 
 
+def test_clients_are_passed_on_to_the_master_or_to_who_serves_reads_without_one() -> None:
+    reader = _broker("broker-a", 2)
+    reader = replace(reader, endpoints=replace(reader.endpoints, client="a2:8081", reads=True))
+    starting = replace(_broker("broker-a", 0), recovering="it asks the replicas of its group")
+    ourselves = replace(reader, identity=_SLAVE)
+    assert _members(_broker("broker-a", 0), reader).server_client() == "h:8081"
+    assert _members(starting, reader).server_client() == "a2:8081"
+    assert _members(reader).server_client() == "a2:8081"
+    assert _members(starting, ourselves).server_client() is None
+    assert _members(_broker("broker-b", 0)).server_client() is None
+
+
 def test_master_that_is_not_registered_is_not_known() -> None:
     members = _members(_broker("broker-a", 1, metadata="a1:2"))
     assert members.master_address() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Sequence
@@ -16,12 +17,12 @@ from structlog.testing import capture_logs
 from support.queue_memory import QueueMemory
 from support.simulated_disk import SimulatedCrash, SimulatedDisk
 from support.stores import ManualClock
-from tandemmq.broker.leases import LeaseChange, LeaseCopy, LeasePosition, LeaseSource, LeaseStorage
+from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosition, LeaseSource, LeaseStorage
 from tandemmq.broker.master.group_recovery import recover_leases, recover_metadata
 from tandemmq.broker.metadata_tables import MetadataTables, cut_progress
 from tandemmq.broker.slave.metadata_pull import MetadataPull
 from tandemmq.core.clock import Clock
-from tandemmq.core.delivery.journal import JournalEntry, read_frames
+from tandemmq.core.delivery.journal import JournalEntry, LeaseReplay, read_frames
 from tandemmq.core.delivery.lease_state import DeliveryOptions
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.subscription import TagFilter
@@ -336,15 +337,24 @@ def new_master(disk: Disk, queues: QueueMemory) -> tuple[LeaseTable, LeaseStorag
 
 
 @given(
-    st.lists(st.sampled_from(["receive", "finish", "persist", "compact", "restart", "copy", "slave"]), max_size=60),
+    st.lists(
+        st.sampled_from(
+            ["receive", "finish", "persist", "compact", "restart", "copy", "slave", "push", "push", "ask", "take"]
+        ),
+        max_size=60,
+    ),
     st.integers(0, 1_000),
 )
 def test_a_copy_is_always_a_state_the_master_was_in(steps: list[str], seed: int) -> None:
-    """Whatever the master does between two pulls, and whenever the slave is killed."""
+    """Whatever the master does between two pulls, which of them it is handed what is new, and whenever the slave is
+    killed. What it said that it has it has from then on."""
     chance = random.Random(seed)
     disk, slave_disk, queues = SimulatedDisk(random.Random(1)), SimulatedDisk(random.Random(2)), queues_with(400)
     table, storage = loaded(disk, queues, compaction_floor_bytes=1)
+    storage.keep_tail()
     copy, copied = LeaseCopy(slave_disk), None
+    asked: tuple[LeasePosition, LeaseChange, bytes] | None = None
+    states: list[list[JournalEntry]] = []
     handles: list[str] = []
     for number, step in enumerate(steps):
         now_ms = 1_000 + number
@@ -359,21 +369,52 @@ def test_a_copy_is_always_a_state_the_master_was_in(steps: list[str], seed: int)
         elif step == "restart":
             storage.close()
             table, storage = loaded(disk, queues, compaction_floor_bytes=1)
+            storage.keep_tail()
+            asked = None
+        elif step == "push":
+            storage.persist()
+            if (pushed := storage.change_after(copy.known)) is not None:
+                copied = table.snapshot()
+                assert storage.bytes_at(copy.append(pushed)) == storage.written_bytes
+        elif step == "ask":
+            # A pull whose answer comes later.
+            storage.persist()
+            change = asyncio.run(storage.changes_since(copy.known))
+            assert change is not None
+            asked = copy.known, change, table.snapshot()
+        elif step == "take" and asked is not None:
+            known, change, state = asked
+            is_outrun = copy.known != known
+            if not change.is_empty:
+                copy.take(change, acts_count=copy.acts_count, asked_from=known)
+                copied = copied if is_outrun else state
+            asked = None
         elif step == "copy":
             storage.persist()
             follow(copy, storage)
             copied = table.snapshot()
         elif step == "slave":
-            slave_disk.crash(power_loss=chance.random() < 0.5)
-            copy = LeaseCopy(slave_disk)
+            is_power_lost = chance.random() < 0.5
+            slave_disk.crash(power_loss=is_power_lost)
+            copy, asked = LeaseCopy(slave_disk), None
+            if is_power_lost and copied is not None:
+                copied = restored_from(slave_disk, queues)
+                assert entries_of(copied) in states
         else:
             storage.persist()
+        if copied is not None:
+            states.append(entries_of(copied))
     if copied is None:
         return
+    assert entries_of(restored_from(slave_disk, queues)) == entries_of(copied)
+
+
+def restored_from(slave_disk: SimulatedDisk, queues: QueueMemory) -> bytes:
+    """What a master begins with that takes this slave's copy."""
     master_disk = SimulatedDisk(random.Random(3))
     follow(LeaseCopy(master_disk), LeaseCopy(slave_disk))
     restored, _ = loaded(master_disk, queues)
-    assert entries_of(restored.snapshot()) == entries_of(copied)
+    return restored.snapshot()
 
 
 def entries_of(snapshot: bytes) -> list[JournalEntry]:
@@ -585,3 +626,104 @@ def test_nobody_is_given_a_copy_that_lacks_an_operators_act(monkeypatch: pytest.
     follow(slave.leases_held, group.storage)
     assert slave.leases_held.is_open
     assert group.received_by_a_new_master([slave]) == 3
+
+
+def test_a_whole_copy_that_was_asked_for_before_the_copy_went_on_is_passed_over() -> None:
+    disk, slave_disk, queues = SimulatedDisk(random.Random(1)), SimulatedDisk(random.Random(2)), queues_with(20)
+    table, storage = loaded(disk, queues, compaction_floor_bytes=1)
+    storage.keep_tail()
+    copy = LeaseCopy(slave_disk)
+    follow(copy, storage)
+    known = copy.known
+    receive(table, now_ms=1_000, batch_size=5)
+    storage.persist()
+    pushed = storage.change_after(known)
+    asyncio.run(storage.compact_if_due())
+    whole = asyncio.run(storage.changes_since(known))
+    assert pushed is not None
+    assert whole is not None
+    assert whole.snapshot is not None
+    copy.append(pushed)
+    copy.take(whole, asked_from=known)
+    assert copy.known == pushed.position
+
+
+def test_a_copy_that_is_closed_takes_nothing_and_says_so() -> None:
+    disk, queues = SimulatedDisk(random.Random(1)), queues_with(20)
+    table, storage = loaded(disk, queues)
+    storage.keep_tail()
+    copy = LeaseCopy(SimulatedDisk(random.Random(2)))
+    follow(copy, storage)
+    known = copy.known
+    receive(table, now_ms=1_000, batch_size=5)
+    storage.persist()
+    change = storage.change_after(known)
+    assert change is not None
+    copy.close()
+    assert copy.append(change) == NO_LEASES
+    copy.take(change)
+    assert copy.known == NO_LEASES
+
+
+def test_a_copy_of_another_masters_leases_takes_nothing_of_ours() -> None:
+    copy = LeaseCopy(SimulatedDisk(random.Random(2)))
+    _, theirs = loaded(SimulatedDisk(random.Random(3)), queues_with(20))
+    follow(copy, theirs)
+    before = copy.known
+    table, storage = loaded(SimulatedDisk(random.Random(1)), queues_with(20))
+    storage.keep_tail()
+    receive(table, now_ms=1_000, batch_size=5)
+    storage.persist()
+    ours = storage.change_after(LeasePosition(storage._source, storage._base_generation, 0))
+    assert ours is not None
+    assert copy.append(ours) == before
+    assert storage.bytes_at(before) is None
+    assert storage.change_after(before) is None
+
+
+def test_a_member_far_behind_has_to_take_more_than_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandemmq.broker.leases._TAIL_BYTES_MAX", 100)
+    table, storage = loaded(SimulatedDisk(random.Random(1)), queues_with(200))
+    storage.keep_tail()
+    first = LeasePosition(storage._source, storage._base_generation, 0)
+    for number in range(20):
+        receive(table, now_ms=1_000 + number, batch_size=1)
+        storage.persist()
+    assert storage.change_after(first) is None
+    late = dataclasses.replace(first, journal_bytes=storage.written_bytes - 100)
+    change = storage.change_after(late)
+    assert change is not None
+    assert (change.since, len(change.journal)) == (late, 100)
+
+
+def test_files_that_a_slave_worked_with_are_ahead_until_a_masters_take_their_place() -> None:
+    disk, slave_disk, queues = SimulatedDisk(random.Random(1)), SimulatedDisk(random.Random(2)), queues_with(5)
+    _, storage = loaded(disk, queues)
+    copy = LeaseCopy(slave_disk)
+    follow(copy, storage)
+    assert not copy.is_ahead
+    copy.lend()
+    slave_table, slave_storage = loaded(slave_disk, queues)
+    handles = receive(slave_table, now_ms=1_000, batch_size=2)
+    assert slave_table.acknowledge(group=GROUP, topic=TOPIC, handle=handles[0], now_ms=1_500)
+    slave_storage.persist()
+    assert not entries_after(copy, storage), "nothing is taken meanwhile"
+    # The slave is killed and comes back: it still knows better.
+    slave_disk.crash(power_loss=False)
+    copy = LeaseCopy(slave_disk)
+    assert copy.is_ahead
+    change = asyncio.run(copy.changes_since(LeasePosition(0, 0, 0)))
+    assert change is not None
+    replay = LeaseReplay.of_files(change.snapshot or b"", change.journal)
+    ((queue,),) = [one.queues.values() for one in replay.subscriptions.values()]
+    assert (queue.committed, queue.next_offset) == (1, 2)
+    follow(copy, storage)
+    assert not copy.is_ahead
+    assert not LeaseCopy(slave_disk).is_ahead
+
+
+def entries_after(copy: LeaseCopy, source: LeaseSource) -> bool:
+    """Whether one more pull changed the copy."""
+    known = copy.known
+    follow(copy, source)
+    return copy.known != known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -12,6 +13,8 @@ import grpc
 import grpc.aio
 import pytest
 
+from support.simulated_disk import SimulatedDisk
+from tandemmq.broker.leases import LeaseChange, LeaseCopy, LeasePosition
 from tandemmq.broker.peer_client import PeerUnavailable
 from tandemmq.broker.slave import metadata_pull
 from tandemmq.broker.slave.metadata_pull import MetadataPull
@@ -112,3 +115,29 @@ async def test_the_pull_ends_when_told_so_though_its_watch_fails_in_the_same_mom
     group.before_failure = task.cancel
     await group.pulls_from(OLD_MASTER, 2, or_ends=task)
     assert task.cancelled()
+
+
+class _LeasesOf(Peer):
+    """Its leases change, and while it is asked for them this slave's role ends."""
+
+    async def leases(self, known: LeasePosition) -> LeaseChange:
+        self.group.before_failure()
+        return LeaseChange(LeasePosition(1, 1, 0), b"snapshot", b"")
+
+
+async def test_a_copy_that_is_asked_for_takes_nothing_once_the_role_has_ended(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_pull, "PeerClient", lambda endpoint: _LeasesOf(group, endpoint))
+    accepted = [True]
+    group.before_failure = accepted.clear
+    disk = SimulatedDisk(random.Random(1))
+    pull = MetadataPull(
+        tables={},
+        master=lambda: group.master,
+        applied=lambda file, kept: None,
+        accepted=lambda: bool(accepted),
+        leases=LeaseCopy(disk),
+    )
+    assert not await pull.copy_now()
+    assert not disk.list_folder("config")

@@ -10,7 +10,7 @@ from support.messages import outgoing_message
 from support.simulated_disk import SimulatedDisk
 from support.stores import new_store
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
-from tandemmq.core.storage.consume_queue import FILLER_SIZE, QueueEntry
+from tandemmq.core.storage.consume_queue import ENTRY, FILLER_SIZE, QueueEntry
 from tandemmq.core.storage.message_store import MessageStore
 
 
@@ -80,3 +80,32 @@ def test_without_anybody_who_mends_what_cannot_be_read_is_passed_over(kind: int)
     first, second, third = reader.entries("topic", 0, 0, 3)
     found = reader.messages("topic", 0, range(3), [first, _wrong(first, second)[kind], third])
     assert [message is not None for message in found] == [True, False, True]
+
+
+@pytest.mark.parametrize("waiting", [0, 1, 7, 20])
+def test_what_is_not_confirmed_yet_ends_what_may_be_given(waiting: int) -> None:
+    store = store_with(20 - waiting)
+    confirmed_offset = store.end_offset
+    for number in range(waiting):
+        assert store.put(outgoing_message(body=bytes([number]) * 500)).status.stored
+    reader = StoreQueueReader(store, confirmed_offset=lambda: confirmed_offset)
+    assert [reader.confirmed_end("topic", 0, start, 20) for start in range(20)] == [
+        max(start, 20 - waiting) for start in range(20)
+    ]
+    assert reader.confirmed_end("topic", 1, 0, 0) == 0
+    assert StoreQueueReader(store).confirmed_end("topic", 0, 0, 20) == 20
+
+
+def test_a_record_that_is_confirmed_in_part_is_not_given() -> None:
+    store = store_with(2)
+    reader = StoreQueueReader(store, confirmed_offset=lambda: store.end_offset - 1)
+    assert reader.confirmed_end("topic", 0, 0, 2) == 1
+
+
+def test_a_damaged_entry_is_not_taken_for_one_that_is_not_confirmed() -> None:
+    store = store_with(3)
+    queue = store.queues.get("topic", 0)
+    assert queue is not None
+    queue.rewrite(1, ENTRY.pack(10_000_000, 500, 0))
+    reader = StoreQueueReader(store, confirmed_offset=lambda: store.end_offset - 1)
+    assert reader.confirmed_end("topic", 0, 1, 3) == 2

@@ -90,6 +90,14 @@ class ClientApi:
         """A message of the topic may be delivered now."""
         self._receive.message_arrived(topic)
 
+    def message_held_back(self, topic: str) -> None:
+        """A message of the topic may be delivered once the in-sync set holds it."""
+        self._receive.message_held_back(topic)
+
+    def confirmed(self) -> None:
+        """The in-sync set holds more of the log, or is another."""
+        self._receive.confirmed()
+
     def consumes_anew(self, group: str, topic: str) -> None:
         """An operator set the group back in the topic, or removed one of them; an empty name means all."""
         self._dead_letters.forget(group, topic)

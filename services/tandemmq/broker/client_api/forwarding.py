@@ -1,4 +1,7 @@
-"""Passes clients' calls on to the group's master, as bytes: of a member that is not master, in a group that fails over.
+"""Passes clients' calls on to the group's master, as bytes: of a member that is not master.
+
+In a group that fails over all of them. Where roles are fixed only how deliveries end: consumers may have got them from
+this slave, while there was no master.
 
 Official clients ask for routes each 30 s. Until then they call a broker that was master; it forwards, one hop, with the
 deadline that is left. Where no master is known, or the call was forwarded before, the member answers itself: it refuses
@@ -16,7 +19,7 @@ import structlog
 
 from tandemmq.service.rpc import Call, StreamHandler
 
-__all__ = ["CallForwarder"]
+__all__ = ["SETTLING", "CallForwarder"]
 
 log = structlog.get_logger(__name__)
 
@@ -25,6 +28,7 @@ FORWARDED_HEADER: Final = "x-tandemmq-forwarded"
 _OWN_HEADERS: Final = frozenset({"te", "content-type", "user-agent", "host"})
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 _ANSWERED_HERE: Final = frozenset({"QueryRoute", "QueryAssignment"})
+SETTLING: Final = frozenset({"AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"})
 _STREAMED: Final = frozenset({"ReceiveMessage", "PullMessage"})
 _IN_FLIGHT_MAX: Final = 2_048
 _UNREAD_MAX: Final = 64
@@ -33,13 +37,17 @@ _MESSAGE_BYTES_MAX: Final = 64 << 20
 
 
 class CallForwarder:
-    """`master` names the client plane of the master, host:port; None: there is none, or it is this broker.
+    """`master` names the client plane of the master, host:port; None: there is none, or it is this broker. `names` are
+    the methods that it passes on; None: all.
 
     Event loop only.
     """
 
-    def __init__(self, master: Callable[[], str | None], *, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, master: Callable[[], str | None], *, now_ms: Callable[[], int], names: frozenset[str] | None = None
+    ) -> None:
         self._master = master
+        self._names = names
         self._now_ms = now_ms
         self._endpoint = ""
         self._channel: grpc.aio.Channel | None = None
@@ -77,6 +85,8 @@ class CallForwarder:
         name = path.removeprefix(_SERVICE)
         if name == path or name in _ANSWERED_HERE:
             return None  # Health and reflection are each broker's own.
+        if self._names is not None and name not in self._names:
+            return None
         if len(self._tasks) >= _IN_FLIGHT_MAX or call.header(FORWARDED_HEADER):
             return None
         endpoint = self._master()

@@ -86,6 +86,7 @@ def poll_end_ms(request: pb.ReceiveMessageRequest, deadline_ms: int | None, now_
 # Length of a lease that the broker renews; the lease table knows it too, here it is only told to the client.
 _AUTO_RENEWED_MS: Final = 60_000
 _POLLS_MAX: Final = 20_000
+_UNLIMITED: Final = 1 << 31
 
 _OK_ELEMENT: Final = pb.ReceiveMessageResponse(status=ok_status()).SerializeToString()
 _NOT_FOUND: Final = Outcome(Code.MESSAGE_NOT_FOUND, "no new message")
@@ -132,6 +133,8 @@ class ReceiveHandler:
         self._tracer = tracer
         self._polls: PollTable[_Receive] = PollTable(max_waiting=_POLLS_MAX)
         self._arrived: set[str] = set()
+        # Topics with messages that somebody may wait for, and that no slave has confirmed yet.
+        self._held_back: set[str] = set()
         self._timer: Timer | None = None
         # Monotonic; when `_timer` fires.
         self._timer_at_ms = 0
@@ -156,7 +159,7 @@ class ReceiveHandler:
         """Its group is durable."""
         if receive.cancelled:
             return
-        if self._services.refusal is not None:
+        if self._services.read_refusal is not None:
             self._end_each([receive], _STOPPING)
             return
         self._serve([receive])
@@ -168,6 +171,18 @@ class ReceiveHandler:
             if not self._arrived:
                 self._services.timers.call_soon(self._look_at_arrived)
             self._arrived.add(topic)
+
+    def message_held_back(self, topic: str) -> None:
+        """Something was put that may be delivered once the in-sync set holds it: `confirmed` tells. As cheap."""
+        if len(self._polls):
+            self._held_back.add(topic)
+
+    def confirmed(self) -> None:
+        """The in-sync set holds more, or is another: who waits for a message that was held back looks again."""
+        if self._held_back:
+            topics, self._held_back = self._held_back, set()
+            for topic in topics:
+                self.message_arrived(topic)
 
     def wake_visible(self) -> None:
         """Lets waiting receives look where messages became deliverable again."""
@@ -204,7 +219,9 @@ class ReceiveHandler:
         if isinstance(poll_until_ms, Outcome):
             return poll_until_ms
         client_id = call.header(CLIENT_ID_HEADER)
-        if refused := self._check_topic_readable(topic) or admit_group(services, group, client_id=client_id):
+        if refused := self._check_topic_readable(topic) or self._check_known(group, topic):
+            return refused
+        if refused := admit_group(services, group, client_id=client_id):
             return refused
         session = services.sessions.seen(client_id, now_ms=now_ms)
         if not session.group:
@@ -224,13 +241,30 @@ class ReceiveHandler:
             attempt_id=request.attempt_id,
             poll_until_ms=poll_until_ms,
             fifo=policy.fifo,
-            max_attempts=policy.max_attempts,
+            # A dead letter cannot be written: the message comes again until there is a master.
+            max_attempts=policy.max_attempts if not services.reads_only else _UNLIMITED,
+        )
+
+    def _check_known(self, group: str, topic: str) -> Outcome | None:
+        """On a slave: where a group begins of which it knows nothing only a master can say. Begun here at the newest
+        message, it would never get what its master knows it to lack."""
+        services = self._services
+        config = services.topics.get(topic)
+        if not services.reads_only or config is None:
+            return None
+        if services.groups.get(group) and services.leases.knows(group, topic, range(config.read_queue_count)):
+            return None
+        return Outcome(
+            Code.FORBIDDEN,
+            f"this slave does not know how far consumer group {group} is in topic {topic}, and its group has no master "
+            "to ask; start the master",
+            retryable=True,
         )
 
     def _check_broker(self, queue: definition.MessageQueue, topic: str) -> Outcome | None:
         """Only the broker name selects; an unknown one means whoever is asked. The queue id is ignored."""
         services = self._services
-        if (reason := services.refusal) is not None:
+        if (reason := services.read_refusal) is not None:
             return Outcome(Code.FORBIDDEN, reason, retryable=True)
         name = queue.broker.name
         if not name or name == services.identity.broker_name:
@@ -386,6 +420,8 @@ class ReceiveHandler:
             else:
                 # It took all there was, unless dead letters filled its batch or it may not look at more in one turn.
                 self._wait(receive, look_again=received.more or bool(received.dead_letters))
+            if received.held_back:
+                self.message_held_back(receive.topic)
 
     def _next_needed(self, receive: _Receive) -> list[_Receive]:
         """Who waits for what a full batch left behind, if it left anything."""

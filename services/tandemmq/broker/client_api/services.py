@@ -65,6 +65,14 @@ class BrokerServices(Protocol):
         """
 
     @property
+    def read_refusal(self) -> str | None:
+        """The same of what only gives messages and has them acknowledged, as a slave may while there is no master."""
+
+    @property
+    def reads_only(self) -> bool:
+        """This broker is such a slave: it gives messages, and makes no topic, group or dead letter."""
+
+    @property
     def store_host(self) -> Host:
         """Address written into records."""
 
@@ -124,6 +132,10 @@ class BrokerServices(Protocol):
 
     def when_group_written(self, group: str, done: Callable[[], object]) -> None:
         """Calls `done` when the group is durable; for one that was not made just now, at once."""
+
+    def when_progress_held(self, done: Callable[[bool], object]) -> None:
+        """Calls `done` with True once what was persisted outlives a change of master: at once where there is none. With
+        False if that is not known in time; the change may have been made then."""
 
     def persist_leases(self) -> None:
         """Writes what changed in the lease table. Called before any answer that depends on the change."""

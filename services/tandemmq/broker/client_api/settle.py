@@ -1,5 +1,8 @@
 """How a delivery ends: acknowledged, given more or less time, or moved to the dead letter queue.
 
+In a group that fails over an answer waits until every member of the in-sync set has what was finished, so that a change
+of master does not undo what a client was told. One that does not know in time gets a failure, and repeats its call.
+
 A handle that cannot be honoured always gets INVALID_RECEIPT_HANDLE, whatever is wrong with it: push consumers repeat
 every other failure once a second without end.
 """
@@ -192,7 +195,7 @@ class SettleHandler:
         """What became of each, or why the request is refused."""
         if not handles:
             return self._refused(group, topic, call) or _NO_ENTRY
-        if self._services.refusal is None and check_client_id(call) is None:
+        if self._services.read_refusal is None and check_client_id(call) is None:
             finished = self._leases.acknowledge_all(group=group, topic=topic, handles=handles, now_ms=self._turn_ms)
             if finished is not None:
                 # Names under which messages are leased need no check.
@@ -209,16 +212,32 @@ class SettleHandler:
         writing_ns = 0 if self._tracer is None else self._tracer.now_ns()
         self._services.persist_leases()
         unanswered, self._unanswered = self._unanswered, []
-        for call, response, _ in unanswered:
-            call.respond(response)
-        if self._tracer is not None:
-            self._trace_answered(self._tracer, unanswered[0], writing_ns)
+        traced, self._traced = self._traced, []
+        self._services.when_progress_held(partial(self._answer, unanswered, traced, writing_ns))
         self._settled()
 
-    def _trace_answered(self, tracer: ReceiveTracer, first: tuple[Call, bytes, AckRequest], writing_ns: int) -> None:
-        """All of a turn waited for one write. If that was slow, and none of them is traced, the first one is."""
+    def _answer(
+        self,
+        unanswered: list[tuple[Call, bytes, AckRequest]],
+        traced: list[SettleTrace],
+        writing_ns: int,
+        is_held: bool,
+    ) -> None:
+        for call, response, request in unanswered:
+            call.respond(response if is_held else encoded_ack(request.entries, [_NOT_HELD] * len(request.entries)))
+        if self._tracer is not None:
+            self._trace_answered(self._tracer, unanswered[0], traced, writing_ns)
+
+    def _trace_answered(
+        self,
+        tracer: ReceiveTracer,
+        first: tuple[Call, bytes, AckRequest],
+        traced: list[SettleTrace],
+        writing_ns: int,
+    ) -> None:
+        """All of a turn waited for one write, and perhaps for its copies. If that was slow, and none of them is traced,
+        the first one is."""
         wait = ("lease journal write", writing_ns, tracer.now_ns())
-        traced, self._traced = self._traced, []
         if traced:
             tracer.settled(traced, wait=wait)
         elif tracer.is_slow(writing_ns):
@@ -230,9 +249,9 @@ class SettleHandler:
         group, topic = request.group.name, request.topic.name
         invisible_ms = request.invisible_duration.ToMilliseconds()
         outcome = self._refused(group, topic, call) or check_lease(invisible_ms, min_ms=0) or OK
-        handle: str | None = request.receipt_handle
+        handle: str = request.receipt_handle
         if outcome is OK:
-            handle = self._services.leases.change_invisible(
+            changed = self._services.leases.change_invisible(
                 group=group,
                 topic=topic,
                 handle=request.receipt_handle,
@@ -240,17 +259,43 @@ class SettleHandler:
                 now_ms=self._services.clock.monotonic_ms(),
             )
             self._services.persist_leases()
-            if handle is None:
-                outcome, handle = _unknown_handle(request.receipt_handle), request.receipt_handle
+            if changed is None:
+                outcome = _unknown_handle(request.receipt_handle)
+            else:
+                handle = changed
+        if outcome is OK:
+            self._services.when_progress_held(partial(self._end_change, request, call, handle))
+        else:
+            self._end_change(request, call, handle, True, outcome)
+        self._settled()
+
+    def _end_change(
+        self,
+        request: pb.ChangeInvisibleDurationRequest,
+        call: Call,
+        handle: str,
+        is_held: bool,
+        outcome: Outcome = OK,
+    ) -> None:
+        """Answers. The handle is the new one even if no other member may know it: here it is the one that counts."""
+        if not is_held:
+            outcome = _NOT_HELD
         call.send(pb.ChangeInvisibleDurationResponse(status=status_of(outcome), receipt_handle=handle))
         call.finish()
-        self._trace(_CHANGE, topic, group, call, [request.receipt_handle], outcome, new_handle=handle)
-        self._settled()
+        self._trace(
+            _CHANGE,
+            request.topic.name,
+            request.group.name,
+            call,
+            [request.receipt_handle],
+            outcome,
+            new_handle=handle,
+        )
 
     def forward_to_dead_letter_queue(self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call) -> None:
         """Writes the message to `%DLQ%<group>`, then acknowledges it."""
         group, topic = request.group.name, request.topic.name
-        refused = self._refused(group, topic, call)
+        refused = self._refused(group, topic, call, puts=True)
         if refused is not None:
             self._end_forward(request, call, refused, began_ns=None)
             return
@@ -258,8 +303,10 @@ class SettleHandler:
             group=group, topic=topic, handle=request.receipt_handle, now_ms=self._services.clock.monotonic_ms()
         )
         if leased is None:
-            moved = self._was_moved(group, topic, request.receipt_handle)
-            self._end_forward(request, call, OK if moved else _unknown_handle(request.receipt_handle), began_ns=None)
+            if self._was_moved(group, topic, request.receipt_handle):
+                self._services.when_progress_held(partial(self._end_held_forward, request, call, None))
+            else:
+                self._end_forward(request, call, _unknown_handle(request.receipt_handle), began_ns=None)
             return
         began_ns = None if self._tracer is None else self._tracer.now_ns()
         self._dead_letters.move(
@@ -279,8 +326,19 @@ class SettleHandler:
                 now_ms=self._services.clock.monotonic_ms(),
             )
             self._services.persist_leases()
-        self._end_forward(request, call, outcome, began_ns=began_ns)
+            self._services.when_progress_held(partial(self._end_held_forward, request, call, began_ns))
+        else:
+            self._end_forward(request, call, outcome, began_ns=began_ns)
         self._settled()
+
+    def _end_held_forward(
+        self,
+        request: pb.ForwardMessageToDeadLetterQueueRequest,
+        call: Call,
+        began_ns: int | None,
+        is_held: bool,
+    ) -> None:
+        self._end_forward(request, call, OK if is_held else _NOT_HELD, began_ns=began_ns)
 
     def _end_forward(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call, outcome: Outcome, *, began_ns: int | None
@@ -308,10 +366,11 @@ class SettleHandler:
             group, topic, receipt.queue_id, receipt.queue_offset
         )
 
-    def _refused(self, group: str, topic: str, call: Call) -> Outcome | None:
+    def _refused(self, group: str, topic: str, call: Call, *, puts: bool = False) -> Outcome | None:
         if refused := check_client_id(call) or check_group(group) or check_topic(topic):
             return refused
-        if (reason := self._services.refusal) is not None:
+        services = self._services
+        if (reason := services.refusal if puts else services.read_refusal) is not None:
             return Outcome(Code.FORBIDDEN, reason, retryable=True)
         return None
 
@@ -372,6 +431,11 @@ _ANSWER_ENTRY: Final = tag_of(pb.AckMessageResponse, "entries")
 _ENTRY_STATUS: Final = tag_of(pb.AckMessageResultEntry, "status")
 _OK_OVERALL: Final = _encoded_overall([OK])
 _OK_ENTRY: Final = length_delimited(_ENTRY_STATUS, ok_status().SerializeToString())
+_NOT_HELD: Final = Outcome(
+    Code.SLAVE_PERSISTENCE_TIMEOUT,
+    "done here, but too few slaves have it in time for a change of master not to undo it; repeat the call",
+    retryable=True,
+)
 _NO_ENTRY: Final = Outcome(Code.BAD_REQUEST, "the request has no entry")
 
 

@@ -13,14 +13,16 @@ from typing import Final
 
 import structlog
 
-from tandemmq.broker.leases import LeaseCopy, LeasePosition, LeaseStorage
+from tandemmq.broker.leases import NO_LEASES, LeaseCopy, LeaseStorage
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.peer_client import PeerClient, PeerLog, PeerUnavailable
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.replica_proof import digest_of, find_common_end
 from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.journal import LeaseReplay
 from tandemmq.core.metadata.metadata_store import MetadataCorrupt, MetadataFile
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, OperatorActs, OperatorMarks
+from tandemmq.core.offsets import PhysicalOffset
 from tandemmq.core.replication.common_prefix import TAIL_BYTES, tail_range
 from tandemmq.core.replication.frames import RemoteProtocolError
 from tandemmq.core.replication.log_history import LogExtent, LogRange
@@ -38,7 +40,7 @@ from tandemmq.core.replication.slave_catch_up import cut_refusal
 from tandemmq.core.routing.values import BrokerIdentity, RegisteredBroker, ReplicaMemory
 from tandemmq.core.storage.message_store import MessageStore
 
-__all__ = ["GroupRecovery", "GroupView", "fetch_metadata", "recover_leases", "recover_metadata"]
+__all__ = ["GroupRecovery", "GroupView", "LeasesAhead", "fetch_metadata", "recover_leases", "recover_metadata"]
 
 log = structlog.get_logger(__name__)
 
@@ -525,6 +527,16 @@ def _answer_of(endpoint: str, theirs: PeerLog, extent: LogExtent, relation: Rela
     )
 
 
+@dataclass(frozen=True, slots=True)
+class LeasesAhead:
+    """Of a slave that served reads while there was no master."""
+
+    endpoint: str
+    replay: LeaseReplay
+    min_offset: PhysicalOffset
+    """Where its log begins."""
+
+
 # Before a master serves: what it takes from its replicas beside the log. Nothing of it says that a log is whole.
 
 
@@ -535,12 +547,13 @@ async def fetch_metadata(
     *,
     is_behind: bool,
     parted: Collection[str] = (),
-) -> None:
-    """Takes over what the replicas know better than we do. PeerUnavailable: what is needed cannot be had yet.
+) -> list[LeasesAhead]:
+    """Takes over what the replicas know better than we do; returns the leases that are to be merged into ours once they
+    are loaded. PeerUnavailable: what is needed cannot be had yet.
 
     `parted` are those whose log differs from ours: what groups have consumed there may be of other messages.
     """
-    has_leases = False
+    has_leases, ahead = False, list[LeasesAhead]()
     for endpoint in endpoints:
         try:
             async with PeerClient(endpoint) as peer:
@@ -556,6 +569,26 @@ async def fetch_metadata(
                 has_leases = has_leases or await recover_leases(peer, tables, leases, replace=is_behind)
         except PeerUnavailable as error:
             log.warning("leases_not_fetched", replica=endpoint, reason=str(error), effect="messages come again")
+        found = await _leases_ahead(endpoint, tables)
+        if found is not None:
+            ahead.append(found)
+    return ahead
+
+
+async def _leases_ahead(endpoint: str, tables: MetadataTables) -> LeasesAhead | None:
+    """It answered a moment ago, and what was acknowledged there is known nowhere else. But no master stays away for it:
+    without, messages come again."""
+    for is_last in (False, False, True):
+        try:
+            async with PeerClient(endpoint) as peer:
+                return await leases_ahead(peer, tables)
+        except PeerUnavailable as error:
+            if is_last:
+                log.warning(
+                    "leases_not_fetched", replica=endpoint, reason=str(error), effect="acknowledged messages come again"
+                )
+        await asyncio.sleep(ASK_PAUSE_S)
+    return None
 
 
 async def recover_metadata(
@@ -606,13 +639,9 @@ async def recover_leases(peer: PeerClient, tables: MetadataTables, storage: Leas
     """
     if not replace and not await asyncio.to_thread(lambda: storage.is_blank):
         return False
-    theirs = ConsumerOffsetTable()
     # Before its leases: of what it is told meanwhile they may know more, and never less.
-    _, text = await peer.metadata_table(MetadataFile.CONSUMER_OFFSETS, None, accept_copy=True)
-    with suppress(MetadataCorrupt):
-        theirs.load_json(text or "{}")
-    change = await peer.leases(LeasePosition(0, 0, 0), accept_copy=True)
-    change = change.obeying(tables.consumer_offsets.acts_since(theirs.marks))
+    acts = await _acts_unknown_to(peer, tables)
+    change = (await peer.leases(NO_LEASES, accept_copy=True)).obeying(acts)
     copy = LeaseCopy(storage.disk)
     await asyncio.to_thread(copy.take, change)
     await asyncio.to_thread(copy.close)
@@ -623,3 +652,26 @@ async def recover_leases(peer: PeerClient, tables: MetadataTables, storage: Leas
         journal_bytes=len(change.journal),
     )
     return True
+
+
+async def leases_ahead(peer: PeerClient, tables: MetadataTables) -> LeasesAhead | None:
+    """What a slave that served reads knows of groups; None: it knows no more than its master did. PeerUnavailable."""
+    if await peer.leases_ahead() is None:
+        return None
+    acts = await _acts_unknown_to(peer, tables)
+    change = await peer.leases_ahead()
+    if change is None:
+        return None
+    extent = (await peer.log()).extent
+    replay = LeaseReplay.of_files(change.snapshot or b"", change.journal)
+    replay.obey(acts)
+    return LeasesAhead(peer.endpoint, replay, PhysicalOffset(extent.min_offset))
+
+
+async def _acts_unknown_to(peer: PeerClient, tables: MetadataTables) -> OperatorActs:
+    """What operators did as our tables say, and the replica's own do not."""
+    theirs = ConsumerOffsetTable()
+    _, text = await peer.metadata_table(MetadataFile.CONSUMER_OFFSETS, None, accept_copy=True)
+    with suppress(MetadataCorrupt):
+        theirs.load_json(text or "{}")
+    return tables.consumer_offsets.acts_since(theirs.marks)

@@ -8,14 +8,15 @@ that nobody confirmed in time, let the slaves have the end of the log, close.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 import structlog
 
-from tandemmq.broker.leases import LeaseStorage
-from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, fetch_metadata
+from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeasePosition, LeaseStorage
+from tandemmq.broker.master.group_recovery import GroupRecovery, GroupView, LeasesAhead, fetch_metadata
 from tandemmq.broker.master.ha_listener import HaListener
+from tandemmq.broker.master.progress_copies import ProgressCopies
 from tandemmq.broker.metadata_tables import cut_progress
 from tandemmq.broker.metrics import LagAge, MasterRoleMetrics, TurnLimit
 from tandemmq.broker.parts import BrokerParts
@@ -72,6 +73,7 @@ class MasterRole:
 
     is_master: Final = True
     holds_copies: Final = False
+    serves_reads: Final = False
     has_master: Final = True
     caught_up_epoch: Final = 0
     lag_bytes: Final = 0
@@ -88,17 +90,19 @@ class MasterRole:
         self._seat = seat
         self._holds_all = holds_all
         self._is_given_up = False
+        self._ahead: list[LeasesAhead] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.is_serving = False
         self.drain_grace_ms: Final = parts.settings.drain_grace_period
         self.leases: Final = LeaseStorage(parts.disk, parts.leases, parts.clock)
         self.replica: Final = MasterReplica(parts.store, parts.settings.master_options())
+        self.progress: Final = None if seat is None else self._new_progress_copies()
         self.write_path: Final = self._new_write_path()
         self.ha: Final = HaListener(
             replica=self.replica,
             log_reader=parts.store,
             clock=parts.clock,
-            after_input=self.write_path.collect,
+            after_input=self.write_path.collect if seat is None else self._reported,
             tracer=parts.send_tracer,
         )
         self.write_path.attach(self.ha)
@@ -120,6 +124,18 @@ class MasterRole:
             parts, write_path=self.write_path, recovery=self.recovery, replica=self.replica, lag_age=self.lag_age
         )
 
+    def _new_progress_copies(self) -> ProgressCopies:
+        parts = self._parts
+        return ProgressCopies(
+            leases=self.leases, clock=parts.clock, identity=parts.identity, endpoint=self._metadata_of_slave
+        )
+
+    def _metadata_of_slave(self, disk_id: str) -> str | None:
+        for slave in self.slaves():
+            if slave.disk_id == disk_id and slave.broker_id is not None:
+                return self._parts.members.member_metadata(slave.broker_id)
+        return None
+
     def _new_write_path(self) -> WritePath:
         parts = self._parts
         return WritePath(
@@ -129,7 +145,7 @@ class MasterRole:
             flush_disk_type=parts.settings.flush_disk_type,
             waits_for_slaves=parts.settings.waits_for_slaves,
             kick_flush=parts.workers.log.kick,
-            appended=parts.client_api.message_arrived,
+            appended=parts.client_api.message_arrived if self._seat is None else self._appended,
             answered=parts.client_plane.flush,
             refusal=lambda: parts.refusal,
             failed=parts.disk_failed,
@@ -175,7 +191,26 @@ class MasterRole:
         return {address: None if answer is None else answer.replicas for address, answer in answers.items()}
 
     async def _fetch_metadata(self, endpoints: Sequence[str], is_behind: bool, parted: Collection[str]) -> None:
-        await fetch_metadata(endpoints, self._parts.tables, self.leases, is_behind=is_behind, parted=parted)
+        self._ahead = await fetch_metadata(
+            endpoints, self._parts.tables, self.leases, is_behind=is_behind, parted=parted
+        )
+
+    def _merge_progress(self) -> None:
+        """What slaves gave while there was no master: before anything is given here."""
+        parts, ahead = self._parts, self._ahead
+        for one in ahead:
+            merged = parts.leases.merge(one.replay, now_ms=parts.clock.monotonic_ms(), their_min_offset=one.min_offset)
+            log.warning(
+                "slave_progress_merged",
+                replica=one.endpoint,
+                finished=merged.finished_count,
+                leased=merged.leased_count,
+                reason="it served reads while the group had no master",
+            )
+        if ahead:
+            self.leases.persist_durably()
+            parts.tables.collect_progress(parts.leases)
+        self._ahead = []
 
     # What it tells
 
@@ -195,8 +230,8 @@ class MasterRole:
 
     @property
     def waiting_count(self) -> int:
-        """Sends without an answer yet."""
-        return self.write_path.waiting_count
+        """Sends, and turns with acknowledgements, without an answer yet."""
+        return self.write_path.waiting_count + (0 if self.progress is None else self.progress.waiting_count)
 
     @property
     def client_refusal(self) -> str | None:
@@ -216,6 +251,11 @@ class MasterRole:
     def epoch_refusal(self) -> str | None:
         """While it serves it is the master."""
         return "this broker is the master, and serves" if self.is_serving else None
+
+    @property
+    def confirmed_offset(self) -> int:
+        """See `MasterReplica`."""
+        return self.replica.confirmed_offset
 
     def slaves(self) -> Sequence[SlaveView]:
         """Those connected."""
@@ -249,7 +289,20 @@ class MasterRole:
         """Acknowledges what the in-sync set holds, as the group's record has it now."""
         if self._seat is not None:
             self.replica.require(self._seat.required)
-            self.write_path.collect()
+            self._reported()
+        if self._seat is not None and self.progress is not None:
+            self.progress.require(self._seat.required)
+
+    def _appended(self, topic: str) -> None:
+        """Of a group that fails over: who waits is woken when the message may be given."""
+        if self.replica.has_required:
+            self._parts.client_api.message_held_back(topic)
+        else:
+            self._parts.client_api.message_arrived(topic)
+
+    def _reported(self) -> None:
+        self.write_path.collect()
+        self._parts.client_api.confirmed()
 
     def superseded(self, reason: str) -> None:
         """Another master took our place. One that starts has to hear that, too, but it asks for itself."""
@@ -278,7 +331,23 @@ class MasterRole:
             self._parts.disk_failed(error)
             raise
 
+    def when_progress_held(self, done: Callable[[bool], object]) -> None:
+        """See `ProgressCopies.when_held`. Where nobody else becomes master it outlives what this disk does."""
+        if self.progress is None:
+            done(True)
+        else:
+            self.progress.when_held(done)
+
+    @property
+    def lacking_progress(self) -> Collection[str]:
+        """See `ProgressCopies.lacking`."""
+        return () if self.progress is None else self.progress.lacking
+
     # Life
+
+    async def append_leases(self, change: LeaseChange) -> LeasePosition:
+        """There is nobody whose leases it copies."""
+        return NO_LEASES
 
     async def copy_progress(self) -> bool:
         """There is nobody to copy from."""
@@ -304,11 +373,14 @@ class MasterRole:
             return  # The tail stays in doubt: the next start asks again.
         # Not before the log is whole: what lies beyond its end goes back to it.
         await asyncio.to_thread(self.leases.load)
+        self._merge_progress()
         # Only then: a tick beside it would find a half-filled table and no journal.
         self._tasks += [tasks.create_task(self._lease_ticks()), tasks.create_task(self._progress_ticks())]
         await asyncio.to_thread(parts.store.trust_tail)
         parts.log_end.note(parts.store.end_offset)
         parts.store.set_writable(True)
+        if self.progress is not None:
+            self.progress.start(tasks)
         self.require()
         self.ha.start(host=parts.settings.bind_address, port=parts.settings.ha_listen_port)
         parts.ports["haListenPort"] = self.ha.port
@@ -316,12 +388,17 @@ class MasterRole:
 
     async def answer_sends(self, deadline_ms: int) -> None:
         """Answers what slaves and disk still confirm until the deadline, and fails the rest; after a failure all."""
-        parts, write_path = self._parts, self.write_path
+        parts = self._parts
         if parts.failure is not None:
-            write_path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
-        while write_path.waiting_count and parts.clock.monotonic_ms() < deadline_ms:
+            self._fail_all()
+        while self.waiting_count and parts.clock.monotonic_ms() < deadline_ms:
             await asyncio.sleep(_POLL_S)
-        write_path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
+        self._fail_all()
+
+    def _fail_all(self) -> None:
+        self.write_path.fail_all(PutStatus.SERVICE_NOT_AVAILABLE)
+        if self.progress is not None:
+            self.progress.give_up()
 
     async def end(self, deadline_ms: int) -> None:
         """Leaves equal replicas, if the slaves are quick enough."""
@@ -329,6 +406,9 @@ class MasterRole:
         self.is_serving = False
         self.ha.stop()
         self.write_path.close()
+        if self.progress is not None:
+            self.progress.give_up()
+            await self.progress.close()
         self._parts.ports["haListenPort"] = 0
         self._parts.store.set_writable(False, "this broker is master no more")
         for task in self._tasks:

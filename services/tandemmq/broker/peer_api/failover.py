@@ -7,6 +7,8 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 
 from tandemmq.broker.failover.controller import ClaimRefused, Failover, HandOverRefused
+from tandemmq.broker.leases import LeaseChange
+from tandemmq.broker.peer_client import lease_position, lease_position_message
 from tandemmq.core.replication.group_record import Replica
 from tandemmq.core.routing.values import BrokerIdentity
 from tandemmq.proto.broker.v1 import failover_service_pb2 as pb
@@ -48,6 +50,14 @@ class FailoverServicer(failover_service_pb2_grpc.FailoverServiceServicer):
     ) -> pb.CopyProgressResponse:
         failover = await self._required(context, request.cluster, request.broker_name)
         return pb.CopyProgressResponse(copied=await failover.copy_progress())
+
+    async def AppendLeases(  # noqa: N802
+        self, request: pb.AppendLeasesRequest, context: _Context
+    ) -> pb.AppendLeasesResponse:
+        failover = await self._required(context, request.cluster, request.broker_name)
+        change = LeaseChange(lease_position(request.position), None, request.journal)
+        held = await failover.append_leases(change)
+        return pb.AppendLeasesResponse(position=lease_position_message(held))
 
     async def HandOver(self, request: pb.HandOverRequest, context: _Context) -> pb.HandOverResponse:  # noqa: N802
         failover = await self._required(context)

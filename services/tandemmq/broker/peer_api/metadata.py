@@ -8,7 +8,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
 
-from tandemmq.broker.leases import LeasePosition, LeaseSource
+from tandemmq.broker.leases import LeaseSource
+from tandemmq.broker.peer_client import lease_position, lease_position_message
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.proto.broker.v1 import metadata_service_pb2 as pb
 from tandemmq.proto.broker.v1 import metadata_service_pb2_grpc
@@ -137,23 +138,22 @@ class MetadataServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         if not request.accept_copy:
             await self._refuse_on_slave(context)
         leases = self._role().leases
+        is_ahead = await asyncio.to_thread(lambda: leases.is_ahead)
+        if request.only_ahead and not is_ahead:
+            yield pb.GetLeasesResponse(position=request.known)
+            return
         if not leases.is_open:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no leases are loaded here; ask again later")
             return
-        known = LeasePosition(request.known.source, request.known.generation, request.known.journal_bytes)
-        change = await leases.changes_since(known)
+        change = await leases.changes_since(lease_position(request.known))
         if change is None:
             await context.abort(grpc.StatusCode.ABORTED, "a snapshot was made meanwhile; ask again")
             return
         snapshot = change.snapshot or b""
         if len(snapshot) + len(change.journal) > LEASES_BYTES_MAX:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"leases of more than {LEASES_BYTES_MAX} bytes")
-        position = pb.LeasePosition(
-            source=change.position.source,
-            generation=change.position.generation,
-            journal_bytes=change.position.journal_bytes,
-        )
-        yield pb.GetLeasesResponse(position=position, starts_anew=change.snapshot is not None)
+        position = lease_position_message(change.position)
+        yield pb.GetLeasesResponse(position=position, starts_anew=change.snapshot is not None, ahead=is_ahead)
         for start in range(0, len(snapshot), _PIECE_BYTES):
             yield pb.GetLeasesResponse(snapshot=snapshot[start : start + _PIECE_BYTES])
         for start in range(0, len(change.journal), _PIECE_BYTES):

@@ -6,12 +6,12 @@ And a copy of the leases, some seconds old.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NoReturn, Protocol
 
 import structlog
 
-from tandemmq.broker.leases import LeaseCopy
+from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosition
 from tandemmq.broker.peer_client import PeerClient, PeerUnavailable
 from tandemmq.core.metadata.metadata_store import DataVersion, MetadataFile
 from tandemmq.core.metadata.offset_tables import ConsumerOffsetTable, OperatorActs
@@ -62,7 +62,8 @@ class MetadataPull:
     what was kept although the master lacks it.
 
     Nothing is taken unless `accepted` says that the slave follows the log of that master: one with an older history, or
-    a new disk, has nothing to say about topics and offsets either.
+    a new disk, has nothing to say about topics and offsets either. `to_its_end` carries a write out, also when whoever
+    waits for it is cancelled.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class MetadataPull:
         accepted: Callable[[], bool] = lambda: True,
         leases: LeaseCopy | None = None,
         leases_interval_s: float = LEASES_INTERVAL_S,
+        to_its_end: Callable[[Awaitable[None]], Awaitable[None]] = lambda write: write,
     ) -> None:
         self._leases = leases
         self._leases_interval_s = leases_interval_s
@@ -81,6 +83,7 @@ class MetadataPull:
         self._accepted = accepted
         self._master = master
         self._applied = applied
+        self._to_its_end = to_its_end
         self._changed = asyncio.Event()
         self.has_all = False
         """Every table was taken from a master since the process started, or was the same already."""
@@ -139,9 +142,9 @@ class MetadataPull:
         while True:
             await asyncio.sleep(pause_s)
             pause_s = self._leases_interval_s
-            acts_count = leases.acts_count
+            acts_count, known = leases.acts_count, leases.known
             try:
-                change = await peer.leases(leases.known)
+                change = await peer.leases(known)
             except PeerUnavailable as error:
                 if not is_told:
                     log.info("leases_not_copied", master=peer.endpoint, reason=str(error))
@@ -150,7 +153,7 @@ class MetadataPull:
             is_told = False
             if self._accepted() and not change.is_empty:
                 try:
-                    await asyncio.to_thread(leases.take, change, acts_count=acts_count)
+                    await self._take(leases, change, acts_count, known)
                 except DiskError as error:
                     log.error("leases_not_stored", error=str(error))
                     continue
@@ -165,20 +168,41 @@ class MetadataPull:
             async with PeerClient(endpoint) as peer:
                 await self.pull(peer)
                 for _ in range(_COPIES_MAX):
-                    acts_count = leases.acts_count
-                    change = await peer.leases(leases.known)
-                    if change.is_empty:
+                    acts_count, known = leases.acts_count, leases.known
+                    change = await peer.leases(known)
+                    if not self._accepted():
+                        return False
+                    if not change.is_empty:
+                        await self._take(leases, change, acts_count, known)
+                    if leases.known == change.position:
                         return True
-                    await asyncio.to_thread(leases.take, change, acts_count=acts_count)
         except (PeerUnavailable, DiskError) as error:
             log.info("progress_not_copied", master=endpoint, reason=str(error))
         return False
+
+    async def _take(self, leases: LeaseCopy, change: LeaseChange, acts_count: int, asked_from: LeasePosition) -> None:
+        taken = asyncio.to_thread(leases.take, change, acts_count=acts_count, asked_from=asked_from)
+        await self._to_its_end(taken)
+
+    async def append_leases(self, change: LeaseChange) -> LeasePosition:
+        """Takes what the master has written since; see `LeaseCopy.append`. A master that is not followed has another
+        position, and gets ours."""
+        if self._leases is None:
+            return NO_LEASES
+        try:
+            if self._leases.is_busy:
+                return await asyncio.to_thread(self._leases.append, change)
+            # A write without a sync, as a master's own: a thread would cost more than that.
+            return self._leases.append(change)
+        except DiskError as error:
+            log.error("leases_not_stored", error=str(error))
+            return NO_LEASES
 
     async def _follow_operator(self, acts: OperatorActs) -> None:
         if self._leases is None or acts.are_none:
             return
         try:
-            await self._leases.follow_operator(acts)
+            await self._to_its_end(self._leases.follow_operator(acts))
         except DiskError as error:
             log.error("leases_not_stored", error=str(error))
 

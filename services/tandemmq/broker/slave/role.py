@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from tandemmq.broker.leases import LeaseCopy
+from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeaseCopy, LeasePosition, LeaseSource
 from tandemmq.broker.metadata_tables import cut_progress
 from tandemmq.broker.metrics import SlaveMetrics, TurnLimit
 from tandemmq.broker.parts import BrokerParts
@@ -15,6 +15,7 @@ from tandemmq.broker.retention import SlaveFloor
 from tandemmq.broker.runtime_settings import Applier
 from tandemmq.broker.slave.follower import DISPATCH_SLICE, Follower
 from tandemmq.broker.slave.metadata_pull import FAILOVER_LEASES_INTERVAL_S, LEASES_INTERVAL_S, MetadataPull
+from tandemmq.broker.slave.reads import SlaveReads
 from tandemmq.broker.slave.traced_puts_pull import TracedPutsPull
 from tandemmq.core.message.record import OutgoingMessage
 from tandemmq.core.replication.master_replica import SlaveView
@@ -24,6 +25,10 @@ from tandemmq.service.metrics.exposition import MetricSamples
 from tandemmq.service.rpc import Call
 
 __all__ = ["SlaveRole"]
+
+_LOOK_S: Final = 0.25
+_WRITES_LIMIT_S: Final = 5.0
+"""A write that waits for room on a full disk keeps no other role from beginning."""
 
 
 class SlaveRole:
@@ -37,13 +42,16 @@ class SlaveRole:
     waits_for: Final = ""
     epoch_refusal: Final = None
     waiting_count: Final = 0
+    lacking_progress: Final[Collection[str]] = ()
     drain_grace_ms: Final = 0
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
         self._tasks: list[asyncio.Task[None]] = []
+        self._writes: set[asyncio.Future[None]] = set()
+        """Of tables and leases, that have begun: the next role has the same files."""
         self.is_serving = False
-        self.leases: Final = LeaseCopy(parts.disk)
+        self._copy: Final = LeaseCopy(parts.disk)
         self.floor: Final = SlaveFloor(parts.members.master_address)
         self.follower: Final = Follower(
             store=parts.store,
@@ -58,20 +66,44 @@ class SlaveRole:
             flushes_paused=parts.workers.alone_with_store,
             tail_bytes=parts.proof_bytes,
             failed=parts.disk_failed,
-            cut_progress=lambda: cut_progress(parts.tables, self.leases, parts.store.queue_max_offset),
+            cut_progress=lambda: self._to_its_end(self._cut_progress()),
             timelines=parts.observability.replica_timelines,
         )
         self._metadata_pull = MetadataPull(
             tables=parts.tables.by_file,
             master=parts.members.master_metadata,
             applied=parts.tables.applied_from_master,
-            leases=self.leases,
+            leases=self._copy,
             leases_interval_s=(FAILOVER_LEASES_INTERVAL_S if parts.settings.failover_authority else LEASES_INTERVAL_S),
-            accepted=lambda: self.follower.has_accepted_master,
+            accepted=lambda: self.is_serving and self.follower.has_accepted_master and not self.serves_reads,
+            to_its_end=self._to_its_end,
         )
-        self._metrics = SlaveMetrics(self.follower)
+        self._reads = SlaveReads(
+            parts, self._copy, has_link=lambda: self.follower.is_following, refusal=self.client_refusal
+        )
+        self._metrics = SlaveMetrics(self.follower, serves_reads=lambda: self.serves_reads)
+
+    async def _cut_progress(self) -> None:
+        # What it knows better the master had its chance to take.
+        self._reads.end("a master is followed")
+        await cut_progress(self._parts.tables, self._copy, self._parts.store.queue_max_offset)
 
     # What it tells
+
+    @property
+    def leases(self) -> LeaseSource:
+        """Its copy; while it serves reads what it works with."""
+        return self._reads.storage or self._copy
+
+    @property
+    def confirmed_offset(self) -> int:
+        """All that it holds: no master is elected who lacks it, but for an operator's word."""
+        return self._parts.store.end_offset if self.serves_reads else 0
+
+    @property
+    def serves_reads(self) -> bool:
+        """See `SlaveReads`."""
+        return self._reads.storage is not None
 
     def put(
         self,
@@ -133,6 +165,10 @@ class SlaveRole:
         await self._parts.tables.written()
         return is_copied
 
+    async def append_leases(self, change: LeaseChange) -> LeasePosition:
+        """See `MetadataPull.append_leases`. Nothing once it has ended: whoever is master then has read the files."""
+        return await self._metadata_pull.append_leases(change) if self.is_serving else NO_LEASES
+
     def flushed(self) -> None:
         """A slave that promises its disk reports now."""
         self.follower.flushed()
@@ -147,14 +183,26 @@ class SlaveRole:
         """It holds no place that another could take."""
 
     async def leave_master(self) -> None:
-        """Drops the master that is followed; when it returns no byte of it comes any more."""
+        """Drops the master that is followed; when it returns no byte of it comes any more, and nothing is given."""
+        self._reads.give_way()
         await self.follower.leave_master()
 
     def persist_leases(self) -> None:
-        """It has none of its own."""
+        """Those of consumers that it serves. A disk that refuses stops the broker."""
+        if (storage := self._reads.storage) is not None:
+            try:
+                storage.persist()
+            except DiskError as error:
+                self._parts.disk_failed(error)
+                raise
 
     def persist_leases_durably(self) -> None:
-        """It has none of its own."""
+        """An operator's act; see `change_refusal`."""
+        self.persist_leases()
+
+    def when_progress_held(self, done: Callable[[bool], object]) -> None:
+        """What consumers finish here no other member has, and the next master takes it from our files."""
+        done(self.serves_reads)
 
     # Life
 
@@ -164,12 +212,25 @@ class SlaveRole:
         parts.store.set_writable(False, "a slave takes messages from its master only")
         # Its log may be cut, and is compared with the master's at each start.
         parts.log_end.note(0)
-        await asyncio.to_thread(parts.store.trust_tail)
-        self._tasks = [tasks.create_task(self.follower.run()), tasks.create_task(self._metadata_pull.run())]
+        is_trusted = parts.is_whole or not parts.settings.failover_authority
+        if is_trusted:
+            await asyncio.to_thread(parts.store.trust_tail)
+        self._tasks = [
+            tasks.create_task(task) for task in (self.follower.run(), self._metadata_pull.run(), self._reads.run())
+        ]
+        if not is_trusted:
+            self._tasks.append(tasks.create_task(self._trust_tail_when_caught_up()))
         pull = self._traced_puts_pull()
         if pull is not None:
             self._tasks.append(tasks.create_task(pull.run()))
         self.is_serving = True
+
+    async def _trust_tail_when_caught_up(self) -> None:
+        """A member of the in-sync set that may have lost something must not become master at its next start, however
+        orderly this process stops before it has all that its master has."""
+        while not self.follower.caught_up_epoch:
+            await asyncio.sleep(_LOOK_S)
+        await self._to_its_end(asyncio.to_thread(self._parts.store.trust_tail))
 
     def _traced_puts_pull(self) -> TracedPutsPull | None:
         """The slave's part of the traces its master keeps."""
@@ -193,7 +254,22 @@ class SlaveRole:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        if self._writes:
+            await asyncio.wait(self._writes, timeout=_WRITES_LIMIT_S)
+        self._reads.end("this broker is a slave no more, or stops")
         await self._dispatch_rest()
+
+    async def _to_its_end(self, write: Awaitable[None]) -> None:
+        """Carries a write out, also when whoever waits for it is cancelled: a thread goes on all the same."""
+        writing = asyncio.ensure_future(write)
+        self._writes.add(writing)
+        writing.add_done_callback(self._written)
+        await asyncio.shield(writing)
+
+    def _written(self, writing: asyncio.Future[None]) -> None:
+        self._writes.discard(writing)
+        if not writing.cancelled():
+            writing.exception()  # Told to whoever waits; nobody may.
 
     async def _dispatch_rest(self) -> None:
         """What came last was acknowledged and gathers for a batch. Told an end without it, a master that has lost it
@@ -210,4 +286,4 @@ class SlaveRole:
     def close_files(self) -> None:
         """The copies of tables and leases."""
         self._parts.tables.persist_all()
-        self.leases.close()
+        self._copy.close()

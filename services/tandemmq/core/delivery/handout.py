@@ -1,7 +1,8 @@
 """One receive under way: which messages it gets, queue by queue, and under which leases.
 
-Redeliveries come first, oldest first, then new messages. An ordered queue gives nothing while something of its last
-batch is leased. The one exception is the same batch for the request that got it, whose answer was lost.
+Redeliveries come first, oldest first, then new messages, up to the first that a change of master might take away. An
+ordered queue gives nothing while something of its last batch is leased. The one exception is the same batch for the
+request that got it, whose answer was lost.
 """
 
 from __future__ import annotations
@@ -89,6 +90,10 @@ class Handout:
         if offset < min_offset:
             state.trim(queue, min_offset)
             offset = queue.next_offset
+        confirmed_end = reader.confirmed_end(topic, queue_id, offset, end)
+        if confirmed_end < end:
+            self.received.held_back = True
+            end = confirmed_end
         codes, matches = self.tag_filter.codes, self.tag_filter.matches
         offsets: list[int] = []
         records: list[StoredMessage] = []

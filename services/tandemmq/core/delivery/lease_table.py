@@ -34,6 +34,7 @@ from tandemmq.core.delivery.lease_state import (
     make_handles,
     read_numbers,
 )
+from tandemmq.core.delivery.progress_merge import MergedProgress, merge_progress
 from tandemmq.core.delivery.queue_progress import (
     ENDED,
     Backlog,
@@ -48,7 +49,7 @@ from tandemmq.core.delivery.queue_progress import (
 from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.delivery.subscription import Subscription, TagFilter
 from tandemmq.core.metadata.offset_tables import GroupOffset
-from tandemmq.core.offsets import ConsumerOffset
+from tandemmq.core.offsets import ConsumerOffset, PhysicalOffset
 
 __all__ = ["LeaseTable"]
 
@@ -435,6 +436,19 @@ class LeaseTable:
             for queue in subscription.queues.values():
                 self._resume(queue, now_ms + clock_offset_ms)
         return RestoreReport(snapshot_valid, journal_bytes, len(journal) - journal_bytes)
+
+    def merge(self, theirs: LeaseReplay, *, now_ms: int, their_min_offset: PhysicalOffset) -> MergedProgress:
+        """Takes what another replica's leases know better; see `merge_progress`. `theirs` is used up."""
+        merged = merge_progress(self._state, theirs, now_ms + self._clock_offset_ms, their_min_offset=their_min_offset)
+        self._unseen_clients |= merged.clients
+        return merged
+
+    def knows(self, group: str, topic: str, queue_ids: Sequence[int]) -> bool:
+        """How far the group is in the topic is known: it need not begin anywhere."""
+        subscription = self._state.subscriptions.get((group, topic))
+        if subscription is not None and subscription.queues:
+            return True
+        return any(self._stored_offset(group, topic, queue_id) is not None for queue_id in queue_ids)
 
     def _resume(self, queue: QueueProgress, now_ms: int) -> None:
         """Counts the leases of a replayed queue, starts their time and puts the queue in line with the store."""

@@ -235,6 +235,8 @@ class Received:
     """Messages delivered as often as allowed. The caller copies them to the dead letter topic, then acknowledges."""
     more: bool = False
     """The receive stopped at `max_scanned_per_receive`, not at the end: another one may find something at once."""
+    held_back: bool = False
+    """There are messages that may not be given before every member of the in-sync set holds them."""
 
 
 @dataclass(frozen=True, slots=True)

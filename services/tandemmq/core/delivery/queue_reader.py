@@ -19,7 +19,10 @@ class QueueReader(Protocol):
         """First message still held."""
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """One past the last message that may be delivered."""
+        """One past the last message."""
+
+    def confirmed_end(self, topic: str, queue_id: int, start: int, end: int) -> int:
+        """The first of [start, end) that a change of master might take away, else `end`: nobody is given that yet."""
 
     def entries(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[QueueEntry]:
         """Up to `count` entries from `start`, without gaps; fewer, but not none, within [min_offset, max_offset)."""

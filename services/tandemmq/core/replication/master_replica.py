@@ -24,6 +24,10 @@ moment may time out, which is the safe side.
 
 Nothing here lowers an acknowledgement, and a slave that leaves takes its own with it.
 
+What readers may see. In a group that fails over (`require`) that is what each disk of the in-sync set has acknowledged
+(`confirmed_offset`): a message that only this log holds is gone when another becomes master. The bound never goes back.
+What the set once held no member cuts; and who joins is no member before it holds all that was there when it began to.
+
 In a group that fails over (`require`) a send waits for every disk of the in-sync set, and is never refused because one
 of them is away: the set shrinks within seconds (`mastership.py`), or the wait ends at its limit.
 """
@@ -90,6 +94,8 @@ class MasterReplica:
         self._options = options
         self._needed_slaves = options.needed_slaves
         self._required: frozenset[str] | None = None
+        # As it was last asked for, or last might have gone back; of no use while nobody is required.
+        self._confirmed_offset = 0
         self._gate = PutGate(
             needed_slaves=options.needed_slaves,
             slave_timeout_ms=options.slave_timeout_ms,
@@ -168,6 +174,8 @@ class MasterReplica:
         """Sends wait for all these disks from now on, those that wait already, too."""
         if disk_ids == self._required:
             return
+        if self._required is not None:
+            self._confirmed_offset = min(self.confirmed_offset, self._log.end_offset)
         self._required = disk_ids
         self._gate.require(disk_ids)
         self._acks_changed()
@@ -234,6 +242,24 @@ class MasterReplica:
                     self._judge_lag(session)
 
     # Views
+
+    @property
+    def has_required(self) -> bool:
+        """Other disks have to hold a message before anybody sees it."""
+        return bool(self._required)
+
+    @property
+    def confirmed_offset(self) -> int:
+        """Bytes of the log below it are on all disks that may be the next master's."""
+        if not self._required:
+            return _EVERYTHING
+        held: dict[str, int] = {}
+        for session in self._started:
+            if session.disk_id and session.proven_from_offset <= self._log.min_offset:
+                held[session.disk_id] = session.acked_offset
+        confirmed_offset = min([held.get(disk_id, 0) for disk_id in self._required])
+        self._confirmed_offset = max(self._confirmed_offset, confirmed_offset)
+        return self._confirmed_offset
 
     def take_events(self) -> list[MasterEvent]:
         """What happened since the last call, in order."""
@@ -319,6 +345,7 @@ class MasterReplica:
     def _forget(self, link: int) -> None:
         session = self._sessions.pop(link, None)
         if session is not None and session.started:
+            self._confirmed_offset = min(self.confirmed_offset, self._log.end_offset)
             self._departed[link] = self._view(session)
             self._started.remove(session)
             self._acks_changed()

@@ -300,6 +300,16 @@ class Mastership:
         """The record lets this member become master: it is in the in-sync set, or there is no record yet."""
         return self._is_heard and (self.record is None or self.me in self.record.in_sync)
 
+    def is_vacant(self, now_ms: int) -> bool:
+        """Nobody else can act as master: the record names us, or it stood still for a whole lease and we have promised
+        nothing. Whoever was to claim asks again right before the swap: a master that was cut off may be back."""
+        record = self.record
+        if record is not None and self.me.broker_id == record.successor:
+            return True
+        if now_ms < self._claims_after_ms:
+            return False
+        return record is None or self.me == record.master or self.is_lease_over(now_ms)
+
     def next_write(self, *, now_ms: int, end_offset: int, acked: Mapping[Replica, int]) -> FailoverStep | None:
         """Of a master; None: nothing is to be done now. `acked` is what each connected, proven slave holds."""
         record = self.record

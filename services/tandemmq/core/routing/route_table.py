@@ -16,8 +16,8 @@ Theory of operation. Mirrors RocketMQ's RouteInfoManager, but a dead process nev
 - A member lives until it leaves, its heartbeat stream breaks, or it is silent for its liveness timeout. Only the stream
   that carried its last heartbeat counts, so the end of a stream that it has replaced is no loss.
 - The topic table is the master's. The smallest slave's stands in only while a group has had no master at all. When the
-  master goes the table stays, for reads; clients get no rows, as nothing can be sent. The last member's departure
-  removes it.
+  master goes the table stays; clients get rows to read alone, once a slave says that it serves them, and else none. The
+  last member's departure removes it.
 - A new topic table is taken when its data version changed or the process is new, not at every registration. So what an
   operator changed here (`wipe_write_permission`) outlives the renewals, but not the next change by the broker.
 
@@ -25,10 +25,11 @@ There is no I/O and no clock: every deadline is in ms of the caller's monotonic 
 state.
 
 Clients get one row for each queue of each group that can serve it now, as in RocketMQ 5's RouteActivity, with two
-differences that their own mistakes call for. Only the master's rows are listed: Go and Rust choose among all rows
-without looking at the broker id, and would send to a slave. And only what the topic really permits is listed, because
-the same clients do not look at the permission. Others send to broker id 0 only, so clients are told that id, whichever
-the master has.
+differences that their own mistakes call for. Only one member's rows are listed, the master's while there is one: Go and
+Rust choose among all rows without looking at the broker id, and would send to a slave. And only what the topic really
+permits is listed, because the same clients do not look at the permission. Where a slave serves reads alone they send to
+it, and are refused at once; Go goes on with the next row then. Others send to broker id 0 only, so clients are told
+that id, whichever the master has.
 """
 
 from __future__ import annotations
@@ -114,31 +115,39 @@ class QueueRow:
 
 
 def queue_rows(route: TopicRoute) -> list[QueueRow]:
-    """Rows of all groups whose master is live, by broker name and queue id: the same order at every call.
+    """Rows of all groups whose master is live, by broker name and queue id: the same order at every call. Of a group
+    without a master those to read, if one of its slaves serves reads.
 
-    Empty when no group has a live master, or none permits anything. Go compares routes by position, and a queue id 0
+    Empty when no group has either, or none permits anything. Go compares routes by position, and a queue id 0
     exists for each broker because Node reads no other.
     """
     groups = {group.broker_name: group for group in route.brokers}
     rows = []
     for queues in route.queues:
         group = groups.get(queues.broker_name)
-        master = group.master if group is not None else None
-        address = parse_address(master.client) if master is not None else None
+        address = _served_at(group) if group is not None else None
         if group is None or address is None:
             continue
         stand_ins = _stand_ins(group, address)
         accept_types = accepted_message_types(queues.message_type)
         rows += [
             QueueRow(route.topic, queue_id, permission, queues.broker_name, MASTER_ID, address, accept_types, stand_ins)
-            for queue_id, permission in enumerate(_permissions(queues))
+            for queue_id, permission in enumerate(_permissions(queues, is_writable=group.master is not None))
         ]
     return rows
 
 
+def _served_at(group: BrokerData) -> Address | None:
+    """An address that stays leads to the master alone; a slave that serves reads names its own."""
+    if group.master is not None:
+        return parse_address(group.master.client_group or group.master.client)
+    return parse_address(group.reader.client) if group.reader is not None else None
+
+
 def _stand_ins(group: BrokerData, master: Address) -> tuple[Address, ...]:
-    """By broker id. A name stands alone: official clients take one, or several addresses of one kind."""
-    if master.scheme is AddressScheme.DOMAIN_NAME:
+    """By broker id. A name stands alone: official clients take one, or several addresses of one kind. So does an
+    address that leads to the next master by itself."""
+    if master.scheme is AddressScheme.DOMAIN_NAME or (group.master is not None and group.master.client_group):
         return ()
     others = (parse_address(endpoints.client) for endpoints in group.endpoints.values() if endpoints.forwards)
     return tuple(
@@ -153,7 +162,7 @@ def external_route(route: TopicRoute) -> TopicRoute:
 
 def _external_group(group: BrokerData) -> BrokerData:
     external = {
-        broker_id: replace(endpoints, client=endpoints.client_external)
+        broker_id: replace(endpoints, client=endpoints.client_external, client_group="")
         for broker_id, endpoints in group.endpoints.items()
         if endpoints.client_external
     }
@@ -170,10 +179,10 @@ def accepted_message_types(message_type: str) -> tuple[str, ...]:
     return (message_type,) if message_type in _SINGLE else ("NORMAL",)
 
 
-def _permissions(queues: QueueData) -> Iterator[QueuePermission]:
+def _permissions(queues: QueueData, *, is_writable: bool) -> Iterator[QueuePermission]:
     """One per queue, ids counted through: surplus read queues, surplus write queues, then those that are both."""
     readable = queues.read_queue_count if queues.permission & PERMISSION_READ else 0
-    writable = queues.write_queue_count if queues.permission & PERMISSION_WRITE else 0
+    writable = queues.write_queue_count if is_writable and queues.permission & PERMISSION_WRITE else 0
     both = min(readable, writable)
     for _ in range(readable - both):
         yield QueuePermission.READ

@@ -65,6 +65,10 @@ class BrokerEndpoints:
     client_external: str = ""
     # While it is not the master its client plane passes calls on to who is.
     forwards: bool = False
+    # The client API of whoever is the group's master: an address that stays. Empty: clients are told the member's own.
+    client_group: str = ""
+    # It is a slave that gives messages, since its group has no master.
+    reads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +225,13 @@ class BrokerData:
     def master(self) -> BrokerEndpoints | None:
         """Where the master is; None: there is none."""
         return self.endpoints.get(self.master_id) if self.master_id is not None else None
+
+    @property
+    def reader(self) -> BrokerEndpoints | None:
+        """Where messages are given while there is no master; None: there is one, or nowhere."""
+        if self.master_id is not None:
+            return None
+        return next((endpoints for _, endpoints in sorted(self.endpoints.items()) if endpoints.reads), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,32 @@ def test_both_wrong_bytes_are_replaced_and_durable(parts: Parts) -> None:
     repaired = asyncio.run(parts.repair.run(parts.order))
     assert repaired.changed_bytes == 2
     assert parts.store.durable == SOUND
-    assert [path.name for path in parts.root.iterdir()] == ["commitlog"]
+    assert {path.name for path in parts.root.iterdir()} == {"commitlog", "kept-repairs"}
+
+
+def test_what_is_overwritten_is_kept_and_can_be_put_back(parts: Parts) -> None:
+    before = bytes(parts.store.data)
+    asyncio.run(parts.repair.run(replace(parts.order, dry_run=True)))
+    assert not (parts.root / "kept-repairs").exists()
+    asyncio.run(parts.repair.run(parts.order))
+    (kept,) = (parts.root / "kept-repairs").iterdir()
+    assert kept.read_bytes() == before
+    undo = replace(
+        parts.order,
+        source_broker_id=1,
+        target_digest=parts.order.source_digest,
+        source_digest=parts.order.target_digest,
+    )
+    asyncio.run(parts.repair.run(undo))
+    assert parts.store.durable == before
+    asyncio.run(parts.repair.run(parts.order))
+    assert parts.store.durable == SOUND
+
+
+def test_what_was_never_overwritten_cannot_be_put_back(parts: Parts) -> None:
+    with pytest.raises(RepairRefused) as refused:
+        asyncio.run(parts.repair.run(replace(parts.order, source_broker_id=1)))
+    assert refused.value.refusal is Refusal.NOT_AS_EXPECTED
 
 
 def test_what_was_written_before_the_log_was_cut_is_durable(parts: Parts) -> None:

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from support.manual_time import ManualTime
-from tandemmq.broker.client_api.forwarding import FORWARDED_HEADER, CallForwarder
+from tandemmq.broker.client_api.forwarding import FORWARDED_HEADER, SETTLING, CallForwarder
 from tandemmq.proto.rocketmq.v2 import definition_pb2 as definition
 from tandemmq.proto.rocketmq.v2 import service_pb2 as pb
 from tandemmq.service.http2_front import Http2Front
@@ -53,6 +53,10 @@ def table(name: str, seen: list[dict[str, str]]) -> MethodTable:
         call.send(pb.QueryRouteResponse(status=definition.Status(message=name)))
         call.finish()
 
+    def ack_message(request: pb.AckMessageRequest, call: Call) -> None:
+        call.send(pb.AckMessageResponse(status=definition.Status(message=name)))
+        call.finish()
+
     def telemetry(call: Call) -> StreamHandler[pb.TelemetryCommand]:
         return Echo(call, name)
 
@@ -60,6 +64,7 @@ def table(name: str, seen: list[dict[str, str]]) -> MethodTable:
         SERVICE,
         {
             "Heartbeat": UnaryMethod(heartbeat, pb.HeartbeatRequest),
+            "AckMessage": UnaryMethod(ack_message, pb.AckMessageRequest),
             "QueryRoute": UnaryMethod(query_route, pb.QueryRouteRequest),
             "ReceiveMessage": ServerStreamMethod(receive, pb.ReceiveMessageRequest),
             "Telemetry": BidiMethod(telemetry, pb.TelemetryCommand),
@@ -80,10 +85,10 @@ async def front(name: str, seen: list[dict[str, str]]) -> AsyncIterator[tuple[Ht
 
 @asynccontextmanager
 async def member(
-    master: Callable[[], str | None], seen: list[dict[str, str]]
+    master: Callable[[], str | None], seen: list[dict[str, str]], *, names: frozenset[str] | None = None
 ) -> AsyncIterator[tuple[grpc.aio.Channel, CallForwarder]]:
     """A member's front, and a client of it."""
-    forwarder = CallForwarder(master, now_ms=ManualTime().monotonic_ms)
+    forwarder = CallForwarder(master, now_ms=ManualTime().monotonic_ms, names=names)
     async with front("member", seen) as (server, endpoint), grpc.aio.insecure_channel(endpoint) as channel:
         server.forward(forwarder)
         try:
@@ -120,6 +125,21 @@ async def test_a_call_goes_one_hop() -> None:
 async def test_without_a_master_the_member_answers_at_once() -> None:
     async with member(lambda: None, []) as (channel, _):
         assert await heartbeat(channel) == "member"
+
+
+async def test_where_roles_are_fixed_the_master_ends_deliveries_and_gets_nothing_else() -> None:
+    async with (
+        front("master", []) as (_, endpoint),
+        member(lambda: endpoint, [], names=SETTLING) as (channel, forwarder),
+    ):
+        assert await heartbeat(channel) == "member"
+        acknowledge = channel.unary_unary(
+            f"/{SERVICE}/AckMessage",
+            request_serializer=pb.AckMessageRequest.SerializeToString,
+            response_deserializer=pb.AckMessageResponse.FromString,
+        )
+        assert (await acknowledge(pb.AckMessageRequest(), timeout=10)).status.message == "master"
+        assert forwarder.forwarded_count == 1
 
 
 async def test_routes_are_each_members_own_answer() -> None:

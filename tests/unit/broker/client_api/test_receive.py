@@ -411,3 +411,34 @@ def test_ordered_group_gets_nothing_more_of_a_queue_until_the_batch_is_acknowled
     assert waiting.code is None
     assert ack(broker, *first.handles, topic="single").status.code == Code.OK
     assert Answer.of(waiting).bodies == [b"b"]
+
+
+def test_a_waiting_receive_gets_a_message_once_the_in_sync_set_holds_it(broker: BrokerAssembly) -> None:
+    waiting = call(broker, "ReceiveMessage", receive_request())
+    broker.confirmed_offset = broker.store.end_offset
+    send(broker, b"a")
+    broker.end_turn()
+    assert waiting.code is None
+    # It holds more, and not this yet.
+    broker.confirmed_offset += 1
+    broker.api.confirmed()
+    broker.end_turn()
+    assert waiting.code is None
+    broker.confirmed_offset = broker.store.end_offset
+    broker.api.confirmed()
+    broker.end_turn()
+    assert Answer.of(waiting).bodies == [b"a"]
+
+
+def test_a_receive_that_comes_behind_the_message_waits_for_the_set_as_well(broker: BrokerAssembly) -> None:
+    send(broker, b"a")
+    broker.confirmed_offset = broker.store.end_offset
+    send(broker, b"b", b"c")
+    first, second = (call(broker, "ReceiveMessage", receive_request(batch_size=1)) for _ in range(2))
+    assert Answer.of(first).bodies == [b"a"]
+    broker.end_turn()
+    assert second.code is None
+    broker.confirmed_offset = broker.store.end_offset
+    broker.api.confirmed()
+    broker.end_turn()
+    assert Answer.of(second).bodies in ([b"b"], [b"c"])

@@ -311,3 +311,108 @@ def test_forward_with_an_ended_lease_is_refused(broker: BrokerAssembly, time: Ma
     [handle] = delivered(broker, b"a")
     time.advance(10_001)
     assert forward(broker, handle) == Code.INVALID_RECEIPT_HANDLE
+
+
+def test_an_acknowledgement_is_answered_when_the_slaves_have_it(broker: BrokerAssembly) -> None:
+    handles = delivered(broker, b"a", b"b", b"c")
+    broker.progress_waits = []
+    calls = [call(broker, "AckMessage", ack_request(handle)) for handle in handles[:2]]
+    broker.end_turn()
+    assert [fake.code for fake in calls] == [None] * 2
+    [held] = broker.progress_waits
+    held(True)
+    assert [fake.only(pb.AckMessageResponse).status.code for fake in calls] == [Code.OK] * 2
+
+
+def test_an_acknowledgement_that_the_slaves_may_lack_is_answered_with_a_failure_that_is_repeated(
+    broker: BrokerAssembly,
+) -> None:
+    handles = delivered(broker, b"a", b"b")
+    broker.progress_waits = []
+    fake = call(broker, "AckMessage", ack_request(*handles))
+    broker.end_turn()
+    [held] = broker.progress_waits
+    held(False)
+    response = fake.only(pb.AckMessageResponse)
+    assert response.status.code == Code.SLAVE_PERSISTENCE_TIMEOUT
+    assert [(entry.receipt_handle, entry.status.code) for entry in response.entries] == [
+        (handle, Code.SLAVE_PERSISTENCE_TIMEOUT) for handle in handles
+    ]
+    broker.progress_waits = None
+    # It was done here: a client that repeats it may stop.
+    assert ack(broker, handles[0]).status.code == Code.INVALID_RECEIPT_HANDLE
+
+
+@pytest.mark.parametrize(("is_held", "code"), [(True, Code.OK), (False, Code.SLAVE_PERSISTENCE_TIMEOUT)])
+def test_a_changed_lease_is_told_when_the_slaves_have_it(broker: BrokerAssembly, is_held: bool, code: int) -> None:
+    [handle] = delivered(broker, b"a")
+    broker.progress_waits = []
+    request = pb.ChangeInvisibleDurationRequest(
+        group=definition.Resource(name="group"), topic=definition.Resource(name="orders"), receipt_handle=handle
+    )
+    request.invisible_duration.FromMilliseconds(20_000)
+    fake = call(broker, "ChangeInvisibleDuration", request)
+    assert fake.code is None
+    [held] = broker.progress_waits
+    held(is_held)
+    response = fake.only(pb.ChangeInvisibleDurationResponse)
+    assert response.status.code == code
+    broker.progress_waits = None
+    assert ack(broker, response.receipt_handle).status.code == Code.OK, "the new handle counts, and clients adopt it"
+
+
+@pytest.mark.parametrize(("is_held", "code"), [(True, Code.OK), (False, Code.SLAVE_PERSISTENCE_TIMEOUT)])
+def test_a_forward_is_answered_when_the_slaves_have_the_end_of_the_lease(
+    broker: BrokerAssembly, is_held: bool, code: int
+) -> None:
+    [handle] = delivered(broker, b"a")
+    broker.progress_waits = []
+    fake = call(broker, "ForwardMessageToDeadLetterQueue", forward_request(handle))
+    assert fake.code is None
+    [held] = broker.progress_waits
+    held(is_held)
+    assert fake.only(pb.ForwardMessageToDeadLetterQueueResponse).status.code == code
+    again = call(broker, "ForwardMessageToDeadLetterQueue", forward_request(handle))
+    assert again.code is None, "it was moved, and that may still be undone"
+    broker.progress_waits = None
+    assert forward(broker, handle) == Code.OK
+    assert dead_letters(broker) == 1
+
+
+# A slave that serves reads
+
+
+def test_a_slave_that_serves_reads_gives_and_acknowledges_and_takes_nothing(
+    broker: BrokerAssembly, time: ManualTime
+) -> None:
+    call(broker, "SendMessage", send_request(message(body=b"a"), message(body=b"b")))
+    receive(broker, receive_request(invisible_ms=10_000))
+    time.advance(10_001)
+    broker.become_reads_only()
+    first, second = receive(broker, receive_request()).handles
+    acknowledged = call(broker, "AckMessage", ack_request(first))
+    broker.end_turn()
+    assert acknowledged.only(pb.AckMessageResponse).status.code == Code.OK
+    assert forward(broker, second) == Code.FORBIDDEN
+    sent = call(broker, "SendMessage", send_request(message()))
+    assert sent.only(pb.SendMessageResponse).status.code == Code.FORBIDDEN
+
+
+def test_a_slave_writes_no_dead_letter_and_gives_the_message_again(broker: BrokerAssembly, time: ManualTime) -> None:
+    call(broker, "SendMessage", send_request(message(body=b"poison")))
+    receive(broker, receive_request())
+    broker.become_reads_only()
+    attempts = []
+    for _ in range(20):
+        time.advance(10_001)
+        answer = receive(broker, receive_request())
+        attempts += [each.system_properties.delivery_attempt for each in answer.messages]
+    assert attempts == list(range(2, 22))
+    assert broker.topics.get("%DLQ%group") is None
+
+
+def test_a_slave_refuses_groups_of_whose_progress_it_knows_nothing(broker: BrokerAssembly) -> None:
+    call(broker, "SendMessage", send_request(message()))
+    broker.become_reads_only()
+    assert receive(broker, receive_request(group="strangers")).code == Code.FORBIDDEN
+    assert broker.groups.get("strangers") is None

@@ -142,9 +142,8 @@ class Delivering(RuleBasedStateMachine):
         """New messages the group may have of the queue."""
         model = self.groups[group]
         start = model.next_offsets[queue_id]
-        wanted = [
-            offset for offset in range(start, len(self.tags[queue_id])) if self.is_wanted(group, queue_id, offset)
-        ]
+        end = self.queues.confirmed_end(TOPIC, queue_id, start, len(self.tags[queue_id]))
+        wanted = [offset for offset in range(start, end) if self.is_wanted(group, queue_id, offset)]
         unfinished = sum(given_queue == queue_id for given_queue, _ in model.given)
         return wanted[: max(0, INFLIGHT_MAX - unfinished)]
 
@@ -203,6 +202,10 @@ class Delivering(RuleBasedStateMachine):
             model.given[place] = Given(changed, self.now_ms + invisible_ms, model.given[place].deliveries)
             self.handles.append((group, changed))
         self.write_journal()
+
+    @rule(unconfirmed_count=st.integers(0, 8))
+    def hold_back(self, unconfirmed_count: int) -> None:
+        self.queues.confirmed_count = max(0, len(self.queues.records) - unconfirmed_count)
 
     @rule(passed_ms=st.sampled_from([1, 10, 50, 2_000]))
     def pass_time(self, passed_ms: int) -> None:

@@ -632,3 +632,27 @@ def test_a_group_opened_by_an_operator_starts_where_it_would_have_started_by_its
     broker.leases.open("G", "T", [0, 1])
     broker.leases.reset(group="G", topic="T", queue_id=0, offset=1)
     assert sorted((got.queue_id, got.queue_offset) for got in broker.receive(queues=2).deliveries) == [(0, 1), (0, 2)]
+
+
+def test_nothing_is_given_that_a_change_of_master_may_take_away() -> None:
+    broker = Broker()
+    broker.put(5)
+    broker.queues.confirmed_count = 3
+    received = broker.receive()
+    assert [got.queue_offset for got in received.deliveries] == [0, 1, 2]
+    assert received.held_back
+    again = broker.receive()
+    assert (again.deliveries, again.held_back, again.more) == ([], True, False)
+    broker.queues.confirmed_count = 5
+    last = broker.receive()
+    assert [got.queue_offset for got in last.deliveries] == [3, 4]
+    assert not last.held_back
+
+
+def test_what_was_given_comes_again_although_less_is_confirmed_now() -> None:
+    broker = Broker()
+    broker.put(3)
+    broker.receive()
+    broker.queues.confirmed_count = 0
+    received = broker.receive(T0 + LEASE_MS)
+    assert [(got.queue_offset, got.attempt) for got in received.deliveries] == [(0, 2), (1, 2), (2, 2)]

@@ -128,6 +128,20 @@ def test_a_promise_is_kept_and_ends() -> None:
     assert not one.promise(1, 6_000, now_ms=11_000), "its claim is on its way"
 
 
+def test_who_was_about_to_claim_does_not_when_the_master_is_back_meanwhile() -> None:
+    one = member()
+    one.heard(record(B), "1", now_ms=0)
+    assert not one.is_vacant(5_999)
+    assert one.is_vacant(6_000)
+    one.heard(replace(record(B), renewals=1), "2", now_ms=6_100)
+    assert not one.is_vacant(6_100), "it has renewed"
+    assert one.is_vacant(12_100)
+    assert one.promise(1, 6_000, now_ms=12_100)
+    assert not one.is_vacant(12_100), "it cannot renew, and goes on"
+    one.heard(replace(record(B), renewals=2, successor=1), "3", now_ms=12_200)
+    assert one.is_vacant(12_200), "it names us"
+
+
 # A master
 
 

@@ -39,6 +39,37 @@ def test_group_without_a_master_has_no_rows() -> None:
     assert queue_rows(route(QueueData("a", 2, 2, 6), 1, 2)) == []
 
 
+def test_an_address_that_stays_goes_before_the_masters_own_and_stands_alone() -> None:
+    members = {
+        broker_id: BrokerEndpoints(
+            f"10.0.0.{broker_id}:8081", client_external="out:1", forwards=True, client_group="a:8081"
+        )
+        for broker_id in (1, 2)
+    }
+    found = TopicRoute("orders", (QueueData("a", 1, 1, 6),), (BrokerData("DefaultCluster", "a", members, master_id=2),))
+    (row,) = queue_rows(found)
+    assert (row.address.host, row.stand_ins) == ("a", ())
+    (row,) = queue_rows(external_route(found))
+    assert row.address.host == "out"
+
+
+def test_a_group_without_a_master_is_read_from_the_slave_that_says_so_and_never_written() -> None:
+    endpoints = {
+        2: BrokerEndpoints("10.0.0.2:8081", reads=True, forwards=True),
+        1: BrokerEndpoints("10.0.0.1:8081", forwards=True),
+    }
+    alone = BrokerData("DefaultCluster", "a", endpoints)
+    rows = queue_rows(TopicRoute("orders", (QueueData("a", 2, 3, 6),), (alone,)))
+    assert [(row.queue_id, row.broker_id, row.permission) for row in rows] == [(0, 0, READ), (1, 0, READ)]
+    assert [(row.address.host, [each.host for each in row.stand_ins]) for row in rows] == 2 * [
+        ("10.0.0.2", ["10.0.0.1"])
+    ]
+    # A slave that has not heard of the master yet.
+    led = BrokerData("DefaultCluster", "a", {**endpoints, 0: BrokerEndpoints("10.0.0.3:8081")}, master_id=0)
+    rows = queue_rows(TopicRoute("orders", (QueueData("a", 1, 1, 6),), (led,)))
+    assert [(row.address.host, row.permission) for row in rows] == [("10.0.0.3", BOTH)]
+
+
 def test_external_route_names_external_endpoints_and_leaves_out_who_has_none() -> None:
     outside = BrokerEndpoints("a-0:8081", "a-0:10911", "a-0:10912", "mq.example.org:30081")
     found = external_route(
