@@ -31,10 +31,10 @@ def main() -> int:
     totals = Totals()
     first_failure: SeedResult | None = None
     if arguments.seed is not None:
-        outcomes = iter([run_one(arguments.seed, plant, tuple(arguments.also))])
+        outcomes = iter([run_one(arguments.seed, plant)])
     else:
         seeds = range(arguments.first, arguments.first + arguments.seeds)
-        outcomes = run_seeds(seeds, plant=plant, also_faults=tuple(arguments.also))
+        outcomes = run_seeds(seeds, plant=plant)
     for result in outcomes:
         totals.add(result)
         if result.failure is not None:
@@ -57,7 +57,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--seed", type=int, help="run this one alone")
-    parser.add_argument("--also", nargs="*", default=[], help="kinds of faults that the product does not survive yet")
     parser.add_argument("--plant", choices=[plant.value for plant in Plant], help="plant a bug that must be found")
     return parser
 

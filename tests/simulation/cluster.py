@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from simulation.checkers import (
     Violation,
@@ -37,11 +38,14 @@ from simulation.sim_operator import SimOperator
 from simulation.sim_producer import SimProducer
 from simulation.sim_slave import SimSlave
 from simulation.virtual_time import US_PER_MS, Timeline
+from support.simulated_disk import UNLIMITED_BYTES
 from tandemmq.core.metadata.metadata_store import MetadataFile
 from tandemmq.core.replication.group_record import Replica
 from tandemmq.core.storage.message_store import MessageStore
 
 __all__ = ["Cluster", "RunReport", "run"]
+
+T = TypeVar("T")
 
 WARM_UP_MS: Final = 3_000
 HEAL_LIMIT_MS: Final = 180_000
@@ -56,8 +60,10 @@ WATCH_INTERVAL_MS: Final = 1_000
 REPLACED_LIMIT_MS: Final = 60_000
 """How long a master that was replaced, and perhaps paused or cut off, may go on to deliver."""
 RETURN_LIMIT_MS: Final = 60_000
-"""After the last fault somebody acts as master within this time: a lease of 6 s, the start of a process, and the
-while that a group without any memory looks for its members."""
+"""After the last fault somebody acts as master within this time, also of a group that looks for its members, and where
+an operator has to give disks up. In all other cases `MASTER_LIMIT_MS` is."""
+MASTER_LIMIT_MS: Final = 11_000
+"""A lease and 5 s: so soon somebody acts as master once all is there that this takes; see `Cluster.lacks`."""
 MASTERLESS_MS: Final = 20_000
 """So long an operator lets a group be without a master."""
 TABLES_WAIT_FOR_THE_SET: Final = True
@@ -119,7 +125,13 @@ class Cluster:
         """Who acknowledged in an epoch."""
         self._answers_at: dict[int, Answer] = {}
         """The last answer at each physical offset."""
+        self._journal_lost_us: dict[str, int] = {}
+        """When a member last lost what it had not synced."""
         self._masterless_since_us = 0
+        self._claimable_since_us = 0
+        """Since when nobody acts as master, although all is there that this takes."""
+        self._claimants: tuple[Process, ...] = ()
+        """Those who could become master when this was looked at last."""
         self.deliveries.lease_ms /= 1 + settings.clock_rate_spread
         self.faults = FaultInjector(self, self._rng("faults"))
         self.producers: list[SimProducer] = []
@@ -350,6 +362,18 @@ class Cluster:
             clock_rate=self._clock_rate(name),
         )
 
+    def _judged(self, checker: Callable[[T], None]) -> Callable[[T], None]:
+        """The same for whoever would take a violation for a failure of its own."""
+
+        def judge(what: T) -> None:
+            try:
+                checker(what)
+            except Violation as error:
+                self.timeline.fail(error)
+                raise
+
+        return judge
+
     def _clock_rate(self, name: str) -> float:
         spread = self.settings.clock_rate_spread
         return 1.0 + self._rng(f"{name} clock").uniform(-spread, spread) if spread else 1.0
@@ -365,9 +389,9 @@ class Cluster:
                 network=self.network,
                 settings=self.settings,
                 journal=self.journal,
-                answered=lambda answer: self._answered(member, answer),
-                group_began=self._group_began,
-                serves=lambda broker: self._epoch_begins(member, broker),
+                answered=self._judged(partial(self._answered, member)),
+                group_began=self._judged(self._group_began),
+                serves=self._judged(partial(self._epoch_begins, member)),
                 settled=settled,
             )
         if member.broker_id == 0:
@@ -451,14 +475,14 @@ class Cluster:
                 f"{waited.epoch} at {waited.at_us / 1e6:.3f} s at offset {waited.physical_offset}"
             )
         if member is not self._acting_master:
-            assert member.process is not None, "it serves"
-            # The last copy may not have been written any more.
-            copied_us, _ = member.process.leases_asked_us
             if not TABLES_WAIT_FOR_THE_SET:
                 self.ledger.take_stock_of_tables(
                     lambda file, name: f'"{name}"' in broker.tables.by_file[MetadataFile(file)].to_json()
                 )
-            self.deliveries.master_changed(copied_us=copied_us, now_us=self.timeline.now_us)
+            # Its copy of the leases is no more synced than a master's own.
+            lost_us = self._journal_lost_us.get(member.name, -1)
+            self.deliveries.journal_lost_us = max(self.deliveries.journal_lost_us, lost_us)
+            self.deliveries.master_changed(now_us=self.timeline.now_us)
             # What its copies knew: they are some seconds old.
             self._progress = self._no_more_than(broker.tables.consumer_offsets.offsets_of(GROUP, TOPIC))
         self._acting_master, self._is_acting = member, True
@@ -469,6 +493,10 @@ class Cluster:
             record = self.authority.greatest()
             self.journal.note("OPERATOR", f"seeds the authority with epoch {record.epoch}")
             self.authority.write(record.to_text())
+
+    def authority_was_put_back(self) -> None:
+        """A slave of an older in-sync set may be elected that lacks what was finished since."""
+        self.deliveries.journal_lost_us = self.timeline.now_us
 
     def _name_other_master(self) -> None:
         """An operator gives up an in-sync set of which no disk is in any machine: the best log is the group's."""
@@ -490,6 +518,55 @@ class Cluster:
         )
         self._masterless_since_us = now_us
 
+    def _check_mastership(self) -> None:
+        """Somebody acts as master within the limit once all is there that this takes, and stays."""
+        claimants = self._claimants_now()
+        is_vacant = self._actor() is None and not self.lacks(claimants)
+        processes = tuple(member.process for member in claimants if member.process is not None)
+        if not is_vacant or processes != self._claimants:
+            self._claimable_since_us, self._claimants = self.timeline.now_us, processes
+        masterless_ms = (self.timeline.now_us - self._claimable_since_us) // US_PER_MS
+        if masterless_ms > MASTER_LIMIT_MS:
+            raise Violation(
+                f"nobody acts as master for {masterless_ms} ms, although "
+                f"{', '.join(member.name for member in claimants)} could: {self.describe()}"
+            )
+
+    def _claimants_now(self) -> list[Member]:
+        """Members that may become master by the record, run undisturbed, and reach the authority."""
+        record = self.authority.record
+        in_sync = frozenset() if record is None else {replica.disk_id for replica in record.in_sync}
+        return [member for member in self.members if member.disk_id in in_sync and self._is_undisturbed(member)]
+
+    def lacks(self, claimants: list[Member]) -> str:
+        """Why nobody has to be master now, in words; empty: all is there that this takes."""
+        if self.authority.record is None:
+            return "the group has no record: its home master looks for members first"
+        if self._authority_process is None or self.authority.is_put_back:
+            return "the authority is away, or was put back and nobody has seen to it"
+        if not claimants:
+            return "no member of the in-sync set is up and reaches the authority; an operator may name another"
+        nodes = [member.node for member in claimants]
+        if any(isinstance(node, SimBroker) and node.failover.is_electable for node in nodes):
+            return ""
+        # It was started since: its group has to be heard.
+        if not self.network.healthy or self._name_server_process is None:
+            return "members or their NameServer do not reach each other"
+        if not all(self._is_undisturbed(member) for member in self.members):
+            return "a member is away that may hold more"
+        return ""
+
+    def _is_undisturbed(self, member: Member) -> bool:
+        """Its process runs, its disk is quick and has room, and the authority hears and answers it."""
+        process, disk = member.process, member.disk
+        if process is None or process.loop.frozen or member.node is None or not member.node.loaded:
+            return False
+        if disk.failing_syncs is not None or disk.capacity_bytes < UNLIMITED_BYTES:
+            return False
+        if member.machine.blocking_ms != NORMAL_FLUSH_MS or self.network.is_slow:
+            return False
+        return not (self.network.is_cut(member.name, AUTHORITY) or self.network.is_cut(AUTHORITY, member.name))
+
     def _master_serves(self, member: Member) -> None:
         self._is_acting = True
         if member is not self._acting_master:
@@ -510,6 +587,7 @@ class Cluster:
         self.budget.lost(member.name, at_us=self.timeline.now_us, disk_lost=disk_lost)
         yield
         is_master = member is self.master if self.settings.failover else member.broker_id == 0
+        self._journal_lost_us[member.name] = self.timeline.now_us
         if is_master or (disk_lost and self.settings.failover):
             self.deliveries.journal_lost_us = self.timeline.now_us
         gone = self.ledger.take_stock(self._is_held, cause=cause)
@@ -522,16 +600,25 @@ class Cluster:
             lambda file, name: any(table_holds(holder.disk, file, name) for holder in self._holders)
         )
         if is_master:
-            stored = self._stored_progress(self._holders)
+            stored = self._stored_progress(self._newest_holders)
             self._progress = self._no_more_than(stored) if self.settings.failover else stored
             self._is_progress_on_disks_only = True
         elif self._is_progress_on_disks_only:
-            self._progress = self._no_more_than(self._stored_progress(self._holders))
+            self._progress = self._no_more_than(self._stored_progress(self._newest_holders))
 
     @property
     def _holders(self) -> list[Member]:
         """The members whose disks are the group's."""
         return self.members if self.settings.failover else [self._acting_master, *self.slaves]
+
+    @property
+    def _newest_holders(self) -> list[Member]:
+        """In a group that fails over those in the latest epoch that any of them has: what others know of groups may be
+        of other messages."""
+        if not self.settings.failover:
+            return self._holders
+        epochs = {member.name: member.history.last_epoch for member in self._holders}
+        return [member for member in self._holders if epochs[member.name] == max(epochs.values())]
 
     def _is_held(self, answer: Answer) -> bool:
         return any(member.holds(answer) for member in self._holders)
@@ -596,6 +683,7 @@ class Cluster:
         self._give_up_lost_disks()
         if self.settings.failover:
             self._name_other_master()
+            self._check_mastership()
         self._check_progress()
         self._check_route()
         self._check_followers()

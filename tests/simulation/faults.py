@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from simulation.cluster import Cluster
     from simulation.member import Member
 
-__all__ = ["UNSURVIVED", "FaultInjector"]
+__all__ = ["FaultInjector"]
 
 SLOW_DELAY_US: Final = (20_000, 400_000)
 NORMAL_FLUSH_MS: Final = (1, 10)
@@ -31,9 +31,6 @@ PAGE_BYTES: Final = 4_096
 STOP_LIMIT_MS: Final = 30_000
 ROT_ATTEMPTS: Final = 5
 WITHIN_RECORD_LOOKS: Final = 2_000
-
-UNSURVIVED: Final[frozenset[str]] = frozenset()
-"""Kinds of faults that come only when a run asks for them: the product does not survive them yet. None now."""
 
 
 class FaultInjector:
@@ -93,15 +90,14 @@ class FaultInjector:
                 self._kill_master: 4,
                 self._isolate_master: 3,
                 self._isolate_after_growth: 1,
+                self._lose_lonely_master: 2,
+                self._put_back_authority_of_lonely_master: 1,
+                self._lose_master_beside_forgetful_slave: 2,
+                self._clog: 2,
                 self._cut_master_from_authority: 2,
             })  # fmt: skip
-        left_out = UNSURVIVED - set(cluster.settings.also_faults)
         weights = dict(cluster.settings.fault_weights)
-        self._kinds = {
-            kind: weights.get(name, weight)
-            for kind, weight in kinds.items()
-            if (name := kind.__name__.strip("_")) not in left_out
-        }
+        self._kinds = {kind: weights.get(kind.__name__.strip("_"), weight) for kind, weight in kinds.items()}
 
     def start(self) -> None:
         """Plans the first fault."""
@@ -371,15 +367,82 @@ class FaultInjector:
         return f"{name}, the master, and the authority are cut off from each other for {cut_ms} ms"
 
     def _isolate_master(self) -> str | None:
-        """It is cut from the authority and from its slaves; clients reach it."""
+        """It is cut from the authority and from its slaves; clients reach it. Both ends of its streams may know."""
+        master = self._cluster.master.name
         cut_ms = self._rng.choice((4_000, 8_000, 12_000, 30_000))
-        self._isolate(self._cluster.master.name, cut_ms)
-        return f"{self._cluster.master.name}, the master, is cut off from the group and the authority for {cut_ms} ms"
+        is_reset = self._rng.random() < 0.5
+        if is_reset:
+            for slave in self._cluster.slaves:
+                self._cluster.network.drop_connections(master, slave.name)
+        self._isolate(master, cut_ms)
+        streams = "with its streams reset" if is_reset else "with its streams open"
+        return f"{master}, the master, is cut off from the group and the authority for {cut_ms} ms, {streams}"
+
+    def _lose_lonely_master(self) -> str | None:
+        """The link to all slaves goes, the master goes on alone, and then goes as well: nobody else has its last."""
+        master = self._lose_master_cut_from_slaves(lambda: None)
+        return f"{master.name}, the master, and its slaves are cut off from each other, and it will be killed"
+
+    def _put_back_authority_of_lonely_master(self) -> str | None:
+        """The same, and as it goes somebody restores a backup of before, in which the slaves have all there is."""
+        authority, version_count = self._cluster.authority, self._cluster.authority.version_count
+
+        def put_back() -> None:
+            if authority.put_back(authority.version_count - version_count):
+                self._cluster.authority_was_put_back()
+                self._cluster.journal.note("FAULT", f"the authority is put back to {authority.record}")
+                self._later(self._rng.choice((15_000, 40_000)), self._cluster.seed_authority)
+
+        master = self._lose_master_cut_from_slaves(put_back)
+        return f"{master.name}, the master, will go on alone, be killed, and the authority be put back to now"
+
+    def _lose_master_cut_from_slaves(self, then: Callable[[], None]) -> Member:
+        master = self._cluster.master
+        cut_ms = self._rng.choice((12_000, 30_000))
+        for slave in self._cluster.slaves:
+            self._cut(master.name, slave.name, cut_ms)
+            self._cut(slave.name, master.name, cut_ms)
+
+        def lose() -> None:
+            if not self._stopped:
+                self._cluster.journal.note("FAULT", f"kill {master.name}")
+                master.kill(restart_after_ms=self._rng.choice((8_000, 20_000)))
+                then()
+
+        self._later(self._rng.randint(2_000, 8_000), lose)
+        return master
+
+    def _lose_master_beside_forgetful_slave(self) -> str | None:
+        """A slave loses what it had not synced, and before the master can send it again that is gone for a while."""
+        slave = self._rng.choice(self._cluster.slaves)
+        if not self._cluster.may_lose_power(slave):
+            return None
+        slave.lose_power(restart_after_ms=50)
+        master = self._cluster.master
+        if self._rng.random() < 0.5:
+            master.kill(restart_after_ms=20_000)
+        else:
+            self._isolate(master.name, 20_000)
+        return f"power loss of {slave.name}, and {master.name}, the master, is away for 20000 ms"
+
+    def _clog(self) -> str | None:
+        """Packets of full size are dropped on one way."""
+        source, target = self._rng.sample([member.name for member in self._cluster.members], 2)
+        clog_ms = self._cut_ms()
+        self._clog_for(source, target, clog_ms)
+        return f"streams from {source} to {target} stand still for {clog_ms} ms"
+
+    def _clog_for(self, source: str, target: str, clog_ms: int) -> None:
+        self._cluster.network.clog(source, target)
+        self._later(clog_ms, lambda: self._cluster.network.unclog(source, target))
 
     def _isolate_after_growth(self) -> str | None:
-        """The same at the moment at which the in-sync set has grown, and its master has not heard so."""
-        if self._cluster.slaves:
-            self._rng.choice(self._cluster.slaves).kill(restart_after_ms=3_000)
+        """The same at the moment at which the in-sync set has grown, and its master has not heard so. Who joins may
+        have been reached by calls alone for a while."""
+        slave = self._rng.choice(self._cluster.slaves)
+        slave.kill(restart_after_ms=3_000)
+        if self._rng.random() < 0.5:
+            self._clog_for(self._cluster.master.name, slave.name, 8_000)
 
         def grown(record: GroupRecord) -> None:
             if not self._stopped:
@@ -404,6 +467,7 @@ class FaultInjector:
         """A backup is restored; some time later an operator sees the alarm."""
         if not self._cluster.authority.put_back(self._rng.choice((1, 2, 5, 20))):
             return None
+        self._cluster.authority_was_put_back()
         self._later(self._rng.choice((3_000, 15_000, 40_000)), self._cluster.seed_authority)
         return f"the authority is put back to {self._cluster.authority.record}"
 

@@ -20,7 +20,7 @@ from simulation.network import Network
 from simulation.process import Journal, Machine, Process, ProcessFell
 from simulation.virtual_time import US_PER_MS
 from support.simulated_disk import UNLIMITED_BYTES, SimulatedCrash
-from tandemmq.core.replication.log_history import REPLICA_FILE, ReplicaRecord
+from tandemmq.core.replication.log_history import EPOCH_FILE, REPLICA_FILE, LogHistory, ReplicaRecord
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.flush_jobs import StoreCheckpoint
 from tandemmq.core.storage.message_store import MessageStore
@@ -336,6 +336,12 @@ class Member:
         """Of the disk that is in the machine now, as far as it has one."""
         data = self.disk.read_file(REPLICA_FILE)
         return None if data is None else ReplicaRecord.from_json(data.decode()).disk_id
+
+    @property
+    def history(self) -> LogHistory:
+        """The epochs of which the disk has bytes, or may have."""
+        data = self.disk.read_file(EPOCH_FILE)
+        return LogHistory() if data is None else LogHistory.from_text(data.decode())
 
     def _stop_for(self, error: BaseException) -> None:
         """Fail-stop. After a failed sync only a restart of the machine tells what the disk really holds."""

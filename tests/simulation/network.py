@@ -4,7 +4,8 @@ A stream behaves as TCP does: bytes arrive in order, in other pieces than they w
 them back and they arrive after it heals; a killed process closes its streams, a machine without power says nothing. A
 call is lost when a cut lies on its way there or back, and the caller's limit passes.
 
-Cuts have a direction: `cut("a", "b")` keeps what `a` sends from `b`; what `b` sends still arrives at `a`.
+Cuts have a direction: `cut("a", "b")` keeps what `a` sends from `b`; what `b` sends still arrives at `a`. Clogs
+have one, too: streams open and stand still, and calls pass, as where packets of full size are dropped.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class _Pipe:
     def _arrive(self) -> None:
         self.pumping = False
         network, target = self._network, self.target
-        if network.is_cut(self.source.host, target.host):
+        if network.is_held(self.source.host, target.host):
             return
         if not target.owner.alive:
             network.answer_of_dead(self)
@@ -230,6 +231,7 @@ class Network:
         self.rng = rng
         self.delay_us_range = NORMAL_DELAY_US
         self._cuts: set[tuple[str, str]] = set()
+        self._clogs: set[tuple[str, str]] = set()
         self._pipes: list[_Pipe] = []
         self._listeners: dict[tuple[str, int], tuple[Process, Callable[[Connection], None]]] = {}
         self._last_port = 32_768
@@ -245,6 +247,20 @@ class Network:
     def heal(self, source: str, target: str) -> None:
         """Ends a cut; streams get what was held back."""
         self._cuts.discard((source, target))
+        self._let_go(source, target)
+
+    def clog(self, source: str, target: str) -> None:
+        """From now on no stream brings `target` what `source` sends; calls do."""
+        self._clogs.add((source, target))
+
+    def unclog(self, source: str, target: str) -> None:
+        """Ends a clog."""
+        self._clogs.discard((source, target))
+        self._let_go(source, target)
+
+    def _let_go(self, source: str, target: str) -> None:
+        if self.is_held(source, target):
+            return
         for pipe in self._pipes:
             if (pipe.source.host, pipe.target.host) == (source, target):
                 pipe.healed()
@@ -254,6 +270,8 @@ class Network:
         self.delay_us_range = NORMAL_DELAY_US
         for source, target in sorted(self._cuts):
             self.heal(source, target)
+        for source, target in sorted(self._clogs):
+            self.unclog(source, target)
 
     def drop_connections(self, first: str, second: str) -> None:
         """Resets every stream between two hosts, as a firewall or a full table of connections does."""
@@ -269,10 +287,19 @@ class Network:
         """True while nothing gets from `source` to `target`."""
         return (source, target) in self._cuts
 
+    def is_held(self, source: str, target: str) -> bool:
+        """True while no stream brings anything from `source` to `target`."""
+        return (source, target) in self._cuts or (source, target) in self._clogs
+
     @property
     def healthy(self) -> bool:
         """True while nothing is cut and nothing is slow."""
-        return not self._cuts and self.delay_us_range == NORMAL_DELAY_US
+        return not self._cuts and not self._clogs and not self.is_slow
+
+    @property
+    def is_slow(self) -> bool:
+        """True while everything takes long."""
+        return self.delay_us_range != NORMAL_DELAY_US
 
     def delay_us(self) -> int:
         """How long the next piece is under way."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from enum import Enum
@@ -14,21 +14,23 @@ from simulation.run_settings import RunSettings
 from tandemmq.broker.failover.controller import Failover
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.replica_identity import ReplicaIdentity
+from tandemmq.broker.replica_proof import ReplicaProof
 from tandemmq.core.delivery.queue_progress import QueueProgress
 from tandemmq.core.metadata.metadata_store import DataVersion
 from tandemmq.core.metadata.topic_table import TopicTable
 from tandemmq.core.replication.group_record import GroupRecord, Replica
-from tandemmq.core.replication.log_history import LogHistory
+from tandemmq.core.replication.log_history import LogHistory, LogRange
 from tandemmq.core.replication.master_replica import MasterReplica
 from tandemmq.core.replication.master_start import Fetch, MasterStart, Serve, StartStep
-from tandemmq.core.replication.mastership import FailoverStep, Mastership
-from tandemmq.core.replication.put_gate import ProvenAck, PutGate
+from tandemmq.core.replication.mastership import FailoverStep, Mastership, StepDown, Write
 from tandemmq.core.replication.slave_catch_up import CatchUpStep
+from tandemmq.core.routing.values import ReplicaMemory
 from tandemmq.core.storage.commit_log import CommitLog
 from tandemmq.core.storage.flush_jobs import LogFlushJob
+from tandemmq.core.storage.options import FlushDiskType
 from tandemmq.core.storage.put_result import PutStatus
 
-__all__ = ["FAILOVER_PLANTS", "STEERED_PLANTS", "UNFOUND_PLANTS", "Plant", "planted", "steered"]
+__all__ = ["FAILOVER_PLANTS", "STEERED_PLANTS", "Plant", "planted", "steered"]
 
 
 class Plant(Enum):
@@ -70,6 +72,12 @@ class Plant(Enum):
     """A claim that goes on in its predecessor's epoch."""
     ACK_BY_NEW_SET = "ack-by-new-set"
     """A master that acknowledges by the set that it has only asked for."""
+    OLD_RECORD_BELIEVED = "old-record-believed"
+    """A member that takes a record that was put back for the newest."""
+    REPORT_UNPROVEN = "report-unproven"
+    """A master that counts a slave's reports without having compared its log."""
+    NEXT_MASTER_IGNORED = "next-master-ignored"
+    """A master that goes on although the record names a later one."""
     UNKNOWN_SWAP_FORGOTTEN = "unknown-swap-forgotten"
     """A master that takes a swap without an answer for one that was not applied."""
     CONNECTED_ONLY = "connected-only"
@@ -90,6 +98,8 @@ class Plant(Enum):
     """A master that goes on when its lease is over."""
     PROMISE_BROKEN = "promise-broken"
     """A member that promises not to claim, and claims."""
+    CLAIM_LATE = "claim-late"
+    """A member that lets a group be without a master for some leases."""
 
 
 def steered(settings: RunSettings, plant: Plant | None) -> RunSettings:
@@ -229,11 +239,32 @@ def _known_set(self: Mastership) -> frozenset[Replica]:
     return frozenset() if self.record is None else self.record.in_sync - {self.me}
 
 
-_held_by_required = PutGate._held_by_required
+async def _take_at_its_word(
+    self: ReplicaProof, member: ReplicaMemory, *, tail: LogRange, digest: bytes, connection: str
+) -> bool:
+    role = self._role()
+    if not role.is_serving or member.epoch > self._replica.history.last_epoch:
+        return False
+    await self._replica.remember(member)
+    role.verified(member.broker_id, member.disk_id, tail.end_offset, connection)
+    return True
 
 
-def _held_by_connected(self: PutGate, acks: Sequence[ProvenAck], floor_offset: int, required: frozenset[str]) -> int:
-    return _held_by_required(self, acks, floor_offset, required & {ack.disk_id for ack in acks})
+_next_write = Mastership.next_write
+
+
+def _write_on(self: Mastership, *, now_ms: int, end_offset: int, acked: Mapping[Replica, int]) -> FailoverStep | None:
+    step = _next_write(self, now_ms=now_ms, end_offset=end_offset, acked=acked)
+    if not isinstance(step, StepDown) or self.record is None:
+        return step
+    return Write(replace(self.record, renewals=self.record.renewals + 1))
+
+
+_require = MasterReplica.require
+
+
+def _require_connected(self: MasterReplica, disk_ids: frozenset[str]) -> None:
+    _require(self, disk_ids & {session.disk_id for session in self._started})
 
 
 _next_set = Mastership._next_set
@@ -295,8 +326,11 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
     Plant.RECORD_OVERWRITTEN: ((f"{_FAILOVER}._write", _write_over),),
     Plant.EPOCH_NOT_RAISED: ((f"{_MASTERSHIP}.claim", _claim_same_epoch),),
     Plant.ACK_BY_NEW_SET: ((f"{_MASTERSHIP}.others", property(_newest_set)),),
+    Plant.OLD_RECORD_BELIEVED: ((f"{_MASTERSHIP}._went_back", lambda self, record: False),),
+    Plant.REPORT_UNPROVEN: (("tandemmq.broker.replica_proof.ReplicaProof.verify", _take_at_its_word),),
+    Plant.NEXT_MASTER_IGNORED: ((f"{_MASTERSHIP}.next_write", _write_on),),
     Plant.UNKNOWN_SWAP_FORGOTTEN: ((f"{_MASTERSHIP}.others", property(_known_set)),),
-    Plant.CONNECTED_ONLY: (("tandemmq.core.replication.put_gate.PutGate._held_by_required", _held_by_connected),),
+    Plant.CONNECTED_ONLY: (("tandemmq.core.replication.master_replica.MasterReplica.require", _require_connected),),
     Plant.GROWS_AT_ONCE: ((f"{_MASTERSHIP}._next_set", _grown_set),),
     Plant.CLAIM_BY_ANYBODY: (
         (f"{_MASTERSHIP}.next_step", _step_as_member),
@@ -308,6 +342,7 @@ _CHANGES: dict[Plant, tuple[tuple[str, Any], ...]] = {
     Plant.JOINS_UNCUT: (("tandemmq.broker.slave.follower.catch_up_step", _always_connect),),
     Plant.LEASE_IGNORED: ((f"{_FAILOVER}._refuse", _ignore),),
     Plant.PROMISE_BROKEN: ((f"{_MASTERSHIP}.promise", _promise_for_nothing),),
+    Plant.CLAIM_LATE: ((f"{_MASTERSHIP}._rank", lambda self, record: 40),),
 }
 
 # What the drawn settings seldom come to.
@@ -346,20 +381,58 @@ _STEERING: dict[Plant, dict[str, Any]] = {
         "fault_weights": (("lose_master_disk_within_record", 40), ("slow_network", 20)),
     },
     Plant.ACK_BY_NEW_SET: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_master", 60),)},
-    Plant.CONNECTED_ONLY: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_master", 60),)},
+    Plant.CONNECTED_ONLY: {
+        "in_sync_replicas": 1,
+        "pause_ms_max": 200,
+        "fault_pause_ms": 12_000,
+        "fault_weights": (("isolate_master", 200),),
+    },
+    Plant.GROWS_AT_ONCE: {
+        # Another slave would be heard by the one that lacks something.
+        "slave_count": 1,
+        "in_sync_replicas": 1,
+        "slaves_late_ms": 0,
+        "fault_time_ms": 90_000,
+        "fault_pause_ms": 16_000,
+        "fault_weights": (("isolate_after_growth", 300),),
+    },
+    Plant.CLAIM_BY_ANYBODY: {
+        "in_sync_replicas": 1,
+        "fault_pause_ms": 8_000,
+        "fault_weights": (("lose_lonely_master", 60),),
+    },
+    Plant.RECORD_OVERWRITTEN: {
+        "in_sync_replicas": 1,
+        "pause_ms_max": 200,
+        "fault_pause_ms": 12_000,
+        "fault_weights": (("isolate_master", 100), ("pause_master", 100)),
+    },
+    Plant.OLD_RECORD_BELIEVED: {
+        "in_sync_replicas": 1,
+        "fault_pause_ms": 12_000,
+        "fault_weights": (("put_back_authority_of_lonely_master", 100),),
+    },
     Plant.UNKNOWN_SWAP_FORGOTTEN: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_after_growth", 100),)},
-    Plant.CLAIM_AFTER_START: {"fault_pause_ms": 6_000, "fault_weights": (("lose_more_power", 60), ("kill_master", 30))},
+    Plant.CLAIM_AFTER_START: {
+        "flush_disk_type": FlushDiskType.ASYNC_FLUSH,
+        "fault_pause_ms": 8_000,
+        "fault_weights": (("lose_master_beside_forgetful_slave", 60),),
+    },
     Plant.SERVE_WITHOUT_HEARING: {
         "fault_pause_ms": 6_000,
         "fault_weights": (("put_back_master_disk", 60), ("lose_more_power", 20)),
     },
+    Plant.CUT_AT_BEGIN: {
+        "flush_disk_type": FlushDiskType.ASYNC_FLUSH,
+        "fault_pause_ms": 6_000,
+        "fault_weights": (("hand_over", 60),),
+    },
+    Plant.CLAIM_LATE: {"fault_pause_ms": 12_000, "fault_weights": (("isolate_master", 60), ("kill_master", 60))},
     Plant.LEASE_IGNORED: {"fault_pause_ms": 6_000, "fault_weights": (("isolate_master", 60),)},
     Plant.PROMISE_BROKEN: {"fault_pause_ms": 6_000, "fault_weights": (("cut_master_from_authority", 60),)},
 }
 
 FAILOVER_PLANTS = tuple(Plant)[tuple(Plant).index(Plant.RECORD_OVERWRITTEN) :]
 """Those in what only groups that fail over have."""
-UNFOUND_PLANTS = (Plant.CONNECTED_ONLY, Plant.GROWS_AT_ONCE, Plant.CLAIM_BY_ANYBODY, Plant.CLAIM_AFTER_START)
-"""No seed is known that comes to their place: something else of the product, or the faults that come, hides them."""
 STEERED_PLANTS = tuple(_STEERING)
 """Those whose runs are steered."""

@@ -73,12 +73,11 @@ class Totals:
 def run_one(
     seed: int,
     plant: Plant | None = None,
-    also_faults: tuple[str, ...] = (),
     steer_for: Plant | None = None,
 ) -> SeedResult:
     """Runs one seed; a failure is a value. With `steer_for` it goes where that bug would be, and without the bug."""
     started = time.perf_counter()
-    settings = steered(RunSettings.draw(seed, also_faults=also_faults), steer_for or plant)
+    settings = steered(RunSettings.draw(seed), steer_for or plant)
     cluster = Cluster(settings)
     report, failure = None, None
     # A run's millions of short-lived objects seldom form cycles: looking for them all the time takes a sixth of it.
@@ -99,7 +98,6 @@ def run_seeds(
     seeds: Iterable[int],
     *,
     plant: Plant | None = None,
-    also_faults: tuple[str, ...] = (),
     processes: int | None = None,
     steer_for: Plant | None = None,
 ) -> Iterator[SeedResult]:
@@ -107,7 +105,7 @@ def run_seeds(
     # spawn: a forked child would share the parent's threads and imported state.
     context = multiprocessing.get_context("spawn")
     with context.Pool(processes) as pool:
-        yield from pool.imap_unordered(_Runner(plant, also_faults, steer_for), seeds, chunksize=1)
+        yield from pool.imap_unordered(_Runner(plant, steer_for), seeds, chunksize=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +113,10 @@ class _Runner:
     """`run_one` with its plant, as something another process can be sent."""
 
     plant: Plant | None
-    also_faults: tuple[str, ...]
     steer_for: Plant | None
 
     def __call__(self, seed: int) -> SeedResult:
-        return run_one(seed, self.plant, self.also_faults, self.steer_for)
+        return run_one(seed, self.plant, self.steer_for)
 
 
 def _cause(error: BaseException) -> str:

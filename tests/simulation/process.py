@@ -52,8 +52,6 @@ class Process:
         self.clock = machine.clock
         self.started_wall_ms = machine.clock.wall_ms()
         self.network = machine.network
-        self.leases_asked_us: tuple[int, int] = (-1, -1)
-        """Of a slave: when it asked its master for leases and got an answer, the last time but one, and the last."""
         self.loop = ProcessLoop(  # type: ignore[abstract]
             machine.timeline,
             machine.rng,

@@ -49,6 +49,7 @@ class RunSettings:
     """All messages alike in length: what was cut off then lies at record boundaries of what replaces it."""
     queue_count: int = 4
     producer_count: int = 3
+    send_timeout_ms: int = 4_000
     pause_ms_max: int = 300
     """Between two sends of one producer."""
     no_wait_share: float = 0.05
@@ -63,8 +64,6 @@ class RunSettings:
     name_server_late_ms: int = 0
     slaves_late_ms: int = 0
     """How long after the master they are started for the first time."""
-    also_faults: tuple[str, ...] = ()
-    """Kinds of `simulation.faults.UNSURVIVED` that may come nevertheless."""
     fault_weights: tuple[tuple[str, int], ...] = ()
     """Kinds of faults that come more often than they do otherwise, or at all: their names and weights."""
     master_recovery_timeout_ms: int = 60_000
@@ -79,9 +78,9 @@ class RunSettings:
     """Of swaps of the record: those that are applied late."""
 
     @classmethod
-    def draw(cls, seed: int, *, also_faults: tuple[str, ...] = ()) -> RunSettings:
+    def draw(cls, seed: int) -> RunSettings:
         """The settings of a seed."""
-        settings = cls._draw_fixed(seed, also_faults)
+        settings = cls._draw_fixed(seed)
         return settings.with_failover() if seed % 5 in FAILOVER_SEEDS else settings
 
     def with_failover(self) -> RunSettings:
@@ -102,10 +101,10 @@ class RunSettings:
 
     def without_failover(self) -> RunSettings:
         """The same with fixed roles."""
-        return self._draw_fixed(self.seed, self.also_faults)
+        return self._draw_fixed(self.seed)
 
     @classmethod
-    def _draw_fixed(cls, seed: int, also_faults: tuple[str, ...]) -> RunSettings:
+    def _draw_fixed(cls, seed: int) -> RunSettings:
         rng = random.Random(f"settings {seed}")
         return cls(
             seed=seed,
@@ -125,7 +124,6 @@ class RunSettings:
             name_server_late_ms=rng.choices((0, 5_000, 40_000), (18, 1, 1))[0],
             slaves_late_ms=rng.choices((0, 6_000, 40_000), (8, 1, 1))[0],
             name_server_remembers=rng.random() < 0.7,
-            also_faults=also_faults,
         )
 
     @property

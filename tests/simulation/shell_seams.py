@@ -20,7 +20,7 @@ from simulation.sim_peer_client import SimPeerClient
 from simulation.sim_socket import SimSocketModule
 from simulation.virtual_time import bury_all
 from tandemmq.broker.failover import controller
-from tandemmq.broker.master import group_recovery, ha_listener
+from tandemmq.broker.master import group_recovery, ha_listener, progress_copies
 from tandemmq.broker.slave import follower, ha_connection, metadata_pull
 
 __all__ = ["in_simulation"]
@@ -36,7 +36,7 @@ def in_simulation() -> Iterator[None]:
         for module in (ha_listener, ha_connection):
             stack.enter_context(mock.patch.object(module, "socket", SimSocketModule()))
         stack.enter_context(mock.patch.object(ha_connection, "WRITTEN_APART_BYTES_MIN", WRITTEN_APART_BYTES_MIN))
-        for module in (follower, group_recovery, metadata_pull):
+        for module in (follower, group_recovery, metadata_pull, progress_copies):
             stack.enter_context(mock.patch.object(module, "PeerClient", SimPeerClient))
             stack.enter_context(mock.patch.object(module, "PeerUnavailable", PeerUnavailable))
         stack.enter_context(mock.patch.object(controller, "PeerUnavailable", PeerUnavailable))

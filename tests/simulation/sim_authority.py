@@ -68,6 +68,11 @@ class AuthorityState:
             return False
         return _progress(self.newest) < max(map(_progress, self._versions))
 
+    @property
+    def version_count(self) -> int:
+        """Of all that ever were written."""
+        return len(self._versions)
+
     def write(self, text: str) -> str:
         """A new version, whatever was there."""
         before, after = self.record, GroupRecord.from_text(text)

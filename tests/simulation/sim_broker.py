@@ -84,6 +84,7 @@ class _Parts:
             flush_disk_type=settings.flush_disk_type,
             waits_for_slaves=settings.waits_for_slaves,
             failover_authority="simulated",
+            failover_options=settings.failover_options,
             name_servers=(NAME_SERVER,),
             total_replicas=1 + settings.slave_count,
             master_recovery_timeout=settings.master_recovery_timeout_ms,
@@ -102,7 +103,9 @@ class _Parts:
         self.loop_meter: Final = SimpleNamespace(turns=LoopTurns())
         self.tables: Final = MetadataTables(member.disk, process.clock, topics_changed=self._topics_changed)
         self.topics: Final = self.tables.topics
-        self.leases: Final = new_lease_table(process, self.store, self.tables, settings)
+        self.leases: Final = new_lease_table(
+            process, self.store, self.tables, settings, confirmed_offset=lambda: self.role.confirmed_offset
+        )
         self.registration: Final = BrokerRegistration(
             process=process,
             network=process.network,
@@ -120,10 +123,14 @@ class _Parts:
             announce=self.registration.announce,
             group_memory=self._group_memory,
             forget_replica=self.registration.forget_replica,
+            # Nobody says that the master is gone, so that no slave serves reads: the consumers here ask masters alone.
+            links=(),
             registration_changed=self.registration.changed,
         )
         self.client_api: Final = SimpleNamespace(
             message_arrived=lambda topic: None,
+            message_held_back=lambda topic: None,
+            confirmed=lambda: None,
             drain=lambda: None,
             housekeep=lambda: self.leases.expire(self.clock.monotonic_ms()),
             delivery_meter=DeliveryMeter(),
@@ -207,6 +214,7 @@ class SimBroker:
             tables=self.parts.tables,
             table=self.parts.leases,
             persist=lambda: self._master.persist_leases(),
+            when_held=lambda done: self._master.when_progress_held(done),
             refusal=lambda: self.parts.refusal,
             group_began=group_began,
             queue_count=settings.queue_count,

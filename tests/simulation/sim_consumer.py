@@ -49,16 +49,12 @@ class DeliveryRecord:
     lease_ms: float = INVISIBLE_MS
     """How long a lease lasts at least, by the fastest clock of all brokers."""
     deliveries: int = 0
-    _changes: list[tuple[int, int]] = field(default_factory=list)
-    """Of masters: what the old one gave or finished from the first time to the second, the new one may not know."""
+    _changed_us: int = -1
+    """When another broker became master last: what the one before it gave it may not know."""
 
-    def master_changed(self, *, copied_us: int, now_us: int) -> None:
-        """Another broker begins with a copy of the leases that was made at `copied_us`."""
-        self._changes.append((copied_us, now_us))
-
-    def _is_excused(self, at_us: int) -> bool:
-        """The last that was done with a message may not be known to whoever gives it now."""
-        return at_us <= self.journal_lost_us or any(start <= at_us <= end for start, end in self._changes)
+    def master_changed(self, *, now_us: int) -> None:
+        """Another broker begins with its copy of the leases. What was answered as finished is in it."""
+        self._changed_us = now_us
 
     def first_unasked(self, queue_id: int, offset: int) -> int:
         """The first message from `offset` on that nobody asked to have finished: nothing behind it is committed."""
@@ -77,14 +73,15 @@ class DeliveryRecord:
         if now_us < self.two_masters_until_us:
             before.received_us, before.finished_us = asked_us, None
             return
-        if before.finished_us is not None and not self._is_excused(before.finished_us):
+        if before.finished_us is not None and before.finished_us > self.journal_lost_us:
             raise Violation(
                 f"{message.message_id}, queue {message.queue_id} offset {message.queue_offset}, was delivered again at "
                 f"{now_us / 1e6:.3f} s, acknowledged at {before.finished_us / 1e6:.3f} s"
             )
-        lease_end_us = before.received_us + round(self.lease_ms * US_PER_MS)
+        # A broker counts whole milliseconds.
+        lease_end_us = before.received_us + round((self.lease_ms - 1) * US_PER_MS)
         # Another master counts the rest of a lease by its own wall clock.
-        is_other_master = any(before.received_us <= changed_us for _, changed_us in self._changes)
+        is_other_master = before.received_us <= self._changed_us
         if now_us < lease_end_us and not is_other_master and self.journal_lost_us < before.received_us:
             raise Violation(
                 f"{message.message_id} was delivered again at {now_us / 1e6:.3f} s, leased until "

@@ -68,10 +68,17 @@ class DeliveryService(Protocol):
 DELIVERIES: Final = ServiceKey[DeliveryService]("delivery")
 
 
-def new_lease_table(process: Process, store: MessageStore, tables: MetadataTables, settings: RunSettings) -> LeaseTable:
+def new_lease_table(
+    process: Process,
+    store: MessageStore,
+    tables: MetadataTables,
+    settings: RunSettings,
+    *,
+    confirmed_offset: Callable[[], int] | None = None,
+) -> LeaseTable:
     """An empty one over a store."""
     return LeaseTable(
-        StoreQueueReader(store),
+        StoreQueueReader(store, confirmed_offset=confirmed_offset),
         options=DeliveryOptions(
             consume_from_earliest=settings.consume_from_earliest, compaction_floor_bytes=COMPACTION_FLOOR_BYTES
         ),
@@ -94,6 +101,7 @@ class SimDeliveryDoor:
         refusal: Callable[[], str | None],
         group_began: Callable[[dict[int, int]], None],
         queue_count: int,
+        when_held: Callable[[Callable[[bool], object]], object] = lambda done: done(True),
     ) -> None:
         """`group_began` is told where the group starts, by queue id, when the lease table did not know it before."""
         self._process = process
@@ -101,6 +109,7 @@ class SimDeliveryDoor:
         self._table = table
         self._persist = persist
         self._refusal = refusal
+        self._when_held = when_held
         self._group_began = group_began
         self._queue_ids = range(queue_count)
 
@@ -138,6 +147,17 @@ class SimDeliveryDoor:
             self._table.acknowledge(group=GROUP, topic=TOPIC, handle=handle, now_ms=now_ms) for handle in handles
         ]
         self._persist()
+        answers: list[bool] = []
+        is_answered = asyncio.Event()
+
+        def answer(is_held: bool) -> None:
+            answers.append(is_held)
+            is_answered.set()
+
+        self._when_held(answer)
+        await is_answered.wait()
+        if not answers[0]:
+            raise PeerUnavailable("too few slaves have it in time")
         return finished
 
     def _check(self) -> None:

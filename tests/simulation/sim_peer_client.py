@@ -21,6 +21,7 @@ CALL_TIMEOUT_MS: Final = 3_000
 VERIFY_TIMEOUT_MS: Final = 10_000
 DIGEST_TIMEOUT_MS: Final = 30_000
 FAILOVER_TIMEOUT_MS: Final = 1_000
+APPEND_TIMEOUT_MS: Final = 500
 # Small against the product's 1 MiB, so that a fetch is many calls and faults fall between them.
 PIECE_BYTES: Final = 2_000
 
@@ -40,6 +41,9 @@ class SimPeerClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pass
+
+    async def close(self) -> None:
+        """Nothing is held open."""
 
     async def log(self) -> PeerLog:
         """GetLogExtent."""
@@ -89,6 +93,16 @@ class SimPeerClient:
             self._process, self._host, REPLICAS, lambda peer: peer.copy_progress(), timeout_ms=FAILOVER_TIMEOUT_MS
         )
 
+    async def append_leases(self, identity: BrokerIdentity, change: LeaseChange) -> LeasePosition:
+        """AppendLeases."""
+        return await self._process.network.call(
+            self._process,
+            self._host,
+            REPLICAS,
+            lambda peer: peer.append_leases(change),
+            timeout_ms=APPEND_TIMEOUT_MS,
+        )
+
     async def record_changed(self, identity: BrokerIdentity) -> None:
         """NoteRecordChange."""
         await self._process.network.call(
@@ -123,16 +137,17 @@ class SimPeerClient:
 
     async def leases(self, known: LeasePosition, *, accept_copy: bool = False) -> LeaseChange:
         """GetLeases."""
-        asked_us = self._process.machine.timeline.now_us
-        change = await self._process.network.call(
+        return await self._process.network.call(
             self._process,
             self._host,
             REPLICAS,
             lambda peer: peer.leases(known, accept_copy=accept_copy),
             timeout_ms=DIGEST_TIMEOUT_MS,
         )
-        self._process.leases_asked_us = (self._process.leases_asked_us[1], asked_us)
-        return change
+
+    async def leases_ahead(self) -> LeaseChange | None:
+        """GetLeases of a slave that served reads: here none does."""
+        return None
 
     async def metadata_changes(self) -> AsyncIterator[None]:
         """WatchMetadata."""

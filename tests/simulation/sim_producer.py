@@ -17,7 +17,6 @@ from tandemmq.core.storage.put_result import AppendResult, PutStatus
 
 __all__ = ["ROUTES", "SENDS", "RouteService", "SendService", "SimProducer"]
 
-SEND_TIMEOUT_MS: Final = 4_000
 ATTEMPTS: Final = 3
 BORN_HOST: Final = Host.parse("10.0.0.9", 4_000)
 
@@ -102,7 +101,7 @@ class SimProducer:
                 self.master,
                 SENDS,
                 lambda broker: broker.send(message),
-                timeout_ms=SEND_TIMEOUT_MS,
+                timeout_ms=self.settings.send_timeout_ms,
             )
         except PeerUnavailable:
             self.master = None

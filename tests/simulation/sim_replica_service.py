@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from simulation.network import PeerUnavailable, ServiceKey
 from tandemmq.broker.failover.controller import Failover
-from tandemmq.broker.leases import LeaseChange, LeasePosition
+from tandemmq.broker.leases import NO_LEASES, LeaseChange, LeasePosition
 from tandemmq.broker.metadata_tables import MetadataTables
 from tandemmq.broker.peer_api.metadata import MetadataRole
 from tandemmq.broker.peer_client import EpochPromise, ReplicaClaim
@@ -85,6 +85,9 @@ class ReplicaService(Protocol):
     async def copy_progress(self) -> bool:
         """CopyProgress."""
 
+    async def append_leases(self, change: LeaseChange) -> LeasePosition:
+        """AppendLeases."""
+
 
 REPLICAS: Final = ServiceKey[ReplicaService]("replica")
 
@@ -127,6 +130,9 @@ class SimReplicaService:
 
     async def copy_progress(self) -> bool:
         return self._failover is not None and await self._failover.copy_progress()
+
+    async def append_leases(self, change: LeaseChange) -> LeasePosition:
+        return NO_LEASES if self._failover is None else await self._failover.append_leases(change)
 
     async def record_changed(self) -> None:
         if self._failover is not None:

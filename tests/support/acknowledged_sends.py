@@ -22,7 +22,34 @@ def body_of(message_id: str, size: int = 300) -> bytes:
     return (message_id.encode() + bytes(range(256)) * (size // 256 + 1))[:size]
 
 
-class AcknowledgedSender:
+class ClientThread:
+    """A client of one broker on a thread, while the `with` block runs. What it does is `_work`, until `_stopping`."""
+
+    def __init__(self, broker: ServiceProcess, name: str) -> None:
+        self._endpoint = f"{broker.host}:{broker.ports['grpcServerPort']}"
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name=name)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join(30)
+
+    async def _run(self) -> None:
+        options = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
+        async with grpc.aio.insecure_channel(self._endpoint, options=options) as channel:
+            await self._work(channel)
+
+    async def _work(self, channel: grpc.aio.Channel) -> None:
+        raise NotImplementedError
+
+
+class AcknowledgedSender(ClientThread):
     """Keeps 16 sends in flight to one broker while the `with` block runs; survives the broker's death.
 
     Message ids count up from `first_number`, and each body begins with its message's id: `body_of`. `pause_s` is the
@@ -40,37 +67,23 @@ class AcknowledgedSender:
         first_number: int = 1,
         pause_s: float = 0.0,
     ) -> None:
-        self._endpoint = f"127.0.0.1:{broker.ports['grpcServerPort']}"
+        super().__init__(broker, "acknowledged-sends")
         self._topic = topic
         self._body_bytes = body_bytes
         self._inflight = inflight
         self._pause_s = pause_s
-        self._stopping = threading.Event()
         self._numbers = itertools.count(first_number)
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="acknowledged-sends")
         self.acknowledged: list[str] = []
         self.refused = 0
         self.failed = 0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopping.set()
-        self._thread.join(30)
-
-    async def _run(self) -> None:
-        options = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
-        async with grpc.aio.insecure_channel(self._endpoint, options=options) as channel:
-            call = channel.unary_unary(
-                "/apache.rocketmq.v2.MessagingService/SendMessage",
-                request_serializer=service.SendMessageRequest.SerializeToString,
-                response_deserializer=service.SendMessageResponse.FromString,
-            )
-            await asyncio.gather(*(self._send_on(call) for _ in range(self._inflight)))
+    async def _work(self, channel: grpc.aio.Channel) -> None:
+        call = channel.unary_unary(
+            "/apache.rocketmq.v2.MessagingService/SendMessage",
+            request_serializer=service.SendMessageRequest.SerializeToString,
+            response_deserializer=service.SendMessageResponse.FromString,
+        )
+        await asyncio.gather(*(self._send_on(call) for _ in range(self._inflight)))
 
     async def _send_on(
         self, call: grpc.aio.UnaryUnaryMultiCallable[service.SendMessageRequest, service.SendMessageResponse]

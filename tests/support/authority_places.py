@@ -169,7 +169,8 @@ async def etcd_place() -> AsyncIterator[EtcdPlace]:
 
 
 class LeasePlace(ThreadingHTTPServer):
-    """Leases of the namespace `mq`: resourceVersion, uid and their conflicts, as the API server has them."""
+    """Leases of the namespace `mq`, and EndpointSlices as `endpointslices/NAME`: resourceVersion, uid and their
+    conflicts, as the API server has them."""
 
     daemon_threads = True
 
@@ -197,6 +198,16 @@ class LeasePlace(ThreadingHTTPServer):
         """Made by somebody else."""
         metadata = {"name": LEASE, "uid": "uid-of-somebody", **metadata, "annotations": annotations}
         self.leases[LEASE] = self._stored({"metadata": metadata})
+
+    def put_slice(self, **fields: Any) -> None:
+        """As the chart makes it."""
+        self.leases[f"endpointslices/{LEASE}"] = self._stored(
+            {"metadata": {"name": LEASE, "uid": "uid-of-somebody"}, "addressType": "IPv4", "endpoints": [], **fields}
+        )
+
+    def slice(self) -> dict[str, Any]:
+        """What is there."""
+        return self.leases[f"endpointslices/{LEASE}"]
 
     def writes(self) -> int | None:
         return self.write_count
@@ -245,6 +256,12 @@ class LeasePlace(ThreadingHTTPServer):
         return {**document, "metadata": {**document["metadata"], "resourceVersion": str(self.version)}}
 
 
+_COLLECTIONS: Final = {
+    ("/apis/coordination.k8s.io/v1/namespaces/mq", "leases"),
+    ("/apis/discovery.k8s.io/v1/namespaces/mq", "endpointslices"),
+}
+
+
 class _LeaseHandler(BaseHTTPRequestHandler):
     server: LeasePlace
 
@@ -261,12 +278,12 @@ class _LeaseHandler(BaseHTTPRequestHandler):
         """Says nothing."""
 
     def _answer(self, body: dict[str, Any]) -> None:
-        base, _, name = self.path.partition("/leases")
-        assert base == "/apis/coordination.k8s.io/v1/namespaces/mq"
+        base, plural, name = self.path.rsplit("/", 2) if self.command != "POST" else (*self.path.rsplit("/", 1), "")
+        assert (base, plural) in _COLLECTIONS, self.path
         if self.server.is_silent:
             self.server.may_answer.wait()
             return
-        status, document = self.server.answer(self.command, name.strip("/"), body)
+        status, document = self.server.answer(self.command, name if plural == "leases" else f"{plural}/{name}", body)
         if self.server.keeps_answers and self.command != "GET":
             # The connection ends without a word.
             return

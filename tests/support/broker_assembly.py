@@ -59,6 +59,8 @@ class BrokerAssembly:
     ) -> None:
         self.identity = BrokerIdentity("DefaultCluster", broker_name, 0)
         self.refusal: str | None = None
+        # A slave that serves reads: it puts and makes nothing.
+        self.reads_only = False
         self.store_host = Host.parse("127.0.0.1", 10_911)
         self.clock = clock
         self.timers = timers
@@ -74,7 +76,7 @@ class BrokerAssembly:
         self.store.load()
         nonces = itertools.count(1)
         self.leases = LeaseTable(
-            StoreQueueReader(self.store),
+            StoreQueueReader(self.store, confirmed_offset=lambda: self.confirmed_offset),
             options=delivery or DeliveryOptions(consume_from_earliest=True),
             broker_name=broker_name,
             nonce=lambda: next(nonces),
@@ -90,13 +92,26 @@ class BrokerAssembly:
         # Status of every put; None for the store's own. Set before the put.
         self.put_status: PutStatus | None = None
         self.puts_held = False
+        # What lies below it in the log may be given; a test that lowers it tells the API when it has raised it.
+        self.confirmed_offset = 1 << 62
         # Why no group is created, and who waits for one to be durable; None: nobody has to.
         self.group_refusal: str | None = None
         self.group_writes: list[Callable[[], object]] | None = None
+        # Who waits until the slaves have what was finished; None: nobody has to.
+        self.progress_waits: list[Callable[[bool], object]] | None = None
         self._held: list[tuple[list[AppendResult], PutAnswer]] = []
         self.tracing = tracing
         self.send_tracer: SendTracer | None = None
         self.api = ClientApi(self, tracing)
+
+    @property
+    def read_refusal(self) -> str | None:
+        """As `BrokerParts` has it."""
+        return None if self.reads_only else self.refusal
+
+    def become_reads_only(self) -> None:
+        """It is a slave that serves reads from now on."""
+        self.refusal, self.reads_only = "there is no master", True
 
     def route(self, topic: str) -> TopicRoute | None:
         """Of this broker's own topics, unless the test says more."""
@@ -125,8 +140,10 @@ class BrokerAssembly:
         """Appends and answers at once, unless the test holds puts."""
         results = [self.store.put(messages[0])] if len(messages) == 1 else self.store.put_batch(messages)
         for message, result in zip(messages, results, strict=True):
-            if result.status.stored:
+            if result.status.stored and result.end_offset <= self.confirmed_offset:
                 self.api.message_arrived(message.topic)
+            elif result.status.stored:
+                self.api.message_held_back(message.topic)
             if self.put_status is not None:
                 result.status = self.put_status
         if self.puts_held:
@@ -157,6 +174,13 @@ class BrokerAssembly:
             done()
         else:
             self.group_writes.append(done)
+
+    def when_progress_held(self, done: Callable[[bool], object]) -> None:
+        """At once, unless the test holds it."""
+        if self.progress_waits is None:
+            done(True)
+        else:
+            self.progress_waits.append(done)
 
     def persist_leases(self) -> None:
         """Nothing survives the test."""

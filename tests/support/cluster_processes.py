@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from support.own_network import Node
 from support.process_template import ForkedProcess, shared_template
 
 START_LIMIT_S: Final = 90.0
@@ -85,6 +86,9 @@ class ServiceProcess:
     ports: dict[str, int] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | ForkedProcess | None = None
     start_limit_s: float = START_LIMIT_S
+    host: str = "127.0.0.1"
+    # What its command line begins with, such as `ip netns exec NAME`.
+    prefix: tuple[str, ...] = ()
     _log_start: int = 0
 
     @property
@@ -100,10 +104,10 @@ class ServiceProcess:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         template = shared_template()
-        if template is not None:
+        if template is not None and not self.prefix:
             self.process = template.start(self.module, arguments, self.log_path)
         else:
-            command = [sys.executable, "-m", self.module, *arguments]
+            command = [*self.prefix, sys.executable, "-m", self.module, *arguments]
             with self.log_path.open("ab") as output:
                 self.process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
         if wait:
@@ -193,21 +197,22 @@ class ProcessCluster:
     @property
     def namesrv_addr(self) -> str:
         """All NameServers as RocketMQ writes them."""
-        return ";".join(f"127.0.0.1:{server.ports['listenPort']}" for server in self.name_servers)
+        return ";".join(f"{server.host}:{server.ports['listenPort']}" for server in self.name_servers)
 
-    def add_name_server(self, *, with_disk: bool = False) -> ServiceProcess:
+    def add_name_server(self, *, with_disk: bool = False, host: str = "127.0.0.1") -> ServiceProcess:
         """Starts one more NameServer; `with_disk`: what it remembers outlives it."""
         number = len(self.name_servers)
         server = ServiceProcess(
             name=f"namesrv-{number}",
             module="tandemmq.nameserver",
             settings={
-                "bindAddress": "127.0.0.1",
+                "bindAddress": host,
                 **({"storePathRootDir": str(self.folder / f"namesrv-{number}")} if with_disk else {}),
             },
             log_path=self.folder / "logs" / f"namesrv-{number}.log",
             port_keys=NAME_SERVER_PORTS,
             ports={key: lasting_port() for key in NAME_SERVER_PORTS},
+            host=host,
         )
         # Listed before it starts: one that does not start in time is ended with the others.
         self.name_servers.append(server)
@@ -221,12 +226,14 @@ class ProcessCluster:
         broker_id: int = 0,
         settings: Mapping[str, str] | None = None,
         wait: bool = True,
+        node: Node | None = None,
     ) -> ServiceProcess:
         """Starts a broker of group `name`: a SYNC_MASTER for id 0, else a SLAVE, unless `settings` say otherwise.
 
-        With `wait`, returns once it serves.
+        With `wait`, returns once it serves. On a `node` it has the network of that.
         """
         key = f"{name}-{broker_id}"
+        host = "127.0.0.1" if node is None else node.address
         role = {"brokerRole": "SYNC_MASTER" if broker_id == 0 else "SLAVE"}
         broker = ServiceProcess(
             name=key,
@@ -235,8 +242,8 @@ class ProcessCluster:
                 "brokerName": name,
                 "brokerId": str(broker_id),
                 "namesrvAddr": self.namesrv_addr,
-                "bindAddress": "127.0.0.1",
-                "brokerIP1": "127.0.0.1",
+                "bindAddress": host,
+                "brokerIP1": host,
                 "storePathRootDir": str(self.folder / key),
                 # A master that is started alone does not look long for members that nobody ever heard of.
                 "masterRecoveryTimeout": "2000",
@@ -247,6 +254,8 @@ class ProcessCluster:
             log_path=self.folder / "logs" / f"{key}.log",
             port_keys=BROKER_PORTS,
             ports={key: lasting_port() for key in BROKER_PORTS},
+            host=host,
+            prefix=() if node is None else node.command,
         )
         self.brokers[key] = broker
         broker.start(wait=wait)

@@ -19,11 +19,12 @@ import grpc
 
 from support.acknowledged_sends import AcknowledgedSender
 from support.cluster_processes import ProcessCluster, ServiceProcess, commit_log_bytes, wait_until
+from support.own_network import Network
 from support.topic_admin import create_topic
 from tandemmq.proto.broker.v1 import failover_service_pb2 as pb
 from tandemmq.proto.broker.v1 import failover_service_pb2_grpc
 
-__all__ = ["KINDS", "Change", "FailoverGroup"]
+__all__ = ["KINDS", "PARTITIONS", "Change", "FailoverGroup"]
 
 TOPIC: Final = "failover"
 GROUP: Final = "broker-a"
@@ -76,9 +77,18 @@ class _AckWatch:
 
 
 class FailoverGroup:
-    """A NameServer, `replicas` brokers and a sender to each of them: a client tries all addresses of a group."""
+    """A NameServer, `replicas` brokers and a sender to each of them: a client tries all addresses of a group. With
+    `network` each broker is on a node of it."""
 
-    def __init__(self, folder: Path, *, replicas: int = 2, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        replicas: int = 2,
+        settings: Mapping[str, str] | None = None,
+        network: Network | None = None,
+    ) -> None:
+        self.network = network
         self._folder = folder
         self._replicas = replicas
         self._settings = settings or {}
@@ -89,19 +99,25 @@ class FailoverGroup:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self.cluster = stack.enter_context(ProcessCluster(self._folder))
-            self.cluster.add_name_server(with_disk=True)
+            network = self.network
+            self.cluster.add_name_server(with_disk=True, host="127.0.0.1" if network is None else network.address)
             self.authority = self._folder / "authority"
             self.authority.mkdir()
+            for broker_id in range(self._replicas):
+                self.way_to_authority(broker_id).symlink_to(self.authority)
             self.brokers = [
                 self.cluster.add_broker(
                     GROUP,
                     broker_id=broker_id,
                     settings={
-                        "failoverAuthority": f"file:{self.authority}",
+                        "failoverAuthority": f"file:{self.way_to_authority(broker_id)}",
                         "failoverLease": str(LEASE_MS),
                         "totalReplicas": str(self._replicas),
+                        # What is sent before a consumer came counts, too.
+                        "consumeFromEarliest": "true",
                         **self._settings,
                     },
+                    node=None if network is None else network.nodes[broker_id],
                 )
                 for broker_id in range(self._replicas)
             ]
@@ -124,13 +140,17 @@ class FailoverGroup:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
+    def way_to_authority(self, broker_id: int) -> Path:
+        """By which one member reaches the authority's folder."""
+        return self._folder / f"authority-of-{broker_id}"
+
     # Looking
 
     def state_of(self, broker: ServiceProcess) -> pb.GetFailoverStateResponse | None:
         """What a member knows; None: it does not answer."""
 
         async def ask() -> pb.GetFailoverStateResponse:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{broker.ports['listenPort']}") as channel:
+            async with grpc.aio.insecure_channel(_metadata_plane(broker)) as channel:
                 stub = failover_service_pb2_grpc.FailoverServiceStub(channel)
                 state: pb.GetFailoverStateResponse = await stub.GetFailoverState(
                     pb.GetFailoverStateRequest(), timeout=1.0
@@ -176,7 +196,9 @@ class FailoverGroup:
         assert number is not None
 
         async def ask() -> int:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{self.brokers[number].ports['listenPort']}") as channel:
+            async with grpc.aio.insecure_channel(
+                f"{self.brokers[number].host}:{self.brokers[number].ports['listenPort']}"
+            ) as channel:
                 stub = failover_service_pb2_grpc.FailoverServiceStub(channel)
                 answer = await stub.HandOver(pb.HandOverRequest(to_broker_id=to), timeout=10.0)
                 return int(answer.to_broker_id)
@@ -187,7 +209,9 @@ class FailoverGroup:
         """Has a member become master whatever it lacks; why it does not."""
 
         async def ask() -> pb.ClaimUncleanResponse:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{self.brokers[number].ports['listenPort']}") as channel:
+            async with grpc.aio.insecure_channel(
+                f"{self.brokers[number].host}:{self.brokers[number].ports['listenPort']}"
+            ) as channel:
                 stub = failover_service_pb2_grpc.FailoverServiceStub(channel)
                 claim: pb.ClaimUncleanResponse = await stub.ClaimUnclean(
                     pb.ClaimUncleanRequest(dry_run=dry_run), timeout=10.0
@@ -204,7 +228,7 @@ class FailoverGroup:
         number = self.master()
         assert number is not None, "nobody is master"
         self._watch.reset()
-        mend = KINDS[kind](self, self.brokers[number])
+        mend = (KINDS | PARTITIONS)[kind](self, self.brokers[number])
         self._wait_acknowledging()
         if mend is not None:
             mend()
@@ -239,6 +263,10 @@ class FailoverGroup:
             b"".join(commit_log_bytes(self.cluster.store_folder(key)).values()).rstrip(b"\0")
             for key in sorted(self.cluster.brokers)
         ]
+
+
+def _metadata_plane(broker: ServiceProcess) -> str:
+    return f"{broker.host}:{broker.ports['listenPort']}"
 
 
 Mend = Callable[[], None]
@@ -296,7 +324,58 @@ def _authority_away(group: FailoverGroup, master: ServiceProcess) -> Mend | None
     return mend
 
 
-KINDS: Final[Mapping[str, Callable[[FailoverGroup, ServiceProcess], Mend | None]]] = {
+def _off_the_authority(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
+    """The master alone; the others go on to see it, and each other."""
+    way = group.way_to_authority(group.brokers.index(master))
+    way.unlink()
+    time.sleep(2 * LEASE_MS / 1_000)
+    return lambda: way.symlink_to(group.authority)
+
+
+def _deaf(group: FailoverGroup, master: ServiceProcess, *, masters: bool, slaves: bool) -> Mend:
+    """Of the replicas' links; clients and the NameServer reach everybody."""
+    assert group.network is not None
+    nodes = group.network.nodes
+    own = nodes[group.brokers.index(master)]
+    for other in nodes:
+        if other is not own and masters:
+            own.hear_no_more(other)
+        if other is not own and slaves:
+            other.hear_no_more(own)
+
+    def mend() -> None:
+        for node in nodes:
+            node.mend()
+
+    return mend
+
+
+def _link_cut(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
+    return _deaf(group, master, masters=True, slaves=True)
+
+
+def _master_deaf(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
+    return _deaf(group, master, masters=True, slaves=False)
+
+
+def _slave_deaf(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
+    return _deaf(group, master, masters=False, slaves=True)
+
+
+def _cut_off(group: FailoverGroup, master: ServiceProcess) -> Mend | None:
+    """From the other members and the authority; clients still reach it, and it must acknowledge nothing."""
+    way = group.way_to_authority(group.brokers.index(master))
+    way.unlink()
+    heal = _deaf(group, master, masters=True, slaves=True)
+
+    def mend() -> None:
+        way.symlink_to(group.authority)
+        heal()
+
+    return mend
+
+
+KINDS: Final[dict[str, Callable[[FailoverGroup, ServiceProcess], Mend | None]]] = {
     "hand over": _hand_over,
     "stop": _stop,
     "kill, left dead": _kill,
@@ -305,5 +384,14 @@ KINDS: Final[Mapping[str, Callable[[FailoverGroup, ServiceProcess], Mend | None]
     "slave killed": _slave_killed,
     "both killed": _both_killed,
     "authority away": _authority_away,
+    "master off the authority": _off_the_authority,
 }
 """What is done to the group, by its name: returns what mends it once it acknowledges again, if something has to."""
+
+PARTITIONS: Final[dict[str, Callable[[FailoverGroup, ServiceProcess], Mend | None]]] = {
+    "link cut": _link_cut,
+    "link cut, master deaf": _master_deaf,
+    "link cut, slave deaf": _slave_deaf,
+    "master cut off": _cut_off,
+}
+"""The same, of a group with a network of its own."""

@@ -24,6 +24,8 @@ class QueueMemory(QueueReader):
         self.records: list[StoredMessage | None] = []
         self._entries: dict[tuple[str, int], list[QueueEntry]] = {}
         self._min_offsets: dict[tuple[str, int], int] = {}
+        self.confirmed_count: int | None = None
+        """So many of `records` would outlive a change of master; None: all."""
 
     def put(self, topic: str, queue_id: int, *, tag: str | None = None, body: bytes = b"") -> int:
         """Adds a message; returns its queue offset."""
@@ -63,6 +65,13 @@ class QueueMemory(QueueReader):
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         return len(self._entries.get((topic, queue_id), ()))
+
+    def confirmed_end(self, topic: str, queue_id: int, start: int, end: int) -> int:
+        if self.confirmed_count is not None:
+            for place in range(start, end):
+                if self._entries[topic, queue_id][place].physical_offset >= self.confirmed_count:
+                    return place
+        return end
 
     def entries(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[QueueEntry]:
         if start < self.min_offset(topic, queue_id):

@@ -12,7 +12,7 @@ from tandemmq.proto.broker.v1 import replica_service_pb2_grpc
 
 
 def _endpoint(process: ServiceProcess) -> str:
-    return f"127.0.0.1:{process.ports['listenPort']}"
+    return f"{process.host}:{process.ports['listenPort']}"
 
 
 async def create_topic(process: ServiceProcess, topic: str, *, queues: int = 8, message_type: str = "NORMAL") -> None:
@@ -23,6 +23,14 @@ async def create_topic(process: ServiceProcess, topic: str, *, queues: int = 8, 
             topic=topic, read_queue_count=queues, write_queue_count=queues, message_type=message_type
         )
         await stub.UpdateTopic(request, timeout=10)
+
+
+async def create_group(process: ServiceProcess, group: str, *, ordered: bool = False) -> None:
+    """Creates a consumer group on one master."""
+    async with grpc.aio.insecure_channel(_endpoint(process)) as channel:
+        stub = broker_admin_service_pb2_grpc.BrokerAdminServiceStub(channel)
+        request = pb.UpdateSubscriptionGroupRequest(group=group, consume_message_orderly=ordered)
+        await stub.UpdateSubscriptionGroup(request, timeout=10)
 
 
 async def loss_to_accept(process: ServiceProcess) -> replica_pb.AcceptLossResponse:
