@@ -147,7 +147,7 @@ def _version(numbers: tuple[int, ...]) -> str:
 # How each is built, and the files that decide whether it must be built again.
 LANGUAGES: Final[Mapping[str, tuple[Callable[[Path, Path, bool], list[str]], tuple[str, ...]]]] = {
     "java": (_java, ("pom.xml", "OfficialScenarios.java")),
-    "go": (_go, ("go.mod", "go.sum", "main.go", "scenarios.go")),
+    "go": (_go, ("go.mod", "go.sum", "main.go", "scenarios.go", "load.go")),
     "node": (_node, ("package.json", "package-lock.json", "scenarios.js")),
 }
 

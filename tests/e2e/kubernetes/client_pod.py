@@ -28,10 +28,9 @@ class Acknowledged:
     # Seconds since the epoch.
     at_s: float
 
-    @property
-    def pod(self) -> str:
-        """The broker's pod: first part of its name in the cluster."""
-        return self.host.partition(".")[0]
+    def is_of(self, group: str) -> bool:
+        """The host is a pod of this broker group, or the Service that leads to its master."""
+        return f"-{group}-" in f"{self.host.partition('.')[0]}-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,7 @@ class ClientPod:
         """A receiver's record."""
         return [
             Delivery(int(number), message_id, int(attempt), whole == "1")
-            for number, message_id, attempt, whole in _lines(self._exec("cat", f"{WORK}/{name}.tsv", limit_s=120))
+            for number, message_id, attempt, whole, _ in _lines(self._exec("cat", f"{WORK}/{name}.tsv", limit_s=120))
         ]
 
     def compare(self, senders: tuple[str, ...], receiver: str) -> Comparison:

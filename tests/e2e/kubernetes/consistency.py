@@ -13,6 +13,7 @@ from typing import Any, Final
 from e2e.kubernetes.client_pod import Acknowledged, ClientPod
 from e2e.kubernetes.cluster import Cluster, CommandFailed, NotInTime, say, until
 from e2e.kubernetes.command_line import Operator
+from e2e.kubernetes.faults import groups_of
 from e2e.kubernetes.installation import RELEASE, STORE, Installation
 from e2e.kubernetes.port_forward import admin_port, fetched
 from e2e.kubernetes.replicas import compare_replicas
@@ -151,7 +152,7 @@ def _damage_and_repair(operator: Operator, report: Report, client: ClientPod) ->
     before = client.count(LOAD)
     _more_load(client)
     victim = _victim(client, before)
-    slave = victim.pod.replace("-master-0", "-slave-1")
+    slave = next(f"mq-{group}-slave-1" for group in groups_of(installation.pods("broker")) if victim.is_of(group))
     offset = int(installation.in_pod(slave, "python3", "-c", _FLIP, STORE, victim.message_id))
     say(f"flipped a bit of {victim.message_id} on {slave}, at {offset}")
     run = _run(installation, "quick", "quick-damaged")

@@ -45,8 +45,9 @@ HELPER: Final = "disk-helper"
 # Runs in a broker's pod: ids of all messages in the CommitLog whose record is whole.
 _IDS: Final = """
 import pathlib, sys
-from tandemmq.core.message import RecordFound, decode_properties, scan_record
-for path in sorted(pathlib.Path(sys.argv[1], "commitlog").iterdir()):
+from tandemmq.core.message.properties import decode_properties
+from tandemmq.core.message.record_decoder import RecordFound, scan_record
+for path in sorted(path for path in pathlib.Path(sys.argv[1], "commitlog").iterdir() if path.name.isdigit()):
     data, position = path.read_bytes(), 0
     first = int(path.name)
     while isinstance(

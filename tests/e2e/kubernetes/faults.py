@@ -163,8 +163,8 @@ class FaultPlayer:
 
     def unheard(self, groups: Sequence[str], since_s: float) -> str:
         """Groups that have acknowledged nothing since then, in words."""
-        pods = {each.pod for each in self._client.last_acknowledged(LOAD) if each.at_s > since_s}
-        silent = [group for group in groups if not any(f"-{group}-" in pod for pod in pods)]
+        heard = [each for each in self._client.last_acknowledged(LOAD) if each.at_s > since_s]
+        silent = [group for group in groups if not any(each.is_of(group) for each in heard)]
         return f"no acknowledgement from {', '.join(silent)}" if silent else ""
 
     def _pods_on(self, node: str) -> list[dict[str, Any]]:
@@ -233,7 +233,7 @@ def felt(fault: Fault, sends: Sequence[Acknowledged]) -> FaultRow:
     longest = max((later - earlier for earlier, later in itertools.pairwise(moments)), default=0.0)
     ends = []
     for group in fault.groups:
-        ours = [each.at_s for each in inside if f"-{group}-" in each.pod]
+        ours = [each.at_s for each in inside if each.is_of(group)]
         ends += [later for earlier, later in itertools.pairwise(ours) if later - earlier > FELT_S]
     return FaultRow(
         fault=fault.name,

@@ -75,6 +75,9 @@ func main() {
 	flag.StringVar(&endpoint, "endpoint", "127.0.0.1:8081", "access point")
 	flag.Parse()
 	rmq.EnableSsl = false
+	if load(flag.Args()) {
+		return
+	}
 	for name := range scenarios {
 		continued[name] = make(chan struct{}, 1)
 	}

@@ -2,7 +2,8 @@
 
 Awaited is every message id of the sender's record; it is complete when the file given with --until is there.
 
-Record, a line per delivery, separated by tabs: number, message id, delivery attempt, 1 if the body is whole.
+Record, a line per delivery, separated by tabs: number, message id, delivery attempt, 1 if the body is whole, seconds
+since the epoch.
 Output: one JSON object at the end.
 """
 
@@ -82,7 +83,8 @@ class NumberReceiver:
         whole = f"{zlib.crc32(start):08x}".encode() == checksum
         with self._lock:
             attempt = message.delivery_attempt
-            self._record.write(f"{message.body[:10].decode()}\t{message.message_id}\t{attempt}\t{int(whole)}\n")
+            number, now_s = message.body[:10].decode(), time.time()
+            self._record.write(f"{number}\t{message.message_id}\t{attempt}\t{int(whole)}\t{now_s:.3f}\n")
             self._ids.add(message.message_id)
             self.deliveries += 1
             self.broken += not whole
