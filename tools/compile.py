@@ -57,6 +57,7 @@ MODULES: Final = (
     "tandemmq/core/delivery/lease_table",
     "tandemmq/core/delivery/queue_progress",
     "tandemmq/core/delivery/subscription",
+    "tandemmq/core/delivery/sql_filter",
     "tandemmq/core/delivery/journal",
     "tandemmq/core/replication/frames",
     "tandemmq/core/replication/put_gate",

@@ -13,7 +13,7 @@ from typing import Final
 
 from tandemmq.core.delivery.lease_state import LeaseState, make_handles
 from tandemmq.core.delivery.queue_progress import Delivery, Lease, LeasedRecord, QueueProgress, Received
-from tandemmq.core.delivery.subscription import TagFilter
+from tandemmq.core.delivery.subscription import MessageFilter
 from tandemmq.core.message.stored_message import StoredMessage
 
 __all__ = ["Handout"]
@@ -29,7 +29,7 @@ class Handout:
     """See the module's docstring. RecordCorrupt from the reader passes through; nothing changed in that queue then."""
 
     state: LeaseState
-    tag_filter: TagFilter
+    tag_filter: MessageFilter
     remaining: int
     """Messages still wanted."""
     scan_budget: int
@@ -94,7 +94,9 @@ class Handout:
         if confirmed_end < end:
             self.received.held_back = True
             end = confirmed_end
-        codes, matches = self.tag_filter.codes, self.tag_filter.matches
+        codes, matches, reads_all = self.tag_filter.codes, self.tag_filter.matches, self.tag_filter.reads_all
+        # Without tags codes only records tell: as many as are wanted are read first, and twice as many each time.
+        chunk = _FILTERED_CHUNK if codes is not None else wanted
         offsets: list[int] = []
         records: list[StoredMessage] = []
         while offset < end and len(offsets) < wanted:
@@ -102,13 +104,14 @@ class Handout:
                 self.received.more = True
                 break
             missing = wanted - len(offsets)
-            count = missing if codes is None else min(_FILTERED_CHUNK, self.scan_budget)
+            count = missing if reads_all else min(chunk, self.scan_budget)
+            chunk = min(2 * chunk, _FILTERED_CHUNK)
             entries = reader.entries(topic, queue_id, offset, min(count, end - offset))
             assert entries, f"{topic} queue {queue_id} has no entry at {offset}, below its end {end}"
             places: Sequence[int] = range(offset, offset + len(entries))
             offset += len(entries)
             is_chosen = codes is not None and reader.has_proven_tags(topic, queue_id, places[0])
-            self.scan_budget -= len(entries) * (_UNPROVEN_COST if codes is not None and not is_chosen else 1)
+            self.scan_budget -= len(entries) * (1 if reads_all or is_chosen else _UNPROVEN_COST)
             if codes is not None and is_chosen:
                 # The records of the others are not read.
                 passing = [(place, entry) for place, entry in zip(places, entries) if entry.tags_code in codes]
@@ -118,7 +121,7 @@ class Handout:
                     offset = places[-1] + 1
             found = reader.messages(topic, queue_id, places, entries)
             for place, entry, record in zip(places, entries, found):
-                if record is not None and (codes is None or matches(record.properties)):
+                if record is not None and (reads_all or matches(record.properties)):
                     if codes is not None and entry.tags_code not in codes:
                         reader.wrong_tag(topic, queue_id, place)
                     offsets.append(place)

@@ -47,7 +47,7 @@ from tandemmq.core.delivery.queue_progress import (
     SkippedBacklog,
 )
 from tandemmq.core.delivery.queue_reader import QueueReader
-from tandemmq.core.delivery.subscription import Subscription, TagFilter
+from tandemmq.core.delivery.subscription import MessageFilter, Subscription
 from tandemmq.core.metadata.offset_tables import GroupOffset
 from tandemmq.core.offsets import ConsumerOffset, PhysicalOffset
 
@@ -106,7 +106,7 @@ class LeaseTable:
         group: str,
         topic: str,
         queue_ids: Sequence[int],
-        tag_filter: TagFilter,
+        tag_filter: MessageFilter,
         batch_size: int,
         invisible_ms: int,
         now_ms: int,
@@ -147,6 +147,7 @@ class LeaseTable:
             handout.take_ordered(queues)
         else:
             handout.take(queues)
+        handout.received.scan_cost = self._options.max_scanned_per_receive - handout.scan_budget
         return handout.received
 
     def has_more(self, *, group: str, topic: str) -> bool:

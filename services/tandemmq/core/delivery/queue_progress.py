@@ -237,6 +237,8 @@ class Received:
     """The receive stopped at `max_scanned_per_receive`, not at the end: another one may find something at once."""
     held_back: bool = False
     """There are messages that may not be given before every member of the in-sync set holds them."""
+    scan_cost: int = 0
+    """What looking cost, in the unit of `max_scanned_per_receive`."""
 
 
 @dataclass(frozen=True, slots=True)
