@@ -75,8 +75,9 @@ class BrokerAssembly:
         )
         self.store.load()
         nonces = itertools.count(1)
+        self.queues = StoreQueueReader(self.store, confirmed_offset=lambda: self.confirmed_offset)
         self.leases = LeaseTable(
-            StoreQueueReader(self.store, confirmed_offset=lambda: self.confirmed_offset),
+            self.queues,
             options=delivery or DeliveryOptions(consume_from_earliest=True),
             broker_name=broker_name,
             nonce=lambda: next(nonces),
@@ -103,6 +104,10 @@ class BrokerAssembly:
         self.tracing = tracing
         self.send_tracer: SendTracer | None = None
         self.api = ClientApi(self, tracing)
+        for _ in self.api.transactions.recovery():
+            pass
+        for record in self.api.transactions.take_missing():
+            self.store.put(record)
 
     @property
     def read_refusal(self) -> str | None:

@@ -36,6 +36,7 @@ from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.metadata.subscription_group_table import (
     CreationLimit,
@@ -384,12 +385,13 @@ class BrokerParts:
         self.topics: TopicTable = self.tables.topics
         self.groups: SubscriptionGroupTable = self.tables.groups
         self.damaged_entries = DamagedEntries()
+        self.queues: QueueReader = StoreQueueReader(
+            self.store,
+            self.damaged_entries,
+            confirmed_offset=(lambda: self.role.confirmed_offset) if settings.failover_authority else None,
+        )
         self.leases = LeaseTable(
-            StoreQueueReader(
-                self.store,
-                self.damaged_entries,
-                confirmed_offset=(lambda: self.role.confirmed_offset) if settings.failover_authority else None,
-            ),
+            self.queues,
             options=settings.delivery_options(),
             broker_name=settings.broker_name,
             nonce=lambda: secrets.randbits(64),
@@ -409,6 +411,10 @@ class BrokerParts:
         self.options = ApiOptions(
             max_message_bytes=settings.max_message_size,
             auto_create_subscription_group=settings.auto_create_subscription_group,
+            transaction_timeout_ms=settings.transaction_time_out,
+            transaction_check_interval_ms=settings.transaction_check_interval,
+            transaction_check_max=settings.transaction_check_max,
+            transactions_max=settings.transactions_max,
         )
         self._group_creations = CreationLimit(
             per_second=settings.new_groups_per_second,

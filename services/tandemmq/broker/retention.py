@@ -205,7 +205,7 @@ class _Place(NamedTuple):
 
 
 class MasterFloor:
-    """A master keeps what a slave or a consumer group needs.
+    """A master keeps what a slave, a consumer group or an undecided transaction needs; the last gives its own hold.
 
     `absent_replicas` gives the last known end of the log of slaves by broker id, of this run or before; connected ones
     may be among them. `forget_replica` when one has left for good.
@@ -224,6 +224,7 @@ class MasterFloor:
         is_system_topic: Callable[[str], bool],
         slaves: Callable[[], Sequence[SlaveView]],
         slave_count: int,
+        transactions: Callable[[], Hold | None] = lambda: None,
         absent_replicas: Callable[[], Mapping[int, int]] = dict,
     ) -> None:
         self._store = store
@@ -234,6 +235,7 @@ class MasterFloor:
         self._is_system_topic = is_system_topic
         self._slaves = slaves
         self._slave_count = slave_count
+        self._transactions = transactions
         self._absent_replicas = absent_replicas
         self._heard: dict[int, int] = {}
         """Last acknowledged offset by broker id."""
@@ -251,6 +253,9 @@ class MasterFloor:
         if wish.is_empty:
             return RetentionFloor(replica=self._replica_hold())
         reader, unread = await self._reader_holds()
+        undecided = self._transactions()
+        if undecided is not None and (reader is None or undecided.offset < reader.offset):
+            reader = undecided
         # After the wait: a slave may have come meanwhile.
         return RetentionFloor(replica=self._replica_hold(), reader=reader, unread=unread)
 

@@ -11,6 +11,7 @@ from tandemmq.broker.put import PutAnswer, PutDone
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
 from tandemmq.core.delivery.lease_table import LeaseTable
+from tandemmq.core.delivery.queue_reader import QueueReader
 from tandemmq.core.message.record import Host, OutgoingMessage
 from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupTable
 from tandemmq.core.metadata.topic_table import TopicTable
@@ -29,6 +30,12 @@ class ApiOptions:
     # A consumer group that is not known is created at its first receive (`autoCreateSubscriptionGroup`). Off, such a
     # receive is refused with CONSUMER_GROUP_NOT_FOUND.
     auto_create_subscription_group: bool = True
+    # When the producer of an undecided half message is asked first, and then each time (`transactionTimeOut`,
+    # `transactionCheckInterval`), how often at most (`transactionCheckMax`), and how many may be undecided.
+    transaction_timeout_ms: int = 6_000
+    transaction_check_interval_ms: int = 30_000
+    transaction_check_max: int = 15
+    transactions_max: int = 100_000
 
 
 class Timer(Protocol):
@@ -95,6 +102,10 @@ class BrokerServices(Protocol):
     @property
     def groups(self) -> SubscriptionGroupTable:
         """Consumer groups of this broker group."""
+
+    @property
+    def queues(self) -> QueueReader:
+        """What the store holds."""
 
     @property
     def leases(self) -> LeaseTable:

@@ -17,6 +17,9 @@ from tandemmq.core.metadata.subscription_group_table import SubscriptionGroupCon
 
 __all__ = [
     "ATTRIBUTE_MESSAGE_TYPE",
+    "ATTRIBUTE_TRANSACTION_CHECK_INTERVAL",
+    "ATTRIBUTE_TRANSACTION_CHECK_MAX",
+    "ATTRIBUTE_TRANSACTION_TIMEOUT",
     "AUTO_CREATE_TOPIC",
     "GROUP_NAME_LENGTH_MAX",
     "MAX_QUEUE_COUNT",
@@ -48,6 +51,10 @@ MAX_QUEUE_COUNT: Final = 1024
 """A queue costs a ConsumeQueue; RocketMQ's own largest topic, BenchmarkTest, has as many."""
 
 ATTRIBUTE_MESSAGE_TYPE: Final = "message.type"
+ATTRIBUTE_TRANSACTION_TIMEOUT: Final = "transaction.timeout"
+"""In place of the broker's `transactionTimeOut`, ms; likewise the next two, a time in ms and a count."""
+ATTRIBUTE_TRANSACTION_CHECK_INTERVAL: Final = "transaction.check.interval"
+ATTRIBUTE_TRANSACTION_CHECK_MAX: Final = "transaction.check.max"
 MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
