@@ -19,7 +19,6 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from tandemmq.broker.client_api.delivery_encoding import DeliveryEncoder
-from tandemmq.broker.client_api.forwarding import CallForwarder
 from tandemmq.broker.client_api.sent_message import SentMessage
 from tandemmq.broker.client_api.services import BrokerServices
 from tandemmq.broker.client_api.validation import (
@@ -72,7 +71,6 @@ __all__ = ["CheckPolicy", "Publisher", "Transactions", "delivered_message", "tra
 
 log = structlog.get_logger(__name__)
 
-_END_PATH: Final = "/apache.rocketmq.v2.MessagingService/EndTransaction"
 _QUEUE_ID: Final = 0
 """Both system topics have one queue."""
 _READ_AT_ONCE: Final = 64
@@ -126,7 +124,6 @@ class Transactions:
         self._chance = chance or random.Random()
         self._table = HalfMessages()
         self._missing: list[OutgoingMessage] = []
-        self._forwarders: dict[str, CallForwarder] = {}
         self._is_on = False
         self._is_looking = False
         # Since the process began.
@@ -258,37 +255,14 @@ class Transactions:
         if isinstance(wanted, Outcome):
             answer(wanted)
         elif wanted.broker_name != self._services.identity.broker_name:
-            self._pass_on(request, wanted.broker_name, call, answer)
+            # Rust clients end transactions at the access point, whichever broker group that is of.
+            self._services.group_calls.pass_on("EndTransaction", call, broker_name=wanted.broker_name, refused=answer)
         elif (reason := self._services.refusal) is not None:
             answer(Outcome(Code.FORBIDDEN, reason, retryable=True))
         elif request.resolution in _RESOLUTIONS:
             self.decide(wanted, _RESOLUTIONS[request.resolution], answer, topic=request.topic.name)
         else:
             answer(OK)  # Its producer does not know yet: it is asked again.
-
-    def _pass_on(self, request: pb.EndTransactionRequest, broker_name: str, call: Call, refused: Done) -> None:
-        """Rust clients end transactions at the access point: whichever broker group that is."""
-        topic = request.topic.name
-
-        def master() -> str | None:
-            route = self._services.route(topic)
-            for group in route.brokers if route is not None else ():
-                if group.broker_name == broker_name and group.master_id is not None:
-                    return group.endpoints[group.master_id].client or None
-            return None
-
-        forwarder = self._forwarders.get(broker_name)
-        if forwarder is None:
-            forwarder = CallForwarder(master, now_ms=self._services.clock.monotonic_ms)
-            self._forwarders[broker_name] = forwarder
-        if not forwarder.takes(_END_PATH, call, request.SerializeToString()):
-            refused(
-                Outcome(
-                    Code.INTERNAL_SERVER_ERROR,
-                    f"the transaction is one of broker group {broker_name}, whose master is not known here now",
-                    retryable=True,
-                )
-            )
 
     def wanted(self, transaction_id: str, message_id: str = "") -> TransactionId | Outcome:
         """The half that an id names, wherever it is."""
