@@ -116,6 +116,7 @@ class MasterRole:
             is_system_topic=parts.is_system_topic,
             slaves=self.replica.slaves,
             slave_count=parts.settings.total_replicas - 1,
+            held=[held.queue for held in parts.held],
             absent_replicas=lambda: {memory.broker_id: memory.end_offset for memory in parts.member.replicas},
         )
         self.recovery: Final = self._new_recovery(accepts_loss=accepts_loss)
@@ -379,6 +380,9 @@ class MasterRole:
         await asyncio.to_thread(parts.store.trust_tail)
         parts.log_end.note(parts.store.end_offset)
         parts.store.set_writable(True)
+        for held in parts.held:
+            await held.take_over()
+        parts.log_end.note(parts.store.end_offset)
         if self.progress is not None:
             self.progress.start(tasks)
         self.require()
