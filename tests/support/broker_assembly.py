@@ -14,6 +14,7 @@ from types import MappingProxyType
 from support.manual_time import ManualTime
 from support.simulated_disk import SimulatedDisk
 from tandemmq.broker.client_api.client_api import ClientApi
+from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.services import ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.put import PutAnswer, PutDone, answer_of
@@ -102,6 +103,9 @@ class BrokerAssembly:
         self._held: list[tuple[list[AppendResult], PutAnswer]] = []
         self.tracing = tracing
         self.send_tracer: SendTracer | None = None
+        # Client planes of other broker groups, by name.
+        self.group_endpoints: dict[str, str] = {}
+        self.group_calls = GroupCalls(self.group_endpoints.get, now_ms=clock.monotonic_ms)
         self.api = ClientApi(self, tracing)
 
     @property

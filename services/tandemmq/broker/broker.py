@@ -465,6 +465,7 @@ class Broker:
             # Nothing is appended any more: this end is exact, and the next start of a master need not ask about it.
             await self._links.unregister(is_log_closed=True)
         await self._forwarder.close()
+        await parts.group_calls.close()
         if self._failover is not None:
             await self._failover.close()
         await self._audit.close_helper()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tandemmq.broker.client_api.client_api import ClientApi
+from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.plane import ClientPlane
 from tandemmq.broker.client_api.services import ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions
@@ -419,6 +420,7 @@ class BrokerParts:
             per_client_per_second=settings.new_groups_per_client_per_second,
             count_max=settings.subscription_groups_max,
         )
+        self.group_calls = GroupCalls(self.members.client_of_group, now_ms=self.clock.monotonic_ms)
         self.client_api = ClientApi(self, self.observability.tracing)
         self.client_plane = ClientPlane(settings, self.client_api, clock=self.clock, turns=self.loop_meter.turns)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tandemmq.broker.client_api.forwarding import GroupCalls
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.put import PutAnswer, PutDone
 from tandemmq.broker.tracing.send_tracer import SendTracer
@@ -103,6 +104,10 @@ class BrokerServices(Protocol):
     @property
     def sessions(self) -> ClientSessions:
         """Clients heard of."""
+
+    @property
+    def group_calls(self) -> GroupCalls:
+        """Has another broker group answer a call that is for it."""
 
     def route(self, topic: str) -> TopicRoute | None:
         """Who serves a topic in the cluster, this broker group included; None when nobody does."""
