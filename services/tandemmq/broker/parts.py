@@ -23,12 +23,14 @@ from tandemmq.broker.client_api.services import ApiOptions, Timers
 from tandemmq.broker.client_api.sessions import ClientSessions
 from tandemmq.broker.flush_worker import FlushWorker
 from tandemmq.broker.group_members import GroupMembers
+from tandemmq.broker.held_messages import HeldMessages
 from tandemmq.broker.leases import LeaseChange, LeasePosition, LeaseSource
 from tandemmq.broker.log_end import LogEndMark
 from tandemmq.broker.master.group_recovery import GroupRecovery
 from tandemmq.broker.metadata_tables import MetadataTables, MetadataWrite, NotSpread
 from tandemmq.broker.posix_disk import PosixDisk
-from tandemmq.broker.put import PutAnswer, PutDone
+from tandemmq.broker.put import PutMessages
+from tandemmq.broker.queries.stored_records import CommitLogPages
 from tandemmq.broker.queue_reader import DamagedEntries, StoreQueueReader
 from tandemmq.broker.replica_identity import ReplicaIdentity
 from tandemmq.broker.runtime_settings import Applier
@@ -36,17 +38,19 @@ from tandemmq.broker.settings import BrokerRole, BrokerSettings
 from tandemmq.broker.tracing.observability import BrokerObservability
 from tandemmq.broker.tracing.send_tracer import SendTracer
 from tandemmq.core.clock import Clock
+from tandemmq.core.delivery.held_queue import HeldQueue, timer_due_ms
 from tandemmq.core.delivery.lease_table import LeaseTable
 from tandemmq.core.delivery.queue_reader import QueueReader
-from tandemmq.core.message.record import Host, OutgoingMessage
+from tandemmq.core.message.record import Host
 from tandemmq.core.metadata.subscription_group_table import (
     CreationLimit,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
-from tandemmq.core.metadata.topic_table import TopicConfig, TopicTable, is_system_topic
+from tandemmq.core.metadata.topic_table import TIMER_OP_TOPIC, TIMER_TOPIC, TopicConfig, TopicTable, is_system_topic
 from tandemmq.core.replication.master_replica import SlaveView
 from tandemmq.core.routing.values import BrokerIdentity, TopicRoute, host_port
+from tandemmq.core.storage.commit_log import COMMIT_LOG_FOLDER
 from tandemmq.core.storage.disk import DiskError
 from tandemmq.core.storage.flush_jobs import FlushJob, NextSegmentJob
 from tandemmq.core.storage.index_table import PagesAheadJob
@@ -55,14 +59,13 @@ from tandemmq.core.storage.options import FlushDiskType
 from tandemmq.service.loop_meter import LoopMeter
 from tandemmq.service.metrics.exposition import MetricSamples
 from tandemmq.service.name_server_link import NameServerLinks
-from tandemmq.service.rpc import Call
 
 if TYPE_CHECKING:
     # Both are built on this module.
     from tandemmq.broker.metrics import TurnLimit
     from tandemmq.broker.retention import Floor
 
-__all__ = ["READS_ONLY", "BrokerParts", "PutMessages", "Role", "StoreWorkers"]
+__all__ = ["READS_ONLY", "BrokerParts", "Role", "StoreWorkers"]
 
 READS_ONLY: Final = (
     "this broker is a slave: it gives messages while its group has no master, and takes none; send to another broker "
@@ -72,19 +75,6 @@ READS_ONLY: Final = (
 
 # Topic, properties and fixed fields of a record beside its body.
 _RECORD_HEAD_ROOM_BYTES: Final = 64 << 10
-
-
-class PutMessages(Protocol):
-    """`BrokerServices.put`."""
-
-    def __call__(
-        self,
-        messages: Sequence[OutgoingMessage],
-        done: PutAnswer | PutDone,
-        call: Call | None = None,
-        traceparents: Sequence[str] = (),
-    ) -> None:
-        """Stores messages of one topic, all or none, and tells `done` their final results."""
 
 
 class Role(Protocol):
@@ -398,6 +388,19 @@ class BrokerParts:
             nonce=lambda: secrets.randbits(64),
             stored_offset=self.tables.consumer_offsets.offset,
         )
+        self.held_timers = HeldMessages(
+            HeldQueue(TIMER_TOPIC, TIMER_OP_TOPIC, due_ms=timer_due_ms),
+            store=self.store,
+            reader=self.queues,
+            disk=self.disk,
+            pages=CommitLogPages(
+                Path(settings.store_path_root_dir) / COMMIT_LOG_FOLDER, file_bytes=self.store.segment_bytes
+            ),
+            clock=clock,
+            store_host=self.store_host,
+        )
+        self.held: Sequence[HeldMessages] = (self.held_timers,)
+        """All that waits to be released: whoever is master has taken over each of them before it serves."""
         self.workers = StoreWorkers(
             settings,
             store=self.store,

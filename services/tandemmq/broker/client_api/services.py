@@ -134,7 +134,7 @@ class BrokerServices(Protocol):
         call: Call | None = None,
         traceparents: Sequence[str] = (),
     ) -> None:
-        """Stores messages of one topic, all or none, and tells `done` their final results, at once or later.
+        """Stores messages, all or none, and tells `done` their final results, at once or later.
 
         Final means: every flush and copy the settings ask for was had, or is known to be missing. `call` is what the
         messages came with, and `traceparents` are those that they had themselves.

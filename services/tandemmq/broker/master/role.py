@@ -118,6 +118,7 @@ class MasterRole:
             slaves=self.replica.slaves,
             slave_count=parts.settings.total_replicas - 1,
             transactions=parts.client_api.transactions.hold,
+            held=[held.queue for held in parts.held],
             absent_replicas=lambda: {memory.broker_id: memory.end_offset for memory in parts.member.replicas},
         )
         self.recovery: Final = self._new_recovery(accepts_loss=accepts_loss)
@@ -382,6 +383,9 @@ class MasterRole:
         parts.log_end.note(parts.store.end_offset)
         parts.store.set_writable(True)
         await self._recover_transactions()
+        for held in parts.held:
+            await held.take_over()
+        parts.log_end.note(parts.store.end_offset)
         if self.progress is not None:
             self.progress.start(tasks)
         self.require()
@@ -397,7 +401,6 @@ class MasterRole:
             await asyncio.sleep(0)
         for record in transactions.take_missing():
             parts.store.put(record)
-        parts.log_end.note(parts.store.end_offset)
 
     async def answer_sends(self, deadline_ms: int) -> None:
         """Answers what slaves and disk still confirm until the deadline, and fails the rest; after a failure all."""

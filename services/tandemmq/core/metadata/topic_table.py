@@ -30,6 +30,8 @@ __all__ = [
     "PERM_WRITE",
     "RESERVED_TOPICS",
     "SYSTEM_GROUPS",
+    "TIMER_OP_TOPIC",
+    "TIMER_TOPIC",
     "TOPIC_NAME_LENGTH_MAX",
     "TopicConfig",
     "TopicTable",
@@ -172,6 +174,10 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+"""Delayed messages wait in its one queue, as in RocketMQ."""
+TIMER_OP_TOPIC: Final = "rmq_sys_wheel_timer_op"
+"""Names those that were delivered or recalled. RocketMQ has none: it keeps that in local files."""
 _SYSTEM_PREFIX: Final = "rmq_sys_"
 _FIXED_TOPICS: Final = {
     "SELF_TEST_TOPIC": 1,
@@ -180,7 +186,8 @@ _FIXED_TOPICS: Final = {
     "SCHEDULE_TOPIC_XXXX": 18,
     "RMQ_SYS_TRANS_HALF_TOPIC": 1,
     "RMQ_SYS_TRANS_OP_HALF_TOPIC": 1,
-    "rmq_sys_wheel_timer": 1,
+    TIMER_TOPIC: 1,
+    TIMER_OP_TOPIC: 1,
 }
 """Name and number of queues."""
 _CHECKED_TOO_OFTEN_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
